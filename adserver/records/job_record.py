@@ -84,7 +84,7 @@ def record_from_row(row: Row) -> JobRecord:
         state=JobState(row["state"]),
         stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
         rounds_done=row["rounds_done"],
-        is_closed=row["is_closed"],
+        is_closed=bool(row["is_closed"]),  # SQLite itself has numbers only
         rounds_charged=row["rounds_charged"],
         lease_until_s=row["lease_until_s"],
     )

@@ -28,7 +28,7 @@ from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import MAX_OVERHEAD
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import Report
-from maskedlark.runtime.database import reading
+from maskedlark.runtime.database import is_away, reading
 
 _PAGE_BYTES: Final = 1 << 19
 _ROW_OVERHEAD_BYTES: Final = 64
@@ -61,9 +61,9 @@ class Expired(NamedTuple):
 
 
 class _Adding:
-    """One call of `ReportStore.add`, and how many of its reports were new."""
+    """One call of `ReportStore.add`: how many of its reports were new, or what it failed with by itself."""
 
-    __slots__ = ("new", "num_bytes", "reports")
+    __slots__ = ("error", "new", "num_bytes", "reports")
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self.reports = reports
@@ -71,6 +71,7 @@ class _Adding:
             _ROW_OVERHEAD_BYTES + sum(len(share.ciphertext) for share in report.shares) for report in reports
         )
         self.new = 0
+        self.error: Exception | None = None
 
 
 class ReportStore:
@@ -94,15 +95,30 @@ class ReportStore:
         the next one, up to 8 MiB of them; one that comes while none does waits for nobody.
 
         Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever
-            else adds it at the same time.
+            else adds it at the same time. What the database refuses of one call spoils no other call.
         """
         if not accepted:
             return 0
         ours = _Adding(accepted)
         self._adding.call(ours)
+        if ours.error is not None:
+            raise ours.error
         return ours.new
 
     def _add_all(self, calls: Sequence[_Adding]) -> None:
+        """Store the reports of all calls together, or of each alone if something in one is refused."""
+        try:
+            self._add_together(calls)
+        except Exception as error:
+            if len(calls) == 1 or is_away(error):
+                raise
+            for call in calls:
+                try:
+                    self._add_together([call])
+                except Exception as own:  # noqa: BLE001  it is raised to the call's thread
+                    call.error = own
+
+    def _add_together(self, calls: Sequence[_Adding]) -> None:
         """Store the reports of all calls in one transaction; a new one counts for the first call with it."""
         first: dict[ReportKey, tuple[_Adding, Report]] = {}
         for call in calls:

@@ -70,7 +70,10 @@ def jobs_in(data_dir: Path) -> SqliteJobs | None:
     path = data_dir / FILE_NAME
     if not path.is_file():
         return None
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
+    except sqlite3.OperationalError:
+        return None  # who opens it otherwise says what is wrong
     try:
         found = connection.execute("SELECT version FROM schema_version").fetchall()
     except sqlite3.DatabaseError:

@@ -1,14 +1,16 @@
 """Reports of many calls are stored in one transaction, each counted by one call, on both engines."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from threading import Event
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
-from adserver.store.arrivals import insert_new, report_key
+from adserver.store.arrivals import ReportKey, insert_new, report_key
 from adserver.store.database import create_tables
 from adserver.store.reports import ReportCounts, ReportStore
 from adserver.store.tasks import TaskStore
@@ -21,6 +23,7 @@ from tests.patience import HANGS_S
 FIRST, SECOND = world(), world(name="second")
 OF_FIRST = builders.reports(FIRST, builders.examples(FIRST.task, 8))
 OF_SECOND = builders.reports(SECOND, builders.examples(SECOND.task, 4))
+NEVER_STORED = builders.reports(world(name="never stored"), builders.examples(world().task, 1))
 
 
 @pytest.fixture
@@ -51,8 +54,10 @@ def held_up(engine: Engine, commits: list[None]) -> Iterator[tuple[Event, Event]
         event.remove(engine, "commit", commit)
 
 
-def added_while_one_commits(engine: Engine, batches: Sequence[Sequence[Report]]) -> tuple[list[int], int]:
-    """How many of each batch are new, and in how many transactions, where all wait for the first one."""
+def futures_while_one_commits(
+    engine: Engine, batches: Sequence[Sequence[Report]]
+) -> tuple[list[Future[int]], int]:
+    """What becomes of each batch, and in how many transactions, where all wait for the first one."""
     store, commits = ReportStore(engine), list[None]()
     with held_up(engine, commits) as (has_begun, go_on), ThreadPoolExecutor(len(batches)) as threads:
         running = [threads.submit(store.add, batches[0])]
@@ -62,7 +67,14 @@ def added_while_one_commits(engine: Engine, batches: Sequence[Sequence[Report]])
             while len(store._adding._queue) < number:
                 assert not running[0].done()
         go_on.set()
-        return [one.result(HANGS_S) for one in running], len(commits)
+        wait(running, HANGS_S)
+    return running, len(commits)
+
+
+def added_while_one_commits(engine: Engine, batches: Sequence[Sequence[Report]]) -> tuple[list[int], int]:
+    """How many of each batch are new, and in how many transactions, where all wait for the first one."""
+    running, commits = futures_while_one_commits(engine, batches)
+    return [one.result() for one in running], commits
 
 
 def test_calls_that_wait_share_a_transaction_and_each_knows_its_new_reports(engine: Engine) -> None:
@@ -81,6 +93,33 @@ def test_calls_of_more_bytes_than_a_group_holds_take_several(
     assert added_while_one_commits(engine, batches) == ([1, 2, 2], 3)
 
 
+def test_a_call_that_the_database_refuses_spoils_no_other_call_of_its_group(engine: Engine) -> None:
+    batches = [OF_FIRST[:1], OF_FIRST[1:3], [*OF_FIRST[5:], *NEVER_STORED], OF_FIRST[2:5]]
+    (first, second, refused, last), _ = futures_while_one_commits(engine, batches)
+    assert (first.result(), second.result(), last.result()) == (1, 2, 2)
+    assert isinstance(refused.exception(), IntegrityError)
+    assert ReportStore(engine).counts(FIRST.task.task_id).waiting == 5
+
+
+def test_a_group_is_not_tried_again_while_the_database_is_away(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[int]()
+    inserted = insert_new
+
+    def away_from_the_second(connection: Connection, arrived: Iterable[Report]) -> Sequence[ReportKey]:
+        tried.append(len(those := list(arrived)))
+        if len(tried) > 1:
+            raise NoConnectionInTime
+        return inserted(connection, those)
+
+    monkeypatch.setattr("adserver.store.reports.insert_new", away_from_the_second)
+    running, _ = futures_while_one_commits(engine, [OF_FIRST[:1], OF_FIRST[1:3], OF_FIRST[3:5]])
+    assert running[0].result() == 1
+    assert {type(one.exception()) for one in running[1:]} == {NoConnectionInTime}
+    assert tried == [1, 4]
+
+
 def test_what_is_stored_is_left_as_it_is_and_not_named_as_new(engine: Engine) -> None:
     with engine.begin() as connection:
         assert sorted(insert_new(connection, OF_FIRST[:3])) == sorted(map(report_key, OF_FIRST[:3]))
@@ -90,9 +129,8 @@ def test_what_is_stored_is_left_as_it_is_and_not_named_as_new(engine: Engine) ->
 
 def test_a_transaction_that_fails_is_told_to_every_call_of_it_and_stores_nothing(engine: Engine) -> None:
     store = ReportStore(engine)
-    unknown = builders.reports(world(name="never stored"), builders.examples(world().task, 1))
     with pytest.raises(Exception, match=r"(?i)foreign key"):
-        store.add([*OF_FIRST, *unknown])
+        store.add([*OF_FIRST, *NEVER_STORED])
     assert store.counts(FIRST.task.task_id).waiting == 0
     assert store.add(OF_FIRST) == len(OF_FIRST)
 

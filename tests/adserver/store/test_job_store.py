@@ -1,5 +1,6 @@
 """Jobs in the database, SQLite or PostgreSQL: ids, leases, and figures that are kept once."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Barrier, Thread
@@ -7,6 +8,7 @@ from threading import Barrier, Thread
 import pytest
 from sqlalchemy import update
 
+from adserver.cli.options import open_store
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent, JobState
 from adserver.records.round_figures import RoundFigures
@@ -14,7 +16,8 @@ from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
 from adserver.store.schema import metadata
 from adserver.store.sqlite_jobs import SqliteJobs, jobs_in
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
-from maskedlark.errors import JobReason, JobRefused
+from adserver.views.job import job_json
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.patience import HANGS_S
 
@@ -81,6 +84,24 @@ def test_jobs_are_the_same_seen_without_sqlalchemy(tmp_path: Path) -> None:
     assert len(seen.history(claimed.job_id)) == 2
     assert {seen.get(job_id).stop for job_id in job_ids} == {None, stop}
     site.engine.dispose()
+
+
+def test_a_job_is_told_to_programs_in_the_same_bytes_without_sqlalchemy(tmp_path: Path) -> None:
+    site, seen = light(tmp_path)
+    submitted(site, 0x11)
+    told = [json.dumps(job_json(store.all()[0], ())) for store in (seen, site.store)]
+    assert '"is_closed": false' in told[0]
+    assert told[0] == told[1]
+    site.engine.dispose()
+
+
+def test_a_database_that_cannot_be_opened_is_left_to_what_says_so_plainly(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath(*["n" * 100] * 6)  # a path that is too long for SQLite, and not for the system
+    folder.mkdir(parents=True)
+    (folder / FILE_NAME).touch()
+    assert jobs_in(folder) is None
+    with pytest.raises(InvalidTask, match="cannot use the database of the ad server"):
+        open_store(folder, None)
 
 
 @pytest.mark.parametrize("prefix", ["1", "ff", "", "no hex"])
