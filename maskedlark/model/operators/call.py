@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import prod
-from typing import Final, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 
@@ -67,6 +67,10 @@ class OperatorCall:
     attributes: Mapping[str, AttributeValue]
     num_outputs: int
     opset: int
+
+    def checked(self, *outputs: ValueType, **more: Any) -> "Checked":
+        """The node in normal form: this operator and these inputs, unless `more` names others."""
+        return Checked(**{"operator": self.operator, "inputs": self.inputs, "outputs": outputs, **more})
 
     def refuse(self, why: str, reason: ModelReason = ModelReason.WRONG_SHAPE) -> NoReturn:
         """Raise InvalidModel about this node."""

@@ -23,9 +23,7 @@ _CANONICAL_CAST: Final = {Kind.FLOAT: int(onnx.TensorProto.FLOAT), Kind.INTEGER:
 def activation(call: OperatorCall) -> Checked:
     """One float value in, one of the same shape out; the attributes stay."""
     call.require_kind(Kind.FLOAT, 0)
-    return Checked(
-        operator=call.operator, inputs=call.inputs, attributes=call.attributes, outputs=(call.types[0],)
-    )
+    return call.checked(call.types[0], attributes=call.attributes)
 
 
 def gelu(call: OperatorCall) -> Checked:
@@ -87,9 +85,7 @@ def where(call: OperatorCall) -> Checked:
     call.require_kind(Kind.BOOLEAN, 0)
     call.require_kind(call.types[1].kind, 2)
     shape = broadcast(call, *(kind.shape for kind in call.types))
-    return Checked(
-        operator=call.operator, inputs=call.inputs, outputs=(ValueType(call.types[1].kind, shape),)
-    )
+    return call.checked(ValueType(call.types[1].kind, shape))
 
 
 def cast(call: OperatorCall) -> Checked:
@@ -100,11 +96,9 @@ def cast(call: OperatorCall) -> Checked:
     kind = _CAST_KINDS.get(call.integer("to")) if "to" in call.attributes else None
     if kind is None:
         call.refuse("can only cast to a float type, int32 or int64", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    return Checked(
-        operator=call.operator,
-        inputs=call.inputs,
+    return call.checked(
+        ValueType(kind, call.shape()),
         attributes={"to": _CANONICAL_CAST[kind]},
-        outputs=(ValueType(kind, call.shape()),),
         is_identity=kind is call.types[0].kind,
     )
 
@@ -116,13 +110,7 @@ def clip(call: OperatorCall) -> Checked:
     for position, name in ((1, "min"), (2, "max")):
         if call.has(position):
             bounds[name] = call.scalar(position)
-    return Checked(
-        operator=call.operator,
-        inputs=call.inputs[:1],
-        attributes=bounds,
-        outputs=(call.types[0],),
-        is_identity=not bounds,
-    )
+    return call.checked(call.types[0], inputs=call.inputs[:1], attributes=bounds, is_identity=not bounds)
 
 
 def _require_known(call: OperatorCall) -> None:
@@ -132,4 +120,4 @@ def _require_known(call: OperatorCall) -> None:
 
 def _binary(call: OperatorCall, kind: Kind) -> Checked:
     shape = broadcast(call, call.shape(0), call.shape(1))
-    return Checked(operator=call.operator, inputs=call.inputs, outputs=(ValueType(kind, shape),))
+    return call.checked(ValueType(kind, shape))

@@ -26,11 +26,10 @@ def gemm(call: OperatorCall) -> Checked:
         "transA": int(bool(call.integer("transA"))),
         "transB": int(bool(call.integer("transB"))),
     }
-    return Checked(
-        operator="Gemm",
+    return call.checked(
+        ValueType(Kind.FLOAT, product),
         inputs=call.inputs if call.has(2) else call.inputs[:2],
         attributes=attributes,
-        outputs=(ValueType(Kind.FLOAT, product),),
         multiplications=prod(product) * left[1],
     )
 
@@ -46,12 +45,7 @@ def matmul(call: OperatorCall) -> Checked:
     if left[-1] != inner:
         call.refuse(f"shapes {left} and {right} do not fit")
     shape = broadcast(call, left[:-2], right[:-2]) + rows + columns
-    return Checked(
-        operator="MatMul",
-        inputs=call.inputs,
-        outputs=(ValueType(Kind.FLOAT, shape),),
-        multiplications=prod(shape) * inner,
-    )
+    return call.checked(ValueType(Kind.FLOAT, shape), multiplications=prod(shape) * inner)
 
 
 def batch_normalization(call: OperatorCall) -> Checked:
@@ -66,12 +60,7 @@ def batch_normalization(call: OperatorCall) -> Checked:
     call.require_kind(Kind.FLOAT, *range(5))
     if len(call.shape()) < 2 or any(call.shape(i) != call.shape()[1:2] for i in range(1, 5)):
         call.refuse("scale, bias, mean and variance must have one entry a channel")
-    return Checked(
-        operator=call.operator,
-        inputs=call.inputs,
-        attributes={"epsilon": call.attributes["epsilon"]},
-        outputs=(call.types[0],),
-    )
+    return call.checked(call.types[0], attributes={"epsilon": call.attributes["epsilon"]})
 
 
 def layer_normalization(call: OperatorCall) -> Checked:
@@ -82,11 +71,10 @@ def layer_normalization(call: OperatorCall) -> Checked:
     for position in range(1, len(call.inputs)):
         if call.has(position) and broadcast(call, shape, call.shape(position)) != shape:
             call.refuse("scale or bias does not broadcast to the data")
-    return Checked(
-        operator=call.operator,
+    return call.checked(
+        call.types[0],
         inputs=call.inputs if call.has(2) else call.inputs[:2],
         attributes={"axis": axis, "epsilon": call.attributes["epsilon"]},
-        outputs=(call.types[0],),
     )
 
 
@@ -104,11 +92,10 @@ def conv(call: OperatorCall) -> Checked:
         call.refuse("kernel_shape is not the weight's")
     window, shape = _window(call, weight[2:])
     result = (source[0], weight[0], *shape)
-    return Checked(
-        operator="Conv",
+    return call.checked(
+        ValueType(Kind.FLOAT, result),
         inputs=call.inputs if call.has(2) else call.inputs[:2],
         attributes=window,
-        outputs=(ValueType(Kind.FLOAT, result),),
         multiplications=prod(result) * prod(weight[1:]),
     )
 
@@ -130,11 +117,9 @@ def pool(call: OperatorCall) -> Checked:
         attributes["count_include_pad"] = int(bool(call.integer("count_include_pad")))
     if any(pad >= size for pad, size in zip(window["pads"], kernel * 2, strict=True)):
         call.refuse("the padding is as wide as the window")
-    return Checked(
-        operator=call.operator,
-        inputs=call.inputs,
+    return call.checked(
+        ValueType(Kind.FLOAT, (*source[:2], *shape)),
         attributes=attributes,
-        outputs=(ValueType(Kind.FLOAT, (*source[:2], *shape)),),
         multiplications=prod(source[:2]) * prod(shape) * prod(kernel),
     )
 
@@ -151,9 +136,7 @@ def reduce(call: OperatorCall) -> Checked:
     """ReduceMean and ReduceSum over known axes."""
     axes = call.integers("axes", 1)
     if not axes and call.attributes.get("noop_with_empty_axes", 0):
-        return Checked(
-            operator=call.operator, inputs=call.inputs[:1], outputs=(call.types[0],), is_identity=True
-        )
+        return call.checked(call.types[0], inputs=call.inputs[:1], is_identity=True)
     rank = len(call.shape())
     positive = tuple(sorted({call.axis(axis, rank) for axis in axes})) if axes else tuple(range(rank))
     return _reduced(call, call.operator, positive, keep=bool(call.integer("keepdims")))
@@ -170,20 +153,18 @@ def softmax(call: OperatorCall) -> Checked:
     axis = call.axis(call.integer("axis") if "axis" in call.attributes else -1 if plain else 1, rank)
     if not plain and axis != rank - 1:
         call.refuse("before opset 13 the axis must be the last", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    return Checked(
-        operator=call.operator, inputs=call.inputs, attributes={"axis": axis}, outputs=(call.types[0],)
-    )
+    return call.checked(call.types[0], attributes={"axis": axis})
 
 
 def _reduced(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> Checked:
     call.require_kind(Kind.FLOAT, 0)
     sizes = [(axis, size) for axis, size in enumerate(call.shape()) if keep or axis not in axes]
     shape = tuple(1 if axis in axes else size for axis, size in sizes)
-    return Checked(
+    return call.checked(
+        ValueType(Kind.FLOAT, shape),
         operator=operator,
         inputs=call.inputs[:1],
         attributes={"axes": axes, "keepdims": int(keep)},
-        outputs=(ValueType(Kind.FLOAT, shape),),
     )
 
 

@@ -75,11 +75,9 @@ def transpose(call: OperatorCall) -> Checked:
     axes = call.integer_list("perm") or tuple(reversed(range(len(shape))))
     if sorted(axes) != list(range(len(shape))):
         call.refuse(f"perm {axes} is not an order of {len(shape)} axes")
-    return Checked(
-        operator="Transpose",
-        inputs=call.inputs,
+    return call.checked(
+        ValueType(call.types[0].kind, tuple(shape[axis] for axis in axes)),
         attributes={"perm": axes},
-        outputs=(ValueType(call.types[0].kind, tuple(shape[axis] for axis in axes)),),
         is_identity=axes == tuple(range(len(shape))),
     )
 
@@ -103,11 +101,9 @@ def concat(call: OperatorCall) -> Checked:
         if any(other.shape[i] != first.shape[i] for i in range(rank) if i != axis):
             call.refuse(f"shapes {first.shape} and {other.shape} differ beside axis {axis}")
     total = sum(kind.shape[axis] for kind in call.types)
-    return Checked(
-        operator="Concat",
-        inputs=call.inputs,
+    return call.checked(
+        ValueType(first.kind, _with_axis(first.shape, axis, total)),
         attributes={"axis": axis},
-        outputs=(ValueType(first.kind, _with_axis(first.shape, axis, total)),),
         is_identity=len(call.inputs) == 1,
     )
 
@@ -133,8 +129,8 @@ def slice_(call: OperatorCall) -> Checked:
     ]
     for axis, kept in zip(positive, ranges, strict=True):
         shape = _with_axis(shape, axis, len(kept))
-    return Checked(
-        operator="Slice",
+    return call.checked(
+        ValueType(call.types[0].kind, shape),
         inputs=call.inputs[:1],
         attributes={
             "starts": tuple(kept.start for kept in ranges),
@@ -142,7 +138,6 @@ def slice_(call: OperatorCall) -> Checked:
             "axes": positive,
             "steps": tuple(kept.step for kept in ranges),
         },
-        outputs=(ValueType(call.types[0].kind, shape),),
         is_identity=shape == call.shape(),
     )
 
@@ -164,11 +159,10 @@ def split(call: OperatorCall) -> Checked:
         call.refuse("the number of parts differs from the number of outputs")
     if any(size < 1 for size in sizes) or sum(sizes) != shape[axis]:
         call.refuse(f"parts {sizes} do not add up to axis {axis} of {shape}")
-    return Checked(
-        operator="Split",
+    return call.checked(
+        *(ValueType(call.types[0].kind, _with_axis(shape, axis, size)) for size in sizes),
         inputs=call.inputs[:1],
         attributes={"axis": axis, "split": sizes},
-        outputs=tuple(ValueType(call.types[0].kind, _with_axis(shape, axis, size)) for size in sizes),
     )
 
 
@@ -185,11 +179,9 @@ def gather(call: OperatorCall) -> Checked:
         call.require_kind(Kind.FLOAT, 0)
     elif indices.size and not (-shape[axis] <= indices.min() and indices.max() < shape[axis]):
         call.refuse(f"an index is outside axis {axis} of {shape}")
-    return Checked(
-        operator="Gather",
-        inputs=call.inputs,
+    return call.checked(
+        ValueType(call.types[0].kind, shape[:axis] + call.shape(1) + shape[axis + 1 :]),
         attributes={"axis": axis},
-        outputs=(ValueType(call.types[0].kind, shape[:axis] + call.shape(1) + shape[axis + 1 :]),),
     )
 
 
@@ -201,11 +193,11 @@ def _reshaped(call: OperatorCall, shape: Shape) -> Checked:
 
 def _of_shape(call: OperatorCall, operator: str, shape: Shape) -> Checked:
     """The first input in another shape, which the operator takes as an attribute."""
-    return Checked(
+    return call.checked(
+        ValueType(call.types[0].kind, shape),
         operator=operator,
         inputs=call.inputs[:1],
         attributes={"shape": shape},
-        outputs=(ValueType(call.types[0].kind, shape),),
         is_identity=shape == call.shape(),
     )
 

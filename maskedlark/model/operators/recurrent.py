@@ -48,11 +48,12 @@ def recurrent(call: OperatorCall) -> Checked:
     attributes = {"hidden_size": hidden, "direction": call.attributes["direction"]}
     if call.operator == "GRU":
         attributes["linear_before_reset"] = int(bool(call.integer("linear_before_reset")))
-    return Checked(
-        operator=call.operator,
+    return call.checked(
+        ValueType(Kind.FLOAT, (steps, directions, records, hidden)),
+        state,
+        state,
         inputs=(call.inputs + ("",) * 7)[: _NUM_INPUTS[call.operator]],
         attributes=attributes,
-        outputs=(ValueType(Kind.FLOAT, (steps, directions, records, hidden)), state, state),
         multiplications=steps * directions * records * gates * hidden * (width + hidden),
     )
 
