@@ -13,14 +13,8 @@ import httpx
 
 from browser_sim.endpoint import REQUEST_TIMEOUT_S, read_limited
 from browser_sim.source import InvalidSource
-from browser_sim.sources.mnist import (
-    MAX_IDX_BYTES,
-    TEST_IMAGES,
-    TEST_LABELS,
-    TRAIN_IMAGES,
-    TRAIN_LABELS,
-    unpack,
-)
+from maskedlark.encoding.idx import MAX_IDX_BYTES, TEST, TRAIN, unpack
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 
 _CONNECT_S: Final = 5.0
@@ -44,10 +38,10 @@ class IdxFile:
 
 
 MNIST_FILES: Final = (
-    IdxFile(name=TRAIN_IMAGES, digest="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-    IdxFile(name=TRAIN_LABELS, digest="65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-    IdxFile(name=TEST_IMAGES, digest="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-    IdxFile(name=TEST_LABELS, digest="ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+    IdxFile(name=TRAIN[0], digest="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    IdxFile(name=TRAIN[1], digest="65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    IdxFile(name=TEST[0], digest="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    IdxFile(name=TEST[1], digest="ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 )
 
 
@@ -135,5 +129,5 @@ def _fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
 def _right(wanted: IdxFile, packed: bytes) -> bytes | None:
     try:
         return packed if sha256(unpack(packed, wanted.name)).hexdigest() == wanted.digest else None
-    except InvalidSource:
+    except InvalidTask:
         return None

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from adserver.admin.jobs import curves_of, job_shown
 from adserver.admin.look import (
@@ -51,6 +51,7 @@ _ANYHOW_S: Final = 30.0
 """After so long a page is drawn anew though no mark has changed: for the words of a cause, say."""
 BUDGETS_S: Final = 10.0
 """So long a budget is shown before it is computed anew, whatever has changed."""
+_T = TypeVar("_T")
 Values = dict[str, Any]
 
 
@@ -180,7 +181,7 @@ class Figures:
         found = self.site.jobs.page(limit=ROWS + 1, before=place_in(after), state=wanted)
         return {
             "items": [job_row(one) for one in found[:ROWS]],
-            "next": _next(found, ROWS),
+            "next": _next(found, lambda one: cursor_of(one.submitted_at_s, one.job_id)),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},
             "total": sum(counts.values()),
@@ -215,11 +216,10 @@ class Figures:
             for one in self.site.tasks.page(limit=ROWS)
             if one.bundle.task.updates is not None
         ]
-        last = found[ROWS - 1] if len(found) > ROWS else None
         return {
             "items": rows,
             "people": people,
-            "next": None if last is None else cursor_of(last.created_at, last.handle),
+            "next": _next(found, lambda one: cursor_of(one.created_at, one.handle)),
         }
 
     def budget(self, dataset: str, planned: PlannedJob | None) -> Values:
@@ -279,10 +279,9 @@ class Figures:
         found = self.site.queries.page(
             limit=ROWS + 1, before=place_in(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
         )
-        last = found[ROWS - 1] if len(found) > ROWS else None
         return {
             "items": [item(one) for one in found[:ROWS]],
-            "next": None if last is None else cursor_of(last.asked_at, last.spec.query_id),
+            "next": _next(found, lambda one: cursor_of(one.asked_at, one.spec.query_id)),
         }
 
     def query(self, query: str) -> Values:
@@ -330,10 +329,9 @@ def _budget_shown(identifier: bytes, told: Values | None) -> Values:
     return {"dataset_id": identifier.hex(), "budget": told, "forecast": "", "planned": None}
 
 
-def _next(found: tuple[JobRecord, ...], rows: int) -> str | None:
-    if len(found) <= rows:
-        return None
-    return cursor_of(found[rows - 1].submitted_at_s, found[rows - 1].job_id)
+def _next(found: Sequence[_T], cursor: Callable[[_T], str]) -> str | None:
+    """Where the next page begins; None after the last one."""
+    return cursor(found[ROWS - 1]) if len(found) > ROWS else None
 
 
 def _refusal(reason: str) -> Mapping[str, str]:

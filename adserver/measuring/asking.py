@@ -1,7 +1,8 @@
 """What asking queries and evaluations over a dataset has in common: each is stored before it is asked."""
 
+from abc import abstractmethod
 from functools import partial
-from typing import Generic
+from typing import Generic, TypeVar
 
 from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
@@ -11,8 +12,12 @@ from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.task import Task
+
+_Spec = TypeVar("_Spec", bound=AnyQuery)
+_Result = TypeVar("_Result")
 
 
 @frozen
@@ -29,7 +34,7 @@ class KeptQuery(Generic[S]):
 
 
 @frozen
-class Asking:
+class Asking(Generic[_Spec, _Result]):
     """Asks both helpers over one dataset of a task.
 
     Attributes:
@@ -47,6 +52,50 @@ class Asking:
     store: QueryStore
     clock: Clock
     backoff: Backoff = BRIEF
+
+    def again(self, planned: PlannedQuery[_Spec]) -> _Result:
+        """Ask what may have been asked before, and read the answer. What was charged costs nothing again.
+
+        Raises:
+            InvalidModel, JobRefused: what a helper refuses with.
+            HelperUnavailable: a helper did not answer in time.
+        """
+        return self._answered(planned, None, is_new=False)
+
+    def repeated(self, planned: PlannedQuery[_Spec], chosen: ChosenId) -> _Result:
+        """The same result once more, of what was asked before under an id that the client chose.
+
+        The helpers are asked only if no answer was kept. Raises as `again`.
+        """
+        discovery = self.store.before(chosen, DiscoverySpec)
+        found = None if discovery is None else discovery.spec
+        kept = self.store.answer(planned.spec.query_id)
+        if kept is None:
+            return self._answered(planned, chosen, is_new=False, found=found)
+        return self._read(planned, kept, found)
+
+    @abstractmethod
+    def _length(self, spec: _Spec) -> int:
+        """How many numbers the answer has."""
+
+    @abstractmethod
+    def _read(self, planned: PlannedQuery[_Spec], answer: Answer, found: DiscoverySpec | None) -> _Result:
+        """The result; its cost is told with that of the discovery `found`, if there was one."""
+
+    def _answered(
+        self,
+        planned: PlannedQuery[_Spec],
+        chosen: ChosenId | None,
+        *,
+        is_new: bool,
+        found: DiscoverySpec | None = None,
+    ) -> _Result:
+        """Ask both helpers, and read and keep their answer."""
+        length = self._length(planned.spec)
+        answer = self._ask(planned.spec, length, planned.beside, is_new=is_new)
+        result = self._read(planned, answer, found)
+        self._keep_answer(planned, chosen, answer)
+        return result
 
     def _keep(self, planned: PlannedQuery[S], chosen: ChosenId | None = None) -> "KeptQuery[S]":
         """Store a query before a helper is asked; what another request stored under a chosen id stays.

@@ -12,6 +12,7 @@ Through Consistency", 2010; here for any fan-out, and with leaves at every level
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +35,8 @@ class LevelEstimate:
     variances: Numbers
 
 
-@frozen
-class _Merged:
-    """A level after the way up.
-
-    (parents, width, columns), the rest last; and the variance of each of the `width` cells.
-    """
-
-    values: Numbers
-    variances: Numbers
+_Merged: TypeAlias = LevelEstimate
+"""A level after the way up: values (parents, width, columns), the rest last; variances (width,)."""
 
 
 def consistent(levels: Sequence[Numbers], widths: Sequence[int]) -> tuple[LevelEstimate, ...]:
@@ -59,7 +53,7 @@ def consistent(levels: Sequence[Numbers], widths: Sequence[int]) -> tuple[LevelE
     ]
     for above in range(len(levels) - 2, -1, -1):
         merged[above] = _merge_parts(merged[above], merged[above + 1])
-    estimates = [LevelEstimate(values=merged[0].values, variances=merged[0].variances)]
+    estimates = merged[:1]
     for parts in merged[1:]:
         estimates.append(_hand_down(estimates[-1], parts))
     return tuple(_flat(estimate) for estimate in estimates)

@@ -14,6 +14,7 @@ from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import (
     ROWS,
     UNITS,
@@ -75,7 +76,7 @@ def plan_evaluation(
 
 
 @frozen
-class Evaluator(Asking):
+class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
     """Asks evaluations over one dataset of a task."""
 
     def evaluate(
@@ -93,31 +94,13 @@ class Evaluator(Asking):
         kept = self._keep(planned, chosen)
         return self._answered(kept.planned, chosen, is_new=kept.is_new)
 
-    def again(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
-        """Ask an evaluation that may have been asked before, and read the answer.
+    def _length(self, spec: EvaluationSpec) -> int:
+        return spec.num_numbers
 
-        What was charged costs nothing again.
-
-        Raises:
-            InvalidModel, JobRefused, HelperUnavailable: as `evaluate`.
-        """
-        return self._answered(planned, None, is_new=False)
-
-    def repeated(self, planned: PlannedQuery[EvaluationSpec], chosen: ChosenId) -> EvaluationResult:
-        """The same result once more; the helpers are asked only if no answer was kept. Raises as `again`."""
-        kept = self.store.answer(planned.spec.query_id)
-        if kept is None:
-            return self._answered(planned, chosen, is_new=False)
-        return read_evaluation(self.task, self.dataset, planned, kept)
-
-    def _answered(
-        self, planned: PlannedQuery[EvaluationSpec], chosen: ChosenId | None, *, is_new: bool
+    def _read(
+        self, planned: PlannedQuery[EvaluationSpec], answer: Answer, found: DiscoverySpec | None
     ) -> EvaluationResult:
-        spec = planned.spec
-        answer = self._ask(spec, spec.num_numbers, planned.beside, is_new=is_new)
-        result = read_evaluation(self.task, self.dataset, planned, answer)
-        self._keep_answer(planned, chosen, answer)
-        return result
+        return read_evaluation(self.task, self.dataset, planned, answer)
 
 
 def read_evaluation(

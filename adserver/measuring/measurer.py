@@ -42,7 +42,7 @@ from maskedlark.reports.task import Task
 
 
 @frozen
-class Measurer(Asking):
+class Measurer(Asking[QuerySpec, AggregateResult]):
     """Asks queries over one dataset of a task."""
 
     randomness: Randomness = system_randomness
@@ -73,45 +73,15 @@ class Measurer(Asking):
         kept = self._keep(
             plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id), chosen
         )
-        return self._answered(kept.planned, found, chosen, is_new=kept.is_new)
+        return self._answered(kept.planned, chosen, is_new=kept.is_new, found=found)
 
-    def again(self, planned: PlannedQuery[QuerySpec]) -> AggregateResult:
-        """Ask a query that may have been asked before, and read the answer.
+    def _length(self, spec: QuerySpec) -> int:
+        return num_numbers(self.task, spec)
 
-        What was charged costs nothing again.
-
-        Raises:
-            JobRefused: what a helper refuses with.
-            HelperUnavailable: a helper did not answer in time.
-        """
-        return self._answered(planned, None, None, is_new=False)
-
-    def repeated(self, planned: PlannedQuery[QuerySpec], chosen: ChosenId) -> AggregateResult:
-        """The same result once more, of a query that was asked before under an id that the client chose.
-
-        The helpers are asked only if no answer was kept. Raises as `again`.
-        """
-        discovery = self.store.before(chosen, DiscoverySpec)
-        found = None if discovery is None else discovery.spec
-        kept = self.store.answer(planned.spec.query_id)
-        if kept is None:
-            return self._answered(planned, found, chosen, is_new=False)
-        return read_query(self.task, self.dataset, planned, kept, found)
-
-    def _answered(
-        self,
-        planned: PlannedQuery[QuerySpec],
-        found: DiscoverySpec | None,
-        chosen: ChosenId | None,
-        *,
-        is_new: bool,
+    def _read(
+        self, planned: PlannedQuery[QuerySpec], answer: Answer, found: DiscoverySpec | None
     ) -> AggregateResult:
-        """The result; its cost is told with that of the discovery `found`, if there was one."""
-        spec = planned.spec
-        answer = self._ask(spec, num_numbers(self.task, spec), planned.beside, is_new=is_new)
-        result = read_query(self.task, self.dataset, planned, answer, found)
-        self._keep_answer(planned, chosen, answer)
-        return result
+        return read_query(self.task, self.dataset, planned, answer, found)
 
     def _discover(self, planned: DiscoverySpec, chosen: ChosenId | None) -> dict[str, Codes]:
         """The codes of each key that a discovery shows.

@@ -8,20 +8,16 @@ kept for evaluation.
 """
 
 import csv
-import gzip
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from maskedlark.encoding.idx import TEST, TRAIN, idx_pair, unpack
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
 from maskedlark.frozen import frozen
 
-_TRAIN: Final = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
-_TEST: Final = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-_UNSIGNED_BYTE: Final = 8
 _EVALUATED: Final = 10
 
 
@@ -54,46 +50,25 @@ def read_examples(path: Path, *, label: str = "", user: str = "") -> ExampleSet:
         InvalidTask: the files are not there, or not of the form, or a column is missing.
     """
     if path.is_dir():
-        training, evaluation = (_idx_pair(path, names) for names in (_TRAIN, _TEST))
+        training, evaluation = (_examples(path, names) for names in (TRAIN, TEST))
         classes = int(training.labels.max()) + 1
         return ExampleSet(training=training, evaluation=evaluation, users=(), classes=classes)
     return _csv_set(path, label, user)
 
 
-def parse_idx(content: bytes, dimensions: int, what: str) -> NDArray[np.uint8]:
-    """An idx file of unsigned bytes as an array of so many dimensions.
-
-    Raises:
-        InvalidTask: another type or length than its header says.
-    """
-    header = 4 + 4 * dimensions
-    if content[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)) or len(content) < header:
-        raise InvalidTask(f"{what} is not an idx file of bytes in {dimensions} dimensions")
-    shape = [int(size) for size in np.frombuffer(content, ">u4", dimensions, 4)]
-    count = 1
-    for size in shape:  # Python integers: a header cannot wrap around
-        count *= size
-    if len(content) != header + count:
-        raise InvalidTask(f"{what} has {len(content)} bytes; its header says {header + count}")
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
-
-
-def _idx_pair(folder: Path, names: tuple[str, str]) -> Examples:
-    images, labels = (
-        parse_idx(_content(folder, name), dimensions, name)
-        for name, dimensions in zip(names, (3, 1), strict=True)
-    )
-    if len(images) != len(labels) or not len(labels):
-        raise InvalidTask(f"{names[0]} and {names[1]} do not hold as many images as labels")
-    return Examples(features=images.reshape(len(images), -1), labels=labels.astype(np.int64))
+def _examples(folder: Path, names: tuple[str, str]) -> Examples:
+    found = idx_pair(names, lambda name: _content(folder, name))
+    if not len(found.labels):
+        raise InvalidTask(f"{names[1]} holds no labels")
+    return Examples(features=found.images, labels=found.labels.astype(np.int64))
 
 
 def _content(folder: Path, name: str) -> bytes:
     """A file's content, packed or not."""
     packed = folder / f"{name}.gz"
     try:
-        return gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
-    except (OSError, EOFError) as error:
+        return unpack(packed.read_bytes(), name) if packed.exists() else (folder / name).read_bytes()
+    except OSError as error:
         raise InvalidTask(f"cannot read {name} in the folder: {type(error).__name__}") from None
 
 

@@ -60,8 +60,7 @@ class Simulated:
 
     def examples(self, device: int) -> Examples:
         """One device's examples."""
-        chosen = self.population.members[device]
-        return Examples(features=self.features[chosen], labels=self.labels[chosen])
+        return self.population.examples(self.features, self.labels, device)
 
 
 @frozen(eq=False)

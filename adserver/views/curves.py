@@ -8,8 +8,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
 from adserver.training.cost import curve_title, federated_title
-from maskedlark.errors import InvalidTask
-from maskedlark.runtime.durable_file import write_durably
+from adserver.views.printing import write_as
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -23,11 +22,9 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
     Raises:
         InvalidTask: the file's name does not end in .png.
     """
-    if path.suffix.lower() != ".png":
-        raise InvalidTask(f"curves are drawn into a file that ends in .png, not {path.name!r}")
     plan = job.plan
     title = federated_title(plan) if isinstance(plan, FederatedPlan) else curve_title(plan)
-    write_durably(path, png(history, title))
+    write_as({".png": lambda one: png(one, title)}, history, path, "curves are")
 
 
 def png(history: Sequence[RoundFigures], title: str) -> bytes:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
+from adserver.views.printing import write_as
 from adserver.views.query import estimate_json, noise_lines, release_json, shown
-from maskedlark.errors import InvalidTask
-from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -59,8 +58,10 @@ def write_plot(result: EvaluationResult, path: Path) -> None:
     Raises:
         InvalidTask: the file's name does not end in .png.
     """
-    if path.suffix.lower() != ".png":
-        raise InvalidTask(f"curves are drawn into a file that ends in .png, not {path.name!r}")
+    write_as({".png": _png}, result, path, "curves are")
+
+
+def _png(result: EvaluationResult) -> bytes:
     figure = new_figure(12.6, 4.4)
     roc, pr, calibration = figure.subplots(1, 3)
     title = f"AUC {shown(result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc'))}"
@@ -69,7 +70,7 @@ def write_plot(result: EvaluationResult, path: Path) -> None:
     _draw(calibration, result.calibration, "calibration", "predicted", "observed")
     for axes in (roc, calibration):
         axes.plot([0, 1], [0, 1], ":", color="grey")
-    write_durably(path, as_png(figure))
+    return as_png(figure)
 
 
 def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, up: str) -> None:

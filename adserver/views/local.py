@@ -1,6 +1,5 @@
 """A job without helpers as people and programs see it: facts, a forecast, and the live view of `watch`."""
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +9,7 @@ from adserver.views.printing import moment, print_table, progress_bars, short
 from maskedlark.federated.local_forecast import LocalForecast
 from maskedlark.federated.local_job import LocalCost, cost_of, read_local_job
 from maskedlark.federated.strategies.line import Line
-from maskedlark.terminal.budget_view import number
+from maskedlark.terminal.budget_view import finite, number
 
 _POLL_S: Final = 0.3
 
@@ -52,7 +51,7 @@ def forecast_json(found: LocalForecast) -> dict[str, Any]:
     return {
         **_cost_json(found.cost),
         "updates_each": found.updates_each,
-        "person_epsilon": _finite(found.person_epsilon),
+        "person_epsilon": finite(found.person_epsilon),
         "upload_bytes": found.upload_bytes,
         "update_noise": found.update_noise,
         "model_noise": found.model_noise,
@@ -104,11 +103,7 @@ def watch(
 def _cost_json(cost: LocalCost) -> dict[str, Any]:
     return {
         "unit": cost.unit,
-        "epsilon": _finite(cost.epsilon),
-        "epsilon_of_a_whole_update": _finite(cost.whole_update),
+        "epsilon": finite(cost.epsilon),
+        "epsilon_of_a_whole_update": finite(cost.whole_update),
         "delta": cost.delta,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

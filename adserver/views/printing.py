@@ -1,11 +1,14 @@
 """What commands print: tables and progress for people, JSON for programs."""
 
+import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -19,7 +22,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.durable_file import write_durably
+
 _LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
+_T = TypeVar("_T")
 
 
 def print_json(value: Any) -> None:
@@ -35,6 +43,27 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console().print(table)
+
+
+def write_as(forms: Mapping[str, Callable[[_T], bytes]], result: _T, path: Path, what: str) -> None:
+    """Write a result in the form that the file's name ends with.
+
+    Raises:
+        InvalidTask: another ending.
+    """
+    form = forms.get(path.suffix.lower())
+    if form is None:
+        raise InvalidTask(f"{what} written to a file that ends in {', '.join(forms)}, not {path.name!r}")
+    write_durably(path, form(result))
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """A CSV file; floats in Python's shortest exact form."""
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    lines.writerows(rows)
+    return text.getvalue().encode()
 
 
 def moment(unix_s: float) -> str:

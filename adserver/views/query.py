@@ -3,19 +3,17 @@
 JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for people.
 """
 
-import csv
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, Row
-from maskedlark.errors import InvalidTask
+from adserver.views.printing import as_csv, write_as
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -47,10 +45,7 @@ def write_result(result: AggregateResult, path: Path) -> None:
         InvalidTask: another ending.
     """
     forms = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".png": _png}
-    form = forms.get(path.suffix.lower())
-    if form is None:
-        raise InvalidTask(f"a result is written to a file that ends in {', '.join(forms)}, not {path.name!r}")
-    write_durably(path, form(result))
+    write_as(forms, result, path, "a result is")
 
 
 def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
@@ -141,12 +136,8 @@ def _cells(row: Row) -> list[Any]:
 
 
 def _csv(result: AggregateResult) -> bytes:
-    """One line a cell, floats in Python's shortest exact form."""
-    text = StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(_header(result))
-    lines.writerows(_cells(row) for row in result.rows)
-    return text.getvalue().encode()
+    """One line a cell."""
+    return as_csv(_header(result), (_cells(row) for row in result.rows))
 
 
 def _parquet(result: AggregateResult) -> bytes:

@@ -1,16 +1,12 @@
 """A simulation's result as people and programs see it: a table, JSON, CSV, and a picture of the curve."""
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
 from adserver.simulating.simulator import SimulatedRound
-from adserver.views.printing import print_table
-from maskedlark.errors import InvalidTask
+from adserver.views.printing import as_csv, print_table, write_as
 from maskedlark.frozen import frozen
-from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _COLUMNS: Final = ("round", "devices", "covers", "clip_norm", "accuracy", "loss", "seconds")
@@ -71,12 +67,7 @@ def write_simulation(result: SimulationResult, path: Path) -> None:
     Raises:
         InvalidTask: another ending.
     """
-    forms = {".csv": _csv, ".png": _png}
-    if path.suffix.lower() not in forms:
-        raise InvalidTask(
-            f"a simulation is written to a file that ends in {', '.join(forms)}, not {path.name!r}"
-        )
-    write_durably(path, forms[path.suffix.lower()](result))
+    write_as({".csv": _csv, ".png": _png}, result, path, "a simulation is")
 
 
 def _row(one: SimulatedRound) -> list[float | int | None]:
@@ -91,11 +82,7 @@ def _shown(value: float | None) -> str:
 
 
 def _csv(result: SimulationResult) -> bytes:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(_row(one) for one in result.rounds)
-    return text.getvalue().encode()
+    return as_csv(_COLUMNS, (_row(one) for one in result.rounds))
 
 
 def _png(result: SimulationResult) -> bytes:

@@ -85,11 +85,11 @@ def status_command(
     tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca)
     rows = fetch_status(address, tls, deadline_s=deadline)
     if as_json:
-        typer.echo(json.dumps({row.name: row.value for row in rows}))
+        typer.echo(json.dumps(rows))
         return
     table = Table(show_header=False, title=f"helper at {address}")
-    for row in rows:
-        table.add_row(row.name, str(row.value))
+    for name, value in rows.items():
+        table.add_row(name, str(value))
     Console().print(table)
 
 

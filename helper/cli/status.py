@@ -4,7 +4,6 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from helper.trust.floors import fingerprint
 from maskedlark.canonical import build, decode
-from maskedlark.frozen import frozen
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.faults import calling
@@ -17,16 +16,8 @@ _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 """Told on a plaintext connection only."""
 
 
-@frozen
-class StatusRow:
-    """One line of a helper's status."""
-
-    name: str
-    value: str | int
-
-
-def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> tuple[StatusRow, ...]:
-    """Ask a helper who it is and what it holds.
+def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> dict[str, str | int]:
+    """Ask a helper who it is and what it holds: the lines of its status, by name.
 
     Raises:
         HelperUnavailable: it does not answer.
@@ -38,7 +29,7 @@ def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> tu
     return _rows(reply)
 
 
-def _rows(reply: helper_pb2.StatusReply) -> tuple[StatusRow, ...]:
+def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
     signed = decode(SignedKeyList, reply.key_list)
     signed.verified_key(reply.verify_key)
     keys = ", ".join(f"{key.key_id} ({key.suite.value})" for key in signed.key_list.keys)
@@ -46,14 +37,13 @@ def _rows(reply: helper_pb2.StatusReply) -> tuple[StatusRow, ...]:
         HelperIdentity,
         {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
     )
-    values: tuple[tuple[str, str | int], ...] = (
-        ("name", reply.name),
-        ("version", reply.version),
-        ("verify_key", reply.verify_key.hex()),
-        ("agreement_key", reply.agreement_key.hex()),
-        ("fingerprint", fingerprint(identity)),
-        ("hpke_keys", keys),
-        ("numerics_digest", reply.numerics_digest.hex()),
-        *((name, getattr(reply, name)) for name in _COUNTS if reply.HasField(name)),
-    )
-    return tuple(StatusRow(name=name, value=value) for name, value in values)
+    return {
+        "name": reply.name,
+        "version": reply.version,
+        "verify_key": reply.verify_key.hex(),
+        "agreement_key": reply.agreement_key.hex(),
+        "fingerprint": fingerprint(identity),
+        "hpke_keys": keys,
+        "numerics_digest": reply.numerics_digest.hex(),
+        **{name: getattr(reply, name) for name in _COUNTS if reply.HasField(name)},
+    }

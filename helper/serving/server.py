@@ -37,6 +37,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.bucket import opened_bucket
 from maskedlark.runtime.database import open_database
+from maskedlark.runtime.durable_file import write_durably
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
 from maskedlark.runtime.periodic import Periodic
@@ -178,7 +179,7 @@ def _answer_calls(settings: HelperSettings, watched: WatchedServer, is_ready: Ev
     watched.start()
     is_ready.set()
     if settings.port_file is not None:
-        _write_whole(settings.port_file, address)
+        write_durably(settings.port_file, address.encode())
     _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
     wait_for(stop)
 
@@ -238,10 +239,3 @@ def _only_process(data: Path) -> Iterator[None]:
         except BlockingIOError:
             raise InvalidTask(f"another helper process uses {data}") from None
         yield
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file that readers see as a whole or not at all."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text)
-    unfinished.replace(path)

@@ -26,7 +26,7 @@ from maskedlark.randomness import Stream
 SEED_BYTES: Final = 32
 _SLACK_WORDS: Final = 2
 """Room for one more block, which the cipher asks for."""
-_PURPOSE: Final = b"share"
+_DOMAIN: Final = b"maskedlark/v1 share\0"
 _FROM_ZERO: Final = CTR(bytes(16))
 
 
@@ -42,7 +42,7 @@ def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, lengt
 
     Guarantees: canonical elements; the elements of a shorter length are the first ones of a longer length.
     """
-    return random_vector(length, _stream(seed, task_id, report_id, role))
+    return random_vector(length, Stream(_stream_key(seed, task_id, report_id, role)))
 
 
 def expand_shares(
@@ -52,10 +52,9 @@ def expand_shares(
 
     Called by a helper for a chunk of reports.
     """
-    domain, zeros = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id, bytes(ELEMENT_BYTES * length)
-    last = bytes((role, 1))
+    zeros = bytes(ELEMENT_BYTES * length)
     streams = [
-        _key_stream(hmac_sha256(seed, b"".join((domain, report_id, last))), zeros)
+        _encryptor(seed, task_id, report_id, role).update(zeros)
         for seed, report_id in zip(seeds, report_ids, strict=True)
     ]
     table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
@@ -94,15 +93,5 @@ def _encryptor(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Ciph
     return Cipher(AES256(_stream_key(seed, task_id, report_id, role)), _FROM_ZERO).encryptor()
 
 
-def _key_stream(key: bytes, zeros: bytes) -> bytes:
-    """As many bytes of `Stream(key)` as there are zeros, without an object for them."""
-    return Cipher(AES256(key), _FROM_ZERO).encryptor().update(zeros)
-
-
-def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:
-    return Stream(_stream_key(seed, task_id, report_id, role))
-
-
 def _stream_key(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> bytes:
-    info = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id + report_id + bytes([role])
-    return hmac_sha256(seed, info + b"\1")
+    return hmac_sha256(seed, b"".join((_DOMAIN, task_id, report_id, bytes((role, 1)))))

@@ -142,7 +142,7 @@ def _standing_json(standing: Standing) -> dict[str, float | None]:
     }
     if math.isinf(standing.held):
         values |= {"spent": math.inf, "reserved": math.inf, "left": math.inf}
-    return {name: _finite(value) for name, value in values.items()}
+    return {name: finite(value) for name, value in values.items()}
 
 
 def _forecast_json(forecast: Forecast) -> dict[str, Any]:
@@ -174,8 +174,9 @@ def _use_json(one: CostedUse) -> dict[str, Any]:
 
 def epsilons_json(epsilons: Epsilons) -> dict[str, float | None]:
     """Two epsilons for programs; null for infinity."""
-    return {"ad_server": _finite(epsilons.ad_server), "colluding": _finite(epsilons.colluding)}
+    return {"ad_server": finite(epsilons.ad_server), "colluding": finite(epsilons.colluding)}
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """A number for programs; None for one that is not finite."""
     return value if math.isfinite(value) else None

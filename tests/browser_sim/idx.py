@@ -1,10 +1,11 @@
 """Small MNIST-shaped idx files for tests."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
 
-from browser_sim.sources.mnist import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, pack
+from maskedlark.encoding.idx import TEST, TRAIN
 
 
 def idx(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
@@ -12,13 +13,18 @@ def idx(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
     return header + array.tobytes()
 
 
+def pack(content: bytes) -> bytes:
+    """The content as gzip, the same bytes every time."""
+    return gzip.compress(content, mtime=0)
+
+
 def write_mnist(folder: Path, *, train: int, test: int, packed: bool) -> None:
     """Random images whose labels count 0 to 9 over and over."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     for count, images_name, labels_name in (
-        (train, TRAIN_IMAGES, TRAIN_LABELS),
-        (test, TEST_IMAGES, TEST_LABELS),
+        (train, *TRAIN),
+        (test, *TEST),
     ):
         images = rng.integers(0, 256, (count, 28, 28), np.uint8)
         labels = (np.arange(count) % 10).astype(np.uint8)

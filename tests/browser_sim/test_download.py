@@ -5,7 +5,9 @@ import pytest
 
 from browser_sim.download import MNIST_FILES, IdxFile, download
 from browser_sim.source import InvalidSource
-from browser_sim.sources.mnist import default_folder, pack, unpack
+from browser_sim.sources.mnist import default_folder
+from maskedlark.encoding.idx import unpack
+from tests.browser_sim.idx import pack
 from tests.browser_sim.sinks import http_sink
 
 CONTENT = b"idx content" * 100

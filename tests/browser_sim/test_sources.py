@@ -11,19 +11,11 @@ from browser_sim.draws import Draws
 from browser_sim.kinds import SourceKind
 from browser_sim.source import InvalidSource, Records, Source, check_fits, save_records, split_panel
 from browser_sim.sources import SourceSettings, load_source
-from browser_sim.sources.mnist import (
-    TEST_IMAGES,
-    TEST_LABELS,
-    TRAIN_IMAGES,
-    TRAIN_LABELS,
-    default_folder,
-    load_mnist,
-    parse_idx,
-    unpack,
-)
+from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
+from maskedlark.encoding.idx import TEST, TRAIN, parse_idx, unpack
 from maskedlark.errors import InvalidTask
 from maskedlark.reports.task_kinds import LabelKind
 from tests.browser_sim.idx import write_mnist
@@ -148,7 +140,7 @@ def test_mnist_is_looked_for_where_the_environment_says(
 
 
 @pytest.mark.skipif(
-    not (default_folder() / f"{TRAIN_IMAGES}.gz").is_file(), reason="MNIST is not on this machine"
+    not (default_folder() / f"{TRAIN[0]}.gz").is_file(), reason="MNIST is not on this machine"
 )
 def test_the_real_mnist_has_its_known_digits() -> None:
     source = load_mnist(default_folder())
@@ -167,7 +159,7 @@ def test_the_real_mnist_has_its_known_digits() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", [TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS])
+@pytest.mark.parametrize("name", [*TRAIN, *TEST])
 def test_a_missing_mnist_file_is_named(tmp_path: Path, name: str) -> None:
     write_mnist(tmp_path, train=10, test=10, packed=True)
     (tmp_path / f"{name}.gz").unlink()
@@ -177,10 +169,10 @@ def test_a_missing_mnist_file_is_named(tmp_path: Path, name: str) -> None:
 
 def test_mnist_with_unequal_counts_or_wrong_digits_is_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path, train=10, test=10, packed=False)
-    (tmp_path / TRAIN_LABELS).write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 9)) + bytes(9))
-    with pytest.raises(InvalidSource, match="9 labels"):
+    (tmp_path / TRAIN[1]).write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 9)) + bytes(9))
+    with pytest.raises(InvalidTask, match="9 labels"):
         load_mnist(tmp_path)
-    (tmp_path / TRAIN_LABELS).write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 10)) + bytes([10] * 10))
+    (tmp_path / TRAIN[1]).write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 10)) + bytes([10] * 10))
     with pytest.raises(InvalidSource, match="not a digit"):
         load_mnist(tmp_path)
 
@@ -197,12 +189,12 @@ def test_mnist_with_unequal_counts_or_wrong_digits_is_refused(tmp_path: Path) ->
     ],
 )
 def test_bytes_that_are_not_the_idx_file_are_refused(content: bytes) -> None:
-    with pytest.raises(InvalidSource):
+    with pytest.raises(InvalidTask):
         parse_idx(content, 1, "labels")
 
 
 def test_an_idx_header_whose_size_wraps_around_is_refused() -> None:
-    with pytest.raises(InvalidSource):
+    with pytest.raises(InvalidTask):
         parse_idx(bytes((0, 0, 8, 3)) + b"\xff" * 12, 3, "images")
 
 
@@ -212,7 +204,7 @@ def test_an_idx_header_whose_size_wraps_around_is_refused() -> None:
     ids=["empty", "not gzip", "cut off", "exploding"],  # the same at every xdist worker
 )
 def test_a_damaged_or_exploding_gzip_file_is_refused(packed: bytes) -> None:
-    with pytest.raises(InvalidSource):
+    with pytest.raises(InvalidTask):
         unpack(packed, "file")
 
 

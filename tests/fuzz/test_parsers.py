@@ -3,6 +3,7 @@
 What comes out is a value or a typed error, never anything else, and never without end.
 """
 
+import gzip
 import io
 import zipfile
 from collections.abc import Callable
@@ -21,9 +22,9 @@ from adserver.measuring.domains import codes_by_key, load_domains
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.eval_set import read_eval_set
-from browser_sim.sources.mnist import pack, parse_idx, unpack
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark import canonical
+from maskedlark.encoding.idx import parse_idx, unpack
 from maskedlark.errors import MaskedLarkError
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
@@ -145,7 +146,8 @@ PARSERS = {
     "table": Parser(parse=table, valid=b"age,word,label\n1,a,0\n2.5,b,1\n1e308,,1\n-1e308,a,0\n"),
     "idx": Parser(parse=lambda encoded: parse_idx(encoded, 3, "images"), valid=IDX),
     "packed idx": Parser(
-        parse=lambda encoded: parse_idx(unpack(encoded, "images"), 3, "images"), valid=pack(IDX)
+        parse=lambda encoded: parse_idx(unpack(encoded, "images"), 3, "images"),
+        valid=gzip.compress(IDX, mtime=0),
     ),
     "domain file": Parser(
         parse=domains,

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adserver.simulating.example_files import parse_idx, read_examples
+from adserver.simulating.example_files import read_examples
+from maskedlark.encoding.idx import parse_idx
 from maskedlark.errors import InvalidTask
 
 

@@ -1,6 +1,7 @@
 """The expansion of role 0's seed: bound to its report, canonical, and equal for one report and for many."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,7 +54,8 @@ def test_words_at_or_above_the_modulus_are_skipped_and_reading_goes_on(
 ) -> None:
     words = [5, MODULUS, 2**64 - 1, MODULUS - 1, 7, 8, 9]
     monkeypatch.setattr(share_seed, "Stream", lambda _: Words(*words))
-    monkeypatch.setattr(share_seed, "_key_stream", lambda _, zeros: Words(*words)(len(zeros)))
+    stream = SimpleNamespace(update=lambda zeros: Words(*words)(len(zeros)))
+    monkeypatch.setattr(share_seed, "_encryptor", lambda *_: stream)
     assert expand_share(SEED, TASK, REPORT, 0, 4).tolist() == [5, MODULUS - 1, 7, 8]
     assert expand_shares([SEED], TASK, [REPORT], 0, 4).tolist() == [[5, MODULUS - 1, 7, 8]]
 
