@@ -26,7 +26,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec, measurement_of
 
-_AskingT = TypeVar("_AskingT", bound=Asking)
+_AskingT = TypeVar("_AskingT", bound=Asking[Any, Any])
 
 
 class Measuring(Connection):

@@ -30,7 +30,7 @@ class Population:
     def __len__(self) -> int:
         return len(self.members)
 
-    def examples(self, features: NDArray[np.uint8], labels: NDArray[np.int64], device: int) -> Examples:
+    def examples(self, features: NDArray[np.integer], labels: NDArray[np.integer], device: int) -> Examples:
         """A device's examples, copied out of the set's features and labels."""
         chosen = self.members[device]
         return Examples(features=features[chosen], labels=labels[chosen])
