@@ -22,6 +22,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/helper warmup
 	@touch $@
 
+CLUSTER := $(VENV)/.cluster
+.PHONY: setup-cluster
+setup-cluster: $(CLUSTER)  ## Add Ray to .venv, for helpers on more than one machine
+
+$(CLUSTER): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	@touch $@
+
 demo: $(STAMP)  ## Train a model on real data through two helpers, on this machine (writes demo-out/)
 	$(BIN)/python -m docs.tutorial.demo --out demo-out
 

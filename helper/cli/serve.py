@@ -15,7 +15,9 @@ from helper.cli.options import (
     TlsKeyOption,
 )
 from helper.releases.release_grid import DEFAULT_STEP_MS
+from helper.serving.cluster import WORKER_BYTES, RayCluster
 from helper.trust.floors import PREPARED_BYTES, Floors
+from maskedlark.errors import InvalidTask
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
@@ -24,6 +26,7 @@ from maskedlark.terminal.options import option, panel
 
 _DEFAULTS: Final = Floors()
 _floors = panel("Floors: tasks that ask for less privacy or more memory are refused")
+_cluster = panel("More machines; see the page on growing")
 _watching = panel("What the operator sees")
 
 
@@ -76,6 +79,16 @@ def serve_command(
             max=60_000,
         ),
     ] = DEFAULT_STEP_MS,
+    ray: Annotated[
+        str | None,
+        _cluster("The Ray cluster that computes too: its head, as in `ray start`.", metavar="HOST:PORT"),
+    ] = None,
+    ray_join_token: Annotated[
+        Path | None, _cluster("The secret that workers have too: a file only this user may read.")
+    ] = None,
+    ray_worker_bytes: Annotated[
+        int, _cluster("Most memory of opened records at each worker.", min=1)
+    ] = WORKER_BYTES,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
@@ -168,9 +181,19 @@ def serve_command(
         release_grid_ms=release_grid_ms,
         segments=segments,
         keep_expired_days=keep_expired_days,
+        cluster=_cluster_of(ray, ray_join_token, ray_worker_bytes),
     )
     with stopped_by_signals() as stop, tracing("helper", traces):
         serve(settings, stop)
+
+
+def _cluster_of(address: str | None, join_token: Path | None, worker_bytes: int) -> RayCluster | None:
+    """The cluster of the options, or none."""
+    if address is None:
+        return None
+    if join_token is None:
+        raise InvalidTask("--ray needs --ray-join-token: openssl rand -hex 32 > FILE, and chmod 600 FILE")
+    return RayCluster(address=address, join_token=join_token, worker_bytes=worker_bytes)
 
 
 def warmup_command() -> None:

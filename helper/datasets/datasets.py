@@ -6,7 +6,8 @@ Make the chosen reports a dataset, once and for good; and give it to the jobs th
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import field
+from dataclasses import field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,8 @@ from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
 from helper.datasets.records import Records
 from helper.datasets.segments import Ids, Piece, whole
 from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
-from helper.datasets.vault import Vault, VaultDamaged
+from helper.datasets.spool import SealedSegment
+from helper.datasets.vault import Vault, VaultDamaged, damage_told
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, Tasks
@@ -169,7 +171,11 @@ class Datasets:
             JobRefused(UNKNOWN_DATASET)
         """
         size = self.stored(dataset_id, task_id).size
-        return Records(count=size, pieces=lambda interrupt: self.pieces(dataset_id, interrupt))
+        return Records(
+            count=size,
+            pieces=lambda interrupt: self.pieces(dataset_id, interrupt),
+            sealed=lambda interrupt: self._sealed(dataset_id, interrupt),
+        )
 
     def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Iterator[Piece]:
         """The shares of a committed dataset: in one piece where it has room in memory, else by segments.
@@ -187,6 +193,16 @@ class Datasets:
             return
         with self._loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
+
+    def _sealed(self, dataset_id: bytes, interrupt: Interrupt) -> list[SealedSegment] | None:
+        with self._loss_told():
+            segments = self.vault.sealed(dataset_id, interrupt)
+        return segments and [replace(one, read=partial(self._read, one.read)) for one in segments]
+
+    def _read(self, read: Callable[[], bytes]) -> bytes:
+        """The frames of a segment."""
+        with self._loss_told(), damage_told():
+            return read()
 
     def _is_small(self, dataset_id: bytes) -> bool:
         """Whether a dataset is in memory, or has room there."""
@@ -236,9 +252,12 @@ class Datasets:
             yield
         except VaultDamaged as error:
             _LOG.error("%s", error)
-            raise JobRefused(
-                JobReason.DATASET_LOST, "this helper's shares of the dataset are lost or damaged"
-            ) from None
+            raise dataset_lost() from None
+
+
+def dataset_lost() -> JobRefused:
+    """What a caller is told whose dataset cannot be read."""
+    return JobRefused(JobReason.DATASET_LOST, "this helper's shares of the dataset are lost or damaged")
 
 
 def chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:

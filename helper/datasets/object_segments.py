@@ -11,12 +11,20 @@ whole dataset or orphans, which are swept (`helper.datasets.sweeping`).
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from helper.datasets.object_spool import ObjectSpool, ObjectWriter
-from helper.datasets.sealed_segments import Tail, chosen_of, is_of_one_attempt, opened_ranks, opened_rows
+from helper.datasets.sealed_segments import (
+    Tail,
+    chosen_of,
+    is_of_one_attempt,
+    opened_ranks,
+    opened_rows,
+    sealed_segment,
+)
 from helper.datasets.segments import NOT_CHOSEN, Piece, RowShape
-from helper.datasets.spool import KeyFor
+from helper.datasets.spool import KeyFor, SealedSegment
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest, SealedObject
 from maskedlark.frozen import frozen
@@ -118,6 +126,42 @@ class ObjectSegments:
                     yield piece
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # who leaves does not wait for what is on its way
+        if found != tail.records:
+            raise ValueError("not as many records as it says")
+
+    def sealed_segments(
+        self, dataset_id: bytes, interrupt: Interrupt = never
+    ) -> Generator[SealedSegment, None, None]:
+        """Each segment with a chosen record, as it lies in the store; only ranks are fetched.
+
+        Args:
+            dataset_id: The dataset.
+            interrupt: Called before each fetch; what it raises ends the reading.
+
+        Raises:
+            ObjectLost, ValueError, InvalidTag: what lies there is not what was put.
+            HelperUnavailable: the store cannot be read at the moment.
+        """
+        segments = _paired(self._manifest(dataset_id))
+        tail = Tail(count=sum(one.rows.records for one in segments), records=self.records(dataset_id))
+        found = 0
+
+        def ranks_of(segment: _Segment) -> bytes:
+            interrupt()
+            return self.sealed(segment.ranks)
+
+        with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranks") as pool:
+            for segment, sealed_ranks in zip(segments, pool.map(ranks_of, segments), strict=True):
+                ranks = opened_ranks(sealed_ranks, segment.rows.number, tail, dataset_id, self._key_for)
+                found += int((ranks != NOT_CHOSEN).sum())
+                if not (ranks == NOT_CHOSEN).all():
+                    yield sealed_segment(
+                        sealed_ranks,
+                        ranks,
+                        segment.rows.number,
+                        self._key_for,
+                        partial(self.sealed, segment.rows),
+                    )
         if found != tail.records:
             raise ValueError("not as many records as it says")
 

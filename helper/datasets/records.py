@@ -1,8 +1,9 @@
 """A committed dataset as those see it that compute with its records: an executor's argument."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from helper.datasets.segments import Piece
+from helper.datasets.spool import SealedSegment
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 
@@ -15,7 +16,10 @@ class Records:
         count: How many there are.
         pieces: All of them, piece by piece, with what ends the waiting for one; JobRefused(DATASET_LOST) or
             HelperUnavailable perhaps only after some pieces.
+        sealed: All of them in sealed segments, or None where they lie in another form; raises
+            JobRefused(DATASET_LOST) or HelperUnavailable, perhaps only when a segment is read.
     """
 
     count: int
     pieces: Callable[[Interrupt], Iterator[Piece]]
+    sealed: Callable[[Interrupt], Sequence[SealedSegment] | None]

@@ -12,13 +12,14 @@ key of the salt; ranks are one frame under a key of the salt and the dataset's i
 its numbers of records, as associated data too. So neither opens in another place, attempt or dataset.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from helper.datasets.segments import NOT_CHOSEN, Piece, Rows, RowShape
-from helper.datasets.spool import SALT_BYTES, TAG_BYTES, KeyFor, Ranks
+from helper.datasets.spool import SALT_BYTES, TAG_BYTES, KeyFor, Ranks, SealedPlace, SealedSegment
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
@@ -109,6 +110,23 @@ def opened_rows(sealed: bytes, number: int, key_for: KeyFor) -> Rows:
             column.reshape(-1).data.cast("B")[:] = opened
         start = end
     return rows
+
+
+def sealed_segment(
+    sealed_ranks: bytes, ranks: Ranks, number: int, key_for: KeyFor, read: Callable[[], bytes]
+) -> SealedSegment:
+    """A segment that may leave the helper's process sealed, by its ranks and what reads its bytes.
+
+    Its frames do not open if they are of another attempt or place than the ranks.
+    """
+    header = SEGMENT_MAGIC + sealed_ranks[_MAGIC_BYTES:HEADER_BYTES]
+    return SealedSegment(
+        place=SealedPlace(header=header, number=number, records=len(ranks)),
+        shape=_shape(header),
+        ranks=ranks,
+        key=key_for(b"segments" + _salt(header)),
+        read=lambda: read()[HEADER_BYTES:],
+    )
 
 
 def chosen_of(rows: Rows, ranks: Ranks) -> Piece:

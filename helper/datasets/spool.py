@@ -14,6 +14,8 @@ how many records there are and how many are chosen: so no file can be cut, exten
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
@@ -22,6 +24,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from helper.datasets.segments import NOT_CHOSEN, Piece, Rows, RowShape, joined
+from maskedlark.canonical import digest
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.runtime.durable_file import private, put_in_place
 
@@ -36,6 +40,51 @@ _SHAPE_BYTES: Final = 4 * 8
 _HEADER_BYTES: Final = len(MAGIC) + SALT_BYTES + _SHAPE_BYTES
 _TAIL_BYTES: Final = 2 * 8
 _RANK_BYTES: Final = 4
+
+
+@frozen
+class SealedPlace:
+    """Which segment some frames are of: they open in no other place.
+
+    Attributes:
+        header: What the frames are bound to, with the salt of their file or objects.
+        number: The segment's among those of its dataset.
+        records: How many it has, whether they are in the dataset or not.
+    """
+
+    header: bytes
+    number: int
+    records: int
+
+    @property
+    def name(self) -> bytes:
+        """32 bytes that name it among the segments of all datasets."""
+        return digest("segment", self.header, self.number.to_bytes(8, "little"))
+
+
+@frozen(eq=False)
+class SealedSegment:
+    """A segment that may leave the helper's process: ciphertext, and what its holder has to be told.
+
+    Attributes:
+        place: Which it is.
+        shape: Of its records.
+        ranks: (n,) of each of its records, or `NOT_CHOSEN`.
+        key: Whoever has it reads every segment of the same preparation.
+        read: Reads its frames, sealed.
+    """
+
+    place: SealedPlace
+    shape: RowShape
+    ranks: Ranks = field(repr=False)
+    key: bytes = field(repr=False)
+    read: Callable[[], bytes] = field(repr=False)
+
+    @property
+    def is_chosen(self) -> NDArray[np.bool_]:
+        """(n,) which of its records are in the dataset."""
+        chosen: NDArray[np.bool_] = self.ranks != NOT_CHOSEN
+        return chosen
 
 
 class Spool:
@@ -177,15 +226,7 @@ class StoredSegments:
         self._header = stream.read(_HEADER_BYTES)
         if len(self._header) != _HEADER_BYTES or not self._header.startswith(MAGIC):
             raise ValueError("not a dataset")
-        self._shape = RowShape(
-            **dict(
-                zip(
-                    ("features", "candidates", "keys", "columns"),
-                    np.frombuffer(self._header[-_SHAPE_BYTES:], "<u8").tolist(),
-                    strict=True,
-                )
-            )
-        )
+        self._shape = _shape(self._header)
         stream.seek(-_TAIL_BYTES, os.SEEK_END)
         self._tail = stream.read(_TAIL_BYTES)
         self._count, self.records = np.frombuffer(self._tail, "<u8").tolist()
@@ -193,7 +234,8 @@ class StoredSegments:
         if os.fstat(stream.fileno()).st_size != _file_bytes(self._shape, self._count):
             raise ValueError("not as long as it says")
         self._ranks_cipher = ChaCha20Poly1305(key_for(dataset_id + _salt(self._header)))
-        self._cipher = ChaCha20Poly1305(key_for(_salt(self._header)))
+        self._key = key_for(_salt(self._header))
+        self._cipher = ChaCha20Poly1305(self._key)
 
     def pieces(self) -> Iterator[Piece]:
         """The chosen records of each segment; segments without any are not read."""
@@ -213,6 +255,27 @@ class StoredSegments:
         if found != self.records:
             raise ValueError("not as many records as it says")
 
+    def sealed(self, path: Path) -> Iterator[SealedSegment]:
+        """Each segment with a chosen record, as it lies in the file at `path`; its frames are read later."""
+        size, widths = self._shape.segment_records, self._shape.widths
+        found = 0
+        for number, start in enumerate(range(0, self._count, size)):
+            ranks = self._ranks(number, min(size, self._count - start))
+            chosen = int((ranks != NOT_CHOSEN).sum())
+            found += chosen
+            if chosen:
+                at = _HEADER_BYTES + start * sum(widths) + number * TAG_BYTES * len(widths)
+                length = len(ranks) * sum(widths) + TAG_BYTES * len(widths)
+                yield SealedSegment(
+                    place=SealedPlace(header=self._header, number=number, records=len(ranks)),
+                    shape=self._shape,
+                    ranks=ranks,
+                    key=self._key,
+                    read=partial(_read_at, path, at, length),
+                )
+        if found != self.records:
+            raise ValueError("not as many records as it says")
+
     def _ranks(self, number: int, count: int) -> Ranks:
         size = self._shape.segment_records
         self._stream.seek(self._index + number * (size * _RANK_BYTES + TAG_BYTES))
@@ -225,6 +288,35 @@ class StoredSegments:
         opened = cipher.decrypt(nonce, sealed, about)
         if column.size:
             column.reshape(-1).data.cast("B")[:] = opened
+
+
+def open_segment(shape: RowShape, segment: SealedPlace, key: bytes, frames: bytes) -> Rows:
+    """The rows of a segment that left its file or object; called wherever its key is.
+
+    Raises:
+        InvalidTag, ValueError: the frames are cut, altered or another segment's.
+    """
+    if len(frames) != segment.records * sum(shape.widths) + TAG_BYTES * len(shape.widths):
+        raise ValueError("not as long as it says")
+    rows, cipher, view, at = shape.empty(segment.records), ChaCha20Poly1305(key), memoryview(frames), 0
+    for place, column in enumerate(rows.columns):
+        end = at + column.nbytes + TAG_BYTES
+        opened = cipher.decrypt(_nonce(segment.number, place), view[at:end], segment.header)
+        if column.size:
+            column.reshape(-1).data.cast("B")[:] = opened
+        at = end
+    return rows
+
+
+def _shape(header: bytes) -> RowShape:
+    features, candidates, keys, columns = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
+    return RowShape(features=features, candidates=candidates, keys=keys, columns=columns)
+
+
+def _read_at(path: Path, start: int, length: int) -> bytes:
+    with path.open("rb") as stream:
+        stream.seek(start)
+        return stream.read(length)
 
 
 def _salt(header: bytes) -> bytes:

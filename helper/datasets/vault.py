@@ -21,7 +21,7 @@ from helper.datasets import whole_file
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.object_spool import ObjectSpool
 from helper.datasets.segments import Piece, Rows, RowShape, put_together, whole, without_features
-from helper.datasets.spool import KeyFor, Ranks, Spool, StoredSegments
+from helper.datasets.spool import KeyFor, Ranks, SealedSegment, Spool, StoredSegments
 from helper.ledger.records import Manifest
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
@@ -216,6 +216,26 @@ class Vault:
                 yield whole(whole_file.read_whole(stream, dataset_id, self._key_for))
             else:
                 yield from StoredSegments(stream, dataset_id, self._key_for).pieces()
+
+    def sealed(self, dataset_id: bytes, interrupt: Interrupt = never) -> list[SealedSegment] | None:
+        """The segments of the dataset of an id, still sealed; None for an old file, which has none.
+
+        Args:
+            dataset_id: The dataset.
+            interrupt: Called while ranks are awaited.
+
+        Raises:
+            VaultDamaged: it is missing, cut, or another dataset's.
+            HelperUnavailable: it cannot be read at the moment.
+        """
+        if (objects := self._objects_of(dataset_id)) is not None:
+            with damage_told():
+                return list(objects.sealed_segments(dataset_id, interrupt))
+        path = self._path(dataset_id)
+        with damage_told(), path.open("rb") as stream:
+            if _is_whole(stream):
+                return None
+            return list(StoredSegments(stream, dataset_id, self._key_for).sealed(path))
 
     def files(self) -> Iterator[StoredFile]:
         """The datasets that are files, committed or not."""

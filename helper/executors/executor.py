@@ -10,7 +10,7 @@ decides what leaves the helper: so work may be done twice, and is released once.
 same bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Protocol
 
@@ -21,16 +21,39 @@ from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 
 
 @frozen
+class ModelFile:
+    """An ONNX file, and what one has to know to read it.
+
+    `read` is called where a model is needed elsewhere.
+    """
+
+    read: Callable[[], bytes] = field(repr=False)
+    num_features: int
+
+
+@frozen
 class Gradient:
-    """The function of a round: an engine at some weights."""
+    """The function of a round: an engine at some weights, and what an engine elsewhere is made of.
+
+    Attributes:
+        engine: This process's.
+        weights: Those of the round.
+        file: The model's.
+        loss: The loss.
+        clip: The bound of the round, which the engine has.
+    """
 
     engine: GradientEngine
     weights: tuple[QuantisedTensor, ...] = field(repr=False)
+    file: ModelFile
+    loss: Loss
+    clip: Clip
 
 
 @frozen
@@ -41,6 +64,7 @@ class Scoring:
     loss: Loss
     weights: tuple[QuantisedTensor, ...] = field(repr=False)
     num_bins: int
+    file: ModelFile
 
 
 class Executor(Protocol):

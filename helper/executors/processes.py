@@ -11,16 +11,23 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
+from multiprocessing.reduction import ForkingPickler
 from typing import Final, Self
 
 from maskedlark.errors import HelperUnavailable
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
+from maskedlark.reports.pair import PairKey
+from maskedlark.reports.sealing import OpeningKey
 from maskedlark.runtime.hardening import forbid_core_files
 
 MIN_CHUNK: Final = 64
 """Fewer shares than this are not worth the way to another process."""
 WORTH_WORKERS: Final = 1 << 15
 """Shares that take about as much processor time to open, 1.5 to 2 s, as two workers take to start."""
+
+# the two secrets that an opener holds go to these processes through their own pipes, and through nothing else
+ForkingPickler.register(OpeningKey, OpeningKey.for_own_process)
+ForkingPickler.register(PairKey, PairKey.for_own_process)
 
 
 class OpeningPool:

@@ -8,10 +8,13 @@ autograd for graphs outside the exact set). `choose.engine_for` picks one for a 
 
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import field
 from typing import Protocol, Self, TypeAlias, runtime_checkable
 
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import MaskedSum
 from maskedlark.reports.report import InputShares
@@ -44,6 +47,21 @@ class GradientEngine(Protocol):
         """
 
 
+@frozen
+class PartialSum:
+    """A masked sum over some of a round's records, wherever it was computed.
+
+    Attributes:
+        vector: (P,) in the field.
+        hashes: The sum of the hashes of all values, modulo 2^64.
+        records: How many records it is of.
+    """
+
+    vector: FieldVector = field(repr=False)
+    hashes: int
+    records: int
+
+
 @runtime_checkable
 class OrderFree(Protocol):
     """An engine whose sums do not depend on how records are cut into batches, nor on their order."""
@@ -55,6 +73,14 @@ class OrderFree(Protocol):
 
         What `GradientEngine.masked_sum` gives of their records together.
         """
+
+    def partial_sum(
+        self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never
+    ) -> PartialSum:
+        """The part of a masked sum that these batches are, at least one."""
+
+    def whole_sum(self, parts: Iterable[PartialSum]) -> MaskedSum:
+        """What `masked_sums` gives of all parts' records together, at least one."""
 
 
 class Reclippable:
@@ -69,4 +95,13 @@ class Reclippable:
         return other
 
 
-__all__ = ["Batch", "GradientEngine", "Interrupt", "MaskedSum", "OrderFree", "Reclippable", "never"]
+__all__ = [
+    "Batch",
+    "GradientEngine",
+    "Interrupt",
+    "MaskedSum",
+    "OrderFree",
+    "PartialSum",
+    "Reclippable",
+    "never",
+]

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
 from helper.datasets.updates import UpdateDatasets
-from helper.executors.executor import Executor, Scoring
+from helper.executors.executor import Executor, ModelFile, Scoring
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Reservation, StoredQuery
 from helper.ledger.spending import check_fits, cost
@@ -146,12 +146,19 @@ class Queries:
         self, spec: EvaluationSpec, served: ServedTask, beside: Beside, interrupt: Interrupt
     ) -> AggregateShare:
         limits = self.tasks.model_limits
-        model = parse(beside(limits.max_bytes), num_features=served.task.num_features, limits=limits)
+        onnx = beside(limits.max_bytes)
+        model = parse(onnx, num_features=served.task.num_features, limits=limits)
         loss = evaluated_loss(served.task, model)
         tensors = _named_weights(model, spec)
         shares = self._shares(spec)
         scores = self.executor.scan(
-            Scoring(model=model, loss=loss, weights=tensors, num_bins=spec.num_bins),
+            Scoring(
+                model=model,
+                loss=loss,
+                weights=tensors,
+                num_bins=spec.num_bins,
+                file=ModelFile(read=lambda: onnx, num_features=served.task.num_features),
+            ),
             self.datasets.records(spec.dataset_id, spec.task_id),
             interrupt,
         )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.datasets.datasets import Datasets
-from helper.executors.executor import Executor, Gradient
+from helper.executors.executor import Executor, Gradient, ModelFile
 from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredRound
@@ -186,7 +186,13 @@ class RunningJob:
         clip, encoded_weights = self._clip(served, weights), weights
         if spec.is_clip_adaptive:
             engine, encoded_weights = engine.with_clip(clip), weights[: -adaptive_clip.BOUND_BYTES]
-        gradient = Gradient(engine=engine, weights=weights_format.decode(encoded_weights, model.parameters))
+        gradient = Gradient(
+            engine=engine,
+            weights=weights_format.decode(encoded_weights, model.parameters),
+            file=ModelFile(read=self._model_file, num_features=served.task.num_features),
+            loss=spec.loss,
+            clip=clip,
+        )
         records = self.datasets.records(spec.dataset_id, spec.task_id)
         share = aggregate(
             task=served.task,
@@ -203,6 +209,17 @@ class RunningJob:
             clip=clip,
         )
         return share.encode()
+
+    def _model_file(self) -> bytes:
+        """The job's ONNX file, as the ledger keeps it while the job is open.
+
+        Raises:
+            JobRefused(JOB_CLOSED)
+        """
+        onnx = self.ledger.job_model(self.computation.spec.job_id)
+        if not onnx:
+            raise JobRefused(JobReason.JOB_CLOSED, "the job was closed while its round was computed")
+        return onnx
 
     def _clip(self, served: ServedTask, weights: bytes) -> Clip:
         """The bound of a round: the task's, or the one behind the weights of an adaptive job."""

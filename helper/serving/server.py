@@ -18,10 +18,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from helper.core import HelperCore
 from helper.datasets.sweeping import EVERY_S, EXPIRED_KEPT_S
+from helper.executors.clustered import ClusterExecutor
+from helper.executors.executor import Executor
+from helper.executors.joining import JoinToken
 from helper.executors.local import LocalExecutor
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
+from helper.serving.cluster import RayCluster
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
@@ -73,6 +77,7 @@ class HelperSettings:
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         segments: The URL of the object storage that new datasets lie in, or None for the data folder.
         keep_expired_days: How long after its task's end a dataset is kept.
+        cluster: Whose workers compute too, or None.
     """
 
     data: Path
@@ -89,6 +94,7 @@ class HelperSettings:
     metrics_listen: str | None = None
     segments: str | None = None
     keep_expired_days: float = EXPIRED_KEPT_S / DAY_S
+    cluster: RayCluster | None = None
 
 
 def serve(settings: HelperSettings, stop: Event) -> None:
@@ -215,7 +221,8 @@ def _open_core(settings: HelperSettings, stack: ExitStack) -> HelperCore:
     ledger = stack.enter_context(
         closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE))))
     )
-    executor = stack.enter_context(LocalExecutor(settings.opening_workers))
+    executor = _executor(settings)
+    stack.callback(executor.close)
     return HelperCore(
         data=settings.data,
         keys=keys,
@@ -228,6 +235,24 @@ def _open_core(settings: HelperSettings, stack: ExitStack) -> HelperCore:
         segments=opened_bucket(settings.segments) if settings.segments is not None else None,
         keep_expired_s=settings.keep_expired_days * DAY_S,
     )
+
+
+def _executor(settings: HelperSettings) -> Executor:
+    """This machine's processors, or those of a cluster too.
+
+    Raises:
+        InvalidTask: Ray is not installed, or no cluster answers.
+    """
+    cluster, local = settings.cluster, LocalExecutor(settings.opening_workers)
+    if cluster is None:
+        return local
+    cluster.check()
+    token = JoinToken.read(cluster.join_token)
+    try:
+        from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
+    except ImportError:
+        raise InvalidTask("--ray needs the extra `ray`: pip install 'maskedlark[ray]'") from None
+    return ClusterExecutor(RayFleet(cluster.address, token, capacity_bytes=cluster.worker_bytes), local)
 
 
 @contextmanager

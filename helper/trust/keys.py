@@ -28,6 +28,7 @@ from helper.trust.key_ring import (
 )
 from maskedlark.canonical import Bytes32, build, canonical, decode, encode
 from maskedlark.errors import InvalidTask
+from maskedlark.never_pickled import NeverPickled
 from maskedlark.randomness import Randomness, derive_key, system_randomness
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.pair import PairKey, pair_key
@@ -56,7 +57,7 @@ class _KeyFile:
     opening_keys: Annotated[tuple[RingKey, ...], Field(min_length=1, max_length=MAX_KEY_ID + 1)]
 
 
-class HelperKeys:
+class HelperKeys(NeverPickled):
     """One helper's secrets.
 
     Its repr shows the operator's name only; its methods are the only use of the long-term keys.

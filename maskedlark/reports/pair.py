@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
 from maskedlark.hmac_sha256 import HmacKey, hmac_sha256
+from maskedlark.never_pickled import NeverPickled
 from maskedlark.numbers.field import FieldVector, negate, random_vector
 from maskedlark.randomness import Randomness, Stream, below, derive_key
 from maskedlark.reports.task import Task
@@ -23,7 +24,7 @@ SAMPLING_DENOMINATOR: Final = 1 << 32
 VIEW_TAG_BYTES: Final = 16
 
 
-class PairKey:
+class PairKey(NeverPickled):
     """The secret of the two helpers of one task. Redacted in its repr; its methods are the only use of it."""
 
     __slots__ = ("_role", "_secret", "_view_key")
@@ -36,8 +37,8 @@ class PairKey:
     def __repr__(self) -> str:
         return f"PairKey(role={self._role}, secret=<redacted>)"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """To travel to another process of the same helper."""
+    def for_own_process(self) -> tuple[Any, ...]:
+        """How a pool of the same helper's own processes sends it, in pickle's terms."""
         return partial(PairKey, secret=self._secret, role=self._role), ()
 
     def view_tag(self, report_id: bytes, view: bytes) -> bytes:

@@ -30,6 +30,7 @@ from pydantic import Field
 
 from maskedlark.canonical import Bytes32, Bytes64, canonical, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.never_pickled import NeverPickled
 from maskedlark.reports.hpke_opening import Cipher, HpkeOpening
 from maskedlark.reports.hpke_suite import HpkeSuite
 
@@ -122,7 +123,7 @@ def verify(verify_key: bytes, message: bytes, signature: bytes) -> None:
         raise InvalidTask("a signature does not verify under the helper's long-term key") from None
 
 
-class OpeningKey:
+class OpeningKey(NeverPickled):
     """A helper's private HPKE key. Its repr shows the id and the suite only."""
 
     __slots__ = ("_opening", "_private", "_secret", "key_id", "suite")
@@ -186,8 +187,8 @@ class OpeningKey:
                 ReportReason.NOT_OPENED, "a report share does not open under its key and binding"
             ) from None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """To travel to another process of the same helper."""
+    def for_own_process(self) -> tuple[Any, ...]:
+        """How a pool of the same helper's own processes sends it, in pickle's terms."""
         return partial(OpeningKey, key_id=self.key_id, suite=self.suite, secret=self._secret), ()
 
     def __repr__(self) -> str:

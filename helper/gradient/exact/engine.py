@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from helper.gradient.engine import Batch, Interrupt, MaskedSum, Reclippable, never
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, PartialSum, Reclippable, never
 from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, Masking, clip_factors
 from helper.gradient.exact.kernels.field import add_to
 from helper.gradient.exact.kernels.masking import ValuesDigest
@@ -88,14 +88,32 @@ class ExactEngine(Reclippable):
         Raises:
             JobRefused(MALFORMED): a label is not a class of the model.
         """
-        digest, vector = ValuesDigest(), np.zeros(0, np.uint64)
-        for batch in batches:
-            for other, part in self._parts(weights, batch, interrupt):
-                digest.merge(part)
-                if len(vector):
-                    add_to(vector, other)
-                else:
-                    vector = other
+        return self.whole_sum((self.partial_sum(weights, batches, interrupt),))
+
+    def partial_sum(
+        self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never
+    ) -> PartialSum:
+        """See `OrderFree`.
+
+        Raises:
+            JobRefused(MALFORMED): a label is not a class of the model.
+        """
+        parts = (part for batch in batches for part in self._parts(weights, batch, interrupt))
+        vector, digest = next(parts)
+        for other, more in parts:
+            add_to(vector, other)
+            digest.merge(more)
+        return PartialSum(vector=vector, hashes=digest.total, records=digest.records)
+
+    def whole_sum(self, parts: Iterable[PartialSum]) -> MaskedSum:
+        """See `OrderFree`."""
+        vector, digest = np.zeros(0, np.uint64), ValuesDigest()
+        for part in parts:
+            digest.merge(ValuesDigest(part.hashes, part.records))
+            if len(vector):
+                add_to(vector, part.vector)
+            else:
+                vector = part.vector.copy()
         return MaskedSum(
             vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity
         )

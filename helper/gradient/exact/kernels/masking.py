@@ -63,9 +63,9 @@ class ValuesDigest:
 
     __slots__ = ("records", "total")
 
-    def __init__(self) -> None:
-        self.total = 0
-        self.records = 0
+    def __init__(self, total: int = 0, records: int = 0) -> None:
+        self.total = total
+        self.records = records
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Add a block's records."""

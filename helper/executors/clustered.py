@@ -1,0 +1,149 @@
+"""The executor of several machines: workers hold segments and sum them, the head adds.
+
+The head alone has the pair's key, the noise, the ledger and what decides about a release. It gives each
+worker sealed segments and the key of their dataset, takes partial sums, and checks that each segment was
+summed once and each record counted. What no worker can do is done here: shares are opened, the general engine
+sums, old files are read, and everything is done as without a cluster while there is no worker.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Final, Self
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from helper.datasets.records import Records
+from helper.datasets.spool import SealedSegment
+from helper.executors.dispatch import Answer, Dispatcher, Fleet, NoWorkers, Piece, Work
+from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
+from helper.executors.holder import SHARED
+from helper.executors.joining import NONCE_BYTES
+from helper.executors.orders import (
+    Scanning,
+    Shared,
+    Summing,
+    bits,
+    write,
+)
+from helper.gradient.engine import Interrupt, MaskedSum, OrderFree, PartialSum
+from helper.gradient.scoring import Scores
+from maskedlark.model import weights as weights_format
+from maskedlark.model.losses import Loss
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.privacy.sample_size import padded_size
+from maskedlark.releases.round import Evaluated
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
+
+_INTERRUPTED_EVERY_S: Final = 0.1
+_LOG: Final = logging.getLogger(__name__)
+
+
+class ClusterExecutor:
+    """An `Executor` over a fleet of workers, and over this machine for the rest."""
+
+    def __init__(self, fleet: Fleet, local: Executor) -> None:
+        self._fleet, self._local = fleet, local
+        self._dispatcher = Dispatcher(fleet)
+
+    def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        """See `Executor`; done by this machine, which alone has the keys."""
+        return self._local.open(opener, incoming)
+
+    def masked_sum(
+        self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt
+    ) -> MaskedSum:
+        """See `Executor`."""
+        engine = gradient.engine
+        segments = (
+            records.sealed(interrupt) if isinstance(engine, OrderFree) and self._fleet.workers() else None
+        )
+        if segments is None or not isinstance(engine, OrderFree):
+            return self._local.masked_sum(gradient, records, evaluated, interrupt)
+        work = self._work(Summing.of(gradient.clip), gradient.loss, gradient.file, gradient.weights)
+        try:
+            answers = self._dispatcher.run(work, _pieces(segments, evaluated), interrupt)
+        except NoWorkers:
+            return self._local.masked_sum(gradient, records, evaluated, interrupt)
+        length = sum(tensor.values.size for tensor in gradient.weights) + gradient.clip.is_counted
+        return engine.whole_sum([_partial(answer, length) for answer in answers])
+
+    def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
+        """See `Executor`."""
+        segments = records.sealed(interrupt) if self._fleet.workers() else None
+        if segments is None:
+            return self._local.scan(scoring, records, interrupt)
+        work = self._work(Scanning(num_bins=scoring.num_bins), scoring.loss, scoring.file, scoring.weights)
+        try:
+            answers = self._dispatcher.run(
+                work, [Piece(segment=one, name=one.place.name) for one in segments], interrupt
+            )
+        except NoWorkers:
+            return self._local.scan(scoring, records, interrupt)
+        bins = np.full(records.count, -1, np.int64)
+        choices = np.empty(records.count, np.int64) if scoring.loss is Loss.CROSS_ENTROPY else None
+        for answer in answers:
+            for place, piece in enumerate(answer.pieces):
+                parts = answer.message.parts[2 * place : 2 * place + 2]
+                told = [np.frombuffer(part, "<i8") for part in parts]
+                is_chosen = piece.segment.is_chosen
+                ranks = piece.segment.ranks[is_chosen]
+                bins[ranks] = told[0][is_chosen]
+                if choices is not None:
+                    choices[ranks] = told[1][is_chosen]
+        if (bins < 0).any():
+            raise AssertionError("each record is scored by some worker")
+        return Scores(bins=bins, choices=choices)
+
+    def close(self) -> None:
+        """See `Executor`."""
+        self._fleet.close()
+        self._local.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _work(
+        self, what: Summing | Scanning, loss: Loss, file: ModelFile, weights: tuple[QuantisedTensor, ...]
+    ) -> Work:
+        """What all orders have in common, sealed once for all workers under a key of its own."""
+        key = os.urandom(32)
+        shared = write(Shared(num_features=file.num_features), (file.read(), weights_format.encode(weights)))
+        sealed = ChaCha20Poly1305(key).encrypt(bytes(NONCE_BYTES), shared, SHARED)
+        return Work(what=what, loss=loss, shared_key=key, shared=self._fleet.share(sealed))
+
+
+def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Piece]:
+    """Which records of each segment a round evaluates, and which of them count."""
+    total, everyone = int(evaluated.is_evaluated.sum()), len(evaluated.is_evaluated)
+    pieces = []
+    for segment in segments:
+        is_chosen = segment.is_chosen
+        ranks = segment.ranks[is_chosen]
+        is_evaluated, counts = np.zeros((2, len(is_chosen)), np.bool_)
+        is_evaluated[is_chosen] = evaluated.is_evaluated[ranks]
+        counts[is_chosen] = evaluated.counts[ranks]
+        pieces.append(
+            Piece(
+                segment=segment,
+                name=segment.place.name,
+                parts=(bits(is_evaluated), bits(counts)),
+                evaluated=int(is_evaluated.sum()),
+                work=padded_size(expected=total * len(ranks) // everyone, least=0, most=len(ranks)),
+            )
+        )
+    return pieces
+
+
+def _partial(answer: Answer, length: int) -> PartialSum:
+    """The partial sum of an answer, if it is of so many values and of all records it should be of."""
+    (encoded,) = answer.message.parts
+    vector = np.frombuffer(encoded, "<u8").astype(np.uint64)
+    records = sum(piece.evaluated for piece in answer.pieces)
+    if len(vector) != length or answer.done.records != records:
+        raise AssertionError("a worker's partial sum is of all records that it was told")
+    return PartialSum(vector=vector, hashes=answer.done.hashes, records=records)

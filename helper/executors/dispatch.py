@@ -1,0 +1,259 @@
+"""The head's way with its workers: gives each its segments, takes its answers, and bears the loss of any.
+
+    dispatcher.run(work, pieces, interrupt)     # each piece in exactly one of the answers
+
+A worker has one order at a time. What it is known to hold goes into one order; other segments follow one by
+one, with their frames, so that neither side ever has more of a dataset in memory than it wants. Work may be
+done twice, where a worker is lost or an answer late; an answer counts once.
+"""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import field
+from typing import Any, Final, Protocol
+
+from helper.datasets.datasets import dataset_lost
+from helper.datasets.segments import RowShape
+from helper.datasets.spool import SealedSegment
+from helper.executors.holder import ORDER, STOP
+from helper.executors.joining import NONCE_BYTES, NotSealed, Session
+from helper.executors.orders import Done, Failed, Message, Order, Scanning, SegmentOrder, Summing, read, write
+from helper.executors.sharing_out import shared_out
+from helper.gradient.engine import Interrupt
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.model.losses import Loss
+
+_INTERRUPTED_EVERY_S: Final = 0.1
+_LOG: Final = logging.getLogger(__name__)
+
+
+class WorkerLost(Exception):
+    """A worker ended, or cannot be reached; its work is given to others."""
+
+
+class Worker(Protocol):
+    """A worker that joined, as the head reaches it."""
+
+    @property
+    def name(self) -> bytes:
+        """Which; no two that ever joined have the same."""
+
+    @property
+    def session(self) -> Session:
+        """Seals and opens what passes between head and worker."""
+
+    def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
+        """See `Holder.work`; the future may raise WorkerLost."""
+
+    def stop(self, sealed: bytes) -> None:
+        """See `Holder.stop`; awaits nothing."""
+
+
+class Fleet(Protocol):
+    """The workers of a helper, who come and go."""
+
+    def workers(self) -> Mapping[bytes, Worker]:
+        """Those that have joined and are not known to be lost, by name."""
+
+    def drop(self, name: bytes) -> None:
+        """Forget a worker that is lost."""
+
+    def share(self, sealed: bytes) -> Any:
+        """Put bytes where every worker finds them; what `Worker.work` takes."""
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+class NoWorkers(Exception):
+    """There is no worker any more."""
+
+
+@frozen(eq=False)
+class Piece:
+    """A segment's part of some work: the segment, its flags, and how long it must take."""
+
+    segment: SealedSegment
+    name: bytes
+    parts: tuple[bytes, ...] = field(repr=False, default=())
+    evaluated: int = 0
+    work: int = 0
+
+
+@frozen(eq=False)
+class _Sent:
+    """An order on its way."""
+
+    worker: Worker
+    order: Order
+    sealed: bytes
+    pieces: tuple[Piece, ...]
+
+
+@frozen(eq=False)
+class Answer:
+    """What a worker said of some pieces, all of which it has worked on."""
+
+    pieces: tuple[Piece, ...]
+    message: Message
+
+    @property
+    def done(self) -> Done:
+        """What it says of them."""
+        done: Done = self.message.head
+        return done
+
+
+@frozen(eq=False)
+class Work:
+    """What is asked of each segment, with which model and weights."""
+
+    what: Summing | Scanning
+    loss: Loss
+    shared_key: bytes = field(repr=False)
+    shared: Any = field(repr=False)
+
+
+class Dispatcher:
+    """Gives work to a fleet. Safe to call from many threads."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._held: dict[bytes, set[bytes]] = {}
+
+    def run(self, work: Work, pieces: Sequence[Piece], interrupt: Interrupt) -> list[Answer]:
+        """The answers of workers to all pieces, each piece in one of them.
+
+        Raises:
+            NoWorkers, JobRefused
+        """
+        queues: dict[bytes, list[Piece]] = {}
+        flying: dict[Future[bytes], _Sent] = {}
+        answers: list[Answer] = []
+        self._queue(pieces, queues)
+        try:
+            while queues or flying:
+                busy = {sent.worker.name for sent in flying.values()}
+                for name in queues.keys() - busy:
+                    self._send(work, name, queues, flying)
+                landed, _ = wait(flying, timeout=_INTERRUPTED_EVERY_S, return_when=FIRST_COMPLETED)
+                interrupt()
+                for future in landed:
+                    sent = flying.pop(future)
+                    try:
+                        self._take(sent, future.result(), answers, queues)
+                    except (WorkerLost, NotSealed, InvalidTask):
+                        _LOG.warning("a worker of the cluster is lost: its segments go to others")
+                        self._fleet.drop(sent.worker.name)
+                        self._held.pop(sent.worker.name, None)
+                        self._queue((*sent.pieces, *queues.pop(sent.worker.name, ())), queues)
+        finally:
+            for sent in flying.values():
+                sent.worker.stop(sent.worker.session.seal(sent.order.order_id, STOP))
+        named = [piece.name for answer in answers for piece in answer.pieces]
+        if len(named) != len(set(named)) or set(named) != {piece.name for piece in pieces}:
+            raise AssertionError("each segment is worked on once")
+        return answers
+
+    def _queue(self, pieces: Sequence[Piece], queues: dict[bytes, list[Piece]]) -> None:
+        """Give pieces to the workers that there are now."""
+        if not pieces:
+            return
+        workers = self._fleet.workers()
+        if not workers:
+            raise NoWorkers
+        chosen = shared_out([piece.name for piece in pieces], list(workers))
+        for piece in pieces:
+            queues.setdefault(chosen[piece.name], []).append(piece)
+
+    def _send(
+        self,
+        work: Work,
+        name: bytes,
+        queues: dict[bytes, list[Piece]],
+        flying: dict[Future[bytes], _Sent],
+    ) -> None:
+        """Order one worker's next pieces: all that it holds at once, then the others one by one."""
+        worker = self._fleet.workers().get(name)
+        if worker is None:
+            self._queue(queues.pop(name), queues)
+            return
+        queue, known = queues.pop(name), self._held.setdefault(name, set())
+        pieces = [piece for piece in queue if piece.name in known]
+        frames: tuple[bytes, ...] = ()
+        if not pieces:
+            pieces = queue[:1]
+            frames = tuple(piece.segment.read() for piece in pieces)
+        if rest := [piece for piece in queue if piece not in pieces]:
+            queues[name] = rest
+        order = _order(work, pieces, is_sent=bool(frames))
+        parts = [part for piece in pieces for part in piece.parts]
+        sealed = worker.session.seal(write(order, parts), ORDER)
+        sent = _Sent(worker=worker, order=order, sealed=sealed, pieces=tuple(pieces))
+        flying[worker.work(sealed, work.shared, *frames)] = sent
+
+    def _take(
+        self, sent: _Sent, sealed: bytes, answers: list[Answer], queues: dict[bytes, list[Piece]]
+    ) -> None:
+        """Take an answer; what was not held any more is sent again, with its frames.
+
+        Raises:
+            NotSealed, InvalidTask, WorkerLost: it is none.
+            JobRefused
+        """
+        opened = sent.worker.session.open(sealed, sent.sealed[:NONCE_BYTES])
+        name, known = sent.worker.name, self._held.setdefault(sent.worker.name, set())
+        try:
+            message = read(Done, opened)
+        except InvalidTask:
+            raise _failure(read(Failed, opened).head) from None
+        done: Done = message.head
+        if len(set(done.done)) != len(done.done) or not set(done.done) <= set(range(len(sent.pieces))):
+            raise WorkerLost
+        pieces = tuple(sent.pieces[place] for place in done.done)
+        known.update(piece.name for piece in pieces)
+        missing = [piece for place, piece in enumerate(sent.pieces) if place not in done.done]
+        known.difference_update(piece.name for piece in missing)
+        if missing:
+            queues.setdefault(name, []).extend(missing)
+        if pieces:
+            answers.append(Answer(pieces=pieces, message=message))
+
+
+def _order(work: Work, pieces: Sequence[Piece], *, is_sent: bool) -> Order:
+    return Order(
+        order_id=os.urandom(32),
+        shared_key=work.shared_key,
+        loss=work.loss,
+        summing=work.what if isinstance(work.what, Summing) else None,
+        scanning=work.what if isinstance(work.what, Scanning) else None,
+        segments=tuple(
+            SegmentOrder(
+                header=piece.segment.place.header,
+                number=piece.segment.place.number,
+                records=piece.segment.place.records,
+                widths=_widths(piece.segment.shape),
+                key=piece.segment.key,
+                work=piece.work,
+                is_sent=is_sent,
+            )
+            for piece in pieces
+        ),
+    )
+
+
+def _widths(shape: RowShape) -> tuple[int, int, int, int]:
+    return shape.features, shape.candidates, shape.keys, shape.columns
+
+
+def _failure(failed: Failed) -> Exception:
+    """What an order that was not done means for the caller."""
+    if failed.reason == "refused":
+        return JobRefused(JobReason(failed.code), failed.message)
+    if failed.reason == "damaged":
+        return dataset_lost()
+    _LOG.error("a worker of the cluster could not do an order: %s", failed.reason)
+    return WorkerLost()

@@ -1,0 +1,227 @@
+"""A worker elsewhere: holds opened segments in its memory, and sums and scores over them as the head orders.
+
+It has the key of the datasets that it is told of and no other key of the helper: it sees features, labels and
+one helper's mask shares, and which records a round sums. It knows no pair key, no noise and no ledger.
+Whatever carries its messages sees ciphertext: orders and answers are sealed (`joining`), frames are as they
+lie on the head's disk, and an error is an answer too.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from helper.datasets.segments import Rows
+from helper.datasets.spool import open_segment
+from helper.executors.held import HeldSegments
+from helper.executors.joining import NONCE_BYTES, Applicant, JoinToken, NotSealed, Session
+from helper.executors.orders import (
+    Done,
+    Failed,
+    Order,
+    Scanning,
+    SegmentOrder,
+    Shared,
+    Summing,
+    flags,
+    read,
+    write,
+)
+from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.scoring import score
+from maskedlark.errors import JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.model import weights as weights_format
+from maskedlark.model.graph import Model
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.never_pickled import NeverPickled
+from maskedlark.releases.round import Evaluated
+from maskedlark.reports.report import InputShares
+
+ORDER: Final = b"order"
+STOP: Final = b"stop"
+SHARED: Final = b"shared"
+
+
+class _Stopped(Exception):
+    """The head no longer waits for an order."""
+
+
+class _Damaged(Exception):
+    """The frames of a segment do not open."""
+
+
+@frozen
+class _Weighted:
+    """The model and weights of a round."""
+
+    model: Model
+    weights: tuple[QuantisedTensor, ...]
+
+
+class Holder(NeverPickled):
+    """One worker. `work` is called by one thread at a time, `stop` by another meanwhile."""
+
+    def __init__(self, token: JoinToken, capacity_bytes: int) -> None:
+        """Keep so many bytes of opened segments at most."""
+        self._applicant = Applicant(token)
+        self._challenge = b""
+        self._session: Session | None = None
+        self._held = HeldSegments(capacity_bytes)
+        self._stopped: bytes = b""
+        self._last: tuple[bytes, _Weighted] | None = None
+        self._working = threading.Lock()
+
+    def apply(self, challenge: bytes) -> bytes:
+        """Answer a head that asks whether this worker may join it."""
+        self._challenge = challenge
+        return self._applicant.apply(challenge)
+
+    def welcome(self, welcome: bytes) -> None:
+        """Join.
+
+        Raises:
+            JoinRefused: the welcome is another worker's.
+        """
+        self._session = self._applicant.welcomed(self._challenge, welcome)
+
+    def stop(self, sealed: bytes) -> None:
+        """End an order that is worked on; one that is not sealed by the head changes nothing."""
+        try:
+            self._stopped = self._joined().open(sealed, STOP)
+        except NotSealed:
+            return
+
+    def work(self, sealed_order: bytes, sealed_shared: bytes, *frames: bytes) -> bytes:
+        """Do what the head orders; its answer, sealed, and bound to the order.
+
+        Args:
+            sealed_order: An `Order` and the flags of its segments.
+            sealed_shared: The model and the weights.
+            frames: Of the segments that are sent with it, in order.
+
+        Raises:
+            NotSealed: the order is not the head's.
+        """
+        session = self._joined()
+        with self._working:
+            message = read(Order, session.open(sealed_order, ORDER))
+            order: Order = message.head
+            try:
+                answer = self._answer(order, message.parts, sealed_shared, frames)
+            except _Stopped:
+                answer = write(Failed(reason="stopped"))
+            except JobRefused as refused:
+                failed = Failed(reason="refused", code=refused.reason.value, message=str(refused)[:1000])
+                answer = write(failed)
+            except _Damaged:
+                answer = write(Failed(reason="damaged"))
+            except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed
+                answer = write(Failed(reason=type(error).__name__[:100]))
+            return session.seal(answer, sealed_order[:NONCE_BYTES])
+
+    def _answer(
+        self, order: Order, parts: tuple[bytes, ...], sealed_shared: bytes, frames: tuple[bytes, ...]
+    ) -> bytes:
+        weighted = self._weighted(order, sealed_shared)
+        sent = iter(frames)
+        rows: list[Rows | None] = []
+        for segment in order.segments:
+            self._check_awaited(order)
+            rows.append(self._rows(segment, next(sent) if segment.is_sent else None))
+        held = {place: one for place, one in enumerate(rows) if one is not None}
+        if order.scanning is not None:
+            return self._scores(order, order.scanning, weighted, held)
+        if order.summing is None:
+            raise ValueError("an order of nothing")
+        return self._sums(order, order.summing, weighted, parts, held)
+
+    def _sums(
+        self,
+        order: Order,
+        summing: Summing,
+        weighted: _Weighted,
+        parts: tuple[bytes, ...],
+        held: dict[int, Rows],
+    ) -> bytes:
+        if not held:
+            return write(Done(done=()))
+        engine = ExactEngine(weighted.model, order.loss, summing.clip)
+
+        def chosen(place: int) -> Evaluated:
+            is_evaluated, counts = (
+                flags(part, order.segments[place].records) for part in parts[2 * place : 2 * place + 2]
+            )
+            return Evaluated(is_evaluated=is_evaluated, counts=counts)
+
+        def evaluated() -> Iterator[InputShares]:
+            for place, rows in held.items():
+                yield chosen(place).of(rows.shares, np.arange(len(rows)))
+
+        def others() -> Iterator[InputShares]:
+            for place, rows in held.items():
+                is_evaluated = chosen(place).is_evaluated
+                more = max(0, order.segments[place].work - int(is_evaluated.sum()))
+                if more:
+                    yield rows.shares.rows(np.flatnonzero(~is_evaluated)[:more])
+
+        interrupt = self._interrupt(order)
+        summed = engine.partial_sum(weighted.weights, evaluated(), interrupt)
+        for batch in others():  # no part of the sum: the time of an order does not tell whom it samples
+            engine.partial_sum(weighted.weights, (batch,), interrupt)
+        done = Done(done=tuple(held), hashes=summed.hashes, records=summed.records)
+        return write(done, [summed.vector.astype("<u8").tobytes()])
+
+    def _scores(self, order: Order, scanning: Scanning, weighted: _Weighted, held: dict[int, Rows]) -> bytes:
+        parts: list[bytes] = []
+        for rows in held.values():
+            found = score(
+                weighted.model,
+                order.loss,
+                weighted.weights,
+                rows.shares.features,
+                scanning.num_bins,
+                interrupt=self._interrupt(order),
+            )
+            parts.append(found.bins.astype("<i8").tobytes())
+            parts.append(b"" if found.choices is None else found.choices.astype("<i8").tobytes())
+        return write(Done(done=tuple(held)), parts)
+
+    def _rows(self, segment: SegmentOrder, frames: bytes | None) -> Rows | None:
+        """The rows of a segment, from memory or from its frames; None if it is not held any more."""
+        name = segment.place.name
+        rows = self._held.get(name)
+        if rows is None and frames is not None:
+            try:
+                rows = open_segment(segment.shape, segment.place, segment.key, frames)
+            except (InvalidTag, ValueError):
+                raise _Damaged from None
+            self._held.put(name, rows)
+        return rows
+
+    def _weighted(self, order: Order, sealed_shared: bytes) -> _Weighted:
+        """The model and weights of an order; those of the round that was last worked on are still there."""
+        if self._last is None or self._last[0] != order.shared_key:
+            opened = ChaCha20Poly1305(order.shared_key).decrypt(bytes(NONCE_BYTES), sealed_shared, SHARED)
+            shared = read(Shared, opened)
+            onnx, encoded = shared.parts
+            model = parse(onnx, num_features=shared.head.num_features)
+            tensors = weights_format.decode(encoded, model.parameters)
+            self._last = order.shared_key, _Weighted(model=model, weights=tensors)
+        return self._last[1]
+
+    def _interrupt(self, order: Order) -> Callable[[], None]:
+        return lambda: self._check_awaited(order)
+
+    def _check_awaited(self, order: Order) -> None:
+        if self._stopped == order.order_id:
+            raise _Stopped
+
+    def _joined(self) -> Session:
+        if self._session is None:
+            raise NotSealed
+        return self._session

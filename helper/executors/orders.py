@@ -1,0 +1,198 @@
+"""What the head orders of a worker, and what it gets: plain values, written out. They only travel sealed.
+
+A message is its canonical head and byte strings behind it, each with its length. Nothing is pickled, so
+nothing that a worker answers can do more than be wrong.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from helper.datasets.segments import RowShape
+from helper.datasets.spool import SealedPlace
+from maskedlark.canonical import Bytes32, canonical, decode, encode
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.model.losses import Loss
+from maskedlark.privacy.clip import Clip, Norm
+
+_LENGTH_BYTES: Final = 8
+_MAX_HEAD_BYTES: Final = 64 << 20
+_T = TypeVar("_T")
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
+
+
+@canonical
+class Summing:
+    """A masked sum over rows of segments; two bit vectors go with each segment: evaluated, and counting."""
+
+    norm: Norm
+    bound: float
+    frac_bits: int
+    is_counted: bool
+    is_per_layer: bool
+
+    @classmethod
+    def of(cls, clip: Clip) -> "Summing":
+        """The order of a round with this bound."""
+        return cls(
+            norm=clip.norm,
+            bound=clip.bound,
+            frac_bits=clip.frac_bits,
+            is_counted=clip.is_counted,
+            is_per_layer=clip.is_per_layer,
+        )
+
+    @property
+    def clip(self) -> Clip:
+        """The round's bound."""
+        return Clip(
+            norm=self.norm,
+            bound=self.bound,
+            frac_bits=self.frac_bits,
+            is_counted=self.is_counted,
+            is_per_layer=self.is_per_layer,
+        )
+
+
+@canonical
+class Scanning:
+    """The scores of all rows of segments."""
+
+    num_bins: Count
+
+
+@canonical
+class SegmentOrder:
+    """One segment to work on.
+
+    Attributes:
+        header: See `SealedPlace`.
+        number: See `SealedPlace`.
+        records: See `SealedPlace`.
+        widths: Its records' features, candidates, keys and columns: see `RowShape`.
+        key: Opens its frames.
+        work: On how many records to spend time at least, whatever is evaluated.
+        is_sent: Whether its frames come with the order.
+    """
+
+    header: Annotated[bytes, Field(max_length=1024)]
+    number: Count
+    records: Count
+    widths: tuple[Count, Count, Count, Count]
+    key: Bytes32 = Field(repr=False)
+    work: Count
+    is_sent: bool
+
+    @property
+    def place(self) -> SealedPlace:
+        """Which segment it is."""
+        return SealedPlace(header=self.header, number=self.number, records=self.records)
+
+    @property
+    def shape(self) -> RowShape:
+        """Of its records."""
+        features, candidates, keys, columns = self.widths
+        return RowShape(features=features, candidates=candidates, keys=keys, columns=columns)
+
+
+@canonical
+class Order:
+    """Work on some segments with the model and weights that `shared_key` opens."""
+
+    order_id: Bytes32
+    shared_key: Bytes32 = Field(repr=False)
+    loss: Loss
+    summing: Summing | None
+    scanning: Scanning | None
+    segments: tuple[SegmentOrder, ...]
+
+
+@canonical
+class Done:
+    """What became of an order.
+
+    Attributes:
+        done: Which of its segments were worked on, by their place in it; the others were not held any more.
+        hashes: Of the values of a sum, modulo 2^64.
+        records: How many were evaluated.
+    """
+
+    done: tuple[Count, ...]
+    records: Count = 0
+    hashes: Annotated[int, Field(ge=0, lt=1 << 64)] = 0
+
+
+@canonical
+class Failed:
+    """An order that was not done.
+
+    Attributes:
+        reason: `refused`, `damaged` (frames do not open), `stopped`, or the name of what went wrong.
+        code: Of a refusal: the `JobReason`.
+        message: Of a refusal, for its caller.
+    """
+
+    reason: Annotated[str, Field(max_length=100)]
+    code: Annotated[str, Field(max_length=100)] = ""
+    message: Annotated[str, Field(max_length=1000)] = ""
+
+
+@canonical
+class Shared:
+    """What all orders of a round have in common: the ONNX file and the weights follow."""
+
+    num_features: Count
+
+
+@frozen
+class Message:
+    """A value and the byte strings behind it."""
+
+    head: Any
+    parts: tuple[bytes, ...]
+
+
+def write(head: Any, parts: Sequence[bytes] = ()) -> bytes:
+    """The bytes of a message."""
+    encoded = encode(head)
+    return b"".join(
+        piece for part in (encoded, *parts) for piece in (len(part).to_bytes(_LENGTH_BYTES, "little"), part)
+    )
+
+
+def read(kind: type[Any], message: bytes) -> Message:
+    """A message that `write` wrote.
+
+    Raises:
+        InvalidTask: it is none of this kind.
+    """
+    pieces, at = [], 0
+    while at < len(message):
+        start = at + _LENGTH_BYTES
+        at = start + int.from_bytes(message[at:start], "little")
+        if at > len(message):
+            raise InvalidTask("a message of the cluster is cut")
+        pieces.append(message[start:at])
+    if not pieces:
+        raise InvalidTask("a message of the cluster is empty")
+    return Message(head=decode(kind, pieces[0], max_bytes=_MAX_HEAD_BYTES), parts=tuple(pieces[1:]))
+
+
+def bits(flags: NDArray[np.bool_]) -> bytes:
+    """Flags, eight a byte."""
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def flags(packed: bytes, count: int) -> NDArray[np.bool_]:
+    """So many flags of `bits`.
+
+    Raises:
+        InvalidTask: there are not as many.
+    """
+    if len(packed) != -(-count // 8):
+        raise InvalidTask("a message of the cluster has not a flag for each record")
+    return np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little").astype(np.bool_)

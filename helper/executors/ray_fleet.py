@@ -1,0 +1,222 @@
+"""Workers on Ray Core, an actor a core of every machine in a Ray cluster. Needs the extra `ray`.
+
+    with RayFleet("127.0.0.1:6379", token, capacity_bytes=4 << 30) as fleet:
+        ClusterExecutor(fleet, LocalExecutor())
+
+Ray places processes, tells which are lost and carries bytes. It is trusted with none of them: its object
+store, logs, spill files and control plane see public keys and ciphertext. A thread looks every second for
+machines that came, and lets their workers join; a worker that is refused is ended, and so is every other one
+of its machine.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import field
+from typing import Any, Final, Self
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from helper.executors.dispatch import Worker, WorkerLost
+from helper.executors.joining import Gate, JoinRefused, JoinToken, Session
+from helper.executors.ray_worker import RayWorker
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.randomness import system_randomness
+from maskedlark.runtime.periodic import IsStopped, Periodic
+
+LOOK_EVERY_S: Final = 1.0
+_NAME_BYTES: Final = 16
+_NO_TIME: Final = 0.0
+_MAX_FAILURES: Final = 3
+_LOG: Final = logging.getLogger(__name__)
+
+
+@frozen(eq=False)
+class _Actor:
+    """A worker that joined."""
+
+    name: bytes
+    node: str
+    actor: Any = field(repr=False)
+    session: Session
+
+    def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
+        """See `Worker`."""
+        answer: Future[bytes] = Future()
+
+        def landed(future: "Future[bytes]") -> None:
+            if future.exception() is None:
+                answer.set_result(future.result())
+            else:  # whatever it is: no answer came, and its text is not ours to show
+                answer.set_exception(WorkerLost())
+
+        try:
+            self.actor.work.remote(order, shared, *frames).future().add_done_callback(landed)
+        except RayError:
+            answer.set_exception(WorkerLost())
+        return answer
+
+    def stop(self, sealed: bytes) -> None:
+        """See `Worker`."""
+        try:
+            self.actor.stop.remote(sealed)
+        except RayError:
+            _LOG.info("a worker that was to stop is lost")
+
+
+@frozen(eq=False)
+class _Applying:
+    """An actor that was asked whether it may join."""
+
+    node: str
+    actor: Any = field(repr=False)
+    challenge: bytes
+    application: Any = field(repr=False)
+
+
+class RayFleet:
+    """The workers of one helper on a Ray cluster."""
+
+    def __init__(self, address: str, token: JoinToken, *, capacity_bytes: int) -> None:
+        """Connect, and begin to take workers in.
+
+        Args:
+            address: host:port of the cluster's head, of which this machine is a part.
+            token: What workers have to have too.
+            capacity_bytes: How much of opened segments each worker keeps in memory.
+
+        Raises:
+            InvalidTask: there is no Ray cluster.
+        """
+        self._gate = Gate(token)
+        _connect(address)
+        self._actors = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"control": 1})(RayWorker)
+        self._capacity_bytes = capacity_bytes
+        self._lock = threading.Lock()
+        self._joined: dict[bytes, _Actor] = {}
+        self._applying: list[_Applying] = []
+        self._refused: set[str] = set()
+        self._failures: Counter[str] = Counter()
+        self._looking = Periodic(
+            self._look, name="ray-fleet", every_s=LOOK_EVERY_S, survives=(RayError, ConnectionError)
+        )
+        self._looking.start()
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The Ray nodes whose workers are let in no more."""
+        return frozenset(self._refused)
+
+    def workers(self) -> Mapping[bytes, Worker]:
+        """See `Fleet`."""
+        with self._lock:
+            return dict(self._joined)
+
+    def drop(self, name: bytes) -> None:
+        """See `Fleet`."""
+        with self._lock:
+            lost = self._joined.pop(name, None)
+        if lost is not None:
+            _end(lost.actor)
+
+    def share(self, sealed: bytes) -> Any:
+        """See `Fleet`."""
+        return ray.put(sealed)
+
+    def close(self) -> None:
+        """See `Fleet`."""
+        self._looking.stop()
+        for actor in [one.actor for one in self._joined.values()] + [one.actor for one in self._applying]:
+            _end(actor)
+        self._joined.clear()
+        ray.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _look(self, is_stopped: IsStopped) -> None:
+        """Let those in who answered, forget machines that are gone, and ask new ones."""
+        cores = {
+            node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]
+        }
+        with self._lock:
+            self._joined = {name: one for name, one in self._joined.items() if one.node in cores}
+        for one in list(self._applying):
+            if is_stopped():
+                return
+            if one.node not in cores:
+                self._applying.remove(one)
+            elif ray.wait([one.application], timeout=_NO_TIME)[0]:
+                self._applying.remove(one)
+                self._let_in(one)
+        taken = Counter([one.node for one in self._joined.values()] + [one.node for one in self._applying])
+        for node, count in cores.items():
+            for _ in range(count - taken[node] if node not in self._refused else 0):
+                self._ask(node)
+
+    def _ask(self, node: str) -> None:
+        """Start a worker on a machine, and ask it to join."""
+        placed = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        actor = self._actors.options(scheduling_strategy=placed).remote(self._capacity_bytes)
+        challenge = self._gate.challenge()
+        self._applying.append(
+            _Applying(node=node, actor=actor, challenge=challenge, application=actor.apply.remote(challenge))
+        )
+
+    def _let_in(self, one: _Applying) -> None:
+        """Take a worker in that answered, or end it."""
+        try:
+            admitted = self._gate.admit(one.challenge, ray.get(one.application, timeout=_NO_TIME))
+        except (JoinRefused, RayError) as error:
+            # Ray's text of what ended an actor can hold anything; ours can not
+            why = str(error) if isinstance(error, JoinRefused) else "it did not start; see its log"
+            _LOG.warning("a worker of Ray node %s does not join: %s", one.node[:12], why)
+            self._failures[one.node] += 1
+            if isinstance(error, JoinRefused) or self._failures[one.node] >= _MAX_FAILURES:
+                self._refused.add(one.node)
+            _end(one.actor)
+            return
+        one.actor.welcome.remote(admitted.welcome)  # an actor does what it is asked in order
+        name = system_randomness(_NAME_BYTES)
+        joined = _Actor(name=name, node=one.node, actor=one.actor, session=admitted.session)
+        with self._lock:
+            self._joined[name] = joined
+        _LOG.info("a worker of Ray node %s joined", one.node[:12])
+
+
+def _connect(address: str) -> None:
+    """Connect to Ray, which would end this process at SIGTERM in its own way."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            address=address,
+            namespace=system_randomness(_NAME_BYTES).hex(),
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
+        raise InvalidTask(f"no Ray cluster answers at {address}: {type(error).__name__}") from None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _end(actor: Any) -> None:
+    """End an actor, if it is not gone already."""
+    try:
+        ray.kill(actor)
+    except RayError:
+        _LOG.info("a worker to be ended is gone")

@@ -1,0 +1,79 @@
+"""Workers in threads of the test's process: head and holders as they are, and nothing between them."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from helper.executors.dispatch import WorkerLost
+from helper.executors.holder import Holder
+from helper.executors.joining import Gate, JoinToken, Session
+
+TOKEN = b"a join token of at least 32 bytes, for tests"
+
+
+@dataclass(kw_only=True, eq=False)
+class ThreadWorker:
+    """A worker. `fails` is called before each order, and may raise what ends the worker."""
+
+    name: bytes
+    session: Session
+    holder: Holder
+    fails: Callable[[], None] = lambda: None
+    passed: list[bytes] = field(default_factory=list)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    def work(self, order: bytes, shared: bytes, *frames: bytes) -> "Future[bytes]":
+        self.passed += [order, shared, *frames]
+
+        def run() -> bytes:
+            try:
+                self.fails()
+                answer = self.holder.work(order, shared, *frames)
+            except Exception:  # noqa: BLE001 # as a process that ends, whatever ended it
+                raise WorkerLost from None
+            self.passed.append(answer)
+            return answer
+
+        return self._pool.submit(run)
+
+    def stop(self, sealed: bytes) -> None:
+        self.passed.append(sealed)
+        self.holder.stop(sealed)
+
+    def end(self) -> None:
+        self._pool.shutdown()
+
+
+@dataclass(kw_only=True, eq=False)
+class ThreadFleet:
+    """Workers that a test adds and takes away."""
+
+    capacity_bytes: int = 1 << 30
+    joined: dict[bytes, ThreadWorker] = field(default_factory=dict)
+    ended: list[ThreadWorker] = field(default_factory=list)
+    _gate: Gate = field(default_factory=lambda: Gate(JoinToken(TOKEN)))
+
+    def add(self, count: int = 1, *, fails: Callable[[], None] = lambda: None) -> None:
+        for _ in range(count):
+            holder = Holder(JoinToken(TOKEN), self.capacity_bytes)
+            challenge = self._gate.challenge()
+            admitted = self._gate.admit(challenge, holder.apply(challenge))
+            holder.welcome(admitted.welcome)
+            name = b"worker %d" % (len(self.joined) + len(self.ended))
+            self.joined[name] = ThreadWorker(name=name, session=admitted.session, holder=holder, fails=fails)
+
+    def workers(self) -> Mapping[bytes, ThreadWorker]:
+        return dict(self.joined)
+
+    def drop(self, name: bytes) -> None:
+        worker = self.joined.pop(name, None)
+        if worker is not None:
+            self.ended.append(worker)
+
+    def share(self, sealed: bytes) -> bytes:
+        return sealed
+
+    def close(self) -> None:
+        for worker in [*self.joined.values(), *self.ended]:
+            worker.end()
+        self.joined.clear()

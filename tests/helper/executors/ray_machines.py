@@ -1,0 +1,114 @@
+"""A Ray cluster of several raylets on this machine, and a fleet of workers on them."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import psutil
+
+# read when ray is imported
+os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+import ray
+from ray.cluster_utils import Cluster
+
+from helper.executors.joining import JoinToken
+from helper.executors.ray_fleet import RayFleet
+from helper.executors.ray_worker import TOKEN_VARIABLE
+from tests.patience import HANGS_S
+
+OBJECT_STORE_BYTES = 80 << 20
+WORKER_BYTES = 64 << 20
+
+
+@dataclass(kw_only=True, eq=False)
+class Machines:
+    """The head of a Ray cluster, which computes nothing, and machines that come and go."""
+
+    cluster: Any
+    folder: Path
+    token_file: Path
+    nodes: list[Any] = field(default_factory=list)
+
+    def add(self, cores: int = 1, token_file: Path | None = None) -> Any:
+        """One more machine, with the token or with another file in its place."""
+        node = self.cluster.add_node(
+            num_cpus=cores,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            env_vars={TOKEN_VARIABLE: str(token_file or self.token_file)},
+        )
+        self.nodes.append(node)
+        return node
+
+    def remove(self, node: Any) -> None:
+        """End a machine at once."""
+        self.nodes.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    @contextmanager
+    def fleet(self, workers: int, *, worker_bytes: int = WORKER_BYTES) -> Iterator[RayFleet]:
+        """A helper's fleet, once so many workers have joined."""
+        with RayFleet(self.address, JoinToken.read(self.token_file), capacity_bytes=worker_bytes) as fleet:
+            await_workers(fleet, workers)
+            yield fleet
+
+    @property
+    def address(self) -> str:
+        """Of the cluster's head."""
+        return str(self.cluster.address)
+
+    @property
+    def session(self) -> Path:
+        """Where Ray keeps its logs, sockets and spilled objects."""
+        return Path(self.cluster.head_node.get_session_dir_path())
+
+
+@contextmanager
+def machines(folder: Path) -> Iterator[Machines]:
+    """A Ray cluster with token authentication, without dashboard and statistics; ended in any case."""
+    token_file = folder / "join-token"
+    token_file.write_text(secrets.token_hex(32))
+    token_file.chmod(0o600)
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        },
+    )
+    try:
+        yield Machines(cluster=cluster, folder=folder, token_file=token_file)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def await_workers(fleet: RayFleet, count: int) -> None:
+    """Return once exactly so many workers have joined."""
+    until(lambda: len(fleet.workers()) == count)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Return once something holds that other processes bring about."""
+    ends = time.monotonic() + HANGS_S
+    while not holds():
+        if time.monotonic() > ends:
+            raise TimeoutError
+        Event().wait(0.05)
+
+
+def worker_pids() -> list[int]:
+    """The processes that hold segments, of this user's Ray clusters on this machine."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [""])[0].startswith("ray::RayWorker")
+    ]

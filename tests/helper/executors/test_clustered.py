@@ -1,0 +1,357 @@
+"""A cluster answers as one machine does, whoever comes, goes or lies; its workers are threads here."""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helper.core import HelperCore
+from helper.datasets import segments
+from helper.datasets.records import Records
+from helper.datasets.spool import SealedSegment
+from helper.executors.clustered import ClusterExecutor
+from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
+from helper.executors.local import LocalExecutor
+from helper.executors.orders import Done, write
+from helper.gradient.choose import engine_for
+from helper.gradient.engine import Batch, Interrupt, PartialSum
+from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.scoring import Scores
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.interrupt import never
+from maskedlark.model import weights
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.releases.round import Evaluated, MaskedSum
+from tests.helper.executors.in_process import ThreadFleet
+from tests.helper.parties import MODEL, NO_WORKERS, WEIGHTS, Scene, make_model
+from tests.stores import InMemory
+
+RECORDS = 50
+SEGMENTS = 13
+PARSED = parse(MODEL, num_features=4)
+TENSORS = weights.decode(WEIGHTS, PARSED.parameters)
+FILE = ModelFile(read=lambda: MODEL, num_features=4)
+LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+
+
+class Site:
+    """A dataset of 13 segments at one helper, and a cluster that may work on it."""
+
+    def __init__(self, folder: Path, store: InMemory | None = None) -> None:
+        self.scene = Scene(folder)
+        self.scene.restart(segments=store)
+        dataset = self.scene.seal(RECORDS)
+        self.records = self.scene.cores[0].datasets.records(dataset, self.scene.task_id)
+        self.fleet = ThreadFleet()
+        self.local = LocalExecutor(NO_WORKERS)
+        self.cluster = ClusterExecutor(self.fleet, self.local)
+        self.gradient = Gradient(
+            engine=engine_for(PARSED, LOSS, self.scene.task.clip, 2),
+            weights=TENSORS,
+            file=FILE,
+            loss=LOSS,
+            clip=self.scene.task.clip,
+        )
+
+    def both(self, rate: float = 0.5, seed: int = 3) -> tuple[MaskedSum, MaskedSum]:
+        """What this machine sums, and what the cluster does."""
+        chosen = sampled(rate, seed)
+        first, second = (
+            one.masked_sum(self.gradient, self.records, chosen, never) for one in (self.local, self.cluster)
+        )
+        return first, second
+
+    def assert_equal(self, rate: float = 0.5, seed: int = 3) -> None:
+        local, clustered = self.both(rate, seed)
+        assert clustered.vector.tobytes() == local.vector.tobytes()
+        assert clustered.values_digest == local.values_digest
+        assert clustered.sensitivity == local.sensitivity
+
+    def orders(self) -> list[int]:
+        """How many messages each worker has passed."""
+        return [len(worker.passed) for worker in self.fleet.joined.values()]
+
+
+def sampled(rate: float, seed: int = 3) -> Evaluated:
+    draw = np.random.default_rng(seed)
+    is_evaluated = draw.random(RECORDS) < rate
+    return Evaluated(is_evaluated=is_evaluated, counts=is_evaluated & (draw.random(RECORDS) < 0.8))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    made = Site(tmp_path)
+    assert len(made.records.sealed(never) or ()) == SEGMENTS
+    yield made
+    made.cluster.close()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_clusters_sum_is_this_machines_bit_for_bit(site: Site, workers: int, rate: float) -> None:
+    site.fleet.add(workers)
+    for seed in range(3):
+        site.assert_equal(rate, seed)
+    assert all(site.orders())
+
+
+def test_workers_keep_what_they_were_sent(site: Site) -> None:
+    site.fleet.add(2)
+    site.assert_equal()
+    cold = site.orders()
+    site.assert_equal(seed=4)
+    warm = [after - before for before, after in zip(cold, site.orders(), strict=True)]
+    assert warm == [3, 3]  # one order with what it shares with others, and its answer
+    assert cold in ([4 * 6, 4 * 7], [4 * 7, 4 * 6])  # one of each segment, and its frames
+
+
+def test_workers_with_little_room_are_sent_segments_again(site: Site) -> None:
+    site.fleet.capacity_bytes = 300
+    site.fleet.add(2)
+    for seed in range(4):
+        site.assert_equal(seed=seed)
+    assert all(0 < one.holder._held.num_bytes <= 300 for one in site.fleet.joined.values())
+
+
+def test_workers_come_and_go_between_rounds(site: Site) -> None:
+    for count in (0, 1, 2, 1, 0, 3, 0):
+        while len(site.fleet.joined) > count:
+            site.fleet.drop(next(iter(site.fleet.joined)))
+        site.fleet.add(count - len(site.fleet.joined))
+        site.assert_equal(seed=count)
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_lost_workers_segments_go_to_the_others(site: Site, at: int) -> None:
+    calls = 0
+
+    def fails() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise RuntimeError("as if killed")
+
+    site.fleet.add(2)
+    site.fleet.add(fails=fails)
+    site.assert_equal()
+    site.assert_equal(seed=5)
+    assert len(site.fleet.joined) == 3 - (calls >= at)
+
+
+def test_a_head_whose_workers_are_all_lost_sums_itself(site: Site) -> None:
+    def fails() -> None:
+        raise RuntimeError("as if killed")
+
+    site.fleet.add(2, fails=fails)
+    site.assert_equal()
+    assert not site.fleet.joined
+
+
+def test_a_worker_that_cannot_do_an_order_is_let_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.fleet.add(1)
+    monkeypatch.setattr("helper.executors.holder.parse", lambda *_, **__: 1 // 0)
+    site.assert_equal()
+    assert not site.fleet.joined
+
+
+def test_a_worker_that_answers_less_than_it_was_told_is_no_part_of_a_sum(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.fleet.add(1)
+    answer = write(Done(done=(0,), hashes=1, records=0), [bytes(8 * 5)])
+    monkeypatch.setattr("helper.executors.holder.Holder._answer", lambda *_: answer)
+    with pytest.raises(AssertionError, match="partial sum"):
+        site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), never)
+
+
+def test_a_worker_that_answers_another_order_is_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.fleet.add(1)
+    (worker,) = site.fleet.joined.values()
+    first = worker.session.seal(b"an order", b"order")
+    monkeypatch.setattr(worker, "holder", _Replays(worker.holder.work, first))
+    site.assert_equal()
+    assert not site.fleet.joined
+
+
+class _Replays:
+    """Answers every order but the first one with the first answer."""
+
+    def __init__(self, work: Callable[..., bytes], first: bytes) -> None:
+        self._work, self._answer = work, first
+
+    def work(self, *given: bytes) -> bytes:
+        del given
+        return self._answer
+
+    def stop(self, sealed: bytes) -> None:
+        """As if it heard nothing."""
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_clusters_scores_are_this_machines(site: Site, outputs: int) -> None:
+    onnx = make_model(outputs=outputs)
+    model = parse(onnx, num_features=4)
+    loss = LOSS if outputs == 1 else Loss.CROSS_ENTROPY
+    scoring = Scoring(
+        model=model,
+        loss=loss,
+        weights=tuple(weights.quantise(value) for value in model.initial_values),
+        num_bins=10,
+        file=ModelFile(read=lambda: onnx, num_features=4),
+    )
+    site.fleet.add(2)
+
+    def scores(executor: Executor) -> Scores:
+        return executor.scan(scoring, site.records, never)
+
+    local, clustered = scores(site.local), scores(site.cluster)
+    assert clustered.bins.tolist() == local.bins.tolist()
+    assert (clustered.choices is None) == (local.choices is None) == (outputs == 1)
+    if local.choices is not None and clustered.choices is not None:
+        assert clustered.choices.tolist() == local.choices.tolist()
+    assert all(site.orders())
+
+
+@pytest.mark.parametrize(
+    "change", [lambda frames: frames[:-1], lambda frames: frames[:9] + b"x" + frames[10:]]
+)
+def test_a_segment_that_is_damaged_is_a_lost_dataset_and_no_wrong_sum(
+    site: Site, change: Callable[[bytes], bytes]
+) -> None:
+    site.fleet.add(2)
+    sealed = list(site.records.sealed(never) or ())
+    whole = sealed[5].read()
+    sealed[5] = replace(sealed[5], read=lambda: change(whole))
+    assert_lost(site, sealed)
+
+
+def test_segments_in_each_others_places_are_a_lost_dataset(site: Site) -> None:
+    site.fleet.add(2)
+    sealed = list(site.records.sealed(never) or ())
+    sealed[2], sealed[3] = replace(sealed[2], read=sealed[3].read), replace(sealed[3], read=sealed[2].read)
+    assert_lost(site, sealed)
+
+
+def test_a_dataset_that_is_gone_since_its_ranks_were_read_is_lost(site: Site) -> None:
+    site.fleet.add(2)
+    sealed = list(site.records.sealed(never) or ())
+    (file,) = site.scene.cores[0].datasets.vault.files()
+    path = site.scene.cores[0].datasets.vault._path(file.dataset_id)
+    path.rename(path.with_suffix(".gone"))
+    records = Records(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
+    with pytest.raises(JobRefused) as refused:
+        site.cluster.masked_sum(site.gradient, records, sampled(1.0), never)
+    assert refused.value.reason is JobReason.DATASET_LOST
+
+
+def test_segments_in_object_storage_go_to_workers_as_they_lie_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    site = Site(tmp_path, InMemory())
+    try:
+        site.fleet.add(2)
+        for seed in range(2):
+            site.assert_equal(seed=seed)
+        assert all(site.orders())
+        sealed = list(site.records.sealed(never) or ())
+        sealed[2], sealed[3] = (
+            replace(sealed[2], read=sealed[3].read),
+            replace(sealed[3], read=sealed[2].read),
+        )
+        site.fleet.drop(b"worker 0")
+        site.fleet.drop(b"worker 1")
+        site.fleet.add(1)
+        assert_lost(site, sealed)
+    finally:
+        site.cluster.close()
+
+
+def assert_lost(site: Site, sealed: list[SealedSegment]) -> None:
+    records = Records(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
+    with pytest.raises(JobRefused) as refused:
+        site.cluster.masked_sum(site.gradient, records, sampled(1.0), never)
+    assert refused.value.reason is JobReason.DATASET_LOST
+    site.assert_equal()  # and the workers are still there
+
+
+def test_a_round_that_nobody_awaits_ends_at_its_workers_too(site: Site) -> None:
+    calls = 0
+
+    def leaves() -> None:
+        nonlocal calls
+        calls += 1
+        raise HelperUnavailable("the caller has gone")
+
+    site.fleet.add(1)
+    with pytest.raises(HelperUnavailable):
+        site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), leaves)
+    assert calls == 1
+    (worker,) = site.fleet.joined.values()
+    assert worker.holder._stopped or len(worker.passed) >= 4  # its first order was stopped, or done before
+    site.assert_equal()
+
+
+def test_nothing_that_passes_between_head_and_workers_is_cleartext(site: Site) -> None:
+    site.fleet.add(2)
+    site.assert_equal()
+    (piece, *_) = site.records.pieces(never)
+    shares = piece.shares
+    secrets = [one.key for one in site.records.sealed(never) or ()]
+    secrets += [row.tobytes() for table in (shares.features, shares.mask_shares) for row in table]
+    secrets += [MODEL, WEIGHTS]
+    passed = b"".join(part for worker in site.fleet.joined.values() for part in worker.passed)
+    assert len(passed) > 1000
+    assert not [secret for secret in secrets if secret in passed]
+
+
+def test_a_clustered_helper_agrees_with_a_local_one_in_every_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    scene = Scene(tmp_path)
+    scene.restart(engine_for=engine_for)
+    spec = scene.job(scene.seal(RECORDS), sampling_numerator=1 << 31)
+    scene.start(spec)
+    fleet = ThreadFleet()
+    fleet.add(2)
+    with ClusterExecutor(fleet, LocalExecutor(NO_WORKERS)) as cluster:
+        _give(scene.cores[0], cluster)
+        for round_index in range(3):
+            scene.run(spec, round_index)  # shares of helpers that disagree do not combine
+        assert all(worker.passed for worker in fleet.joined.values())
+    gc.collect()
+
+
+def _give(core: HelperCore, executor: Executor) -> None:
+    """Let a helper's jobs run elsewhere."""
+    for running in core.jobs._running.values():
+        object.__setattr__(running, "executor", executor)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_the_work_of_a_segment_does_not_tell_how_many_of_its_records_are_sampled(
+    site: Site, monkeypatch: pytest.MonkeyPatch, rate: float
+) -> None:
+    worked: list[int] = []
+    sums = ExactEngine.partial_sum
+
+    def counted(
+        engine: ExactEngine, tensors: Any, batches: Iterable[Batch], interrupt: Interrupt
+    ) -> PartialSum:
+        kept = list(batches)
+        worked.append(sum(map(len, kept)))
+        return sums(engine, tensors, kept, interrupt)
+
+    monkeypatch.setattr(ExactEngine, "partial_sum", counted)
+    site.fleet.add(1)
+    for seed in range(3):
+        worked.clear()
+        site.cluster.masked_sum(site.gradient, site.records, sampled(rate, seed), never)
+        assert sum(worked) == RECORDS  # of so small segments, all records

@@ -1,0 +1,93 @@
+"""Workers on Ray: a head without processors, and raylets of this machine that come and go."""
+
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from helper.datasets import segments
+from helper.executors.clustered import ClusterExecutor
+from maskedlark.errors import HelperUnavailable
+from tests.helper.executors.test_clustered import Site, sampled
+
+if find_spec("ray") is None:
+    pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
+from tests.helper.executors.ray_machines import (  # needs ray
+    Machines,
+    await_workers,
+    machines,
+    until,
+    worker_pids,
+)
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def ray_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    with machines(tmp_path_factory.mktemp("ray")) as made:
+        made.add()
+        yield made
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    made = Site(tmp_path)
+    yield made
+    made.local.close()
+
+
+def test_workers_on_ray_sum_as_this_machine_does_while_they_come_are_killed_and_go(
+    ray_machines: Machines, site: Site
+) -> None:
+    with ray_machines.fleet(1) as fleet:
+        site.cluster = ClusterExecutor(fleet, site.local)
+        site.assert_equal()
+        other = ray_machines.add()
+        await_workers(fleet, 2)
+        site.assert_equal(seed=4)
+        for pid in worker_pids():
+            os.kill(pid, signal.SIGKILL)
+        site.assert_equal(seed=5)
+        until(lambda: len(fleet.workers()) == 2)  # others in their places
+        site.assert_equal(seed=6)
+        ray_machines.remove(other)
+        site.assert_equal(seed=7)
+
+
+def test_a_round_that_is_left_is_ended_at_ray_workers_and_they_go_on(
+    ray_machines: Machines, site: Site
+) -> None:
+    def leaves() -> None:
+        raise HelperUnavailable("the caller has gone")
+
+    with ray_machines.fleet(1) as fleet:
+        site.cluster = ClusterExecutor(fleet, site.local)
+        with pytest.raises(HelperUnavailable):
+            site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), leaves)
+        site.assert_equal()
+        assert fleet.workers()
+
+
+@pytest.mark.parametrize("wrong", ["another", "short", "open", "missing"])
+def test_a_machine_without_the_token_is_refused(ray_machines: Machines, site: Site, wrong: str) -> None:
+    path = ray_machines.folder / wrong
+    if wrong != "missing":
+        path.write_text(ray_machines.token_file.read_text() if wrong == "open" else secrets.token_hex(16))
+        path.chmod(0o644 if wrong == "open" else 0o600)
+    if wrong == "short":
+        path.write_text("short")
+    with ray_machines.fleet(1) as fleet:
+        node = ray_machines.add(token_file=path)
+        try:
+            until(lambda: node.node_id in fleet.refused)
+            site.cluster = ClusterExecutor(fleet, site.local)
+            site.assert_equal()
+            assert len(fleet.workers()) == 1
+        finally:
+            ray_machines.remove(node)
