@@ -1,9 +1,10 @@
 """One intake replica and then two over one PostgreSQL, each loaded as fast as it answers.
 
 Part of `make bench-load`. Senders, PostgreSQL and intakes share this machine: where it has fewer processors
-than they want, wall time shows how they share it. So the processor time of an intake a report stands beside,
-and how often a transaction waited for another one's lock: two intakes that neither work more for a report nor
-wait for each other take twice as many where each has a processor.
+than they want, wall time shows how they share it. So both are measured once more with each intake stopped
+most of the time, as if its own machine were slower: then processors are to spare, and the ratio shows whether
+intakes hinder each other. The processor time of an intake a report stands beside, and how often a transaction
+waited for another one's lock.
 """
 
 import http.client
@@ -12,11 +13,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -44,6 +44,9 @@ SENDERS: Final = 8
 _MARK: Final = b"\xa5" * (REPORT_ID_BYTES - 4)
 _LOOK_EVERY_S: Final = 0.05
 _START_S: Final = 120.0
+_SLICE_S: Final = 2.0
+_GO_S: Final = 0.006
+_STOPPED_S: Final = 0.014
 _BUSY: Final = text(
     "SELECT count(*) FILTER (WHERE wait_event_type = 'Lock'), count(*) FROM pg_stat_activity"
     " WHERE state <> 'idle' AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
@@ -78,14 +81,22 @@ class Spread:
     """Two intakes against one.
 
     Attributes:
-        ratio: Of reports a second, two to one, on this machine.
+        one: As fast as it answers.
+        two: The same.
+        one_slowed: With each intake stopped for seven tenths of the time.
+        two_slowed: The same.
+        ratio: Of reports a second, two to one, with processors to spare: the slowed ones.
+        ratio_on_this_machine: The same of those that share its processors as they can.
         ratio_for_processor_time: Twice the processor time of an intake a report alone, over that beside
-            another one: the ratio where processors abound and nobody waits for a lock.
+            another one.
     """
 
     one: Rate
     two: Rate
+    one_slowed: Rate
+    two_slowed: Rate
     ratio: float
+    ratio_on_this_machine: float
     ratio_for_processor_time: float
 
 
@@ -137,9 +148,13 @@ class Site:
         """The same of the intakes."""
         return sum(sum(one.cpu_times()[:2]) for one in self.intakes)
 
-    def send(self, number: int, until_s: float) -> int:
+    def stored(self) -> int:
+        """How many reports the database counts."""
+        return ReportStore(self.engine).counts(self.task.task_id).waiting
+
+    def send(self, door: str, until_s: float) -> int:
         """Send batches to one intake, one after the other; how many reports were accepted."""
-        host, port = self.doors[number % len(self.doors)].rsplit(":", 1)
+        host, port = door.rsplit(":", 1)
         batches, accepted = Batches(self.task), 0
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
         while time.monotonic() < until_s:
@@ -148,8 +163,19 @@ class Site:
         connection.close()
         return accepted
 
-    def watch(self, is_over: Event) -> None:
-        """Look again and again at what PostgreSQL does."""
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look again and again, while the block runs, at how many transactions run and wait for a lock."""
+        is_over = Event()
+        thread = Thread(target=self._watch, args=(is_over,))
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _watch(self, is_over: Event) -> None:
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             while not is_over.wait(_LOOK_EVERY_S):
                 waiting, busy = connection.execute(_BUSY).one()
@@ -205,34 +231,86 @@ def _postmaster(folder: str) -> psutil.Process:
     return psutil.Process(int(number))
 
 
-def rate(intakes: int, seconds: float) -> Rate:
-    """Load so many intakes for so long."""
-    with site(intakes) as at, ThreadPoolExecutor(SENDERS + 1) as threads:
-        at.send(0, time.monotonic() + min(2.0, seconds / 4))  # connections, caches
-        stored = ReportStore(at.engine).counts(at.task.task_id).waiting
-        is_over, numbers = Event(), count()
-        watching = Thread(target=at.watch, args=(is_over,))
-        watching.start()
-        ours, theirs, everybody = at.intakes_s(), at.postgresql_s(), _busy_s()
-        began = time.monotonic()
-        sent = [threads.submit(at.send, next(numbers), began + seconds) for _ in range(SENDERS)]
-        accepted = sum(one.result() for one in sent)
-        took = time.monotonic() - began
-        used, by_postgresql, by_all = at.intakes_s() - ours, at.postgresql_s() - theirs, _busy_s() - everybody
+@contextmanager
+def slowed(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Stop the processes again and again while the block runs; afterwards they go on."""
+    is_over = Event()
+
+    def stop_and_go() -> None:
+        while not is_over.wait(_GO_S):
+            for one in processes:
+                one.suspend()
+            is_over.wait(_STOPPED_S)
+            for one in processes:
+                one.resume()
+
+    thread = Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
         is_over.set()
-        watching.join()
-        found = ReportStore(at.engine).counts(at.task.task_id).waiting - stored
+        thread.join()
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What slices of one kind added up to.
+
+    Attributes:
+        intakes: How many were loaded.
+        is_slowed: Whether they were stopped most of the time.
+        seconds: Of wall time; then of processor time, of the intakes, of PostgreSQL and of everybody.
+    """
+
+    intakes: int
+    is_slowed: bool
+    reports: int = 0
+    seconds: float = 0.0
+    used_s: float = 0.0
+    postgresql_s: float = 0.0
+    everybody_s: float = 0.0
+    looked: list[tuple[int, int]] = field(default_factory=list)
+
+    def load(self, at: Site, seconds: float) -> None:
+        """One slice more.
+
+        Raises:
+            SystemExit: the database counts other reports than were acknowledged.
+        """
+        stored = at.stored()
+        used, by_postgresql, everybody = at.intakes_s(), at.postgresql_s(), _busy_s()
+        looked, began = len(at.looked), time.monotonic()
+        with ExitStack() as stack, ThreadPoolExecutor(SENDERS) as threads:
+            if self.is_slowed:
+                stack.enter_context(slowed(at.intakes))
+            doors = at.doors[: self.intakes]
+            sent = [
+                threads.submit(at.send, doors[number % len(doors)], began + seconds)
+                for number in range(SENDERS)
+            ]
+            accepted = sum(one.result() for one in sent)
+            self.seconds += time.monotonic() - began
+        self.used_s += at.intakes_s() - used
+        self.postgresql_s += at.postgresql_s() - by_postgresql
+        self.everybody_s += _busy_s() - everybody
+        self.looked += at.looked[looked:]
+        self.reports += accepted
+        found = at.stored() - stored
         if found != accepted:
             raise SystemExit(f"{accepted} reports were acknowledged, and {found} are counted")
-        waiting, busy = (sum(column) for column in zip(*at.looked, strict=True)) if at.looked else (0, 0)
+
+    def rate(self) -> Rate:
+        """The figures."""
+        waiting, busy = (sum(column) for column in zip(*self.looked, (0, 1), strict=True))
         return Rate(
-            intakes=intakes,
-            reports=accepted,
-            reports_per_s=round(accepted / took, 1),
-            intake_us=round(1e6 * used / accepted, 2),
-            postgresql_us=round(1e6 * by_postgresql / accepted, 2),
-            processors_busy=round(by_all / took, 2),
-            lock_wait_share=round(waiting / max(1, busy), 4),
+            intakes=self.intakes,
+            reports=self.reports,
+            reports_per_s=round(self.reports / self.seconds, 1),
+            intake_us=round(1e6 * self.used_s / self.reports, 2),
+            postgresql_us=round(1e6 * self.postgresql_s / self.reports, 2),
+            processors_busy=round(self.everybody_s / self.seconds, 2),
+            lock_wait_share=round(waiting / busy, 4),
         )
 
 
@@ -243,11 +321,25 @@ def _busy_s() -> float:
 
 
 def spread(seconds: float) -> Spread:
-    """One intake, then two, each for so long."""
-    one, two = rate(1, seconds), rate(2, seconds)
+    """One intake, two, and both slowed, each for so long: slice after slice in turn, so that what else this
+    machine does befalls all alike.
+    """
+    one, two = Tally(intakes=1, is_slowed=False), Tally(intakes=2, is_slowed=False)
+    one_slowed, two_slowed = Tally(intakes=1, is_slowed=True), Tally(intakes=2, is_slowed=True)
+    slices = max(1, round(seconds / _SLICE_S))
+    with site(2) as at, at.watched():
+        for door in at.doors:
+            at.send(door, time.monotonic() + min(1.0, seconds / 4))  # connections, caches
+        for _ in range(slices):
+            for tally in (one, two, one_slowed, two_slowed):
+                tally.load(at, seconds / slices)
+    rates = [tally.rate() for tally in (one, two, one_slowed, two_slowed)]
     return Spread(
-        one=one,
-        two=two,
-        ratio=round(two.reports_per_s / one.reports_per_s, 3),
-        ratio_for_processor_time=round(2 * one.intake_us / two.intake_us, 3),
+        one=rates[0],
+        two=rates[1],
+        one_slowed=rates[2],
+        two_slowed=rates[3],
+        ratio=round(rates[3].reports_per_s / rates[2].reports_per_s, 3),
+        ratio_on_this_machine=round(rates[1].reports_per_s / rates[0].reports_per_s, 3),
+        ratio_for_processor_time=round(2 * rates[0].intake_us / rates[1].intake_us, 3),
     )

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -73,6 +74,9 @@ def two_replicas(url: str) -> Iterator[list[Addresses]]:
         yield found
 
 
+posted, fetched = partial(httpx.post, timeout=HANGS_S), partial(httpx.get, timeout=HANGS_S)
+
+
 def waiting(engine: Engine) -> int:
     return ReportStore(engine).counts(WORLD.task.task_id).waiting
 
@@ -82,7 +86,7 @@ def test_the_same_report_at_two_replicas_at_once_is_counted_once(database_url: s
         sent = [(door.http, report) for report in SOME for door in doors]
         codes = list(
             threads.map(
-                lambda one: httpx.post(f"http://{one[0]}/v1/reports", content=encode_report(one[1])), sent
+                lambda one: posted(f"http://{one[0]}/v1/reports", content=encode_report(one[1])), sent
             )
         )
     assert sorted(answer.status_code for answer in codes) == [200] * len(SOME) + [201] * len(SOME)
@@ -93,10 +97,7 @@ def test_a_report_taken_over_http_by_one_is_a_duplicate_over_grpc_at_the_other(
     database_url: str, store: Engine
 ) -> None:
     with two_replicas(database_url) as doors:
-        assert (
-            httpx.post(f"http://{doors[0].http}/v1/reports", content=encode_report(SOME[0])).status_code
-            == 201
-        )
+        assert posted(f"http://{doors[0].http}/v1/reports", content=encode_report(SOME[0])).status_code == 201
         with make_channel(doors[1].grpc, None) as channel:
             reply = ingest_pb2_grpc.IngestStub(channel).Submit(
                 map(report_to_message, SOME[:3]), timeout=HANGS_S
@@ -111,7 +112,7 @@ def test_a_task_that_another_process_makes_is_served_by_every_replica(
         other = world(name="other")
         made = TaskStore(store).add(other.bundle, created_at=NOW).hex()
         for door in doors:
-            assert httpx.get(f"http://{door.http}/v1/tasks/{made}").status_code == 200
+            assert fetched(f"http://{door.http}/v1/tasks/{made}").status_code == 200
 
 
 def test_a_round_that_is_closed_is_closed_at_every_replica(database_url: str, store: Engine) -> None:
@@ -125,7 +126,7 @@ def test_a_round_that_is_closed_is_closed_at_every_replica(database_url: str, st
 
         def codes(report: Report) -> list[int]:
             body = encode_report(report)
-            return [httpx.post(f"http://{door.http}/v1/reports", content=body).status_code for door in doors]
+            return [posted(f"http://{door.http}/v1/reports", content=body).status_code for door in doors]
 
         assert codes(first) == [201, 200]
         rounds.close(one.round_id, b"h" * 16, most=10)
@@ -151,10 +152,10 @@ def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(postgres: Postgre
     check_tables(replica)
     with running_ingest(replica, grpc_listen=HERE, http_listen=HERE, tls=None) as door:
         http = f"http://{door.http}"
-        sent = [httpx.post(f"{http}/v1/reports", content=encode_report(each)) for each in (*SOME[:2], update)]
+        sent = [posted(f"{http}/v1/reports", content=encode_report(each)) for each in (*SOME[:2], update)]
         assert [answer.status_code for answer in sent] == [201, 201, 201]
         for path in ("", "/encoder", "/round"):
-            answer = httpx.get(f"{http}/v1/tasks/{UPDATES.task.task_id.hex()}{path}")
+            answer = fetched(f"{http}/v1/tasks/{UPDATES.task.task_id.hex()}{path}")
             assert answer.status_code == (404 if path == "/encoder" else 200)
     with replica.connect() as connection, pytest.raises(ProgrammingError, match="permission denied"):
         connection.execute(text("SELECT plan FROM jobs"))
@@ -180,7 +181,7 @@ def test_a_replicas_metrics_are_of_its_own_intake_and_not_of_jobs(store: Engine)
     metrics = IntakeMetrics()
     with running_ingest(store, grpc_listen=HERE, http_listen=HERE, tls=None, metrics=metrics) as door:
         for report in (SOME[0], SOME[0], replace(SOME[1], task_id=bytes(32))):
-            httpx.post(f"http://{door.http}/v1/reports", content=encode_report(report))
+            posted(f"http://{door.http}/v1/reports", content=encode_report(report))
     told = {
         outcome: metrics.registry.get_sample_value("adserver_reports_total", {"outcome": outcome})
         for outcome in ("accepted", "duplicate", "wrong_task")
@@ -203,8 +204,8 @@ def test_a_replica_serves_until_it_is_told_to_end_and_is_well_meanwhile(
         while not addresses.exists() and time.monotonic() < until:
             thread.join(0.01)
         http = json.loads(addresses.read_text())["http"]
-        assert httpx.get(f"http://{http}/healthz").json() == {"status": "ok"}
-        assert httpx.get(f"http://{http}/v1/local").status_code == 404
+        assert fetched(f"http://{http}/healthz").json() == {"status": "ok"}
+        assert fetched(f"http://{http}/v1/local").status_code == 404
     finally:
         stop.set()
         thread.join(HANGS_S)
@@ -231,7 +232,7 @@ def test_the_command_keeps_no_file_but_the_addresses_and_drains_on_sigterm(tmp_p
         while not addresses.exists() and process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         http = json.loads(addresses.read_text())["http"]
-        answer = httpx.post(
+        answer = posted(
             f"https://{http}/v1/reports",
             content=encode_report(SOME[0]),
             verify=ssl.create_default_context(cafile=tmp_path / "tls.crt"),
