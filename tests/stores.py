@@ -30,9 +30,9 @@ class InMemory:
             raise ObjectLost("missing")
         return self.objects[name]
 
-    def list(self, folder: str) -> Iterator[list[Listed]]:
+    def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
         for name in sorted(self.objects):
-            if name.startswith(f"{folder}/"):
+            if name.startswith(f"{folder}/") and name > after:
                 content, modified_s = self.objects[name], self.modified_s[name]
                 yield [Listed(name=name, num_bytes=len(content), modified_s=modified_s)]
 
@@ -72,8 +72,8 @@ class Faulty:
         content = self._request(lambda: self.store.get(name))
         return content[: len(content) // 2] if self._happens(self.cuts) else content
 
-    def list(self, folder: str) -> Iterator[list[Listed]]:
-        for page in self.store.list(folder):
+    def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
+        for page in self.store.list(folder, after):
             self._request(lambda: None)
             yield page
 

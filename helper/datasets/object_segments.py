@@ -10,7 +10,7 @@ whole dataset or orphans, which are swept (`helper.datasets.sweeping`).
 
 from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Final
 
@@ -201,13 +201,10 @@ class ObjectSegments:
 
 
 def _awaited(fetched: Future[Piece | None], interrupt: Interrupt) -> Piece | None:
-    while True:
+    interrupt()
+    while not wait([fetched], timeout=_INTERRUPTED_EVERY_S).done:
         interrupt()
-        try:
-            return fetched.result(timeout=_INTERRUPTED_EVERY_S)
-        except TimeoutError:
-            if fetched.done():
-                raise
+    return fetched.result()
 
 
 def _paired(manifest: Manifest) -> list[_Segment]:

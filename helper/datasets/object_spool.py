@@ -104,6 +104,7 @@ class ObjectSpool:
         self._shape = shape
         self._sealer = SegmentSealer(shape, key_for, randomness)
         self._waiting: list[Rows] = []
+        self._num_waiting = 0
         self._segments: list[SealedObject] = []
         self._is_whole = False
         self._stored: _Stored | None = None
@@ -111,7 +112,7 @@ class ObjectSpool:
     @property
     def waiting(self) -> int:
         """How many records are in memory still."""
-        return sum(map(len, self._waiting))
+        return self._num_waiting
 
     @property
     def num_bytes(self) -> int:
@@ -134,6 +135,7 @@ class ObjectSpool:
         if not len(rows):
             return  # or chunks of which nothing is admitted would pile up
         self._waiting.append(rows)
+        self._num_waiting += len(rows)
         size = self._shape.segment_records
         if self.waiting < size:
             return
@@ -141,7 +143,7 @@ class ObjectSpool:
         for start in range(0, len(together) - size + 1, size):
             self._put_segment(together.rows(slice(start, start + size)))
         rest = together.rows(slice(len(together) // size * size, None))
-        self._waiting = [rest] if len(rest) else []
+        self._waiting, self._num_waiting = [rest] if len(rest) else [], len(rest)
 
     def store(self, dataset_id: bytes, ranks: Ranks) -> Manifest:
         """Put what waits and the ranks of all records; what the ledger is to name.
@@ -157,7 +159,7 @@ class ObjectSpool:
         """
         if self._waiting:
             self._put_segment(joined(self._waiting))
-            self._waiting = []
+            self._waiting, self._num_waiting = [], 0
         self._is_whole = True
         if self._stored is None or self._stored.dataset_id != dataset_id:
             self.withdraw()
@@ -172,7 +174,7 @@ class ObjectSpool:
 
     def remove(self) -> None:
         """Forget what was taken; of a dataset that was stored, the ledger says whether it is one."""
-        self._waiting = []
+        self._waiting, self._num_waiting = [], 0
         names = [one.name for one in self._segments]
         if self._stored is None:
             self._writer.drop(names)

@@ -1,6 +1,7 @@
 """Removes what is of no use any more: orphans, and datasets whose task is over.
 
-    sweeper.sweep(is_stopped)
+    sweeper.sweep(is_stopped)          # now and then
+    sweeper.remove_dropped()           # often: an ad server that gives up preparations fills no bucket
 
 An orphan is a file or object that no ledger names: a process ended between writing and committing it. It goes
 once it is `ORPHAN_S` old. A dataset goes once its task expired `keep_expired_s` ago and no job over it is
@@ -17,6 +18,7 @@ from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.vault import StoredFile
 from helper.ledger.ledger import Ledger
 from maskedlark.canonical import decode
+from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task
 from maskedlark.runtime.periodic import IsStopped
@@ -27,6 +29,7 @@ ORPHAN_S: Final = 86_400.0
 EXPIRED_KEPT_S: Final = 7 * 86_400.0
 """How long after its task's end a dataset is kept, unless the operator says otherwise."""
 EVERY_S: Final = 3_600.0
+DROPPED_EVERY_S: Final = 10.0
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -100,11 +103,28 @@ class Sweeper:
                         folder.remove_file(file.dataset_id)
                         expired += 1
         if self.objects is not None:
+            orphans += self.remove_dropped()
             expired += self._expire_objects(self.objects, is_stopped)
             orphans += self._remove_orphans(self.objects, is_stopped)
         if orphans or expired:
             _LOG.info("swept: %d orphans, %d datasets of tasks that are over", orphans, expired)
         return Swept(orphans=orphans, expired=expired)
+
+    def remove_dropped(self) -> int:
+        """Remove the objects of preparations that were given up; how many.
+
+        Raises:
+            HelperUnavailable: the store does not answer; they go the next time.
+        """
+        if self.objects is None:
+            return 0
+        dropped = self.objects.writer.take_dropped()
+        try:
+            self.objects.delete(dropped)
+        except HelperUnavailable:
+            self.objects.writer.drop(dropped)
+            raise
+        return len(dropped)
 
     def _expire_objects(self, objects: ObjectSegments, is_stopped: IsStopped) -> int:
         """First the rows, then the objects: a crash between leaves orphans."""
@@ -120,9 +140,7 @@ class Sweeper:
         return expired
 
     def _remove_orphans(self, objects: ObjectSegments, is_stopped: IsStopped) -> int:
-        """What preparations dropped, and what is in this helper's folder and in no manifest."""
-        dropped = objects.writer.take_dropped()
-        objects.delete(dropped)
+        """What is in this helper's folder, old, and in no manifest."""
         removed = 0
         for page in objects.listed():
             if is_stopped():
@@ -135,7 +153,7 @@ class Sweeper:
             orphans = [name for name in old if name not in held and name not in named]
             objects.delete(orphans)
             removed += len(orphans)
-        return len(dropped) + removed
+        return removed
 
     def _fate(self, dataset_id: bytes) -> _Fate:
         stored = self.ledger.dataset(dataset_id)

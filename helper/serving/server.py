@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from helper.core import HelperCore
-from helper.datasets.sweeping import EVERY_S, EXPIRED_KEPT_S
+from helper.datasets.sweeping import DROPPED_EVERY_S, EVERY_S, EXPIRED_KEPT_S, Sweeper
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor
 from helper.executors.joining import JoinToken
@@ -44,7 +44,7 @@ from maskedlark.runtime.database import open_database
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
-from maskedlark.runtime.periodic import Periodic
+from maskedlark.runtime.periodic import IsStopped, Periodic
 from maskedlark.runtime.signals import wait_for
 from protos import helper_pb2_grpc
 
@@ -124,18 +124,33 @@ def serve(settings: HelperSettings, stop: Event) -> None:
         if settings.metrics_listen is not None:
             stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
         watched.listen()
-        sweeping = Periodic(
-            core.sweeper.sweep,
-            name="sweep",
-            every_s=EVERY_S,
-            survives=(MaskedLarkError, OSError, SQLAlchemyError),
-        )
-        stack.callback(sweeping.stop)
+        for sweeping in _sweepings(core.sweeper):
+            sweeping.start()
+            stack.callback(sweeping.stop)
         stack.callback(watched.drain, DRAIN_S)
         with suppress(_Stopped):
-            sweeping.start()
             _answer_calls(settings, watched, is_ready, stop)
         _LOG.info("draining")
+
+
+def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
+    """What removes, beside the calls, what is of no use any more."""
+
+    def told(work: Callable[[IsStopped], object]) -> Callable[[IsStopped], None]:
+        def swept(is_stopped: IsStopped) -> None:
+            try:
+                work(is_stopped)
+            except MaskedLarkError as error:
+                _LOG.warning("not everything was swept: %s", error)
+
+        return swept
+
+    survives = (OSError, SQLAlchemyError)
+    everything = Periodic(told(sweeper.sweep), name="sweep", every_s=EVERY_S, survives=survives)
+    if sweeper.objects is None:
+        return (everything,)
+    dropped = told(lambda _: sweeper.remove_dropped())
+    return everything, Periodic(dropped, name="dropped", every_s=DROPPED_EVERY_S, survives=survives)
 
 
 def _check_settings(settings: HelperSettings) -> None:

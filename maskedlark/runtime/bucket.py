@@ -73,12 +73,12 @@ class Bucket:
         with _told():
             return bytes(obstore.get(self._store, name).bytes())
 
-    def list(self, folder: str) -> Iterator[list[Listed]]:
+    def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
         """The objects of a folder; see `ObjectStore.list`."""
         import obstore
 
         with _told(is_lost=False):
-            for page in obstore.list(self._store, folder, chunk_size=_PAGE):
+            for page in obstore.list(self._store, folder, offset=after or None, chunk_size=_PAGE):
                 yield [
                     Listed(
                         name=one["path"],

@@ -74,8 +74,8 @@ class ObjectStore(Protocol):
             ObjectLost: there is none of this name.
         """
 
-    def list(self, folder: str) -> Iterator[list[Listed]]:
-        """The objects of a folder, in pages."""
+    def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
+        """The objects of a folder, in pages; those whose names come after one."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; names that are not there are no error."""
@@ -108,11 +108,19 @@ class Retrying:
         return self._tried(lambda: self._store.get(name))
 
     def list(self, folder: str) -> Iterator[list[Listed]]:
-        """The objects of a folder, in pages; a page that fails ends it, and the caller begins anew."""
-        try:
-            yield from self._store.list(folder)
-        except StoreFailed as error:
-            raise _unavailable(error) from None
+        """The objects of a folder, in pages; after a page that fails it goes on where it was."""
+        after, tries = "", 0
+        while True:
+            try:
+                for page in self._store.list(folder, after):
+                    yield page
+                    after, tries = max([after, *(one.name for one in page)]), 0
+                return
+            except StoreFailed as error:
+                tries += 1
+                if tries == MAX_TRIES:
+                    raise _unavailable(error) from None
+                self._sleep(self._random.uniform(0, min(FIRST_WAIT_S * 2**tries, LONGEST_WAIT_S)))
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; names that are not there are no error."""

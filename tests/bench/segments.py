@@ -1,6 +1,7 @@
 """Time and memory of a large dataset at one helper: prepared, put in order, stored, and summed by segments.
 
     make bench-segments ARGS="--records 10000000 --json"
+    make bench-segments ARGS="--segments file:///tmp/objects"       # in object storage
 
 Shares are drawn, not opened, and the ledger takes nothing: what is measured is what a helper does beside
 opening (`make bench-ingest`) and its database. The dataset has no room in memory, so each round reads it from
@@ -19,10 +20,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from sqlalchemy import insert
 
 from helper.datasets.shelves import OpenedShelf
 from helper.executors.summing import summed
 from helper.gradient.exact.engine import ExactEngine
+from helper.ledger.ledger import Ledger
+from helper.ledger.manifests import add_manifest
+from helper.ledger.records import Manifest
+from helper.ledger.schema import DATASETS
 from maskedlark import canonical
 from maskedlark.interrupt import never
 from maskedlark.model import weights
@@ -33,6 +39,7 @@ from maskedlark.numbers.field import MODULUS
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import AdmittedSet, PreparedShares
 from maskedlark.reports.report import InputShares
+from maskedlark.runtime.bucket import opened_bucket
 from tests.helper.parties import FLOORS, Scene, make_task
 
 FEATURES: Final = 30
@@ -64,13 +71,24 @@ class Drawn:
 
 
 class NoLedger:
-    """Takes the ledger's place: nothing is used yet, and everything is taken."""
+    """Takes the ledger's place: nothing is used yet, and everything is taken.
+
+    Of it only the manifest is kept.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     def used_among(self, *_: object) -> set[bytes]:
         return set()
 
-    def add_dataset(self, *_: object) -> None:
-        return None
+    def add_dataset(
+        self, dataset_id: bytes, task_id: bytes, ids: Sequence[bytes], manifest: Manifest
+    ) -> None:
+        row = {"dataset_id": dataset_id, "task_id": task_id, "size": len(ids)}
+        with self._ledger.engine.begin() as connection:
+            connection.execute(insert(DATASETS).values(row))
+            add_manifest(connection, dataset_id, manifest)
 
     def dataset(self, _: bytes) -> None:
         return None
@@ -81,16 +99,18 @@ def peak_mb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
-def measure(records: int, rounds: int) -> dict[str, Any]:
+def measure(records: int, rounds: int, segments: str | None = None) -> dict[str, Any]:
     """Prepare, commit and sum so many records."""
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(Path(folder))
+        scene.restart(segments=opened_bucket(segments) if segments is not None else None)
         core = scene.cores[0]
         told: dict[str, Any] = {"records": records, "base_mb": peak_mb()}
         task = make_task(scene.parties, num_features=FEATURES, max_dataset_size=records)
         core.tasks._floors = replace(FLOORS, max_dataset_size=records, max_dataset_bytes=1 << 50)
         core.tasks.register(canonical.encode(task), None)
-        for name, stub in (("pool", Drawn()), ("ledger", NoLedger()), ("_opened", OpenedShelf(0))):
+        ledger = NoLedger(core.datasets.ledger)
+        for name, stub in (("open_shares", Drawn().open), ("ledger", ledger), ("_opened", OpenedShelf(0))):
             object.__setattr__(core.datasets, name, stub)
 
         def timed(what: str, work: Callable[[], Any]) -> Any:
@@ -113,7 +133,7 @@ def measure(records: int, rounds: int) -> dict[str, Any]:
             "commit",
             lambda: core.datasets.commit(task.task_id, b"h" * 16, bits, totals.admitted_digest, None),
         )
-        told["file_mb"] = core.datasets.vault.num_bytes(totals.admitted_digest) >> 20
+        told["sealed_mb"] = core.datasets.vault.num_bytes(totals.admitted_digest) >> 20
         model = parse(dense_network([FEATURES, 1], "relu", seed=1), num_features=FEATURES)
         engine = ExactEngine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, task.clip, threads=2)
         tensors = tuple(weights.quantise(values) for values in model.initial_values)
@@ -136,9 +156,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A large dataset at one helper.")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--segments", help="a URL of object storage; by default a file")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    told = measure(arguments.records, arguments.rounds)
+    told = measure(arguments.records, arguments.rounds, arguments.segments)
     print(
         json.dumps(told)
         if arguments.json

@@ -172,6 +172,7 @@ def test_status_of_a_helper_that_is_down_can_be_tried_again(tmp_path: Path) -> N
         (["--listen", "0.0.0.0:0", "--insecure"], "loopback only"),
         (["--listen", "0.0.0.0:0", "--insecure", "--allow-no-noise"], "--allow-no-noise"),
         (["--listen", "192.0.2.1:1", "--insecure"], "loopback only"),
+        (["--listen", "127.0.0.1:0", "--insecure", "--segments", "ftp://host/folder"], "s3://"),
     ],
 )
 def test_unsafe_ways_to_serve_are_refused(data: Path, options: list[str], why: str) -> None:

@@ -7,7 +7,9 @@ from helper.datasets import segments
 from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
 from helper.ledger.records import Position
 from maskedlark import canonical
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.runtime import objects
+from maskedlark.runtime.objects import StoreFailed
 from tests.builders import NOW
 from tests.helper.parties import Scene
 from tests.stores import InMemory
@@ -64,6 +66,10 @@ class PowerCut(BaseException):
     """The process is gone."""
 
 
+def _away(*_: object) -> None:
+    raise StoreFailed("Timeout")
+
+
 def _power_cut(*_: object) -> None:
     raise PowerCut
 
@@ -108,7 +114,13 @@ def test_objects_of_a_preparation_that_was_given_up_go_at_once(scene: Scene, sto
     for core in scene.cores:
         for _ in range(2):
             core.datasets.prepare(scene.task_id, b"h" * 16, None).finish()  # pushes the other one out
-    sweep(scene)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "delete", _away, raising=False)
+            patch.setattr(objects, "FIRST_WAIT_S", 0.0)
+            with pytest.raises(HelperUnavailable):
+                core.sweeper.remove_dropped()
+        assert core.sweeper.remove_dropped() > 0
+        assert core.sweeper.remove_dropped() == 0
     assert not store.objects
 
 

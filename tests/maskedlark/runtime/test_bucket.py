@@ -40,6 +40,7 @@ def test_a_folder_lists_its_own_objects(store: ObjectStore) -> None:
     listed = sorted((one for page in store.list("f") for one in page), key=lambda one: one.name)
     assert [(one.name, one.num_bytes) for one in listed] == [("f/a", 5), ("f/b", 5)]
     assert all(one.modified_s > 1e9 for one in listed)
+    assert [one.name for page in store.list("f", "f/a") for one in page] == ["f/b"]
     assert not list(store.list("none"))
 
 

@@ -45,9 +45,9 @@ class Failing(InMemory):
         self._fail()
         return super().get(name)
 
-    def list(self, folder: str) -> Iterator[list[Listed]]:
+    def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
         self._fail()
-        return super().list(folder)
+        return super().list(folder, after)
 
 
 def retrying(store: InMemory, waits: list[float] | None = None) -> Retrying:
@@ -86,9 +86,17 @@ def test_each_try_of_a_put_has_a_name_of_its_own(is_late: bool) -> None:
     assert len(store.objects) == (3 if is_late else 1)
 
 
-def test_a_listing_that_fails_is_unavailable() -> None:
+def test_a_listing_that_keeps_failing_is_unavailable() -> None:
     with pytest.raises(HelperUnavailable):
-        list(retrying(Failing(1)).list("f"))
+        list(retrying(Failing(MAX_TRIES)).list("f"))
+
+
+def test_a_listing_goes_on_where_it_failed() -> None:
+    names = [f"f/{number:02}" for number in range(40)]
+    store = Faulty(InMemory(objects=dict.fromkeys(names, b""), modified_s=dict.fromkeys(names, 0.0)), 3, 0.3)
+    pages = Retrying(store, sleep=list[float]().append).list("f")
+    assert [one.name for page in pages for one in page] == names
+    assert store.faults > 0
 
 
 @pytest.mark.parametrize(("cuts", "swaps"), [(0.3, 0.0), (0.0, 0.3)])
