@@ -5,9 +5,9 @@ The tables are in `adserver.store.schema`. The default is SQLite in the data fol
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import URL, Column, Connection, Engine, Table, select
+from sqlalchemy import URL, Column, Connection, Engine, Table, extract, func, select
 
 from adserver.records.typed_ids import id_range, the_only
 from adserver.store.migrations import MIGRATIONS
@@ -15,12 +15,26 @@ from adserver.store.schema import metadata
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import JobReason
 from maskedlark.runtime import database as storage
+from maskedlark.runtime.database import reading
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
 
 Clock = Callable[[], float]
 """Unix seconds, as an argument; `time.time` in production."""
+_NOW: Final = select(extract("epoch", func.clock_timestamp()))
+
+
+def shared_clock(engine: Engine, clock: Clock) -> Clock:
+    """A clock that all servers over a database read alike: PostgreSQL's; on SQLite, `clock`."""
+    if engine.dialect.name == "sqlite":
+        return clock
+
+    def now_s() -> float:
+        with reading(engine) as connection:
+            return float(connection.execute(_NOW).scalar_one())
+
+    return now_s
 
 
 def default_url(data_dir: Path) -> str:

@@ -23,7 +23,7 @@ from adserver.peers.retrying import Backoff
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent
-from adserver.store.database import Clock
+from adserver.store.database import Clock, shared_clock
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.store.leases import JobLeases
@@ -95,7 +95,7 @@ class JobWorker:
         self._poll_s = poll_s
         self._engine = engine
         self._store = JobStore(engine, clock)
-        self._leases = JobLeases(engine, clock, owner=token_hex(16), lease_s=lease_s)
+        self._leases = JobLeases(engine, shared_clock(engine, clock), owner=token_hex(16), lease_s=lease_s)
         self._stopping = Event()
         self._thread: Thread | None = None
         self._rest = Rest(first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic)

@@ -53,6 +53,7 @@ from tests.adserver.job_world import (
 )
 from tests.builders import NOW
 from tests.patience import HANGS_S
+from tests.postgres import Postgres
 
 LONG_AFTER_S = 3600.0
 
@@ -690,3 +691,33 @@ def test_an_unparsable_model_file_is_refused_with_the_parsers_reason(site: Site,
     assert job.state is JobState.REFUSED
     assert job.stop is not None
     assert job.stop.reason in set(ModelReason)
+
+
+@pytest.fixture
+def on_postgresql(tmp_path: Path, quiet: Sealed, postgres: Postgres) -> Iterator[Site]:
+    made = Site(tmp_path, quiet, url=postgres.new_database())
+    yield made
+    made.engine.dispose()
+
+
+def test_on_postgresql_a_server_whose_clock_is_ahead_takes_no_job_that_another_holds(
+    on_postgresql: Site, quiet: Sealed
+) -> None:
+    job_id = on_postgresql.submit(plan_for(quiet))
+    holder = on_postgresql.worker(lease_s=LONG_AFTER_S)._leases
+    assert holder.claim() is not None
+    on_postgresql.clock.now_s += 2 * LONG_AFTER_S
+    assert not on_postgresql.worker().run_one()
+    assert on_postgresql.store.get(job_id).state is JobState.RUNNING
+    assert holder.is_held(job_id)
+
+
+def test_on_postgresql_leases_are_moments_of_the_databases_clock(on_postgresql: Site, quiet: Sealed) -> None:
+    job_id = on_postgresql.submit(plan_for(quiet))
+    on_postgresql.clock.now_s = 0.0
+    with on_postgresql.engine.connect() as connection:
+        now_s = float(connection.exec_driver_sql("SELECT extract(epoch FROM now())").scalar_one())
+    assert on_postgresql.worker(lease_s=0.0)._leases.claim() is not None
+    assert now_s <= on_postgresql.store.get(job_id).lease_until_s
+    assert on_postgresql.worker().run_one()
+    assert on_postgresql.store.get(job_id).state is JobState.DONE
