@@ -98,8 +98,8 @@ _JOBS: Final = {
     JobReason.TOO_MANY_TASKS: "let tasks expire, or talk to the operator",
     JobReason.UNKNOWN_DATASET: "prepare and commit the dataset again",
     JobReason.DATASET_LOST: (
-        "the helper's operator restores `datasets/` from a backup, then `adserver job resume`; or seal "
-        "another dataset"
+        "the helper's operator restores `datasets/` or the bucket from a backup, then `adserver job resume`; "
+        "or seal another dataset"
     ),
     JobReason.DATASET_TOO_LARGE: "seal several datasets",
     JobReason.DATASET_EMPTY: "see why reports are dropped (`adserver dataset list --json`), and collect more",

@@ -116,8 +116,8 @@ class JobReason(Reason):
     UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
     DATASET_LOST = (
         "dataset_lost",
-        "the helper's file of the dataset is missing or damaged: its operator must bring it back, or another "
-        "dataset must be sealed",
+        "the helper's file or objects of the dataset are missing or damaged: its operator must bring them "
+        "back, or another dataset must be sealed",
     )
     DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
     DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
