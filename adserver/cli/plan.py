@@ -105,6 +105,8 @@ def plan_command(
     from adserver.views.plan import plan_json, print_plan
 
     if federated_job is not None:
+        if far is not None:
+            raise typer.BadParameter("a job with --strategy is planned beside the ad server: give --data")
         engine = open_store(needed(data), database)
         the_task = TaskStore(engine).find(task).bundle.task
         held = Budgets(engine=engine, clock=time.time).held_of_task(the_task)

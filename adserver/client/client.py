@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adserver.budgets.held import Budgets
+from adserver.client.far import FarAdServer
 from adserver.client.measuring import Measuring
 from adserver.client.tasks import read_encoder_of, task_fields
 from adserver.client.training import Training
@@ -26,6 +27,7 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import StoredTask, TaskStore
 from adserver.views.printing import sealing_bars
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import HelperUnavailable
 from maskedlark.releases.budget import DatasetBudget
 
 
@@ -113,11 +115,18 @@ class Client(Measuring, Training):
         The same fields are the same task, so that it may be asked for again. Raises as `create_task`.
         """
         if self._far is not None:
-            far = self._far
-            return with_retries(lambda: far.create_task(fields, encoder), self._backoff)
+            return self._created(self._far, fields, encoder)
         store = TaskStore(self._engine)
         bundle = with_retries(lambda: create_task(self._helpers, dict(fields)), self._backoff)
         return store.find(store.add(bundle, created_at=time.time(), encoder=encoder).hex())
+
+    def _created(self, far: FarAdServer, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
+        """A task of an ad server elsewhere, which is asked for until an answer arrives."""
+        try:
+            return with_retries(lambda: far.create_task(fields, encoder), self._backoff)
+        except HelperUnavailable as away:
+            told = f"{away}; the task may have been made: look at the tasks there before you make another"
+            raise HelperUnavailable(told) from None
 
     def seal(
         self,

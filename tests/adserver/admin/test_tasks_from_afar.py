@@ -17,12 +17,13 @@ from adserver.admin.operation import PREFIX
 from adserver.cli.main import app
 from adserver.client import Client, far
 from adserver.ingest.http_server import HttpServer
+from adserver.peers.retrying import ONCE
 from adserver.records.access import GrantKind, Scope
 from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.canonical import decode, encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.reports.task import TaskBundle
 from tests.adserver.asked_site import AT_ONCE, losing_answers
 from tests.adserver.fake_helper import FakeHelper, serving
@@ -170,6 +171,19 @@ def test_a_lost_answer_makes_no_second_task(there: There, monkeypatch: pytest.Mo
     before = there.tasks()
     there.run(*COMMAND, *SETTINGS["plain"])
     assert lost == []
+    assert there.tasks() == before + 1
+
+
+def test_who_gives_up_is_told_that_the_task_may_be_there(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(far, "HTTPConnection", losing_answers(["/tasks"]))
+    before = there.tasks()
+    with (
+        Client(url=there.url, token=there.token(), backoff=ONCE) as client,
+        pytest.raises(HelperUnavailable, match="may have been made"),
+    ):
+        client.create_task(**WITHOUT_LABELS, classes=2)
     assert there.tasks() == before + 1
 
 

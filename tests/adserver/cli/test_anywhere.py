@@ -197,3 +197,10 @@ def test_a_dataset_of_another_task_is_not_measured(there: There) -> None:
         done = run(*asked, "--url", there.url, "--token", token)
     assert isinstance(done.exception, JobRefused)
     assert done.exception.reason is JobReason.UNKNOWN_DATASET
+
+
+@pytest.mark.parametrize("command", ["plan", "submit"])
+def test_a_federated_job_is_planned_and_submitted_beside_the_ad_server(command: str) -> None:
+    done = run("job", command, "--strategy", "dp-fedavg", "--rounds", "3", "--url", "http://127.0.0.1:1")
+    assert done.exit_code == 2
+    assert "beside the ad server: give --data" in done.output
