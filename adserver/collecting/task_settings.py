@@ -61,7 +61,7 @@ def num_decoys(typed: str, labels: LabelSpace) -> int:
         InvalidTask: neither a number nor `all`.
     """
     if typed == ALL_DECOYS:
-        return len(labels.reachable()) - 1
+        return labels.num_reachable - 1
     if not typed.isdecimal():
         raise InvalidTask(f"--decoys is a number or {ALL_DECOYS!r}, not {typed!r}")
     return int(typed)

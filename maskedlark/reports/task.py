@@ -59,7 +59,7 @@ class LabelSpace:
             raise ValueError("num_buckets goes with labels of kind values, and only with them")
         if self.num_buckets is not None and self.num_buckets > self.size - 1:
             raise ValueError("num_buckets is at most the largest value")
-        if self.default_label is not None and self.default_label not in self.reachable():
+        if self.default_label is not None and not self._holds(self.default_label):
             raise ValueError("default_label is a label of the space")
         return self
 
@@ -74,6 +74,14 @@ class LabelSpace:
         All classes, or the integers next to a bucket boundary.
         """
         return _reachable(self)
+
+    @property
+    def num_reachable(self) -> int:
+        """How many labels a report can hold. A million classes are not listed to be counted."""
+        return self.size if self.kind is LabelKind.CLASSES else len(self.reachable())
+
+    def _holds(self, label: int) -> bool:
+        return label < self.size if self.kind is LabelKind.CLASSES else label in self.reachable()
 
 
 @lru_cache(maxsize=16)
@@ -183,7 +191,7 @@ class Task:
     @model_validator(mode="after")
     def _check(self) -> Self:
         self._check_unit()
-        if self.num_candidates > len(self.labels.reachable()):
+        if self.num_candidates > self.labels.num_reachable:
             raise ValueError("num_decoys is at most the number of other labels")
         if (
             self.helpers[0].agreement_key == self.helpers[1].agreement_key

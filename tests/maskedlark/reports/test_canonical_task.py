@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.reports.task import MAX_DATASET_SIZE, LabelSpace, Task, TaskBundle
+from maskedlark.reports.task import MAX_DATASET_SIZE, LabelSpace, Task, TaskBundle, _reachable
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES
 from protos import helper_pb2 as pb
@@ -204,3 +204,19 @@ def test_a_bundle_with_a_missing_or_swapped_signature_is_refused() -> None:
     for one in bad:
         with pytest.raises(InvalidTask, match="helper"):
             one.verify()
+
+
+def test_a_million_classes_are_counted_without_a_list_of_them() -> None:
+    before = _reachable.cache_info()
+    labels = LabelSpace(kind=LabelKind.CLASSES, size=1 << 20, default_label=(1 << 20) - 1)
+    assert labels.num_reachable == 1 << 20
+    with pytest.raises(InvalidTask, match="default_label"):
+        canonical.build(LabelSpace, {"kind": "classes", "size": 1 << 20, "default_label": 1 << 20})
+    assert _reachable.cache_info() == before
+
+
+def test_labels_are_counted_as_they_are_listed() -> None:
+    for size in (2, 3, 10):
+        assert LabelSpace(kind=LabelKind.CLASSES, size=size).num_reachable == size
+        values = LabelSpace(kind=LabelKind.VALUES, size=size, num_buckets=1)
+        assert values.num_reachable == len(values.reachable()) == 2
