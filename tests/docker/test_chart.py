@@ -137,6 +137,20 @@ def test_intake_replicas_without_a_certificate_or_a_database_are_refused(missing
 
 
 @needs_helm
+def test_a_helper_with_object_storage_has_its_url_credentials_and_way_out() -> None:
+    given = '{"url": "s3://bucket/prefix", "secret": "bucket", "port": 9000}'
+    made = rendered("one-party", VERSIONS[-1], "--set-json", f"helpers.helper.segments={given}")
+    assert not mistakes(made, VERSIONS[-1])
+    (pod,) = pods(made).values()
+    (serving,) = pod["spec"]["containers"]
+    assert {"name": "HELPER_SEGMENTS", "value": "s3://bucket/prefix"} in serving["env"]
+    assert serving["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+    assert "bucket" not in str(pod["spec"]["initContainers"])
+    (policy,) = (one["spec"] for one in made if one["kind"] == "NetworkPolicy")
+    assert {port["port"] for way_out in policy["egress"] for port in way_out["ports"]} == {53, 9000}
+
+
+@needs_helm
 def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
     made = rendered("one-party", VERSIONS[-1], "--set-json", "helpers.helper.from=[]")
     (policy,) = (one for one in made if one["kind"] == "NetworkPolicy")
@@ -153,6 +167,7 @@ def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
         ("helpers.helper.peers={north}", "peers"),
         ("helpers.helper.storage.size=much", "size"),
         ("helpers.helper.secret=x", "secret"),
+        ("helpers.helper.segments.url=ftp://host", "url"),
         ("helpers.Helper.operator=x", "Helper"),
         ("adserver.enabled=true", "adserver.helper0"),
         ("adserver.origin=http://ads.example", "origin"),

@@ -87,6 +87,12 @@ capabilities:
 - ports:
     - { port: {{ $.own.database.port | default 5432 }}, protocol: TCP }
 {{- end }}
+{{- with .own.segments }}
+{{- if .url }}
+- ports:
+    - { port: {{ .port | default 443 }}, protocol: TCP }
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* One process and its volume. Restarts are safe at any moment: nothing is charged twice, and nothing acknowledged is lost.
@@ -205,10 +211,17 @@ spec:
                   name: {{ . }}
                   key: {{ $.own.database.key | default "url" }}
             {{- end }}
+            {{- with (.own.segments | default dict).url }}
+            - { name: {{ $variable }}_SEGMENTS, value: {{ . | quote }} }
+            {{- end }}
             {{- range $name, $value := merge (deepCopy .own.env) .variables }}
             - name: {{ $name }}
               value: {{ $value | quote }}
             {{- end }}
+          {{- with (.own.segments | default dict).secret }}
+          envFrom:
+            - secretRef: { name: {{ . }} }
+          {{- end }}
           ports:
             {{- range $port, $number := .ports }}
             - { name: {{ $port }}, containerPort: {{ $number }}, protocol: TCP }
