@@ -8,8 +8,9 @@ pass a `Stream`: AES-256 in counter mode under a 32-byte key, the extendable-out
 True
 """
 
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, MutableSequence, Sequence
 from os import urandom
+from struct import unpack
 from typing import Any
 
 import numpy as np
@@ -77,14 +78,20 @@ def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:
     return np.concatenate(kept) if kept else np.empty(0, np.uint64)
 
 
-def one_below(bound: int, randomness: Randomness) -> int:
-    """`below(bound, 1, randomness)`, from the same bytes, for callers that draw one number at a time."""
-    if not 1 <= bound <= 1 << 63:
-        raise ValueError(f"bound must be in 1..2^63, not {bound}")
-    bits = (1 << (bound - 1).bit_length()) - 1
-    while (word := int.from_bytes(randomness(8), "little") & bits) >= bound:
-        pass
-    return word
+def each_below(bounds: Sequence[int], randomness: Randomness) -> list[int]:
+    """One uniform integer below each bound: `below(bound, 1, randomness)` of each in turn, from the same bytes.
+
+    In as few calls of the source as can be: for callers that draw a few numbers at a time.
+    """
+    if bounds and not 1 <= min(bounds) <= max(bounds) <= 1 << 63:
+        raise ValueError("a bound must be in 1..2^63")
+    drawn: list[int] = []
+    while missing := len(bounds) - len(drawn):
+        for word in unpack(f"<{missing}Q", randomness(8 * missing)):
+            bound = bounds[len(drawn)]
+            if (found := word & ((1 << (bound - 1).bit_length()) - 1)) < bound:
+                drawn.append(found)
+    return drawn
 
 
 def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:
@@ -95,6 +102,6 @@ def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:
 
 def shuffle(items: MutableSequence[Any], randomness: Randomness) -> None:
     """Put `items` in a uniformly random order, in place (Fisher and Yates)."""
-    for last in range(len(items) - 1, 0, -1):
-        chosen = one_below(last + 1, randomness)
+    lasts = range(len(items) - 1, 0, -1)
+    for last, chosen in zip(lasts, each_below(range(len(items), 1, -1), randomness), strict=True):
         items[last], items[chosen] = items[chosen], items[last]

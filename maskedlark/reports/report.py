@@ -22,7 +22,7 @@ from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector, from_signed, share, to_bytes
 from maskedlark.privacy.noise import noise_bytes
-from maskedlark.randomness import Randomness, one_below, shuffle
+from maskedlark.randomness import Randomness, each_below, shuffle
 from maskedlark.reports.measurement import MAX_CODE
 from maskedlark.reports.proofs.check import ProofTable
 from maskedlark.reports.proofs.proven_report import proven_plaintexts, read_proofs, value_shares
@@ -359,8 +359,9 @@ def _candidates(task: Task, label: float | None, randomness: Randomness) -> _Can
         chosen.append(default)
     others = [other for other in task.labels.reachable() if other not in chosen]
     missing = task.num_candidates - len(chosen)
-    for position in range(missing):  # a partial Fisher-Yates draw, without replacement
-        pick = position + one_below(len(others) - position, randomness)
+    bounds = range(len(others), len(others) - missing, -1)
+    for position, drawn in enumerate(each_below(bounds, randomness)):  # Fisher-Yates, without replacement
+        pick = position + drawn
         others[position], others[pick] = others[pick], others[position]
     chosen += others[:missing]
     shuffle(chosen, randomness)
