@@ -79,7 +79,7 @@ def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:
 
 
 def each_below(bounds: Sequence[int], randomness: Randomness) -> list[int]:
-    """One uniform integer below each bound: `below(bound, 1, randomness)` of each in turn, from the same bytes.
+    """One uniform integer below each bound, from the bytes that `below` of each in turn would take.
 
     In as few calls of the source as can be: for callers that draw a few numbers at a time.
     """

@@ -25,11 +25,10 @@ _HISTORY: Final = (
 
 
 class SqliteJobs:
-    """The jobs in one file, to look at. Of one thread."""
+    """The jobs in one file, to look at; it is open only while something is read. Safe to share."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        connection.row_factory = sqlite3.Row
-        self._connection = connection
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def get(self, job_id: bytes) -> JobRecord:
         """One job.
@@ -61,8 +60,8 @@ class SqliteJobs:
         return tuple(RoundFigures(**dict(row)) for row in self._rows(_HISTORY, job_id, after_rounds))
 
     def _rows(self, asked: str, *values: object) -> list[Any]:
-        with closing(self._connection.execute(asked, values)) as found:
-            return found.fetchall()
+        with _opened(self._path) as connection:
+            return connection.execute(asked, values).fetchall()
 
 
 def jobs_in(data_dir: Path) -> SqliteJobs | None:
@@ -71,14 +70,15 @@ def jobs_in(data_dir: Path) -> SqliteJobs | None:
     if not path.is_file():
         return None
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
-    except sqlite3.OperationalError:
-        return None  # who opens it otherwise says what is wrong
-    try:
-        found = connection.execute("SELECT version FROM schema_version").fetchall()
+        with _opened(path) as connection:
+            found = connection.execute("SELECT version FROM schema_version").fetchall()
     except sqlite3.DatabaseError:
-        found = []
-    if found != [(SCHEMA_VERSION,)]:
-        connection.close()
-        return None
-    return SqliteJobs(connection)
+        return None  # who opens it otherwise says what is wrong
+    return SqliteJobs(path) if [tuple(row) for row in found] == [(SCHEMA_VERSION,)] else None
+
+
+def _opened(path: Path) -> closing[sqlite3.Connection]:
+    """A connection to a database that is there: none is made. Closed at the end of the block."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
+    connection.row_factory = sqlite3.Row
+    return closing(connection)

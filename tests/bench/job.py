@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +31,8 @@ import numpy as np
 import onnx
 import psutil
 import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from onnx import numpy_helper
 from rich.console import Console
 from rich.table import Table
@@ -44,6 +46,7 @@ DELTA: Final = "1e-5"
 SERVERS: Final = (*HELPERS, "adserver")
 COMMANDS: Final = "commands"
 _LIMITS: Final = ("--max-collusion-epsilon", "1000000", "--min-batch-size-floor", "20")
+_SHARE_BYTES: Final = 1_000
 _PROGRESS: Final = Console(stderr=True)
 
 
@@ -274,6 +277,30 @@ def plain_cpu_s(setup: Setup, untrained: Path, reported: Path) -> float:
     return min(taken)
 
 
+def hpke_s() -> tuple[float, float]:
+    """Seconds of one HPKE seal and one opening of a share's size: the best of eight.
+
+    Each report has two of each, whatever else is done with it.
+    """
+    suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
+    key = X25519PrivateKey.generate()
+    sealed = suite.encrypt(bytes(_SHARE_BYTES), key.public_key(), info=b"")
+
+    def best(once: Callable[[], object]) -> float:
+        def turn() -> float:
+            started = time.process_time()
+            for _ in range(500):
+                once()
+            return (time.process_time() - started) / 500
+
+        return min(turn() for _ in range(8))
+
+    return (
+        best(lambda: suite.encrypt(bytes(_SHARE_BYTES), key.public_key(), info=b"")),
+        best(lambda: suite.decrypt(sealed, key, info=b"")),
+    )
+
+
 def figures(spent: dict[str, Spent]) -> dict[str, float]:
     """What is aimed for, by the names that the issue gave them."""
     found: dict[str, float] = {}
@@ -282,6 +309,9 @@ def figures(spent: dict[str, Spent]) -> dict[str, float]:
         found["mnist_cpu_s"] = mnist.total_s
         found["mnist_plain_cpu_s"] = mnist.plain_s
         found["mnist_cpu_s_over_plain"] = mnist.total_s / mnist.plain_s
+        seal_s, open_s = hpke_s()
+        found["hpke_seal_us"], found["hpke_open_us"] = 1e6 * seal_s, 1e6 * open_s
+        found["mnist_floor_over_plain"] = 2 * mnist.reports * (seal_s + open_s) / mnist.plain_s
         found["mnist_reports_per_s_per_core"] = mnist.reports / mnist.total_s
         found["intake_us_per_report"] = 1e6 * mnist.phases["upload"]["adserver"] / mnist.reports
         found["upload_us_per_report"] = 1e6 * mnist.phases["upload"][COMMANDS] / mnist.reports
