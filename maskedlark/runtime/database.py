@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from sqlalchemy import (
+    URL,
     Column,
     Connection,
     Engine,
@@ -37,6 +38,7 @@ from maskedlark.runtime.migrations import Migrations, is_migratable, migrate
 
 _LOG: Final = logging.getLogger(__name__)
 _DIALECTS: Final = ("sqlite", "postgresql")
+_LIBPQ_DRIVERS: Final = ("psycopg", "psycopg2")
 _BUSY_TIMEOUT_MS: Final = 30_000
 _BUSY_AGAIN_S: Final = 0.005
 _VERSION_TABLE: Final = "schema_version"
@@ -50,6 +52,11 @@ _SQLITE_AWAY: Final = frozenset(
 _POSTGRESQL_DISK_FULL: Final = "53100"
 _DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
 """Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least."""
+_NOTICES_SILENCE: Final = {
+    "connect_timeout": 10, "tcp_user_timeout": 30_000,
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+}  # fmt: skip
+"""Of libpq: by itself it waits for a machine that is gone for as long as the kernel does."""
 _CREATING_LOCK: Final = 0x6D6C61726B
 """PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
 
@@ -67,17 +74,26 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
         transaction that reads and then writes never fails half-way because another process wrote in between.
         Wrap what only reads in `reading`, which takes no lock. A SQLite file is made readable by this user
         only; what SQLite puts beside it is as readable as it is. A connection that the server has ended
-        meanwhile is replaced, not used. No error shows a stored value.
+        meanwhile is replaced, not used. A machine of PostgreSQL that is gone without a word is noticed within
+        half a minute, unless the URL says otherwise. No error shows a stored value.
 
     Raises:
         InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
     """
     try:
-        dialect = make_url(url).get_backend_name()
+        parsed = make_url(url)
+        dialect = parsed.get_backend_name()
         if dialect not in _DIALECTS:
             raise InvalidTask(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
         # Every request thread may hold a connection for a moment; waiting for one must not fail a request.
-        engine = create_engine(url, pool_size=8, max_overflow=64, pool_pre_ping=True, hide_parameters=True)
+        engine = create_engine(
+            url,
+            pool_size=8,
+            max_overflow=64,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args=_silence_noticed(parsed),
+        )
     except (ArgumentError, SQLAlchemyError, ImportError) as error:
         raise InvalidTask(f"cannot use the database URL: {type(error).__name__}") from None
     if dialect == "sqlite":
@@ -235,6 +251,13 @@ def _make_private(path: str | None) -> None:
         Path(path).chmod(0o600)
     except OSError as error:
         raise InvalidTask(f"cannot use the database file {path}: {error.strerror}") from None
+
+
+def _silence_noticed(url: URL) -> dict[str, int]:
+    """What the driver is told beside the URL, which has the last word; nothing for drivers without libpq."""
+    if url.get_driver_name() not in _LIBPQ_DRIVERS:
+        return {}
+    return {name: value for name, value in _NOTICES_SILENCE.items() if name not in url.query}
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import URL, create_engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from maskedlark.errors import HelperUnavailable
 from maskedlark.runtime.database import database_at_hand, is_away, open_database
+from tests.postgres import Postgres
 
 
 def error_of(url: str, *statements: str) -> SQLAlchemyError:
@@ -68,3 +69,21 @@ def test_a_server_that_does_not_listen_is_worth_waiting_for() -> None:
     with pytest.raises(SQLAlchemyError) as raised:
         open_database("postgresql+psycopg://nobody@127.0.0.1:1/nothing").connect()
     assert is_away(raised.value)
+
+
+def told_to_the_driver(url: URL) -> dict[str, str]:
+    """The settings of a connection that are not libpq's own."""
+    engine = open_database(url.render_as_string(hide_password=False))
+    with engine.connect() as connection:
+        told = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]  # psycopg's
+    engine.dispose()
+    return dict(told)
+
+
+def test_a_postgresql_machine_that_is_gone_without_a_word_is_noticed(postgres: Postgres) -> None:
+    url = make_url(postgres.new_database())
+    told = told_to_the_driver(url)
+    assert {"connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count"} <= told.keys()
+    assert told["tcp_user_timeout"] == "30000"
+    chosen = told_to_the_driver(url.update_query_dict({"tcp_user_timeout": "7000"}))
+    assert chosen == told | {"tcp_user_timeout": "7000"}
