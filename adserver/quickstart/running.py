@@ -103,6 +103,8 @@ class RunningFleet:
             if not self._wait(partial(self._has_ended, one), _STOP_S):
                 os.kill(pid, signal.SIGKILL)
             self._pid_file(one).unlink(missing_ok=True)
+        for child in self._children:
+            _ended(child)
 
     def _servers(self) -> tuple[Server, ...]:
         at = self._project.settings.servers
@@ -198,6 +200,17 @@ class RunningFleet:
 
     def _log(self, server: Server) -> Path:
         return self._project.parties / f"{server.name}.log"
+
+
+def _ended(child: subprocess.Popen[bytes]) -> None:
+    """End a server of this process for certain: one that is just starting or ending shows no arguments."""
+    if child.poll() is None:
+        child.terminate()
+    try:
+        child.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _arguments(pid: int) -> str:

@@ -71,6 +71,18 @@ def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
         running.up()
 
 
+def test_servers_whose_arguments_cannot_be_read_just_now_are_ended_too(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, SERVER)
+    running = RunningFleet(project, lambda _: None)
+    running.up()
+    with monkeypatch.context() as unread:
+        unread.setattr(module, "_arguments", lambda _: "")
+        running.down()
+    assert not running.is_up
+
+
 def test_a_number_that_another_process_has_by_now_is_no_server(project: Project) -> None:
     project.parties.mkdir()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
