@@ -16,7 +16,10 @@ from adserver.views.federated import federated_json, federated_rows, job_facts
 from adserver.views.printing import moment, print_table, progress_on, short
 from maskedlark.privacy.mechanism import Mechanism
 
-_POLL_S: Final = 0.3
+_FIRST_POLL_S: Final = 0.2
+_LONGEST_POLL_S: Final = 1.0
+_POLLS_GROW: Final = 1.2
+"""A short job's end is seen at once; a long one is not asked about several times a second."""
 
 
 def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any]:
@@ -120,6 +123,7 @@ def watch(
 ) -> JobRecord:
     """Follow a job, from any process, until it stops; shows its progress on standard error."""
     figures = TextColumn("{task.fields[figures]}")
+    pause_s = _FIRST_POLL_S
     with progress_on(Console(stderr=True), figures, is_shown=is_shown, transient=False) as progress:
         bar = progress.add_task("queued", total=None, figures="")
         evaluated: RoundFigures | None = None
@@ -138,7 +142,8 @@ def watch(
             )
             if job.state in STOPPED:
                 return job
-            sleep(_POLL_S)
+            sleep(pause_s)
+            pause_s = min(pause_s * _POLLS_GROW, _LONGEST_POLL_S)
 
 
 def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
