@@ -113,6 +113,7 @@ class HelperCore:
             storing=storing,
             clock=clock,
             keep_expired_s=keep_expired_s,
+            seen=data,
             check_ledger=lambda: self.witness.check(None),
         )
         self.queries = Queries(

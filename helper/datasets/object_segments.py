@@ -52,8 +52,14 @@ class ObjectSegments:
     def __init__(
         self, store: Retrying, ledger: Ledger, key_for: KeyFor, randomness: Randomness = system_randomness
     ) -> None:
-        """Nothing is asked of the store yet. Helpers may share one: each has a folder of its own."""
-        self._folder = key_for(b"folder in object storage")[:_FOLDER_BYTES].hex()
+        """Nothing is asked of the store yet.
+
+        Helpers may share one: each has a folder of its own. So has each ledger of a helper: one that was made
+        anew by mistake does not take an older one's objects for orphans.
+        """
+        self._folder = key_for(b"folder in object storage" + ledger.manifests.ledger_id())[
+            :_FOLDER_BYTES
+        ].hex()
         self._store = store
         self._ledger = ledger
         self._key_for = key_for

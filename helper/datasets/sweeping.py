@@ -3,15 +3,18 @@
     sweeper.sweep(is_stopped)          # now and then
     sweeper.remove_dropped()           # often: an ad server that gives up preparations fills no bucket
 
-An orphan is a file or object that no ledger names: a process ended between writing and committing it. It goes
-once it is `ORPHAN_S` old. A dataset goes once its task expired `keep_expired_s` ago and no job over it is
+An orphan is a file or object that the ledger does not name: a process ended between writing and committing
+it. It goes once it is `ORPHAN_S` old, if it was written since this ledger is used in this folder: another
+ledger may name what is older. A dataset goes once its task expired `keep_expired_s` ago and no job over it is
 open: no job or query can begin over it, answered ones have their answers in the ledger, and an open job may
 ask for a round still, so its dataset stays. Its charges and used reports stay for good.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from pathlib import Path
 from typing import Final, Protocol
 
 from helper.datasets.object_segments import ObjectSegments
@@ -69,6 +72,7 @@ class Sweeper:
         storing: Held, by dataset id, while one is committed.
         clock: Unix seconds.
         keep_expired_s: How long after its task's end a dataset is kept.
+        seen: A folder where it is kept since when which ledger is used.
         check_ledger: Raises if the ledger was rolled back: it may have forgotten what it named.
     """
 
@@ -78,6 +82,7 @@ class Sweeper:
     storing: Turns
     clock: Callable[[], float]
     keep_expired_s: float
+    seen: Path
     check_ledger: Callable[[], None]
 
     def sweep(self, is_stopped: IsStopped = lambda: False) -> Swept:
@@ -90,13 +95,15 @@ class Sweeper:
         """
         self.check_ledger()
         orphans = expired = 0
+        since_s = self._used_since()
         for folder in self.folders:
             for file in folder.files():
                 if is_stopped():
                     return Swept(orphans=orphans, expired=expired)
                 with self.storing.alone(file.dataset_id):
                     fate = self._fate(file.dataset_id)
-                    if fate is _Fate.ORPHAN and self._is_old(file.modified_s):
+                    is_old = file.modified_s >= since_s and self._is_old(file.modified_s)
+                    if fate is _Fate.ORPHAN and is_old:
                         folder.remove_file(file.dataset_id)
                         orphans += 1
                     elif fate is _Fate.EXPIRED:
@@ -154,6 +161,14 @@ class Sweeper:
             objects.delete(orphans)
             removed += len(orphans)
         return removed
+
+    def _used_since(self) -> float:
+        """When this ledger was first seen with this folder."""
+        mark = self.seen / f"swept-by-{self.ledger.manifests.ledger_id().hex()[:16]}"
+        if not mark.exists():
+            mark.touch(mode=0o600)
+            os.utime(mark, (self.clock(), self.clock()))
+        return mark.stat().st_mtime
 
     def _fate(self, dataset_id: bytes) -> _Fate:
         stored = self.ledger.dataset(dataset_id)

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection, Engine, delete, exists, insert, select
 
 from helper.ledger.records import Manifest, SealedObject
-from helper.ledger.schema import JOBS, SEGMENTS
+from helper.ledger.schema import CHAIN, JOBS, SEGMENTS
 from maskedlark.runtime.database import reading
 
 _LOOKUP_BATCH: Final = 500
@@ -21,6 +21,11 @@ class Manifests:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def ledger_id(self) -> bytes:
+        """The random beginning of the ledger's chain: no two ledgers have the same."""
+        with reading(self._engine) as connection:
+            return bytes(connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).scalar_one())
 
     def of(self, dataset_id: bytes) -> Manifest:
         """The objects of a dataset, by number, records before ranks; none if it is a file or has expired."""

@@ -34,6 +34,8 @@ def scene(tmp_path: Path, store: InMemory, is_bucket: bool, monkeypatch: pytest.
 
 def pass_time(scene: Scene, seconds: float) -> None:
     """Let the helpers' clocks go on; files are as old as the test's beginning."""
+    for core in scene.cores:
+        core.sweeper._used_since()
     for party in scene.parties:
         party.now += seconds
         for path in (party.data / "datasets").iterdir():
@@ -182,6 +184,24 @@ def test_a_ledger_that_was_rolled_back_sweeps_nothing(scene: Scene, store: InMem
     with pytest.raises(JobRefused) as caught:
         scene.cores[0].sweeper.sweep()
     assert caught.value.reason is JobReason.LEDGER_ROLLED_BACK
+    assert held(scene, store) == before
+
+
+@STORES
+def test_what_another_ledger_may_name_is_no_orphan_of_a_new_one(
+    scene: Scene, store: InMemory, is_bucket: bool
+) -> None:
+    """An operator starts with the keys and datasets, and forgets which ledger they belong to."""
+    scene.seal(RECORDS)
+    sweep(scene)
+    before = held(scene, store)
+    pass_time(scene, 10 * ORPHAN_S)
+    for party, core in zip(scene.parties, scene.cores, strict=True):
+        core.tasks._ledger.close()
+        for path in party.data.glob("ledger.sqlite3*"):
+            path.rename(path.with_name(f"forgotten-{path.name}"))
+    scene.restart(segments=store if is_bucket else None)
+    assert sweep(scene) == (0, 0)
     assert held(scene, store) == before
 
 
