@@ -77,10 +77,13 @@ def test_servers_whose_arguments_cannot_be_read_just_now_are_ended_too(
     programs(tmp_path, monkeypatch, SERVER)
     running = RunningFleet(project, lambda _: None)
     running.up()
-    with monkeypatch.context() as unread:
-        unread.setattr(module, "_arguments", lambda _: "")
+    try:
+        with monkeypatch.context() as unread:
+            unread.setattr(module, "_arguments", lambda _: "")
+            running.down()
+        assert not running.is_up
+    finally:
         running.down()
-    assert not running.is_up
 
 
 def test_a_number_that_another_process_has_by_now_is_no_server(project: Project) -> None:
