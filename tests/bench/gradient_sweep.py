@@ -1,6 +1,6 @@
 """How a round's time grows with records, parameters, labels and threads.
 
-`python tests/bench/gradient_sweep.py [--busy]`.
+`python -m tests.bench.gradient_sweep [--busy]`.
 
 Writes docs/img/gradient-sweep.png and prints the points. One factor varies at a time around 784-500-10, 2,000
 records, 2 labels and one thread. With --busy one thread is timed by processor time: for a machine that others
@@ -14,17 +14,12 @@ import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+
+from tests.bench import peers
+from tests.bench.gradient import best_times, images, round_of, workload
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-import matplotlib as mpl  # noqa: E402 - the path must be set first, so that this runs as a program
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-from tests.bench import peers  # noqa: E402
-from tests.bench.gradient import best_times, images, round_of, workload  # noqa: E402
-
 PLOT = ROOT / "docs" / "img" / "gradient-sweep.png"
 RUNS = 5
 

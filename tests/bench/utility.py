@@ -2,7 +2,7 @@
 
 MNIST 784-500-10 to the end, beside float32 training with the same clip.
 
-`python tests/bench/utility.py [--epochs 10] [--seeds 3] [--json]`. Same initial weights, same batches, same
+`python -m tests.bench.utility [--epochs 10] [--seeds 3] [--json]`. Same initial weights, same batches, same
 clip, noise off. The masked side sends 14-bit weights each round and keeps float32 masters, as the ad server
 does; with noise off both helpers' sum is the sum at the true labels, bit for bit
 (tests/helper/gradient/exact), so one helper that is given the truth as its mask computes it.
@@ -10,26 +10,21 @@ does; with noise off both helpers' sum is the sum at the true labels, bit for bi
 
 import argparse
 import json
-import sys
 import warnings
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from helper.gradient.engine import Batch  # noqa: E402 - the path must be set first, so that this runs as a program
-from helper.gradient.exact.engine import ExactEngine  # noqa: E402
-from maskedlark.model.losses import Loss  # noqa: E402
-from maskedlark.model.onnx_file import parse  # noqa: E402
-from maskedlark.model.weights import QuantisedTensor, quantise  # noqa: E402
-from maskedlark.numbers.fixed_point import decode  # noqa: E402
-from maskedlark.privacy.clip import Clip, Norm  # noqa: E402
-from tests.bench import mnist, peers  # noqa: E402
+from helper.gradient.engine import Batch
+from helper.gradient.exact.engine import ExactEngine
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.weights import QuantisedTensor, quantise
+from maskedlark.numbers.fixed_point import decode
+from maskedlark.privacy.clip import Clip, Norm
+from tests.bench import mnist, peers
 
 WIDTHS = (784, 500, 10)
 BATCH, RATE, CLIP = 512, 4.0, Clip(norm=Norm.L2, bound=1.0, frac_bits=32)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -136,12 +136,13 @@ def test_nothing_is_answered_in_the_clear(over: Over) -> None:
 
 def test_beyond_loopback_it_starts_with_tls_only(over: Over) -> None:
     settings = DashboardSettings(listen="0.0.0.0:0")
+    none_is_asked: Any = ()
     with ExitStack() as stack, pytest.raises(InvalidTask, match="loopback only"):
         open_dashboard(
             stack,
             settings,
             engine=over.of.engine,
-            helpers=(),  # type: ignore[arg-type]  # none is asked
+            helpers=none_is_asked,
             data=over.of.folder,
             tls=None,
             intake=lambda: over.of.counts,

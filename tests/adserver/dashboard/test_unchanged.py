@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from adserver.dashboard import pages as dashboard_pages
 from adserver.dashboard.figures import BUDGETS_S, Figures, Mark
-from adserver.dashboard.pages import PAGES, Page, Pages
+from adserver.dashboard.pages import PAGES, Drawn, Page, Pages
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable
@@ -61,9 +62,9 @@ def looked(of: Painted, monkeypatch: pytest.MonkeyPatch) -> Looked:
 
     drawing = Pages._draw
 
-    def counted(self: Pages, page: Page, *rest: object) -> object:
+    def counted(self: Pages, page: Page, request: Request) -> Drawn:
         made.drawn[page.path] += 1
-        return drawing(self, page, *rest)  # type: ignore[arg-type]  # passed on as it came
+        return drawing(self, page, request)
 
     monkeypatch.setattr(Figures, "mark", mark)
     monkeypatch.setattr(Pages, "_draw", counted)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from errno import ENOSPC
 from pathlib import Path
@@ -25,13 +24,6 @@ JOB = b"j" * 16
 SETTINGS = DrawAndDiscard(instances=5, learning_rate=0.001, epsilon=2.0)
 WEIGHTS = 64
 FIRST = SETTINGS.initial(np.zeros(WEIGHTS), seeded(1))
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    opened = open_local(database_url)
-    yield opened
-    opened.dispose()
 
 
 @pytest.fixture

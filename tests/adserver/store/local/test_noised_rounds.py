@@ -1,6 +1,5 @@
 """LINE's rounds without helpers, SQLite or PostgreSQL: each update once, each step once."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,13 +16,6 @@ from tests.maskedlark.federated.local_world import LINE_ID, PARAMETERS, WIDTHS, 
 
 LINE = line()
 MODEL = DenseModel(widths=WIDTHS)
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    opened = open_local(database_url)
-    yield opened
-    opened.dispose()
 
 
 @pytest.fixture
