@@ -163,6 +163,9 @@ def _task_of_people(asked: Asked, refusal: JobRefused) -> StoredTask:
     return stored
 
 
+_STATUS: Final = ("version", "tasks", "datasets", "open_jobs", "rounds_answered")
+
+
 def helper_json(sight: HelperSight) -> dict[str, Any]:
     """A helper as it was last seen."""
     status = sight.status
@@ -174,12 +177,8 @@ def helper_json(sight: HelperSight) -> dict[str, Any]:
         "answered_at": sight.answered_at,
         "latency_ms": sight.latency_ms,
         "name": status.identity.name if status else None,
-        "version": status.version if status else None,
         "numerics_digest": status.numerics_digest.hex() if status else None,
-        "tasks": status.tasks if status else None,
-        "datasets": status.datasets if status else None,
-        "open_jobs": status.open_jobs if status else None,
-        "rounds_answered": status.rounds_answered if status else None,
+        **{name: getattr(status, name, None) for name in _STATUS},
         "keys": [
             {"key_id": key.key_id, "suite": key.suite, "first_seen_at": key.first_seen_at}
             for key in sight.keys

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import Cost, Limit, Room
@@ -28,6 +28,8 @@ from maskedlark.releases.budget import (
 )
 from maskedlark.reports.task import Task, TaskBundle
 
+_SIZES: Final = ("rounds", "batch_size", "noise_multiplier")
+
 
 def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
     """A task, from what `GET /tasks/{task}` answers. Its signatures are verified.
@@ -42,7 +44,7 @@ def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
 
 def counts_from_json(sent: Mapping[str, Any]) -> ReportCounts:
     """How many reports a task has, from what `GET /tasks/{task}` answers."""
-    return ReportCounts(**{one.name: sent[one.name] for one in fields(ReportCounts)})
+    return ReportCounts(**_same(sent, *(one.name for one in fields(ReportCounts))))
 
 
 def dataset_from_json(sent: Mapping[str, Any]) -> Dataset:
@@ -54,10 +56,8 @@ def dataset_from_json(sent: Mapping[str, Any]) -> Dataset:
         handle=bytes.fromhex(sent["handle"]),
         task_id=bytes.fromhex(sent["task_id"]),
         state=DatasetState(sent["state"]),
-        created_at=sent["created_at"],
-        received=sent["received"],
+        **_same(sent, "created_at", "received", "view_mismatch"),
         size=sent["admitted"],
-        view_mismatch=sent["view_mismatch"],
         dataset_id=None if sent["dataset_id"] is None else bytes.fromhex(sent["dataset_id"]),
         dropped=(first, second),
     )
@@ -100,6 +100,11 @@ def _comparison(sent: Mapping[str, Any] | None) -> Comparison | None:
     )
 
 
+def _same(sent: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """What is sent under the names of the fields."""
+    return {name: sent[name] for name in names}
+
+
 def _number(value: float | None) -> float:
     """A number; null stands for infinity."""
     return math.inf if value is None else value
@@ -117,12 +122,7 @@ def _use(sent: Mapping[str, Any]) -> CostedUse:
     """A job or a query; its charges stay where they are, only what they cost is told."""
     use = Use(
         use_id=bytes.fromhex(sent["id"]),
-        what=sent["what"],
-        state=sent["state"],
-        rounds_answered=sent["rounds_answered"],
-        rounds_held=sent["rounds_held"],
-        noise_multiplier=sent["noise_multiplier"],
-        sampling_rate=sent["sampling_rate"],
+        **_same(sent, "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate"),
         spent=(),
         held=(),
     )
@@ -130,11 +130,8 @@ def _use(sent: Mapping[str, Any]) -> CostedUse:
 
 
 def _forecast(sent: Mapping[str, Any]) -> Forecast:
-    job = PlannedJob(
-        rounds=sent["rounds"], batch_size=sent["batch_size"], noise_multiplier=sent["noise_multiplier"]
-    )
     return Forecast(
-        job=job,
+        job=PlannedJob(**_same(sent, *_SIZES)),
         alone=_epsilons(sent["alone"]),
         ad_server=_standing(sent["ad_server"]),
         colluding=_standing(sent["colluding"]),
@@ -143,12 +140,8 @@ def _forecast(sent: Mapping[str, Any]) -> Forecast:
 
 def _option(sent: Mapping[str, Any]) -> Option:
     return Option(
-        rounds=sent["rounds"],
-        batch_size=sent["batch_size"],
-        noise_multiplier=sent["noise_multiplier"],
+        **_same(sent, *_SIZES, "noise_norm", "noise_to_signal"),
         cost=Cost(alone=_epsilons(sent["alone"]), together=_epsilons(sent["together"])),
-        noise_norm=sent["noise_norm"],
-        noise_to_signal=sent["noise_to_signal"],
         limit=Limit(sent["limited_by"]),
         carried=sent.get("carried"),
     )

@@ -21,7 +21,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adserver.store.local.instances import Returned
 from adserver.store.local.jobs import LocalJobs
 from maskedlark.canonical import encode
 from maskedlark.errors import JobRefused, ReportReason, ReportRejected
@@ -112,9 +111,8 @@ class LocalIntake:
         elif isinstance(settings, DrawAndDiscard):
             if max(int(update.vector.max()), -int(update.vector.min())) >= LARGEST_WEIGHT:
                 raise ReportRejected(ReportReason.IMPLAUSIBLE, "a weight is beyond 2^62 units")
-            returned = Returned(update_id=update.update_id, instance=update.vector, drawn_at=update.position)
             test = self._spam_test(job_id, settings, model.size) if stored.is_tested else None
-            self._jobs.instances.replace(job_id, returned, self._randomness, test=test)
+            self._jobs.instances.replace(job_id, update, self._randomness, test=test)
 
     def _spam_test(self, job_id: bytes, settings: DrawAndDiscard, weights: int) -> SpamTest:
         """Limits for as many updates in flight as are measured now, in steps of a factor of two."""

@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from adserver.store.local.instances import InstanceStore, Returned
+from adserver.store.local.instances import InstanceStore
 from adserver.store.local.schema import open_local
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.randomness import seeded, system_randomness
 
 DEVICES: Final = 8
@@ -54,7 +55,7 @@ def measure_instances(folder: Path, weights: int, turns: int) -> Rate:
             drawn = store.draw(_JOB, system_randomness)
             torn += not _is_whole(drawn.instance, first)
             model = np.full(weights, 1 + device * turns + turn, np.int64)
-            update = Returned(update_id=os.urandom(16), instance=model, drawn_at=drawn.returns)
+            update = LocalUpdate(update_id=os.urandom(16), position=drawn.returns, vector=model)
             store.replace(_JOB, update, system_randomness)
         return torn
 

@@ -3,7 +3,7 @@
     store = InstanceStore(open_local(url))
     store.create(job_id, settings, instances)
     drawn = store.draw(job_id, randomness)           # one instance, and the number of returns so far
-    store.replace(job_id, Returned(update_id=..., instance=..., drawn_at=drawn.returns), randomness)
+    store.replace(job_id, LocalUpdate(update_id=..., position=drawn.returns, vector=...), randomness)
 
 A row is one instance, written whole: a reader sees the old or the new one, never a mixture, and a process
 that is killed leaves one of them. An update's id is stored in the same transaction as what it replaced, so
@@ -27,6 +27,7 @@ from adserver.store.together import Together
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.federated.spam import SpamTest
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
@@ -79,21 +80,6 @@ class InstanceJob:
     in_flight: float
 
 
-@frozen(eq=False)
-class Returned:
-    """What a device sends back.
-
-    Attributes:
-        update_id: 16 bytes that the device chose; sent again, the update counts once.
-        instance: The device's model, in units of the grid.
-        drawn_at: `Drawn.returns` of the draw.
-    """
-
-    update_id: bytes
-    instance: SignedVector
-    drawn_at: int
-
-
 @dataclass(kw_only=True, eq=False, slots=True)
 class _Draw:
     """A draw in the queue: which instance, and the answer."""
@@ -106,7 +92,7 @@ class _Draw:
 class _Return:
     """A return in the queue: what it replaces if it is accepted, and why it is not."""
 
-    returned: Returned
+    returned: LocalUpdate
     place: int
     test: SpamTest | None
     refusal: ReportRejected | None = None
@@ -173,7 +159,7 @@ class InstanceStore:
         return call.drawn
 
     def replace(
-        self, job_id: bytes, returned: Returned, randomness: Randomness, *, test: SpamTest | None = None
+        self, job_id: bytes, returned: LocalUpdate, randomness: Randomness, *, test: SpamTest | None = None
     ) -> None:
         """Put a returned model in the place of a uniformly random instance.
 
@@ -273,15 +259,15 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
     returns, in_flight = job.returns, job.in_flight
     for one in batch:
         returned = one.returned
-        one.refusal = _refusal(returned, job.weights, seen, instances, one.test)
+        one.refusal = _refusal(one, job.weights, seen, instances)
         if one.refusal is not None:
             continue
         seen.add(returned.update_id)
         new.append({"job_id": job_id, "update_id": returned.update_id})
-        changed[one.place] = returned.instance
+        changed[one.place] = returned.vector
         if instances is not None:
-            instances[one.place] = returned.instance
-        late = returns - min(max(returned.drawn_at, 0), returns)
+            instances[one.place] = returned.vector
+        late = returns - min(max(returned.position, 0), returns)
         in_flight += (late - in_flight) * _SMOOTHING
         returns += 1
     if new:
@@ -294,16 +280,17 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
 
 
 def _refusal(
-    returned: Returned, weights: int, seen: set[bytes], instances: SignedVector | None, test: SpamTest | None
+    one: _Return, weights: int, seen: set[bytes], instances: SignedVector | None
 ) -> ReportRejected | None:
     """Why an update is not taken in; None if it is."""
-    if returned.instance.shape != (weights,):
+    returned, test = one.returned, one.test
+    if returned.vector.shape != (weights,):
         return ReportRejected(
-            ReportReason.WRONG_LENGTH, f"the model has {weights} weights, not {returned.instance.size}"
+            ReportReason.WRONG_LENGTH, f"the model has {weights} weights, not {returned.vector.size}"
         )
     if returned.update_id in seen:
         return ReportRejected(ReportReason.DUPLICATE_ID, "the update was accepted before")
-    if test is not None and instances is not None and test.is_spam(returned.instance, instances):
+    if test is not None and instances is not None and test.is_spam(returned.vector, instances):
         return ReportRejected(ReportReason.IMPLAUSIBLE, "the model is too far from the instances")
     return None
 

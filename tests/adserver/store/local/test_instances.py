@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from adserver.store.local.instances import InstanceStore, Returned
+from adserver.store.local.instances import InstanceStore
 from adserver.store.local.schema import open_local
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.federated.spam import SpamTest
 from maskedlark.randomness import seeded, system_randomness
 
@@ -33,12 +34,12 @@ def store(engine: Engine) -> InstanceStore:
     return made
 
 
-def returned(number: int, value: int | None = None, drawn_at: int = 0) -> Returned:
+def returned(number: int, value: int | None = None, drawn_at: int = 0) -> LocalUpdate:
     instance = np.full(WEIGHTS, number if value is None else value, np.int64)
-    return Returned(update_id=number.to_bytes(16, "big"), instance=instance, drawn_at=drawn_at)
+    return LocalUpdate(update_id=number.to_bytes(16, "big"), position=drawn_at, vector=instance)
 
 
-def refused(store: InstanceStore, update: Returned, test: SpamTest | None = None) -> ReportReason:
+def refused(store: InstanceStore, update: LocalUpdate, test: SpamTest | None = None) -> ReportReason:
     with pytest.raises(ReportRejected) as refusal:
         store.replace(JOB, update, seeded(1), test=test)
     return refusal.value.reason
@@ -74,7 +75,7 @@ def test_an_update_that_is_sent_again_counts_once(store: InstanceStore) -> None:
 
 
 def test_a_model_of_another_length_is_refused(store: InstanceStore) -> None:
-    short = Returned(update_id=bytes(16), instance=np.zeros(WEIGHTS - 1, np.int64), drawn_at=0)
+    short = LocalUpdate(update_id=bytes(16), position=0, vector=np.zeros(WEIGHTS - 1, np.int64))
     assert refused(store, short) is ReportReason.WRONG_LENGTH
 
 
@@ -84,7 +85,9 @@ def test_spam_is_refused_and_leaves_nothing(store: InstanceStore) -> None:
     assert refused(store, far, test) is ReportReason.IMPLAUSIBLE
     assert (store.instances(JOB) == FIRST).all()
     assert store.accepted(JOB) == 0
-    store.replace(JOB, Returned(update_id=far.update_id, instance=FIRST[2], drawn_at=0), seeded(1), test=test)
+    store.replace(
+        JOB, LocalUpdate(update_id=far.update_id, position=0, vector=FIRST[2]), seeded(1), test=test
+    )
     assert store.accepted(JOB) == 1
 
 
