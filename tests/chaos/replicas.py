@@ -33,6 +33,8 @@ SECOND: Final = "adserver-1"
 INTAKES: Final = ("intake-0", "intake-1")
 VICTIMS: Final = (*INTAKES, *INTAKES, ADSERVER, SECOND, ADSERVER, SECOND, HELPERS[0], SEALING)
 _A_KILL_S: Final = 3.0
+_LEAST_S: Final = 60.0
+"""So that jobs last long enough for two to run at once."""
 _TO_BOTH: Final = 3
 _LOOK_EVERY_S: Final = 0.05
 
@@ -152,10 +154,10 @@ class PostgresBooks(Books):
         with self.engine.connect() as connection:
             return [tuple(row) for row in connection.exec_driver_sql(query.replace("?", "%s"), values)]
 
-    def running(self) -> int:
-        """How many jobs a worker has."""
-        asked = "SELECT count(*) FROM jobs WHERE state IN ('running', 'waiting')"
-        return int(self.rows(ADSERVER, asked)[0][0])
+    def count_of(self, *states: str) -> int:
+        """How many jobs are in one of these states."""
+        found = self.rows(ADSERVER, "SELECT state FROM jobs")
+        return sum(state in states for (state,) in found)
 
     def stored_twice(self) -> int:
         """Reports that are there more than once."""
@@ -168,8 +170,8 @@ class PostgresBooks(Books):
 
 
 def seconds_for(kills: int) -> float:
-    """About how long so many kills take."""
-    return kills * _A_KILL_S
+    """About how long so many kills take, or longer."""
+    return max(_LEAST_S, kills * _A_KILL_S)
 
 
 @contextmanager
@@ -210,12 +212,14 @@ def run(kills: int, folder: Path, seed: int, show: Show = lambda _done, _note: N
             while disturbance.kills.total() < kills - 1:
                 disturbance.strike()
                 show(time.monotonic() - began, f"{disturbance.kills.total()} kills")
-            more = [submit(scene.fleet, scene.task, rounds) for _ in range(2)]
+            more = list[str]()
             until = time.monotonic() + HANGS_S
-            while books.running() < 2 and time.monotonic() < until:
+            while books.count_of("running", "waiting") < 2 and time.monotonic() < until:
+                if not books.count_of("queued"):
+                    more.append(submit(scene.fleet, scene.task, rounds))
                 time.sleep(_LOOK_EVERY_S)
             disturbance.kill_for_good(SECOND if seed % 2 else ADSERVER)
-            running = books.running()
+            running = books.count_of("running", "waiting")
             return more
 
         outcome = observed(scene, seconds_for(kills), began, show, disturbing=disturb)
