@@ -41,6 +41,7 @@ from tests.postgres import running_postgres
 
 BATCH: Final = 200
 SENDERS: Final = 8
+"""To each intake, each with one batch under way."""
 _MARK: Final = b"\xa5" * (REPORT_ID_BYTES - 4)
 _LOOK_EVERY_S: Final = 0.05
 _START_S: Final = 120.0
@@ -281,13 +282,13 @@ class Tally:
         stored = at.stored()
         used, by_postgresql, everybody = at.intakes_s(), at.postgresql_s(), _busy_s()
         looked, began = len(at.looked), time.monotonic()
-        with ExitStack() as stack, ThreadPoolExecutor(SENDERS) as threads:
+        with ExitStack() as stack, ThreadPoolExecutor(SENDERS * self.intakes) as threads:
             if self.is_slowed:
                 stack.enter_context(slowed(at.intakes))
             doors = at.doors[: self.intakes]
             sent = [
                 threads.submit(at.send, doors[number % len(doors)], began + seconds)
-                for number in range(SENDERS)
+                for number in range(SENDERS * self.intakes)
             ]
             accepted = sum(one.result() for one in sent)
             self.seconds += time.monotonic() - began
