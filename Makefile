@@ -23,12 +23,15 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 CLUSTER := $(VENV)/.cluster
-.PHONY: setup-cluster
+.PHONY: setup-cluster cluster
 setup-cluster: $(CLUSTER)  ## Add Ray to .venv, for helpers on more than one machine
 
 $(CLUSTER): $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	@touch $@
+
+cluster: $(CLUSTER)  ## A helper on one to three raylets: equal bits, killed and refused workers, canaries in what Ray keeps (ARGS=--json)
+	$(BIN)/python -m tests.bench.cluster $(ARGS)
 
 demo: $(STAMP)  ## Train a model on real data through two helpers, on this machine (writes demo-out/)
 	$(BIN)/python -m docs.tutorial.demo --out demo-out

@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +89,22 @@ def machines(folder: Path) -> Iterator[Machines]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@contextmanager
+def in_the_clear(parts: Sequence[bytes]) -> Iterator[None]:
+    """What a build does that hands Ray what it computes with, as it is: the control of a search for leaks."""
+
+    class Naive:
+        def total(self, *parts: bytes) -> int:
+            return sum(map(len, parts))
+
+    actor = ray.remote(num_cpus=0)(Naive).remote()
+    references = [ray.put(part) for part in parts]
+    ray.get(actor.total.remote(*references))
+    yield
+    ray.kill(actor)
+    del references
 
 
 def await_workers(fleet: RayFleet, count: int) -> None:
