@@ -6,7 +6,14 @@ from random import Random
 from threading import Lock
 from typing import TypeVar
 
-from maskedlark.runtime.objects import Listed, ObjectExists, ObjectLost, ObjectStore, StoreFailed
+from maskedlark.runtime.objects import (
+    Listed,
+    ObjectExists,
+    ObjectLost,
+    ObjectStore,
+    ObjectTooLong,
+    StoreFailed,
+)
 
 _Result = TypeVar("_Result")
 
@@ -25,9 +32,11 @@ class InMemory:
         self.objects[name] = content
         self.modified_s[name] = self.now
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, most_bytes: int) -> bytes:
         if name not in self.objects:
             raise ObjectLost("missing")
+        if len(self.objects[name]) > most_bytes:
+            raise ObjectTooLong
         return self.objects[name]
 
     def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
@@ -63,13 +72,13 @@ class Faulty:
     def put(self, name: str, content: bytes) -> None:
         self._request(lambda: self.store.put(name, content))
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, most_bytes: int) -> bytes:
         with self._lock:
             self._seen.append(name)
             other = self._random.choice(self._seen)
         if self._happens(self.swaps) and other != name:
             name = other
-        content = self._request(lambda: self.store.get(name))
+        content = self._request(lambda: self.store.get(name, most_bytes))
         return content[: len(content) // 2] if self._happens(self.cuts) else content
 
     def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:

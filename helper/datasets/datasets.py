@@ -113,7 +113,7 @@ class Datasets:
             if known is not None:
                 return known.size
             with self.prepared.lent(key) as prepared:
-                if prepared is None or prepared.spool.is_lost:
+                if prepared is None or prepared.spool.is_lost or not prepared.spool.takes(expected_id):
                     raise JobRefused(
                         JobReason.UNKNOWN_DATASET,
                         "nothing is prepared under this handle (any more): prepare it again",

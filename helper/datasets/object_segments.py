@@ -96,7 +96,7 @@ class ObjectSegments:
             ObjectLost: it is missing, cut, or another one.
             HelperUnavailable: the store cannot be read at the moment.
         """
-        return read_exactly(self._store, one.name, one.digest)
+        return read_exactly(self._store, one.name, one.num_bytes, one.digest)
 
     def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Generator[Piece, None, None]:
         """The chosen records of each segment, in order; segments without any are not fetched.

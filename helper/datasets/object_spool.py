@@ -124,6 +124,13 @@ class ObjectSpool:
         """Objects that are held are never swept."""
         return False
 
+    def takes(self, dataset_id: bytes) -> bool:
+        """Whether it may be stored as a dataset.
+
+        Not while another one, stored and not withdrawn, may be committed: both would have the same objects.
+        """
+        return self._stored is None or self._stored.dataset_id == dataset_id
+
     def add(self, rows: Rows) -> None:
         """Take records; what fills a segment is put, and leaves memory.
 
@@ -157,12 +164,13 @@ class ObjectSpool:
         Raises:
             HelperUnavailable: the store does not take it; the segments that were put stay.
         """
+        if not self.takes(dataset_id):
+            raise AssertionError("a spool is of one dataset until that is withdrawn")
         if self._waiting:
             self._put_segment(joined(self._waiting))
             self._waiting, self._num_waiting = [], 0
         self._is_whole = True
-        if self._stored is None or self._stored.dataset_id != dataset_id:
-            self.withdraw()
+        if self._stored is None:
             self._stored = _Stored(dataset_id=dataset_id, ranks=self._put_ranks(dataset_id, ranks))
         return tuple(one for pair in zip(self._segments, self._stored.ranks, strict=True) for one in pair)
 

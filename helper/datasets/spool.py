@@ -105,6 +105,7 @@ class Spool:
         self._written = 0
         self._has_file = False
         self._stored: Path | None = None
+        self._stored_id = b""
 
     @property
     def waiting(self) -> int:
@@ -120,6 +121,13 @@ class Spool:
     def is_lost(self) -> bool:
         """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
         return self._stored is not None and not self._stored.exists()
+
+    def takes(self, dataset_id: bytes) -> bool:
+        """Whether it may be stored as a dataset.
+
+        Not while another one, stored and not withdrawn, may be committed: that one has the file.
+        """
+        return self._stored is None or self._stored_id == dataset_id
 
     def add(self, rows: Rows) -> None:
         """Take records; what fills a segment is written, and leaves memory."""
@@ -160,7 +168,7 @@ class Spool:
             if not self._written:
                 self._drop_file()
             raise
-        self._stored = final
+        self._stored, self._stored_id = final, dataset_id
         self._has_file = False
 
     def withdraw(self, final: Path) -> None:

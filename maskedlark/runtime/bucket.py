@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from maskedlark.errors import InvalidTask
-from maskedlark.runtime.objects import Listed, ObjectExists, ObjectLost, StoreFailed
+from maskedlark.runtime.objects import Listed, ObjectExists, ObjectLost, ObjectTooLong, StoreFailed
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Obstore
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
 _PAGE: Final = 1_000
-_NO_BUCKET: Final = "NoSuchBucket"
-"""S3's code; without it all objects of a bucket that is misspelt would seem lost."""
+_LOCAL: Final = ("file", "memory")
+_MISSING: Final = ("<Code>NoSuchKey</Code>", "<Code>BlobNotFound</Code>")
+"""How S3, Google's and Azure's say that an object is missing.
+
+Any other answer of 404 is of a bucket that is not there, or of what stands before the store: by it all
+objects would seem lost."""
 _NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
 """`Retrying` repeats requests: two layers would multiply their waits."""
 
@@ -45,9 +49,8 @@ def opened_bucket(url: str) -> "Bucket":
     try:
         if url.startswith("file:"):
             Path(urlsplit(url).path).mkdir(mode=0o700, parents=True, exist_ok=True)
-            return Bucket(from_url(url))
-        if url.startswith("memory:"):
-            return Bucket(from_url(url))
+        if urlsplit(url).scheme in _LOCAL:
+            return Bucket(from_url(url), is_local=True)
         return Bucket(from_url(url, retry_config=_NO_RETRIES))
     except (BaseError, OSError, ValueError) as error:
         raise InvalidTask(f"object storage cannot be opened: {type(error).__name__}") from None
@@ -56,8 +59,9 @@ def opened_bucket(url: str) -> "Bucket":
 class Bucket:
     """One store of obstore, as `maskedlark.runtime.objects.ObjectStore`."""
 
-    def __init__(self, store: "Obstore") -> None:
+    def __init__(self, store: "Obstore", *, is_local: bool = False) -> None:
         self._store = store
+        self._is_local = is_local
 
     def put(self, name: str, content: bytes) -> None:
         """Write an object; see `ObjectStore.put`."""
@@ -66,12 +70,15 @@ class Bucket:
         with _told(is_lost=False):
             obstore.put(self._store, name, content, mode="create", use_multipart=False)
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, most_bytes: int) -> bytes:
         """The bytes of an object; see `ObjectStore.get`."""
         import obstore
 
-        with _told():
-            return bytes(obstore.get(self._store, name).bytes())
+        with _told(is_local=self._is_local):
+            answer = obstore.get(self._store, name)
+            if answer.meta["size"] > most_bytes:
+                raise ObjectTooLong("an object is longer than the one that was put")
+            return bytes(answer.bytes())
 
     def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
         """The objects of a folder; see `ObjectStore.list`."""
@@ -94,28 +101,29 @@ class Bucket:
 
         doomed = list(names)
         try:
-            with _told():
+            with _told(is_local=self._is_local):
                 obstore.delete(self._store, doomed)
         except ObjectLost:  # a folder's store ends at the first name that is not there
             for name in doomed:
-                with suppress(ObjectLost), _told():
+                with suppress(ObjectLost), _told(is_local=self._is_local):
                     obstore.delete(self._store, name)
 
 
 @contextmanager
-def _told(*, is_lost: bool = True) -> Iterator[None]:
+def _told(*, is_lost: bool = True, is_local: bool = False) -> Iterator[None]:
     """Tell obstore's errors as ours. Its messages stay here: they hold URLs and answers of the store.
 
     Args:
-        is_lost: Whether what is not found is an object; else it is the bucket.
+        is_lost: Whether what is not found may be an object; else it is the bucket.
+        is_local: Whether no network is between, and what is not found is not there.
     """
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
         yield
     except FileNotFoundError as error:
-        if not is_lost or _NO_BUCKET in str(error):
-            raise StoreFailed("the bucket is not there") from None
+        if not is_lost or not (is_local or any(code in str(error) for code in _MISSING)):
+            raise StoreFailed("the bucket is not there, or is not reached") from None
         raise ObjectLost("an object is missing") from None
     except AlreadyExistsError:
         raise ObjectExists from None

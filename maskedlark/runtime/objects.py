@@ -2,7 +2,7 @@
 
     store = Retrying(opened_bucket("s3://bucket/prefix"))
     store.put(name, content)                     # refused if the name is taken
-    content = read_exactly(store, name, digest)  # these bytes or a typed error
+    content = read_exactly(store, name, num_bytes, digest)  # these bytes or a typed error
 
 `maskedlark.runtime.bucket` gives stores by URL. A store that fails now and then is asked again, a bounded
 number of times; what it gives is compared with the digest that the caller kept elsewhere.
@@ -10,6 +10,7 @@ number of times; what it gives is compared with the digest that the caller kept 
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from random import SystemRandom
 from typing import Final, Protocol, TypeVar
@@ -37,6 +38,10 @@ class ObjectExists(Exception):
 
 class ObjectLost(Exception):
     """An object is missing, or its bytes are not those that were put."""
+
+
+class ObjectTooLong(ObjectLost):
+    """An object has more bytes than were put; none of them was read."""
 
 
 @frozen
@@ -67,11 +72,12 @@ class ObjectStore(Protocol):
             ObjectExists: the name is taken; that object stays as it is.
         """
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, most_bytes: int) -> bytes:
         """The bytes of an object.
 
         Raises:
             ObjectLost: there is none of this name.
+            ObjectTooLong: it is longer; nothing of it is read.
         """
 
     def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
@@ -98,14 +104,17 @@ class Retrying:
 
         def put() -> str:
             name = fresh_name()
-            self._store.put(name, content)
+            try:
+                self._store.put(name, content)
+            except ObjectExists:  # what lies between may have sent a put twice
+                raise StoreFailed("ObjectExists") from None
             return name
 
         return self._tried(put)
 
-    def get(self, name: str) -> bytes:
-        """The bytes of an object; `ObjectLost` if there is none."""
-        return self._tried(lambda: self._store.get(name))
+    def get(self, name: str, most_bytes: int) -> bytes:
+        """The bytes of an object; `ObjectLost` as of a store."""
+        return self._tried(lambda: self._store.get(name, most_bytes))
 
     def list(self, folder: str) -> Iterator[list[Listed]]:
         """The objects of a folder, in pages; after a page that fails it goes on where it was."""
@@ -142,12 +151,13 @@ class Retrying:
             raise _unavailable(error) from None
 
 
-def read_exactly(store: Retrying, name: str, digest: bytes) -> bytes:
+def read_exactly(store: Retrying, name: str, num_bytes: int, digest: bytes) -> bytes:
     """The bytes of an object, if they are those that were put.
 
     Args:
         store: Where it lies.
         name: Its name.
+        num_bytes: How many were put; of a longer object nothing is read.
         digest: SHA-256 of the bytes that were put.
 
     Raises:
@@ -155,9 +165,10 @@ def read_exactly(store: Retrying, name: str, digest: bytes) -> bytes:
         HelperUnavailable: the store cannot be read at the moment.
     """
     for _ in range(MAX_READS):
-        content = store.get(name)
-        if sha256(content).digest() == digest:
-            return content
+        with suppress(ObjectTooLong):
+            content = store.get(name, num_bytes)
+            if sha256(content).digest() == digest:
+                return content
     raise ObjectLost("an object is not the one that was put")
 
 

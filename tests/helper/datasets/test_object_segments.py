@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from helper.datasets import object_segments, segments
 from helper.datasets.object_spool import ObjectSpool
@@ -290,6 +291,34 @@ def test_a_commit_that_the_ledger_did_not_answer_is_repeated_with_the_same_objec
     assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
 
 
+@pytest.mark.parametrize("is_disjoint", [False, True])
+def test_a_commit_in_doubt_is_not_undone_by_another_choice_of_the_same_preparation(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch, is_disjoint: bool
+) -> None:
+    monkeypatch.setattr(Away, "is_committed", True)
+    scene.restart(ledger_type=Away, segments=store)
+    reports = scene.reports(RECORDS)
+    prepared, core = scene.prepare(reports), scene.cores[0]
+    chosen = np.arange(RECORDS) < SEGMENT
+    others = np.roll(chosen, SEGMENT) if is_disjoint else chosen | np.roll(chosen, 1)
+    first, second = (scene.id_of(reports, one) for one in (chosen, others))
+
+    def commit(of: NDArray[np.bool_], expected_id: bytes) -> None:
+        bits = np.packbits(of, bitorder="little").tobytes()
+        core.datasets.commit(scene.task_id, prepared.handle, bits, expected_id, None)
+
+    with pytest.raises(HelperUnavailable):
+        commit(chosen, first)
+    with pytest.raises(JobRefused) as refused:
+        commit(others, second)
+    assert refused.value.reason is JobReason.UNKNOWN_DATASET
+    with core.datasets.prepare(scene.task_id, prepared.handle, None) as newer:
+        newer.finish()  # takes the handle, and what it held is dropped
+    core.sweeper.remove_dropped()
+    uncached(scene)
+    assert sum(len(piece.ranks) for piece in core.datasets.pieces(first)) == SEGMENT
+
+
 def test_a_put_that_fails_for_good_can_be_tried_again_later(
     scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +341,7 @@ def test_rounds_over_a_faulty_bucket_give_no_wrong_sum(
 ) -> None:
     """Digests tell what is damaged, and lets it be read again; without them the seals do."""
     if not is_compared:
-        monkeypatch.setattr(object_segments, "read_exactly", lambda store, name, _: store.get(name))
+        monkeypatch.setattr(object_segments, "read_exactly", lambda store, name, *_: store.get(name, 1 << 20))
     dataset, rounds = scene.seal(RECORDS), 200 if is_compared else 50
     faulty = Faulty(store, seed=7, fails=0.05, cuts=damaged, swaps=damaged)
     scene.restart(segments=faulty)

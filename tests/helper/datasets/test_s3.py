@@ -61,7 +61,7 @@ def test_a_dataset_in_s3_is_sealed_summed_and_swept(
     assert not list(store.list(folders[0]))
     elsewhere = opened_bucket("s3://no-such-bucket/prefix")
     with pytest.raises(StoreFailed, match="bucket"):
-        elsewhere.get(listed[1][0])
+        elsewhere.get(listed[1][0], 1)
     with pytest.raises(StoreFailed):
         list(elsewhere.list(folders[1]))
     monkeypatch.setattr(objects, "FIRST_WAIT_S", 0.0)
