@@ -24,6 +24,7 @@ from helper.executors.orders import (
     Scanning,
     Shared,
     Summing,
+    Totals,
     bits,
     write,
 )
@@ -141,9 +142,10 @@ def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Pie
 
 def _partial(answer: Answer, length: int) -> PartialSum:
     """The partial sum of an answer, if it is of so many values and of all records it should be of."""
-    (encoded,) = answer.message.parts
+    encoded, encoded_totals = answer.message.parts
+    totals = Totals.decode(encoded_totals)
     vector = np.frombuffer(encoded, "<u8").astype(np.uint64)
     records = sum(piece.evaluated for piece in answer.pieces)
-    if len(vector) != length or answer.done.records != records:
+    if len(vector) != length or totals.records != records:
         raise AssertionError("a worker's partial sum is of all records that it was told")
-    return PartialSum(vector=vector, hashes=answer.done.hashes, records=records)
+    return PartialSum(vector=vector, hashes=totals.hashes, records=records)

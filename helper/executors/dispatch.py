@@ -14,9 +14,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import field
 from typing import Any, Final, Protocol
 
+from cryptography.exceptions import InvalidTag
+
 from helper.datasets.datasets import dataset_lost
 from helper.datasets.segments import RowShape
-from helper.datasets.spool import SealedSegment
+from helper.datasets.spool import SealedSegment, open_segment
 from helper.executors.holder import ORDER, STOP
 from helper.executors.joining import NONCE_BYTES, NotSealed, Session
 from helper.executors.orders import Done, Failed, Message, Order, Scanning, SegmentOrder, Summing, read, write
@@ -209,7 +211,7 @@ class Dispatcher:
         try:
             message = read(Done, opened)
         except InvalidTask:
-            raise _failure(read(Failed, opened).head) from None
+            raise _failure(read(Failed, opened).head, sent.pieces) from None
         done: Done = message.head
         if len(set(done.done)) != len(done.done) or not set(done.done) <= set(range(len(sent.pieces))):
             raise WorkerLost
@@ -249,11 +251,23 @@ def _widths(shape: RowShape) -> tuple[int, int, int, int]:
     return shape.features, shape.candidates, shape.keys, shape.columns
 
 
-def _failure(failed: Failed) -> Exception:
-    """What an order that was not done means for the caller."""
+def _failure(failed: Failed, pieces: Sequence[Piece]) -> Exception:
+    """What an order that was not done means for the caller.
+
+    Frames may be damaged on their way: a dataset is lost only if they do not open here either.
+    """
     if failed.reason == "refused":
         return JobRefused(JobReason(failed.code), failed.message)
-    if failed.reason == "damaged":
+    if failed.reason == "damaged" and not all(_opens(piece.segment) for piece in pieces):
         return dataset_lost()
     _LOG.error("a worker of the cluster could not do an order: %s", failed.reason)
     return WorkerLost()
+
+
+def _opens(segment: SealedSegment) -> bool:
+    """Whether the frames of a segment, read again, are what was sealed."""
+    try:
+        open_segment(segment.shape, segment.place, segment.key, segment.read())
+    except (InvalidTag, ValueError):
+        return False
+    return True

@@ -26,6 +26,7 @@ from helper.executors.orders import (
     SegmentOrder,
     Shared,
     Summing,
+    Totals,
     flags,
     read,
     write,
@@ -173,8 +174,8 @@ class Holder(NeverPickled):
         summed = engine.partial_sum(weighted.weights, evaluated(), interrupt)
         for batch in others():  # no part of the sum: the time of an order does not tell whom it samples
             engine.partial_sum(weighted.weights, (batch,), interrupt)
-        done = Done(done=tuple(held), hashes=summed.hashes, records=summed.records)
-        return write(done, [summed.vector.astype("<u8").tobytes()])
+        totals = Totals(hashes=summed.hashes, records=summed.records)
+        return write(Done(done=tuple(held)), [summed.vector.astype("<u8").tobytes(), totals.encoded])
 
     def _scores(self, order: Order, scanning: Scanning, weighted: _Weighted, held: dict[int, Rows]) -> bytes:
         parts: list[bytes] = []

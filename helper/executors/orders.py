@@ -115,15 +115,41 @@ class Order:
 class Done:
     """What became of an order.
 
+    A sum and its `Totals` follow, or scores. How long an answer is tells nothing of what was sampled.
+
     Attributes:
         done: Which of its segments were worked on, by their place in it; the others were not held any more.
-        hashes: Of the values of a sum, modulo 2^64.
-        records: How many were evaluated.
     """
 
     done: tuple[Count, ...]
-    records: Count = 0
-    hashes: Annotated[int, Field(ge=0, lt=1 << 64)] = 0
+
+
+@frozen
+class Totals:
+    """What goes with a sum, in as many bytes whatever it is.
+
+    Attributes:
+        hashes: Of the values, modulo 2^64.
+        records: How many were evaluated.
+    """
+
+    hashes: int
+    records: int
+
+    @property
+    def encoded(self) -> bytes:
+        """16 bytes."""
+        return np.array([self.hashes, self.records], "<u8").tobytes()
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> "Totals":
+        """What `encoded` gave.
+
+        Raises:
+            ValueError: it is of another length.
+        """
+        hashes, records = np.frombuffer(encoded, "<u8").tolist()
+        return cls(hashes=hashes, records=records)
 
 
 @canonical

@@ -37,6 +37,7 @@ LOOK_EVERY_S: Final = 1.0
 _NAME_BYTES: Final = 16
 _NO_TIME: Final = 0.0
 _MAX_FAILURES: Final = 3
+_CONTROL: Final = "control"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -68,7 +69,7 @@ class _Actor:
     def stop(self, sealed: bytes) -> None:
         """See `Worker`."""
         try:
-            self.actor.stop.remote(sealed)
+            self.actor.stop.options(concurrency_group=_CONTROL).remote(sealed)  # else it waits for the order
         except RayError:
             _LOG.info("a worker that was to stop is lost")
 
@@ -99,7 +100,7 @@ class RayFleet:
         """
         self._gate = Gate(token)
         _connect(address)
-        self._actors = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"control": 1})(RayWorker)
+        self._actors = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={_CONTROL: 1})(RayWorker)
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
         self._joined: dict[bytes, _Actor] = {}

@@ -1,7 +1,9 @@
 """A cluster answers as one machine does, whoever comes, goes or lies; its workers are threads here."""
 
 import gc
+import itertools
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from helper.datasets.spool import SealedSegment
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
 from helper.executors.local import LocalExecutor
-from helper.executors.orders import Done, write
+from helper.executors.orders import Done, Totals, write
 from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, Interrupt, PartialSum
 from helper.gradient.exact.engine import ExactEngine
@@ -27,7 +29,7 @@ from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.round import Evaluated, MaskedSum
-from tests.helper.executors.in_process import ThreadFleet
+from tests.helper.executors.in_process import ThreadFleet, ThreadWorker
 from tests.helper.parties import MODEL, NO_WORKERS, WEIGHTS, Scene, make_model
 from tests.stores import InMemory
 
@@ -164,7 +166,7 @@ def test_a_worker_that_answers_less_than_it_was_told_is_no_part_of_a_sum(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.fleet.add(1)
-    answer = write(Done(done=(0,), hashes=1, records=0), [bytes(8 * 5)])
+    answer = write(Done(done=(0,)), [bytes(8 * 5), Totals(hashes=1, records=0).encoded])
     monkeypatch.setattr("helper.executors.holder.Holder._answer", lambda *_: answer)
     with pytest.raises(AssertionError, match="partial sum"):
         site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), never)
@@ -229,6 +231,32 @@ def test_a_segment_that_is_damaged_is_a_lost_dataset_and_no_wrong_sum(
     whole = sealed[5].read()
     sealed[5] = replace(sealed[5], read=lambda: change(whole))
     assert_lost(site, sealed)
+
+
+def test_frames_that_are_damaged_on_their_way_lose_no_dataset(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.fleet.add(2)
+    carried, calls = ThreadWorker.work, itertools.count()
+
+    def carry(worker: ThreadWorker, order: bytes, shared: bytes, *frames: bytes) -> "Future[bytes]":
+        is_damaged = next(calls) == 3
+        return carried(worker, order, shared, *(one[:-1] + b"x" if is_damaged else one for one in frames))
+
+    monkeypatch.setattr(ThreadWorker, "work", carry)
+    site.assert_equal()
+    assert next(calls) > 4
+    assert len(site.fleet.joined) == 1
+
+
+def test_the_length_of_an_answer_does_not_tell_how_many_records_are_sampled(site: Site) -> None:
+    for seed in range(4):
+        site.fleet.add(1)  # which holds nothing: each segment is in an order of its own
+        site.assert_equal(seed=seed)
+        site.fleet.drop(b"worker %d" % seed)
+    answers = [answer for worker in site.fleet.ended for answer in worker.passed[3::4]]
+    assert len(answers) == 4 * SEGMENTS
+    assert len({len(answer) for answer in answers}) == 1
 
 
 def test_segments_in_each_others_places_are_a_lost_dataset(site: Site) -> None:

@@ -6,16 +6,19 @@ import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from helper.datasets import segments
 from helper.executors.clustered import ClusterExecutor
+from helper.executors.joining import Session
 from maskedlark.errors import HelperUnavailable
 from tests.helper.executors.test_clustered import Site, sampled
 
 if find_spec("ray") is None:
     pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
+from helper.executors.ray_fleet import _Actor
 from tests.helper.executors.ray_machines import (  # needs ray
     Machines,
     await_workers,
@@ -72,6 +75,25 @@ def test_a_round_that_is_left_is_ended_at_ray_workers_and_they_go_on(
             site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), leaves)
         site.assert_equal()
         assert fleet.workers()
+
+
+def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
+    asked: list[tuple[dict[str, str], bytes]] = []
+
+    class Stub:
+        """An actor that keeps what it is asked."""
+
+        def options(self, **how: str) -> "Stub":
+            self.how = how
+            return self
+
+        def remote(self, sealed: bytes) -> None:
+            asked.append((self.how, sealed))
+
+    stub = Stub()
+    session = Session(bytes(32), bytes(32))
+    _Actor(name=b"n", node="node", actor=SimpleNamespace(stop=stub), session=session).stop(b"sealed")
+    assert asked == [({"concurrency_group": "control"}, b"sealed")]
 
 
 @pytest.mark.parametrize("wrong", ["another", "short", "open", "missing"])
