@@ -58,13 +58,16 @@ class Connection:
                 answer to a query, an evaluation or a new task is lost.
 
         Raises:
-            ValueError: neither insecure nor TLS files, or both; or neither a URL nor a folder and helpers.
+            ValueError: neither insecure nor TLS files, or both; or neither a URL nor a folder and helpers, or
+                both.
         """
         self._backoff = backoff
         self._stack, self._turns = ExitStack(), Turns()
         self._opened: Engine | None = None
         self._far: FarAdServer | None = None
         if url is not None:
+            if data is not None or helpers is not None:
+                raise ValueError("give a data folder and helpers, or a url, not both")
             self._far = FarAdServer(url=url, token=token, ca=None if ca is None else Path(ca))
             return
         if data is None or helpers is None:

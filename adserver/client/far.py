@@ -5,16 +5,16 @@ far.jobs.find("3f").state
 """
 
 import json
-import ssl
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
+from adserver.client.far_connection import check_far, far_connection
 from adserver.client.far_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
 from adserver.collecting.task_body import TaskBody
 from adserver.records.dataset_state import DatasetState
@@ -38,10 +38,11 @@ from maskedlark.errors import (
 )
 from maskedlark.frozen import frozen
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
-from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
+_MOVED: Final = range(300, 400)
+"""What a proxy says, and no ad server: a token is not sent on."""
 _MAY_BE_DONE: Final = "; it may have done what it was asked: look there before you ask again"
 """Of what has no id of the client's choice: nothing says that a request is the same as one before."""
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
@@ -64,10 +65,7 @@ class FarAdServer:
     timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        is_plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
-        if not parts.hostname or not (parts.scheme == "https" or is_plain):
-            raise InvalidTask(f"an ad server's URL is https, or http on loopback, not {self.url!r}")
+        check_far(self.url, self.token)
 
     @property
     def jobs(self) -> "FarJobs":
@@ -191,7 +189,7 @@ class FarAdServer:
             after = page["next"]
 
     def _ask(self, method: str, path: str, body: bytes | None, *, is_once: bool = True) -> dict[str, Any]:
-        connection, may_be_done = self._connection(), False
+        connection, may_be_done = far_connection(self.url, ca=self.ca, timeout_s=self.timeout_s), False
         try:
             connection.connect()
             may_be_done = not is_once
@@ -206,21 +204,14 @@ class FarAdServer:
             connection.close()
         try:
             said = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
-        if not isinstance(said, dict):
-            raise HelperUnavailable(f"what answers at {self.url} is no ad server's admin API")
+        if not isinstance(said, dict) or answer.status in _MOVED:
+            told = f"what answers at {self.url} is no ad server's admin API"
+            raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else ""))
         if answer.status >= _REFUSED_FROM:
             raise _refusal(answer.status, said)
         return said
-
-    def _connection(self) -> HTTPConnection:
-        parts = urlsplit(self.url)
-        host, port = parts.hostname or "", parts.port
-        if parts.scheme == "http":
-            return HTTPConnection(host, port, timeout=self.timeout_s)
-        trusting = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
-        return HTTPSConnection(host, port, timeout=self.timeout_s, context=trusting)
 
 
 @dataclass(frozen=True, slots=True)

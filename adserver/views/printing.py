@@ -24,6 +24,7 @@ from rich.table import Table
 
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.plain_text import plain
 
 _LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
@@ -39,9 +40,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Print a table; an empty one still shows its head."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")  # an id that is cut off is of no use
+        table.add_column(plain(column), overflow="fold")  # an id that is cut off is of no use
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*map(plain, row))
     Console().print(table)
 
 

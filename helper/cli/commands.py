@@ -27,6 +27,7 @@ from maskedlark.terminal.budget_options import (
     print_budgets,
 )
 from maskedlark.terminal.options import option
+from maskedlark.terminal.plain_text import plain
 
 
 def keygen_command(
@@ -89,7 +90,7 @@ def status_command(
         return
     table = Table(show_header=False, title=f"helper at {address}")
     for name, value in rows.items():
-        table.add_row(name, str(value))
+        table.add_row(name, plain(value))
     Console().print(table)
 
 

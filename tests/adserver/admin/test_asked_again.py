@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from adserver.client import Client, far
+from adserver.client import Client, far_connection
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
 from adserver.views.query import result_json
@@ -40,7 +40,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
 @pytest.fixture
 def dropping(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
-    monkeypatch.setattr(far, "HTTPConnection", losing_answers(paths))
+    monkeypatch.setattr(far_connection, "HTTPConnection", losing_answers(paths))
     return paths
 
 

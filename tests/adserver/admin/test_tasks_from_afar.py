@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from adserver.admin.api import OPERATIONS
 from adserver.admin.operation import PREFIX
 from adserver.cli.main import app
-from adserver.client import Client, far
+from adserver.client import Client, far_connection
 from adserver.ingest.http_server import HttpServer
 from adserver.peers.retrying import ONCE
 from adserver.records.access import GrantKind, Scope
@@ -165,9 +165,23 @@ def test_what_is_not_said_is_the_same_here_and_there(there: There) -> None:
     assert replace(made, salt=here.salt, starts_at=here.starts_at, expires_at=here.expires_at) == here
 
 
+@pytest.mark.parametrize("name", ["[/x]", "[red]a", "a\x1b[2Jb"], ids=range(3))
+def test_a_name_from_elsewhere_spoils_no_list_of_tasks(there: There, name: str) -> None:
+    task_id = there.post({**BODY, "name": name}).json()["task_id"]
+    shown = name.replace("\x1b", "\\x1b")
+    for is_here in (True, False):
+        place = (
+            ("--data", str(there.of.folder)) if is_here else ("--url", there.url, "--token", there.token())
+        )
+        for command in (("task", "list"), ("task", "show", task_id)):
+            done = CliRunner().invoke(app, [*command, *place], env={"COLUMNS": "300"})
+            assert done.exit_code == 0, repr(done.exception)
+            assert shown in done.stdout
+
+
 def test_a_lost_answer_makes_no_second_task(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = ["/tasks"]
-    monkeypatch.setattr(far, "HTTPConnection", losing_answers(lost))
+    monkeypatch.setattr(far_connection, "HTTPConnection", losing_answers(lost))
     before = there.tasks()
     there.run(*COMMAND, *SETTINGS["plain"])
     assert lost == []
@@ -177,7 +191,7 @@ def test_a_lost_answer_makes_no_second_task(there: There, monkeypatch: pytest.Mo
 def test_who_gives_up_is_told_that_the_task_may_be_there(
     there: There, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far, "HTTPConnection", losing_answers(["/tasks"]))
+    monkeypatch.setattr(far_connection, "HTTPConnection", losing_answers(["/tasks"]))
     before = there.tasks()
     with (
         Client(url=there.url, token=there.token(), backoff=ONCE) as client,

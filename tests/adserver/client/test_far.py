@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from adserver.cli.main import app
 from adserver.client import Client
 from adserver.client.far import FarAdServer
+from adserver.client.far_connection import far_connection
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from adserver.records.job_state import JobState
@@ -131,14 +132,77 @@ def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:
     assert "secret" not in repr(FarAdServer(url="https://ads.example", token="secret"))  # noqa: S106
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["https://h:99999", "https://h:x", "https://[::1", "https://a b", "https://..:1", "https://\udcff",
+     "https://me:hidden@h", "https://hidden@h", "https://h/hidden", "https://h/?code=hidden", "https://h#hidden"],
+    ids=range(11),
+)  # fmt: skip
+def test_what_is_no_url_of_a_server_is_refused_and_shows_no_secret(url: str) -> None:
+    with pytest.raises(InvalidTask, match="https, or http on loopback") as refused:
+        FarAdServer(url=url, token="")
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "token", ["mlt_secret\n", "mlt_secret\r\nhost: h", "mlt_secret€", "mlt_secret b"], ids=range(4)
+)
+def test_a_token_that_is_none_is_refused_and_not_shown(served: tuple[Painted, str], token: str) -> None:
+    with pytest.raises(InvalidTask, match="token") as refused:
+        FarAdServer(url=served[1], token=token).get("/tasks")
+    assert token[:10] not in f"{refused.value!r}"
+    outcome = CliRunner().invoke(
+        app, ["task", "list"], env={"ADSERVER_URL": served[1], "ADSERVER_TOKEN": token}
+    )
+    assert isinstance(outcome.exception, InvalidTask)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://[2001:db8::ab]", "http://[::1]:7300/", "http://localhost", "https://a:1"]
+)
+def test_a_host_with_or_without_a_port_is_a_url(url: str) -> None:
+    connection = far_connection(FarAdServer(url=url, token="").url, ca=None, timeout_s=1.0)
+    assert url.rstrip("/") in (
+        f"{scheme}://{host}{port}"
+        for scheme in ("http", "https")
+        for host in (connection.host, f"[{connection.host}]")
+        for port in ("", f":{connection.port}")
+    )
+    assert connection.port in (1, 80, 443, 7300)
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+def test_a_certificate_that_cannot_be_read_is_named(content: str | None, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.crt"
+    if content is not None:
+        ca.write_text(content)
+    with pytest.raises(InvalidTask, match=r"ca\.crt"):
+        FarAdServer(url="https://127.0.0.1:1", token="", ca=ca).get("/tasks")
+
+
+def test_a_client_is_beside_an_ad_server_or_elsewhere_and_not_both(tmp_path: Path) -> None:
+    for beside in ({"data": tmp_path / "no"}, {"helpers": ("127.0.0.1:1", "127.0.0.1:2")}):
+        with pytest.raises(ValueError, match="not both"):
+            Client(url="http://127.0.0.1:1", **beside)
+
+
+@pytest.mark.parametrize(
+    ("status", "content"), [(200, "[" * 200_000), (302, "{}"), (200, "[]")], ids=["nested", "moved", "a list"]
+)
+def test_what_answers_as_no_ad_server_does_is_refused(status: int, content: str) -> None:
+    answer = f"HTTP/1.1 {status} OK\r\ncontent-length: {len(content)}\r\n\r\n{content}".encode()
+    with hanging_up(answer) as url, pytest.raises(HelperUnavailable, match="no ad server's admin API"):
+        FarAdServer(url=url, token="").get("/tasks")
+
+
 def test_nobody_at_the_url_is_unavailable() -> None:
     with pytest.raises(HelperUnavailable, match="does not answer"):
         FarAdServer(url="http://127.0.0.1:1", token="").tasks()
 
 
 @contextmanager
-def hanging_up() -> Iterator[str]:
-    """The URL of a server that reads one request, and closes the connection instead of an answer."""
+def hanging_up(answer: bytes = b"") -> Iterator[str]:
+    """The URL of a server that reads one request, and closes the connection after its answer, if any."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(HANGS_S)
 
@@ -147,6 +211,7 @@ def hanging_up() -> Iterator[str]:
             with connection:
                 connection.settimeout(HANGS_S)
                 connection.recv(65_536)
+                connection.sendall(answer)
 
         serving = Thread(target=serve)
         serving.start()
@@ -156,9 +221,12 @@ def hanging_up() -> Iterator[str]:
             serving.join(HANGS_S)
 
 
-def test_what_may_have_been_done_is_not_to_be_asked_again_blindly() -> None:
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 504 Gone\r\ncontent-length: 6\r\n\r\n<html>"], ids=range(2)
+)
+def test_what_may_have_been_done_is_not_to_be_asked_again_blindly(answer: bytes) -> None:
     with (
-        hanging_up() as url,
+        hanging_up(answer) as url,
         pytest.raises(HelperUnavailable, match="look there before you ask again"),
     ):
         FarAdServer(url=url, token="").post_json("/queries", {"values": ["spend"]})

@@ -1,0 +1,60 @@
+"""The connection to an ad server elsewhere: what its URL and token may be, and what is trusted.
+
+connection = far_connection("https://ads.example:8443", ca=Path("ads.crt"), timeout_s=900.0)
+"""
+
+import ssl
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.transport import is_loopback
+
+_WRONG_URL: Final = (
+    "an ad server's URL is https, or http on loopback, with a host, perhaps a port, and no more"
+)
+
+
+def check_far(url: str, token: str) -> None:
+    """Refuse a URL to which a token is not sent, and a token that is none; neither is shown.
+
+    Raises:
+        InvalidTask
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        HTTPConnection(host, _port(parts))  # connects to nothing; refuses what a request cannot carry
+        is_name = bool(host.encode("idna"))
+    except (ValueError, HTTPException):
+        raise InvalidTask(_WRONG_URL) from None
+    is_plain = parts.scheme == "http" and is_loopback(host)
+    is_more = "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment
+    if not is_name or is_more or not (parts.scheme == "https" or is_plain):
+        raise InvalidTask(_WRONG_URL)
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidTask("a token is what `adserver token create` printed, without a space or a line's end")
+
+
+def far_connection(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
+    """A connection, not yet opened, to a URL that `check_far` lets pass.
+
+    Raises:
+        InvalidTask: the file of the certificate to trust holds none, or cannot be read.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", _port(parts)
+    if parts.scheme == "http":
+        return HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        trusting = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except OSError as error:
+        raise InvalidTask(f"cannot read a certificate in {ca}: {error.strerror}") from None
+    return HTTPSConnection(host, port, timeout=timeout_s, context=trusting)
+
+
+def _port(parts: SplitResult) -> int:
+    """The port, which `http.client` would otherwise look for in an IPv6 address."""
+    return (80 if parts.scheme == "http" else 443) if parts.port is None else parts.port
