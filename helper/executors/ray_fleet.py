@@ -22,7 +22,9 @@ from typing import Any, Final, Self
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
 
 import ray
-from ray.exceptions import RayError
+from ray._private.ray_constants import OBJECT_METADATA_TYPE_RAW
+from ray._private.worker import global_worker
+from ray.exceptions import RayError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from helper.executors.dispatch import Worker, WorkerLost
@@ -210,9 +212,28 @@ def _connect(address: str) -> None:
         )
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
         raise InvalidTask(f"no Ray cluster answers at {address}: {type(error).__name__}") from None
+    else:
+        _take_bytes_only()
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, handler)
+
+
+def _take_bytes_only() -> None:
+    """From now on this process gets bytes from Ray, and an error in the place of anything else.
+
+    What an actor returns or raises is a pickle otherwise, and runs as it is read: here, beside the keys, and
+    before a worker has proved that it has the token. Bytes are the one thing that Ray hands on as they are.
+    """
+    context: Any = global_worker.get_serialization_context()
+    given = context._deserialize_object
+
+    def taken(data: Any, metadata: bytes | None, *rest: Any) -> Any:
+        if metadata is None or metadata.split(b",")[0] != OBJECT_METADATA_TYPE_RAW:
+            return WorkerCrashedError()
+        return given(data, metadata, *rest)
+
+    context._deserialize_object = taken
 
 
 def _end(actor: Any) -> None:

@@ -3,7 +3,7 @@
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from tests.helper.executors.test_clustered import Site, sampled
 
 if find_spec("ray") is None:
     pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
-from helper.executors.ray_fleet import _Actor
+
 from tests.helper.executors.ray_machines import (  # needs ray
     Machines,
     await_workers,
@@ -77,7 +77,49 @@ def test_a_round_that_is_left_is_ended_at_ray_workers_and_they_go_on(
         assert fleet.workers()
 
 
+class _Bomb:
+    """Runs something where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self._path,)
+
+
+class _Raised(Exception):
+    """The same, raised."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._bomb = _Bomb(path)
+
+    def __reduce__(self) -> tuple[type["_Raised"], tuple[_Bomb]]:
+        return _Raised, (self._bomb,)
+
+
+def _explode(path: Path, is_raised: bool) -> _Bomb:
+    if is_raised:
+        raise _Raised(path)
+    return _Bomb(path)
+
+
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_nothing_that_comes_from_ray_runs_at_the_head(
+    ray_machines: Machines, tmp_path: Path, is_raised: bool
+) -> None:
+    import ray  # after `ray_machines`, which says how it authenticates
+
+    with ray_machines.fleet(1):
+        answer = ray.remote(num_cpus=0, max_retries=0)(_explode).remote(tmp_path / "ran", is_raised)
+        with pytest.raises(ray.exceptions.RayError):
+            ray.get(answer)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
+    from helper.executors.ray_fleet import _Actor  # after `ray_machines`, as it imports ray
+
     asked: list[tuple[dict[str, str], bytes]] = []
 
     class Stub:
