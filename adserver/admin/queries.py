@@ -20,6 +20,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
+from maskedlark.reports.measurement import MAX_KEYS, MAX_VALUES
 from maskedlark.reports.task import Task
 
 QUERIES_SHOWN: Final = (QuerySpec.kind, DiscoverySpec.kind)
@@ -61,11 +62,11 @@ class QueryBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    values: list[str] = []
-    histograms: list[str] = []
-    group_by: list[str] = []
-    where: dict[str, str | int] = {}
-    domains: dict[str, list[str | int] | CodesBetween] = {}
+    values: list[str] = Field([], max_length=2 * MAX_VALUES)
+    histograms: list[str] = Field([], max_length=2 * MAX_VALUES)
+    group_by: list[str] = Field([], max_length=MAX_KEYS)
+    where: dict[str, str | int] = Field({}, max_length=MAX_KEYS)
+    domains: dict[str, list[str | int] | CodesBetween] = Field({}, max_length=MAX_KEYS)
     discover: bool = False
     roll_up: bool = False
     epsilon: float | None = None

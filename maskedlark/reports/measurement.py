@@ -30,6 +30,7 @@ MAX_BUCKETS: Final = 1_024
 MAX_MAGNITUDE: Final = (1 << 31) - 1
 MAX_CODE: Final = (1 << 32) - 1
 MAX_CATEGORIES: Final = 1 << 22
+_MOST_DIGITS: Final = 100
 COUNT: Final = "count"
 """The value that every report has without declaring it."""
 
@@ -130,7 +131,8 @@ class Key:
         """
         if typed in self.categories:
             return self.categories.index(typed)
-        if typed.isdecimal() and int(typed) <= (MAX_CODE if self.size is None else self.size - 1):
+        is_short = typed.isdecimal() and len(typed) <= _MOST_DIGITS  # Python reads no more than 4300 of them
+        if is_short and int(typed) <= (MAX_CODE if self.size is None else self.size - 1):
             return int(typed)
         if self.size is None and not typed.isdecimal():
             return int.from_bytes(digest("key code", typed.encode())[:4], "little")

@@ -44,7 +44,8 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
 HOSTILE: Final[list[Any]] = [
     None, True, -1, 0, 10**400, -(10**30), 1 << 63, 1e308, "NaN", "", "\0", "\u0663", "ff" * 40, "x" * 70_000,
     [], [[]], [None], {}, {"": {}}, {"first": -1, "last": 1 << 64}, {"a": {"first": 0, "last": 1 << 31}},
-    {"place": [10**400]}, {"place": ["x"] * 5_000}, {"place": -5}, "-Infinity",
+    {"place": [10**400]}, {"place": ["x"] * 5_000}, {"place": -5}, {"place": "9" * 5_000},
+    {"campaign": "9" * 5_000}, {"campaign": ["9" * 5_000]}, "-Infinity",
 ]  # fmt: skip
 REFUSED: Final = (404, 409, 422, 503)
 
@@ -122,6 +123,21 @@ def test_more_than_an_operation_takes_is_not_read(behind: Any, one: Operation) -
         answer = client.post(f"{PREFIX}{one.path}", content=b" " * (one.most_bytes + 1))
     assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
     assert "at most" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("values", ["click"] * 200), ("histograms", ["purchase"] * 200), ("group_by", ["place"] * 200),
+     ("where", {f"k{number}": 1 for number in range(200)}),
+     ("domains", {f"k{number}": [1] for number in range(200)})],
+    ids=lambda one: one if isinstance(one, str) else "",
+)  # fmt: skip
+def test_a_query_with_more_parts_than_any_has_is_refused_as_it_is_read(
+    operator: httpx.Client, field: str, value: Any
+) -> None:
+    answer = operator.post(f"{PREFIX}/queries", json={**GOOD["/queries"], field: value})
+    assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
+    assert answer.json()["detail"].startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize("one", [one for one in OPERATIONS if one.method == "POST"], ids=lambda one: one.path)
