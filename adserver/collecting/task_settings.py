@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from adserver.records.defaults import ALL_DECOYS
+from adserver.records.defaults import ALL_DECOYS, GROUP
 from maskedlark import canonical
 from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
 from maskedlark.errors import InvalidTask
@@ -86,9 +86,12 @@ def measurement_of_settings(settings: Any) -> Measurement:
     """The measurement that plain settings declare; a key that lists categories need not say how many.
 
     Raises:
-        InvalidTask: a setting is wrong.
+        InvalidTask: a setting is wrong, or a value has the name that results call their groups by.
     """
-    return canonical.build(Measurement, _with_sizes(settings))
+    measurement = canonical.build(Measurement, _with_sizes(settings))
+    if measurement.value(GROUP) is not None:
+        raise InvalidTask(f"no value is named {GROUP!r}: the rows of a result call their group so")
+    return measurement
 
 
 def encoder_from(path: Path | None) -> Encoder | None:

@@ -17,3 +17,5 @@ DEFAULT_COLLUSION_FACTOR: Final = 2.0
 
 Jobs over whole datasets spend both budgets at about this ratio: the ad server alone faces two noises.
 """
+GROUP: Final = "group"
+"""What a row of a result calls its group, beside its values by their names."""

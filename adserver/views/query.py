@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, Row
+from adserver.records.defaults import GROUP
 from adserver.views.printing import as_csv, write_as
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.pictures import as_png, new_figure
@@ -32,7 +33,7 @@ def result_json(result: AggregateResult) -> dict[str, Any]:
         "min_cell_count": result.min_cell_count,
         "columns": [asdict(column) for column in result.columns],
         "rows": [
-            {"group": dict(zip(result.group_by, row.group, strict=True)), **_row_json(row.estimates, result)}
+            {GROUP: dict(zip(result.group_by, row.group, strict=True)), **_row_json(row.estimates, result)}
             for row in result.rows
         ],
     }

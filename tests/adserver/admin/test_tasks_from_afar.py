@@ -269,6 +269,7 @@ def test_a_helper_that_refuses_a_task_refuses_it_from_elsewhere(
         ({"updates": {"num_parameters": 9}, "unit": "report"}, "unit user"),
         ({"measurement": {"min_cell_count": 1, "values": 7, "keys": []}}, "values"),
         ({"measurement": {"colour": 1}}, "Measurement"),
+        ({"measurement": {**SHOP, "values": [{"name": "group", "low": 0, "high": 1}]}}, "no value is named"),
         ({"encoder": "{}"}, "Encoder"),
         ({"encoder": ""}, "Encoder"),
         ({"encoder": "x" * (5 << 20)}, "Encoder"),
