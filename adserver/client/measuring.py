@@ -74,7 +74,7 @@ class Measuring(Connection):
             "domains": {name: _plain(said) for name, said in (domains or {}).items()},
             "discover": discover,
             "roll_up": roll_up,
-            "epsilon": epsilon,
+            "epsilon": None if epsilon is None else float(epsilon),
             "dataset": dataset,
         }
         if self._far is not None:
@@ -125,7 +125,8 @@ class Measuring(Connection):
         """
         if (model is None) == (not job):
             raise InvalidTask("give either a model or a job")
-        asked = {"job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
+        epsilon = None if epsilon is None else float(epsilon)
+        asked = {"job": job, "bins": index(bins), "epsilon": epsilon, "dataset": dataset}
         encoded = None if model is None else self._encoded(model, dataset)
         if self._far is not None:
             return evaluated(self._far, asked, encoded, query_id=query_id, backoff=self._backoff)

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 from adserver.client import Client, far_connection
@@ -83,6 +84,16 @@ def test_a_client_that_loses_an_answer_asks_again_and_pays_once(there: There, dr
         assert result_json(client.again(result.query_id)) == result_json(result)
         assert client.evaluate_again(evaluation.query_id) == evaluation
     assert dropping == []
+
+
+def test_numbers_of_numpy_are_asked_from_elsewhere_as_they_are_here(there: There) -> None:
+    query: dict[str, Any] = {"dataset": SHOP_DATASET.hex(), "query_id": "f6" * 16}
+    evaluation: dict[str, Any] = {"dataset": DATASET, "query_id": "f7" * 16, "bins": np.int64(10)}
+    query["epsilon"] = evaluation["epsilon"] = np.float32(0.125)
+    with there.charging(2), there.client() as client:
+        for one in (client, there.of.client):
+            one.aggregate("click", **query)
+            one.evaluate(ENCODED_MODEL, **evaluation)
 
 
 def test_who_gives_up_is_told_the_id_that_asks_for_the_answer(there: There, dropping: list[str]) -> None:
