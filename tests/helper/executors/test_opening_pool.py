@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from helper.executors.processes import MIN_CHUNK, OpeningPool
+from helper.executors import processes
+from helper.executors.processes import MAX_CHUNK, MIN_CHUNK, OpeningPool
 from maskedlark.errors import HelperUnavailable, ReportReason
 from tests.builders import examples, reports, shares_for, world
 
@@ -20,7 +21,11 @@ def pool() -> Iterator[OpeningPool]:
         yield one
 
 
-def test_the_pool_opens_what_one_process_opens(pool: OpeningPool) -> None:
+@pytest.mark.parametrize("most", [MIN_CHUNK, MAX_CHUNK], ids=["more parts than workers", "a part a worker"])
+def test_the_pool_opens_what_one_process_opens(
+    pool: OpeningPool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "MAX_CHUNK", most)
     opener = WORLD.opener(0)
     bad = replace(INCOMING[100], share=replace(INCOMING[100].share, ciphertext=INCOMING[99].share.ciphertext))
     mixed = [*INCOMING[:100], bad, *INCOMING[101:]]
