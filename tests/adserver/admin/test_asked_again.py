@@ -12,6 +12,7 @@ import pytest
 from adserver.client import Client, far_connection
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
+from adserver.views.evaluation import evaluation_json
 from adserver.views.query import result_json
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
@@ -91,9 +92,14 @@ def test_numbers_of_numpy_are_asked_from_elsewhere_as_they_are_here(there: There
     evaluation: dict[str, Any] = {"dataset": DATASET, "query_id": "f7" * 16, "bins": np.int64(10)}
     query["epsilon"] = evaluation["epsilon"] = np.float32(0.125)
     with there.charging(2), there.client() as client:
-        for one in (client, there.of.client):
-            one.aggregate("click", **query)
-            one.evaluate(ENCODED_MODEL, **evaluation)
+        far, here = (
+            (
+                result_json(one.aggregate("click", **query)),
+                evaluation_json(one.evaluate(ENCODED_MODEL, **evaluation)),
+            )
+            for one in (client, there.of.client)
+        )
+    assert far == here
 
 
 def test_who_gives_up_is_told_the_id_that_asks_for_the_answer(there: There, dropping: list[str]) -> None:

@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 
 from helper.executors.joining import JoinToken
 from helper.executors.ray_fleet import RayFleet
-from helper.executors.ray_worker import TOKEN_VARIABLE
+from helper.executors.ray_worker import JOIN_VARIABLE
 from tests.patience import HANGS_S
 
 OBJECT_STORE_BYTES = 80 << 20
@@ -42,7 +42,7 @@ class Machines:
             num_cpus=cores,
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
-            env_vars={TOKEN_VARIABLE: str(token_file or self.token_file)},
+            env_vars={JOIN_VARIABLE: str(token_file or self.token_file)},
         )
         self.nodes.append(node)
         return node
