@@ -9,7 +9,7 @@ from typing import Any
 
 from adserver.client.far import FarAdServer, safe_id
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
-from adserver.measuring.result import AggregateResult, Column, Estimate, Row
+from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, Row
 from adserver.peers.retrying import Backoff, with_retries
 from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason
@@ -73,7 +73,7 @@ def _kept(far: FarAdServer, kind: str, query: str) -> Mapping[str, Any]:
 
 
 def result_from_json(sent: Mapping[str, Any]) -> AggregateResult:
-    """What `adserver.views.query.result_json` wrote; a bound that was not finite is NaN."""
+    """What `adserver.views.query.result_json` wrote."""
     columns = tuple(
         Column(**{**one, "bucket": None if one["bucket"] is None else tuple(one["bucket"])})
         for one in sent["columns"]
@@ -96,7 +96,7 @@ def result_from_json(sent: Mapping[str, Any]) -> AggregateResult:
 
 
 def evaluation_from_json(sent: Mapping[str, Any]) -> EvaluationResult:
-    """What `adserver.views.evaluation.evaluation_json` wrote; what was not finite is NaN."""
+    """What `adserver.views.evaluation.evaluation_json` wrote."""
     return EvaluationResult(
         **_released(sent),
         is_of_classes=sent["positives"] != "label 1",
@@ -126,7 +126,10 @@ def _epsilons(sent: Mapping[str, float] | None) -> Epsilons:
 
 
 def _estimate(sent: Mapping[str, float | None]) -> Estimate:
-    return Estimate(**{name: math.nan if figure is None else figure for name, figure in sent.items()})
+    """An estimate; null is what that number is where nothing is known."""
+    return Estimate(
+        **{name: getattr(NOT_KNOWN, name) if figure is None else figure for name, figure in sent.items()}
+    )
 
 
 def _points(sent: Sequence[Mapping[str, Any]], across: str, up: str) -> tuple[CurvePoint, ...]:

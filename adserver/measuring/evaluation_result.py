@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_metrics import Figure, Histogram
-from adserver.measuring.result import CONFIDENCE, Estimate, ReleasedResult
+from adserver.measuring.result import CONFIDENCE, NOT_KNOWN, Estimate, ReleasedResult
 from adserver.records.frames import frame
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
@@ -181,7 +181,7 @@ def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[E
         (
             Estimate(value=float(at), standard_error=float(error), low=float(least), high=float(most))
             if known
-            else Estimate(value=np.nan, standard_error=np.inf, low=-np.inf, high=np.inf)
+            else NOT_KNOWN
         )
         for at, error, least, most, known in found
     ]

@@ -50,6 +50,10 @@ class Estimate:
         }
 
 
+NOT_KNOWN: Final = Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)
+"""Of what an answer says nothing about."""
+
+
 @frozen
 class Column:
     """What one number of every row is.
@@ -226,7 +230,7 @@ def half_width(mechanism: Mechanism, confidence: float = CONFIDENCE) -> float:
 def _ratio(total: Estimate, count: Estimate, wider: float) -> Estimate:
     least, most = count.value - wider * count.standard_error, count.value + wider * count.standard_error
     if count.value <= 0 or least <= 0:
-        return Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)
+        return NOT_KNOWN
     mean = total.value / count.value
     ends = [
         (total.value + sign * wider * total.standard_error) / at for sign in (-1, 1) for at in (least, most)

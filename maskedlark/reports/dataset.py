@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -90,10 +89,6 @@ class ShareOpener(SharesOpener):
         """Open shares of one role; `residues_of` may be a faster function of the same results."""
         super().__init__(task=task, role=role, opening_keys=opening_keys, pair=pair, info=share_info)
         self._residues_of = residues_of
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """To travel to another process of the same helper."""
-        return partial(ShareOpener, residues_of=self._residues_of, **self._settings), ()
 
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.

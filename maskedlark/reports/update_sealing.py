@@ -10,7 +10,7 @@ a share that is moved to another round, job, model or task does not open.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.clip import Clip
@@ -99,10 +99,6 @@ class UpdateOpener(SharesOpener):
         super().__init__(task=task, role=role, opening_keys=opening_keys, pair=pair, info=info)
         self._form = _form(task)
         self._round_id = round_id
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """To travel to another process of the same helper."""
-        return partial(UpdateOpener, round_id=self._round_id, **self._settings), ()
 
     def open(self, report_id: bytes, time_bucket: int, share: SealedShare) -> OpenedUpdate:
         """Open one share.

@@ -6,7 +6,6 @@ check that the parts have the right sizes, and nothing else.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
@@ -173,12 +172,6 @@ class SharesOpener:
         self._keys = {key.key_id: key for key in opening_keys}
         self._pair = pair
         self._info = info
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        """What another opener of the same shares is made of, to travel to another process of the helper."""
-        keys = tuple(self._keys.values())
-        return {"task": self._task, "role": self._role, "opening_keys": keys, "pair": self._pair}
 
     def _opened(self, report_id: bytes, time_bucket: int, share: SealedShare) -> bytes:
         """The plaintext of one share, of the task's length.

@@ -171,9 +171,9 @@ def test_the_reference_opens_our_reports_and_we_open_its() -> None:
         (lambda vector: np.concatenate([vector[:6], [1]]), "clip coordinate"),
     ],
 )
-def test_a_vector_that_may_not_be_sent_is_refused_before_it_is_sealed(change: object, told: str) -> None:
+def test_a_vector_that_may_not_be_sent_is_refused_before_it_is_sealed(change: Any, told: str) -> None:
     with pytest.raises(InvalidTask, match=told):
-        update_reports(WORLD, ROUND, [change(VECTORS[0])])  # type: ignore[operator]
+        update_reports(WORLD, ROUND, [change(VECTORS[0])])
 
 
 def test_the_largest_vector_that_passes_has_the_released_sensitivity() -> None:
@@ -243,10 +243,10 @@ def test_what_is_no_share_of_the_round_is_dropped_with_a_reason() -> None:
     ],
 )
 def test_the_ad_server_refuses_what_can_be_no_update_report(
-    change: dict[str, object], reason: ReportReason
+    change: dict[str, Any], reason: ReportReason
 ) -> None:
     with pytest.raises(ReportRejected) as error:
-        check_report(WORLD.task, replace(REPORTS[0], **change))  # type: ignore[arg-type]
+        check_report(WORLD.task, replace(REPORTS[0], **change))
     assert error.value.reason is reason
 
 
