@@ -16,6 +16,7 @@ from adserver.peers.client import HelperClient
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
 from adserver.records.job_record import JobRecord
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving.front_doors import running_ingest
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
@@ -269,7 +270,7 @@ class NetworkSite(Site):
     def __enter__(self) -> Self:
         self._open = ExitStack()
         self.helpers = [self._open.enter_context(served(core)) for core in self.scene.cores]
-        doors = running_ingest(self.engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None)
+        doors = running_ingest(self.engine, IntakeSettings(), tls=None)
         self.http = f"http://{self._open.enter_context(doors).http}"
         return self
 

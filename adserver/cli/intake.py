@@ -1,14 +1,14 @@
 """`adserver intake`."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from adserver.cli.options import InsecureOption, TlsCertOption, TlsKeyOption, watching
+from adserver.records.server_settings import IntakeSettings
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.runtime.signals import stopped_by_signals
-from maskedlark.terminal.options import option, takes
+from maskedlark.terminal.options import making, option, takes
 
 if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
@@ -38,21 +38,23 @@ def own_tls(
     return files
 
 
-@takes(tls=own_tls)
+intake_of: Final = making(
+    IntakeSettings,
+    grpc_listen=option("host:port of the gRPC intake; port 0 for any."),
+    http_listen=option("host:port of the HTTP intake; port 0 for any."),
+    addresses_file=option("Write the addresses here as JSON once both answer."),
+    metrics_listen=watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT"),
+)
+
+
+@takes(tls=own_tls, intake=intake_of)
 def intake_command(
     *,
     database: Annotated[
         str, option("SQLAlchemy URL of the ad server's database, as its --database.", metavar="URL")
     ],
     tls: "TlsFiles | None",
-    grpc_listen: Annotated[str, option("host:port of the gRPC intake; port 0 for any.")] = "127.0.0.1:0",
-    http_listen: Annotated[str, option("host:port of the HTTP intake; port 0 for any.")] = "127.0.0.1:0",
-    addresses_file: Annotated[
-        Path | None, option("Write the addresses here as JSON once both answer.")
-    ] = None,
-    metrics_listen: Annotated[
-        str | None, watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
-    ] = None,
+    intake: IntakeSettings,
     log_format: Annotated[LogFormat, watching("Log lines for people or for programs.")] = LogFormat.TEXT,
 ) -> None:
     """Take reports in beside an ad server, into its database, until SIGTERM.
@@ -60,18 +62,12 @@ def intake_command(
     It keeps no files, needs no helpers, and runs no jobs. The ad server makes the tables and brings them
     forward: start its `serve` of the same version first.
     """
-    from adserver.serving.replica import ReplicaSettings, serve_intake
+    from adserver.serving.replica import serve_intake
     from adserver.store.database import check_tables
     from maskedlark.runtime.database import open_database
 
     configure_logging(log_format)
     with stopped_by_signals() as stop:
-        settings = ReplicaSettings(
-            grpc_listen=grpc_listen,
-            http_listen=http_listen,
-            addresses_file=addresses_file,
-            metrics_listen=metrics_listen,
-        )
         engine = open_database(database)
         check_tables(engine)
-        serve_intake(engine, tls, settings, stop=stop)
+        serve_intake(engine, tls, intake, stop=stop)

@@ -2,11 +2,11 @@
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adserver.cli.intake import intake_of
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
@@ -16,6 +16,7 @@ from adserver.cli.options import (
     peers_of,
     watching,
 )
+from adserver.records.server_settings import AdserverSettings, DashboardSettings, IntakeSettings
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.signals import stopped_by_signals
@@ -25,16 +26,12 @@ if TYPE_CHECKING:
     from adserver.peers.opening import Peers
 
 
-@takes(peers=peers_of, without=["wait"])
+@takes(peers=peers_of, intake=intake_of, without=["wait"])
 def serve_command(
     *,
     data: DataOption,
     peers: "Peers",
-    grpc_listen: Annotated[str, option("host:port of the gRPC intake; port 0 for any.")] = ("127.0.0.1:0"),
-    http_listen: Annotated[str, option("host:port of the HTTP intake; port 0 for any.")] = ("127.0.0.1:0"),
-    addresses_file: Annotated[
-        Path | None, option("Write the addresses here as JSON once both answer.")
-    ] = None,
+    intake: IntakeSettings,
     database: DatabaseOption = None,
     local_database: LocalDatabaseOption = None,
     refresh_keys: Annotated[
@@ -50,28 +47,21 @@ def serve_command(
         list[str] | None,
         watching("Another name under which the dashboard is reached; may be repeated.", metavar="NAME"),
     ] = None,
-    metrics_listen: Annotated[
-        str | None, watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
-    ] = None,
     log_format: Annotated[LogFormat, watching("Log lines for people or for programs.")] = LogFormat.TEXT,
     traces: TracesOption = Traces.NONE,
 ) -> None:
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
-    from adserver.records.dashboard_settings import DashboardSettings
-    from adserver.serving.server import AdserverSettings, serve
+    from adserver.serving.server import serve
     from maskedlark.observability.tracing import tracing
 
     configure_logging(log_format)
     with stopped_by_signals() as stop, tracing("adserver", traces):
         settings = AdserverSettings(
             data_dir=data,
-            grpc_listen=grpc_listen,
-            http_listen=http_listen,
-            addresses_file=addresses_file,
+            intake=intake,
             dashboard=DashboardSettings(listen=dashboard_listen, hosts=dashboard_host or ())
             if dashboard_listen
             else None,
-            metrics_listen=metrics_listen,
             refresh_keys_s=refresh_keys,
             local_database=local_database,
         )

@@ -16,7 +16,7 @@ from adserver.dashboard.app import dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import IntakeCounts
 from adserver.peers.client import HelperClient
-from adserver.records.dashboard_settings import DashboardSettings
+from adserver.records.server_settings import DashboardSettings
 from adserver.store.database import Clock
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles

@@ -1,9 +1,12 @@
 """Both front doors of the intake, gRPC and HTTP: an ad server's own, and those of its replicas."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
 from typing import Final
 
 from sqlalchemy import Engine
@@ -13,16 +16,21 @@ from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
 from adserver.ingest.local_app import LocalIntake
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.frozen import frozen
+from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.patience import Patience
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.runtime.signals import wait_for
 from protos import ingest_pb2_grpc
 
+_LOG: Final = logging.getLogger(__name__)
 _GRPC_THREADS: Final = 64
 _WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
 _DRAIN_S: Final = 10.0
@@ -43,9 +51,8 @@ class Addresses:
 @contextmanager
 def running_ingest(
     engine: Engine,
+    settings: IntakeSettings,
     *,
-    grpc_listen: str,
-    http_listen: str,
     tls: TlsFiles | None,
     metrics: IntakeMetrics | None = None,
     check_disk: Callable[[], object] = lambda: None,
@@ -53,8 +60,8 @@ def running_ingest(
 ) -> Iterator[Addresses]:
     """Both front doors, open until the block ends; requests that have begun by then are finished.
 
-    Browsers need no certificate. `check_disk` raises when the disk is full, and is asked with health. `local`
-    takes updates of jobs without helpers.
+    So is the operator's endpoint, if there is to be one. Browsers need no certificate. `check_disk` raises
+    when the disk is full, and is asked with health. `local` takes updates of jobs without helpers.
 
     Raises:
         InvalidTask: an address is taken, or may not be used without TLS.
@@ -64,8 +71,8 @@ def running_ingest(
     intake = Intake(tasks, ReportStore(engine), time.monotonic, rounds)
     metrics = metrics or IntakeMetrics()
     metrics.watch_intake(lambda: intake.counts)
-    settings = ServerSettings(
-        listen=grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS
+    grpc_settings = ServerSettings(
+        listen=settings.grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS
     )
 
     def check_well() -> None:
@@ -74,17 +81,31 @@ def running_ingest(
 
     with ExitStack() as stack:
         stack.callback(intake.log_counts)
-        watched = WatchedServer(settings, metrics.registry, check_well)
+        watched = WatchedServer(grpc_settings, metrics.registry, check_well)
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
         stack.callback(watched.drain, _DRAIN_S)
         app = counting_answers(
             http_app(intake, tasks, check_well=check_well, rounds=rounds, local=local), metrics.count_http
         )
-        http = HttpServer(app, http_listen, tls, on_refused=metrics.count_http)
+        http = HttpServer(app, settings.http_listen, tls, on_refused=metrics.count_http)
         stack.callback(http.stop)
         watched.start()
         http.wait_until_started()
-        yield Addresses(grpc=_with_port(grpc_listen, watched.port), http=_with_port(http_listen, http.port))
+        if settings.metrics_listen is not None:
+            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
+        yield Addresses(
+            grpc=_with_port(settings.grpc_listen, watched.port),
+            http=_with_port(settings.http_listen, http.port),
+        )
+
+
+def wait_at(addresses: Addresses, addresses_file: Path | None, stop: Event) -> None:
+    """Say where this server listens, and wait until it is to end."""
+    _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
+    if addresses_file is not None:
+        write_durably(addresses_file, addresses.encode())
+    wait_for(stop)
+    _LOG.info("draining")
 
 
 def _with_port(listen: str, port: int) -> str:

@@ -5,45 +5,19 @@ task's reports as a whole is the database's: a report counts once whoever takes 
 closed at all of them, and a task is known to all at once.
 """
 
-import logging
-from contextlib import ExitStack
-from pathlib import Path
 from threading import Event
 
 from sqlalchemy import Engine
 
-from adserver.serving.front_doors import running_ingest
+from adserver.records.server_settings import IntakeSettings
+from adserver.serving.front_doors import running_ingest, wait_at
 from adserver.serving.intake_metrics import IntakeMetrics
-from adserver.store.tasks import TaskStore
-from maskedlark.frozen import frozen
-from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.runtime.durable_file import write_durably
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.ownership import check_own
-from maskedlark.runtime.signals import wait_for
-
-_LOG = logging.getLogger(__name__)
 
 
-@frozen
-class ReplicaSettings:
-    """How an intake replica's process runs.
-
-    Attributes:
-        grpc_listen: host:port, port 0 for any.
-        http_listen: The same.
-        addresses_file: Gets the addresses as JSON, in one step, once both answer.
-        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
-    """
-
-    grpc_listen: str
-    http_listen: str
-    addresses_file: Path | None = None
-    metrics_listen: str | None = None
-
-
-def serve_intake(engine: Engine, tls: TlsFiles | None, settings: ReplicaSettings, *, stop: Event) -> None:
+def serve_intake(engine: Engine, tls: TlsFiles | None, settings: IntakeSettings, *, stop: Event) -> None:
     """Take reports in until `stop` is set; then finish what has begun.
 
     Args:
@@ -58,24 +32,5 @@ def serve_intake(engine: Engine, tls: TlsFiles | None, settings: ReplicaSettings
     forbid_core_files()  # before the TLS key is read
     if tls is not None:
         check_own(tls.private_key)
-    tasks = TaskStore(engine)
-    with ExitStack() as stack:
-        metrics = IntakeMetrics()
-        addresses = stack.enter_context(
-            running_ingest(
-                engine,
-                grpc_listen=settings.grpc_listen,
-                http_listen=settings.http_listen,
-                tls=tls,
-                metrics=metrics,
-            )
-        )
-        if settings.metrics_listen is not None:
-            stack.enter_context(
-                OperatorEndpoint(settings.metrics_listen, metrics.registry, lambda: tasks.get(b""))
-            )
-        _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
-        if settings.addresses_file is not None:
-            write_durably(settings.addresses_file, addresses.encode())
-        wait_for(stop)
-        _LOG.info("draining")
+    with running_ingest(engine, settings, tls=tls, metrics=IntakeMetrics()) as addresses:
+        wait_at(addresses, settings.addresses_file, stop)

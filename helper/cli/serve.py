@@ -1,6 +1,7 @@
 """`helper serve` and `warmup`."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,14 +23,48 @@ from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.signals import stopped_by_signals
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import making, option, panel, takes
 
-_DEFAULTS: Final = Floors()
 _floors = panel("Floors: tasks that ask for less privacy or more memory are refused")
 _cluster = panel("More machines; see the page on growing")
 _watching = panel("What the operator sees")
 
 
+_floors_of: Final = making(
+    Floors,
+    min_batch_size=_floors(
+        "Least k of a task.", "--min-batch-size-floor", envvar="HELPER_MIN_BATCH_SIZE_FLOOR", min=1
+    ),
+    max_epsilon=_floors("Most epsilon of a dataset."),
+    max_collusion_epsilon=_floors("Most epsilon if ad server and other helper collude."),
+    max_delta=_floors("Most delta of a task."),
+    min_decoys=_floors("Fewest decoy labels in a report.", min=1),
+    max_dataset_size=_floors("Most reports of a dataset.", min=1),
+    max_dataset_bytes=_floors("Most bytes of a dataset.", min=1),
+    max_round_seconds=_floors("Most seconds of one core that one round may take, by estimate.", min=0.001),
+    max_parameters=_floors(
+        "Most parameters of a model: a round takes about 80 bytes of memory for each.",
+        min=1,
+        max=MOST_PARAMETERS,
+    ),
+    max_tasks_per_origin=_floors("Most tasks that one origin has open.", min=1),
+    is_split_noise_allowed=_floors(
+        "Serve tasks whose noise each helper adds half of.",
+        "--allow-split-noise",
+        envvar="HELPER_ALLOW_SPLIT_NOISE",
+    ),
+    is_proof_required=_floors(
+        "Serve only tasks whose reports prove that they count once at most and keep their ranges.",
+        "--require-proof",
+        envvar="HELPER_REQUIRE_PROOF",
+    ),
+    is_noise_optional=_floors(
+        "Debugging on loopback only.", "--allow-no-noise", envvar="HELPER_ALLOW_NO_NOISE"
+    ),
+)
+
+
+@takes(floors=_floors_of)
 def serve_command(
     *,
     data: DataOption,
@@ -93,33 +128,7 @@ def serve_command(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
-    min_batch_size_floor: Annotated[int, _floors("Least k of a task.", min=1)] = _DEFAULTS.min_batch_size,
-    max_epsilon: Annotated[float, _floors("Most epsilon of a dataset.")] = _DEFAULTS.max_epsilon,
-    max_collusion_epsilon: Annotated[
-        float, _floors("Most epsilon if ad server and other helper collude.")
-    ] = _DEFAULTS.max_collusion_epsilon,
-    max_delta: Annotated[float, _floors("Most delta of a task.")] = _DEFAULTS.max_delta,
-    min_decoys: Annotated[int, _floors("Fewest decoy labels in a report.", min=1)] = _DEFAULTS.min_decoys,
-    max_dataset_size: Annotated[
-        int, _floors("Most reports of a dataset.", min=1)
-    ] = _DEFAULTS.max_dataset_size,
-    max_dataset_bytes: Annotated[
-        int, _floors("Most bytes of a dataset.", min=1)
-    ] = _DEFAULTS.max_dataset_bytes,
-    max_round_seconds: Annotated[
-        float, _floors("Most seconds of one core that one round may take, by estimate.", min=0.001)
-    ] = _DEFAULTS.max_round_seconds,
-    max_parameters: Annotated[
-        int,
-        _floors(
-            "Most parameters of a model: a round takes about 80 bytes of memory for each.",
-            min=1,
-            max=MOST_PARAMETERS,
-        ),
-    ] = _DEFAULTS.max_parameters,
-    max_tasks_per_origin: Annotated[
-        int, _floors("Most tasks that one origin has open.", min=1)
-    ] = _DEFAULTS.max_tasks_per_origin,
+    floors: Floors,
     peer: Annotated[
         list[str] | None,
         _floors(
@@ -129,17 +138,6 @@ def serve_command(
             show_default="any",
         ),
     ] = None,
-    allow_split_noise: Annotated[
-        bool, _floors("Serve tasks whose noise each helper adds half of.", "--allow-split-noise")
-    ] = False,
-    require_proof: Annotated[
-        bool,
-        _floors(
-            "Serve only tasks whose reports prove that they count once at most and keep their ranges.",
-            "--require-proof",
-        ),
-    ] = False,
-    allow_no_noise: Annotated[bool, _floors("Debugging on loopback only.", "--allow-no-noise")] = False,
 ) -> None:
     """Serve the ad server until SIGTERM, then finish what is under way."""
     # what serves takes a second to import: its help does without
@@ -148,29 +146,13 @@ def serve_command(
     from maskedlark.terminal.tls_options import tls_files
 
     configure_logging(log_format)
-    floors = Floors(
-        min_batch_size=min_batch_size_floor,
-        max_epsilon=max_epsilon,
-        max_collusion_epsilon=max_collusion_epsilon,
-        max_delta=max_delta,
-        min_decoys=min_decoys,
-        max_dataset_size=max_dataset_size,
-        max_dataset_bytes=max_dataset_bytes,
-        max_tasks_per_origin=max_tasks_per_origin,
-        max_round_seconds=max_round_seconds,
-        max_parameters=max_parameters,
-        is_noise_optional=allow_no_noise,
-        is_split_noise_allowed=allow_split_noise,
-        is_proof_required=require_proof,
-        peers=frozenset(one.lower() for one in peer or ()),
-    )
     settings = HelperSettings(
         data=data,
         listen=listen,
         tls=tls_files(
             insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
         ),
-        floors=floors,
+        floors=replace(floors, peers=frozenset(one.lower() for one in peer or ())),
         database=database,
         port_file=port_file,
         threads=threads,

@@ -7,8 +7,8 @@ def serve_command(min_decoys: Annotated[int, floors("Fewest decoy labels in a re
 
 from collections.abc import Callable, Collection
 from functools import wraps
-from inspect import Parameter, signature
-from typing import Any, Final, TypeVar
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
@@ -28,6 +28,25 @@ def panel(title: str | None = None) -> Declare:
 
 
 option: Final = panel()
+
+
+def making(made: type[_T], **options: Any) -> Callable[..., _T]:
+    """A maker of a plain value for `takes`: options of the types and with the defaults of its fields.
+
+    limits_of = making(Limits, rounds=option("Most rounds.", min=1), seconds=option("Most time."))
+    """
+    fields, types = signature(made).parameters, get_type_hints(made)
+
+    def maker(**given: Any) -> _T:
+        return made(**given)
+
+    maker.__signature__ = Signature(  # type: ignore[attr-defined]  # `takes` reads it
+        [
+            fields[name].replace(annotation=Annotated[types[name], declared])
+            for name, declared in options.items()
+        ]
+    )
+    return maker
 
 
 def takes(

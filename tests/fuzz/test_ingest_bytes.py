@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving import front_doors
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
@@ -122,7 +123,7 @@ def opened(folder: Path) -> Iterator[Door]:
     create_tables(engine)
     TaskStore(engine).add(WORLD.bundle, created_at=NOW)
     with (
-        running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as addresses,
+        running_ingest(engine, IntakeSettings(), tls=None) as addresses,
         make_channel(addresses.grpc, None) as channel,
         httpx.Client(base_url=f"http://{addresses.http}", timeout=ANSWERED_S) as browser,
     ):

@@ -18,7 +18,7 @@ from adserver.client.far import FarAdServer
 from adserver.dashboard.serving import open_dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
-from adserver.records.dashboard_settings import DashboardSettings
+from adserver.records.server_settings import DashboardSettings
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles

@@ -24,6 +24,7 @@ from sqlalchemy import Engine, func, select
 
 from adserver.ingest import http_app as http_app_module
 from adserver.ingest.intake import Intake, IntakeCounts
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
@@ -97,7 +98,7 @@ def _engine(folder: Path) -> Engine:
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
     engine = _engine(tmp_path)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=None) as addresses:
         yield Door(engine=engine, addresses=addresses)
     engine.dispose()
 
@@ -173,7 +174,7 @@ def test_what_is_no_batch_over_grpc_is_refused_and_not_stored(door: Door, batch:
 
 def test_what_a_stream_gets_acknowledged_is_there_after_the_server_is_gone(tmp_path: Path) -> None:
     engine = _engine(tmp_path)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=None) as addresses:
         assert _submit(
             Door(engine=engine, addresses=addresses), [report_to_message(report) for report in _SEALED]
         )[0] == len(_SEALED)
@@ -412,7 +413,9 @@ def test_without_tls_nothing_listens_where_others_can_reach_it(tmp_path: Path) -
     for grpc_listen, http_listen in (("0.0.0.0:0", "127.0.0.1:0"), ("127.0.0.1:0", "0.0.0.0:0")):
         with (
             pytest.raises(InvalidTask, match="loopback"),
-            running_ingest(engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=None),
+            running_ingest(
+                engine, IntakeSettings(grpc_listen=grpc_listen, http_listen=http_listen), tls=None
+            ),
         ):
             pass
     engine.dispose()
@@ -455,7 +458,7 @@ def test_with_tls_browsers_know_the_server_and_need_no_certificate(tmp_path: Pat
     engine, folder = _engine(tmp_path), tmp_path / "keys"
     folder.mkdir()
     files = write_certificate(folder, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=files) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=files) as addresses:
         trusting = ssl.create_default_context(cafile=str(files.certificate))
         assert (
             httpx.post(
@@ -486,9 +489,7 @@ def test_a_renewed_certificate_is_shown_to_the_next_browser_without_a_restart(tm
         write_certificate(one, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
         for one in folders
     )
-    with running_ingest(
-        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=served
-    ) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=served) as addresses:
         before = ssl.create_default_context(cafile=str(served.certificate))
         assert httpx.get(f"https://{addresses.http}/healthz", verify=before).status_code == 200
         renewed.certificate.replace(
@@ -516,7 +517,7 @@ def test_silent_streams_of_one_address_get_half_of_the_threads(tmp_path: Path) -
     served, engine = write_certificate(folder, name="localhost", now=datetime.now(UTC)), _engine(tmp_path)
     browser = TrustOnly(trusted_authorities=served.certificate)
     with running_ingest(
-        engine, grpc_listen="localhost:0", http_listen="localhost:0", tls=served
+        engine, IntakeSettings(grpc_listen="localhost:0", http_listen="localhost:0"), tls=served
     ) as addresses:
         method, half = "/maskedlark.v1.Ingest/Submit", 32
         with (

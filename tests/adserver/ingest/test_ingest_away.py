@@ -15,6 +15,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import OperationalError
 
 from adserver.ingest.json_error import RETRY_AFTER_S
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
@@ -65,7 +66,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     engine = open_database(default_url(tmp_path))
     create_tables(engine)
     TaskStore(engine).add(WORLD.bundle, created_at=NOW)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=None) as addresses:
         opened = Site(engine=engine, addresses=addresses)
         event.listen(engine, "before_cursor_execute", opened.fail)
         yield opened
@@ -169,9 +170,7 @@ def test_health_says_that_the_disk_is_full(tmp_path: Path) -> None:
     engine = open_database(default_url(tmp_path))
     create_tables(engine)
     with (
-        running_ingest(
-            engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, check_disk=check_disk
-        ) as addresses,
+        running_ingest(engine, IntakeSettings(), tls=None, check_disk=check_disk) as addresses,
         make_channel(addresses.grpc, None) as channel,
     ):
         answer = httpx.get(f"http://{addresses.http}/healthz", timeout=HANGS_S)

@@ -14,6 +14,7 @@ import pytest
 
 from adserver.ingest import http_app
 from adserver.ingest.http_app import MAX_BATCH_BYTES
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving.front_doors import running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
@@ -37,7 +38,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     engine = open_database(default_url(tmp_path))
     create_tables(engine)
     TaskStore(engine).add(WORLD.bundle, created_at=NOW)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=None) as addresses:
         yield f"http://{addresses.http}"
     engine.dispose()
 

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Engine
 
 from adserver.ingest.intake import Intake
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving import front_doors
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
@@ -46,7 +47,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.fixture
 def addresses(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Addresses]:
     monkeypatch.setattr(front_doors, "_GRPC_THREADS", 1)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as opened:
+    with running_ingest(engine, IntakeSettings(), tls=None) as opened:
         yield opened
 
 

@@ -21,6 +21,7 @@ from adserver.ingest.json_error import RETRY_AFTER_S
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobEvent
 from adserver.records.round_figures import RoundFigures
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving import front_doors
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.serving.metrics import AdserverMetrics
@@ -61,9 +62,7 @@ def addresses(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Addresses]:
     monkeypatch.setattr(front_doors, "_WITH_BROWSERS", Patience(idle_s=0.4))
-    with running_ingest(
-        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
-    ) as opened:
+    with running_ingest(engine, IntakeSettings(), tls=None, metrics=metrics) as opened:
         yield opened
 
 
@@ -213,9 +212,7 @@ def test_a_connection_that_never_makes_a_request_is_ended_and_counted(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_second: bool
 ) -> None:
     monkeypatch.setattr(http_server, "_HEAD_S", 0.4)
-    with running_ingest(
-        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
-    ) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=None, metrics=metrics) as addresses:
         host, port = addresses.http.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
             if is_second:
@@ -235,9 +232,7 @@ def test_a_request_among_too_many_connections_is_told_to_come_again_and_counted(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
-    with running_ingest(
-        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
-    ) as addresses:
+    with running_ingest(engine, IntakeSettings(), tls=None, metrics=metrics) as addresses:
         host, port = addresses.http.rsplit(":", 1)
         others = [socket.create_connection((host, int(port)), timeout=HANGS_S) for _ in range(3)]
         refused = httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0]))

@@ -5,7 +5,8 @@ import pytest
 
 from adserver.cli.options import open_store
 from adserver.peers.opening import Peers
-from adserver.serving.server import AdserverSettings, serve
+from adserver.records.server_settings import AdserverSettings, IntakeSettings
+from adserver.serving.server import serve
 from maskedlark.errors import InvalidTask
 from tests.builders import NOW
 
@@ -15,12 +16,7 @@ def test_an_ad_server_does_not_serve_from_a_folder_that_others_may_write_into(tm
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
     (tmp_path / "data").chmod(0o777)
     peers = Peers(addresses=("127.0.0.1:1", "127.0.0.1:1"), tls=None, deadline_s=1.0)
-    settings = AdserverSettings(
-        data_dir=tmp_path / "data",
-        grpc_listen="127.0.0.1:0",
-        http_listen="127.0.0.1:0",
-        addresses_file=None,
-    )
+    settings = AdserverSettings(data_dir=tmp_path / "data", intake=IntakeSettings())
     with pytest.raises(InvalidTask, match="others may write into"):
         serve(engine, peers, settings, clock=lambda: NOW, stop=Event())
     engine.dispose()

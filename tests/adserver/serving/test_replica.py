@@ -22,9 +22,10 @@ from sqlalchemy.exc import ProgrammingError
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
+from adserver.records.server_settings import IntakeSettings
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.serving.intake_metrics import IntakeMetrics
-from adserver.serving.replica import ReplicaSettings, serve_intake
+from adserver.serving.replica import serve_intake
 from adserver.store.database import check_tables, create_tables
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
@@ -78,9 +79,7 @@ def two_replicas(url: str) -> Iterator[list[Addresses]]:
         for _ in range(2):
             engine = open_database(url)
             stack.callback(engine.dispose)
-            found.append(
-                stack.enter_context(running_ingest(engine, grpc_listen=HERE, http_listen=HERE, tls=None))
-            )
+            found.append(stack.enter_context(running_ingest(engine, IntakeSettings(), tls=None)))
         yield found
 
 
@@ -160,7 +159,7 @@ def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(postgres: Postgre
             connection.execute(text(grant))
     replica = open_database(url.set(username="intake").render_as_string(hide_password=False))
     check_tables(replica)
-    with running_ingest(replica, grpc_listen=HERE, http_listen=HERE, tls=None) as door:
+    with running_ingest(replica, IntakeSettings(), tls=None) as door:
         http = f"http://{door.http}"
         sent = [posted(f"{http}/v1/reports", content=encode_report(each)) for each in (*SOME[:2], update)]
         assert [answer.status_code for answer in sent] == [201, 201, 201]
@@ -190,7 +189,7 @@ def test_a_replica_refuses_a_database_that_the_ad_server_has_not_made_ready(
 
 def test_a_replicas_metrics_are_of_its_own_intake_and_not_of_jobs(store: Engine) -> None:
     metrics = IntakeMetrics()
-    with running_ingest(store, grpc_listen=HERE, http_listen=HERE, tls=None, metrics=metrics) as door:
+    with running_ingest(store, IntakeSettings(), tls=None, metrics=metrics) as door:
         for report in (SOME[0], SOME[0], replace(SOME[1], task_id=bytes(32))):
             posted(f"http://{door.http}/v1/reports", content=encode_report(report))
     told = {
@@ -205,9 +204,7 @@ def test_a_replica_serves_until_it_is_told_to_end_and_is_well_meanwhile(
     tmp_path: Path, store: Engine
 ) -> None:
     addresses, stop = tmp_path / "addresses", Event()
-    settings = ReplicaSettings(
-        grpc_listen=HERE, http_listen=HERE, addresses_file=addresses, metrics_listen="127.0.0.1:0"
-    )
+    settings = IntakeSettings(addresses_file=addresses, metrics_listen="127.0.0.1:0")
     thread = Thread(target=serve_intake, args=(store, None, settings), kwargs={"stop": stop})
     thread.start()
     try:

@@ -1,0 +1,55 @@
+"""How an ad server's process runs, and an intake replica's; without what serves them, which takes imports."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from maskedlark.frozen import frozen
+
+
+@frozen
+class DashboardSettings:
+    """Where a dashboard listens.
+
+    Attributes:
+        listen: host:port, port 0 for any. Beyond loopback only with TLS.
+        hosts: Names under which it is reached, besides the one in `listen`.
+    """
+
+    listen: str
+    hosts: Sequence[str] = ()
+
+
+@frozen
+class IntakeSettings:
+    """Where reports are taken in, by an ad server or by a replica.
+
+    Attributes:
+        grpc_listen: host:port, port 0 for any.
+        http_listen: The same.
+        addresses_file: Gets the addresses as JSON, in one step, once both answer.
+        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+    """
+
+    grpc_listen: str = "127.0.0.1:0"
+    http_listen: str = "127.0.0.1:0"
+    addresses_file: Path | None = None
+    metrics_listen: str | None = None
+
+
+@frozen
+class AdserverSettings:
+    """How an ad server's process runs.
+
+    Attributes:
+        data_dir: Where jobs keep their files.
+        intake: Where it takes reports in.
+        dashboard: Where the dashboard and the admin API are, or None.
+        refresh_keys_s: How often the helpers are asked for their HPKE keys.
+        local_database: URL of the database of jobs without helpers; None: SQLite in the data folder.
+    """
+
+    data_dir: Path
+    intake: IntakeSettings
+    dashboard: DashboardSettings | None = None
+    refresh_keys_s: float = 60.0
+    local_database: str | None = None
