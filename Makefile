@@ -33,6 +33,10 @@ $(CLUSTER): $(STAMP)
 cluster: $(CLUSTER)  ## A helper on one to three raylets: equal bits, killed and refused workers, canaries in what Ray keeps (ARGS=--json)
 	$(BIN)/python -m tests.bench.cluster $(ARGS)
 
+.PHONY: cluster-scaling
+cluster-scaling: $(CLUSTER)  ## Rounds by this machine, by one worker on Ray and by two, side by side: elapsed and processor time (ARGS=--json)
+	$(BIN)/python -m tests.bench.cluster_scaling $(ARGS)
+
 demo: $(STAMP)  ## Train a model on real data through two helpers, on this machine (writes demo-out/)
 	$(BIN)/python -m docs.tutorial.demo --out demo-out
 

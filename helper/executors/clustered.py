@@ -33,7 +33,6 @@ from helper.gradient.scoring import Scores
 from maskedlark.model import weights as weights_format
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
-from maskedlark.privacy.sample_size import padded_size
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 
@@ -62,7 +61,9 @@ class ClusterExecutor:
         )
         if segments is None or not isinstance(engine, OrderFree):
             return self._local.masked_sum(gradient, records, evaluated, interrupt)
-        work = self._work(Summing.of(gradient.clip), gradient.loss, gradient.file, gradient.weights)
+        work = self._work(
+            Summing.of(gradient.clip, evaluated), gradient.loss, gradient.file, gradient.weights
+        )
         try:
             answers = self._dispatcher.run(work, _pieces(segments, evaluated), interrupt)
         except NoWorkers:
@@ -120,7 +121,6 @@ class ClusterExecutor:
 
 def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Piece]:
     """Which records of each segment a round evaluates, and which of them count."""
-    total, everyone = int(evaluated.is_evaluated.sum()), len(evaluated.is_evaluated)
     pieces = []
     for segment in segments:
         is_chosen = segment.is_chosen
@@ -134,7 +134,6 @@ def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Pie
                 name=segment.place.name,
                 parts=(bits(is_evaluated), bits(counts)),
                 evaluated=int(is_evaluated.sum()),
-                work=padded_size(expected=total * len(ranks) // everyone, least=0, most=len(ranks)),
             )
         )
     return pieces

@@ -76,13 +76,12 @@ class NoWorkers(Exception):
 
 @frozen(eq=False)
 class Piece:
-    """A segment's part of some work: the segment, its flags, and how long it must take."""
+    """A segment's part of some work: the segment, its flags, and how many of its records are evaluated."""
 
     segment: SealedSegment
     name: bytes
     parts: tuple[bytes, ...] = field(repr=False, default=())
     evaluated: int = 0
-    work: int = 0
 
 
 @frozen(eq=False)
@@ -239,7 +238,7 @@ def _order(work: Work, pieces: Sequence[Piece], *, is_sent: bool) -> Order:
                 records=piece.segment.place.records,
                 widths=_widths(piece.segment.shape),
                 key=piece.segment.key,
-                work=piece.work,
+                chosen=int(piece.segment.is_chosen.sum()),
                 is_sent=is_sent,
             )
             for piece in pieces

@@ -7,14 +7,14 @@ lie on the head's disk, and an error is an answer too.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from helper.datasets.segments import Rows
+from helper.datasets.segments import Piece, Rows
 from helper.datasets.spool import open_segment
 from helper.executors.held import HeldSegments
 from helper.executors.joining import NONCE_BYTES, Applicant, JoinToken, NotSealed, Session
@@ -31,17 +31,19 @@ from helper.executors.orders import (
     read,
     write,
 )
+from helper.executors.summing import batches
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import score
 from maskedlark.errors import JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.never_pickled import NeverPickled
+from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import Evaluated
-from maskedlark.reports.report import InputShares
 
 ORDER: Final = b"order"
 STOP: Final = b"stop"
@@ -58,8 +60,10 @@ class _Damaged(Exception):
 
 @frozen
 class _Weighted:
-    """The model and weights of a round."""
+    """The model and weights of a round, and the file that the model was read from."""
 
+    onnx: bytes
+    num_features: int
     model: Model
     weights: tuple[QuantisedTensor, ...]
 
@@ -75,6 +79,7 @@ class Holder(NeverPickled):
         self._held = HeldSegments(capacity_bytes)
         self._stopped: bytes = b""
         self._last: tuple[bytes, _Weighted] | None = None
+        self._made: tuple[Model, Loss, ExactEngine] | None = None
         self._working = threading.Lock()
 
     def apply(self, challenge: bytes) -> bytes:
@@ -151,29 +156,14 @@ class Holder(NeverPickled):
     ) -> bytes:
         if not held:
             return write(Done(done=()))
-        engine = ExactEngine(weighted.model, order.loss, summing.clip)
-
-        def chosen(place: int) -> Evaluated:
-            is_evaluated, counts = (
-                flags(part, order.segments[place].records) for part in parts[2 * place : 2 * place + 2]
-            )
-            return Evaluated(is_evaluated=is_evaluated, counts=counts)
-
-        def evaluated() -> Iterator[InputShares]:
-            for place, rows in held.items():
-                yield chosen(place).of(rows.shares, np.arange(len(rows)))
-
-        def others() -> Iterator[InputShares]:
-            for place, rows in held.items():
-                is_evaluated = chosen(place).is_evaluated
-                more = max(0, order.segments[place].work - int(is_evaluated.sum()))
-                if more:
-                    yield rows.shares.rows(np.flatnonzero(~is_evaluated)[:more])
-
+        engine = self._engine(weighted.model, order.loss, summing.clip)
+        pieces = _in_a_row(list(held.values()))
+        evaluated = _evaluated(order, parts, held)
         interrupt = self._interrupt(order)
-        summed = engine.partial_sum(weighted.weights, evaluated(), interrupt)
-        for batch in others():  # no part of the sum: the time of an order does not tell whom it samples
-            engine.partial_sum(weighted.weights, (batch,), interrupt)
+        summed = engine.partial_sum(weighted.weights, batches(pieces, evaluated, interrupt), interrupt)
+        others = _others(evaluated, summing.work(sum(order.segments[place].chosen for place in held)))
+        if others.is_evaluated.any():  # no part of the sum: the time does not tell whom it samples
+            engine.partial_sum(weighted.weights, batches(pieces, others, interrupt), interrupt)
         totals = Totals(hashes=summed.hashes, records=summed.records)
         return write(Done(done=tuple(held)), [summed.vector.astype("<u8").tobytes(), totals.encoded])
 
@@ -210,10 +200,21 @@ class Holder(NeverPickled):
             opened = ChaCha20Poly1305(order.shared_key).decrypt(bytes(NONCE_BYTES), sealed_shared, SHARED)
             shared = read(Shared, opened)
             onnx, encoded = shared.parts
-            model = parse(onnx, num_features=shared.head.num_features)
+            width, before = shared.head.num_features, self._last[1] if self._last is not None else None
+            if before is not None and (before.onnx, before.num_features) == (onnx, width):
+                model = before.model
+            else:
+                model = parse(onnx, num_features=width)
             tensors = weights_format.decode(encoded, model.parameters)
-            self._last = order.shared_key, _Weighted(model=model, weights=tensors)
+            weighted = _Weighted(onnx=onnx, num_features=width, model=model, weights=tensors)
+            self._last = order.shared_key, weighted
         return self._last[1]
+
+    def _engine(self, model: Model, loss: Loss, clip: Clip) -> ExactEngine:
+        """The engine of a job, which is made anew if another job was worked on last."""
+        if self._made is None or self._made[0] is not model or self._made[1] is not loss:
+            self._made = model, loss, ExactEngine(model, loss, clip)
+        return self._made[2].with_clip(clip)
 
     def _interrupt(self, order: Order) -> Callable[[], None]:
         return lambda: self._check_awaited(order)
@@ -226,3 +227,29 @@ class Holder(NeverPickled):
         if self._session is None:
             raise NotSealed
         return self._session
+
+
+def _in_a_row(held: Sequence[Rows]) -> list[Piece]:
+    """Segments as the pieces of one dataset, in which each record's rank is its place."""
+    starts = np.cumsum([0, *map(len, held)])
+    return [
+        Piece(ranks=np.arange(start, start + len(rows)), rows=rows)
+        for start, rows in zip(starts.tolist(), held, strict=False)
+    ]
+
+
+def _evaluated(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Evaluated:
+    """The flags of the segments at some places of an order, one behind the other."""
+    is_evaluated, counts = (
+        np.concatenate([flags(parts[2 * place + kind], order.segments[place].records) for place in held])
+        for kind in (0, 1)
+    )
+    return Evaluated(is_evaluated=is_evaluated, counts=counts)
+
+
+def _others(evaluated: Evaluated, work: int) -> Evaluated:
+    """As many records beside the evaluated ones as fill up the work of an order; none of them counts."""
+    is_spare = np.zeros(len(evaluated.is_evaluated), np.bool_)
+    missing = max(0, work - int(evaluated.is_evaluated.sum()))
+    is_spare[np.flatnonzero(~evaluated.is_evaluated)[:missing]] = True
+    return Evaluated(is_evaluated=is_spare, counts=np.zeros(len(is_spare), np.bool_))

@@ -18,6 +18,8 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.privacy.sample_size import padded_size
+from maskedlark.releases.round import Evaluated
 
 _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
@@ -27,24 +29,42 @@ Count = Annotated[int, Field(ge=0, le=1 << 62)]
 
 @canonical
 class Summing:
-    """A masked sum over rows of segments; two bit vectors go with each segment: evaluated, and counting."""
+    """A masked sum over rows of segments; two bit vectors go with each segment: evaluated, and counting.
+
+    Attributes:
+        norm: Of the bound, as all to `is_per_layer`: see `Clip`.
+        bound: See `Clip`.
+        frac_bits: See `Clip`.
+        is_counted: See `Clip`.
+        is_per_layer: See `Clip`.
+        evaluated: How many records of the dataset the round evaluates.
+        records: How many the dataset has.
+    """
 
     norm: Norm
     bound: float
     frac_bits: int
     is_counted: bool
     is_per_layer: bool
+    evaluated: Count
+    records: Count
 
     @classmethod
-    def of(cls, clip: Clip) -> "Summing":
-        """The order of a round with this bound."""
+    def of(cls, clip: Clip, evaluated: Evaluated) -> "Summing":
+        """The order of a round with this bound over these records."""
         return cls(
             norm=clip.norm,
             bound=clip.bound,
             frac_bits=clip.frac_bits,
             is_counted=clip.is_counted,
             is_per_layer=clip.is_per_layer,
+            evaluated=int(evaluated.is_evaluated.sum()),
+            records=len(evaluated.is_evaluated),
         )
+
+    def work(self, records: int) -> int:
+        """On how many records to spend time for so many of the dataset's, whichever of them are sampled."""
+        return padded_size(expected=self.evaluated * records // self.records, least=0, most=records)
 
     @property
     def clip(self) -> Clip:
@@ -75,7 +95,7 @@ class SegmentOrder:
         records: See `SealedPlace`.
         widths: Its records' features, candidates, keys and columns: see `RowShape`.
         key: Opens its frames.
-        work: On how many records to spend time at least, whatever is evaluated.
+        chosen: How many of its records are in the dataset.
         is_sent: Whether its frames come with the order.
     """
 
@@ -84,7 +104,7 @@ class SegmentOrder:
     records: Count
     widths: tuple[Count, Count, Count, Count]
     key: Bytes32 = Field(repr=False)
-    work: Count
+    chosen: Count
     is_sent: bool
 
     @property

@@ -28,7 +28,7 @@ def summed(
 ) -> MaskedSum:
     """The engine's masked sum over the evaluated records of a dataset. Called by a helper once a round."""
     if isinstance(engine, OrderFree):
-        return engine.masked_sums(weights, _batches(pieces, evaluated, interrupt), interrupt)
+        return engine.masked_sums(weights, batches(pieces, evaluated, interrupt), interrupt)
     parts, ranks = [], []
     for piece in pieces:
         interrupt()
@@ -38,7 +38,7 @@ def summed(
     return engine.masked_sum(weights, together, interrupt)
 
 
-def _batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
+def batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
     """The evaluated records in batches that are worth an engine's while, at least one, perhaps empty.
 
     How many batches there are, and of how many records each, follows from the number of evaluated records

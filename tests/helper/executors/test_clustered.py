@@ -28,6 +28,7 @@ from maskedlark.interrupt import never
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.sample_size import padded_size
 from maskedlark.releases.round import Evaluated, MaskedSum
 from tests.helper.executors.in_process import ThreadFleet, ThreadWorker
 from tests.helper.parties import MODEL, NO_WORKERS, WEIGHTS, Scene, make_model
@@ -363,9 +364,9 @@ def _give(core: HelperCore, executor: Executor) -> None:
         object.__setattr__(running, "executor", executor)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_the_work_of_a_segment_does_not_tell_how_many_of_its_records_are_sampled(
-    site: Site, monkeypatch: pytest.MonkeyPatch, rate: float
+@pytest.mark.parametrize("records", [0, 5, 25])
+def test_the_work_of_an_order_does_not_tell_how_many_of_its_records_are_sampled(
+    site: Site, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
     worked: list[int] = []
     sums = ExactEngine.partial_sum
@@ -379,7 +380,16 @@ def test_the_work_of_a_segment_does_not_tell_how_many_of_its_records_are_sampled
 
     monkeypatch.setattr(ExactEngine, "partial_sum", counted)
     site.fleet.add(1)
-    for seed in range(3):
+    for seed in range(4):
         worked.clear()
-        site.cluster.masked_sum(site.gradient, site.records, sampled(rate, seed), never)
-        assert sum(worked) == RECORDS  # of so small segments, all records
+        site.cluster.masked_sum(site.gradient, site.records, some(records, seed), never)
+        held = padded_size(expected=records, least=0, most=RECORDS)  # in one order once it has all segments
+        assert sum(worked) == (held if seed else RECORDS)
+    assert held < RECORDS or records == 25
+
+
+def some(records: int, seed: int) -> Evaluated:
+    """So many records of the dataset, others with each seed."""
+    is_evaluated = np.zeros(RECORDS, np.bool_)
+    is_evaluated[np.random.default_rng(seed).permutation(RECORDS)[:records]] = True
+    return Evaluated(is_evaluated=is_evaluated, counts=is_evaluated)

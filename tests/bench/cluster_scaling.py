@@ -1,0 +1,205 @@
+"""What workers on Ray cost and bring: rounds by this machine alone, by one worker and by two, side by side.
+
+`make cluster-scaling`, or with ARGS="--records 1000000 --features 784 --json". Two cores, a few minutes.
+
+Each turn sums the same sampled records with one thread of this process, the dataset in its memory; with one
+worker; with two workers, a core each, which hold the dataset. Figures are medians of ratios within a turn, so
+that what else the machine does touches both sides. Processor time is that of the head's process and of all
+workers; what Ray's own daemons took meanwhile stands beside it. `round_scaling` is of elapsed time, and needs
+two idle cores; `round_scaling_cpu` is what it comes to by processor time alone: the head's, and then that of
+the worker which takes longest.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from helper.executors.clustered import ClusterExecutor
+from helper.executors.dispatch import Fleet, Worker
+from helper.executors.executor import Executor
+from helper.executors.local import LocalExecutor
+from maskedlark.interrupt import never
+from maskedlark.releases.round import MaskedSum
+from tests.bench.drawn_records import Drawn, differing, gradient
+from tests.bench.processor import processor
+from tests.helper.executors.ray_machines import machines, worker_pids
+from tests.progress import shown
+
+WORKER_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The bench's keys; the bars stand behind those that have one."""
+
+    records: int
+    features: int
+    evaluated: int
+    processor: str
+    bytes_that_differ: int  # 0
+    round_s_local: float
+    round_s_one_worker: float
+    round_s_two_workers: float
+    round_scaling: float  # at least 1.7
+    round_scaling_cpu: float
+    cpu_over_local: float  # at most 1.1
+    cpu_over_local_two_workers: float  # at most 1.1
+    threads_scaling: float  # what two threads of this process bring on this machine
+    ray_cpu_s: float  # of a second: what Ray's daemons take beside it
+
+
+class FirstOf:
+    """The first workers of a fleet, as if there were no others."""
+
+    def __init__(self, fleet: Fleet, count: int) -> None:
+        self._fleet, self._count = fleet, count
+
+    def workers(self) -> Mapping[bytes, Worker]:
+        return dict(sorted(self._fleet.workers().items())[: self._count])
+
+    def drop(self, name: bytes) -> None:
+        self._fleet.drop(name)
+
+    def share(self, sealed: bytes) -> Any:
+        return self._fleet.share(sealed)
+
+    def close(self) -> None:
+        """The fleet's owner closes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What some work took: elapsed time, and processor time of the head and of each worker."""
+
+    wall_s: float
+    head_s: float
+    workers_s: tuple[float, ...]
+
+    @property
+    def cpu_s(self) -> float:
+        """Of all together."""
+        return self.head_s + sum(self.workers_s)
+
+    @property
+    def longest_s(self) -> float:
+        """Of the head, and of the worker for which it waits longest."""
+        return self.head_s + max(self.workers_s)
+
+
+def processor_s(pids: list[int]) -> list[float]:
+    """Of each of these processes, since it began."""
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return [one.user + one.system for one in times]
+
+
+def daemon_pids() -> list[int]:
+    """Ray's own processes on this machine."""
+    names = ("raylet", "gcs_server")
+    return [one.pid for one in psutil.process_iter(["name"]) if one.info["name"] in names]
+
+
+def taken(work: Callable[[], object], workers: list[int]) -> Taken:
+    """The time of some work, and the processor time of this process and those of the workers."""
+    before = time.perf_counter(), time.process_time(), *processor_s(workers)
+    work()
+    after = time.perf_counter(), time.process_time(), *processor_s(workers)
+    wall_s, head_s, *workers_s = (end - start for start, end in zip(before, after, strict=True))
+    return Taken(wall_s=wall_s, head_s=head_s, workers_s=tuple(workers_s))
+
+
+def measured(*, records: int, features: int, hidden: int, rate: float, turns: int, rounds: int) -> Results:
+    """Rounds over a dataset of so many records, in so many turns."""
+    with tempfile.TemporaryDirectory() as name, machines(Path(name)) as made:
+        drawn = Drawn.write(Path(name) / "vault", records, features)
+        for _ in range(2):
+            made.add()
+        with made.fleet(2, worker_bytes=WORKER_BYTES) as fleet:
+            local = LocalExecutor(1)
+            sides: dict[str, Executor] = {
+                "local": local,
+                "one": ClusterExecutor(FirstOf(fleet, 1), local),
+                "two": ClusterExecutor(FirstOf(fleet, 2), local),
+                "threads": local,
+            }
+            in_memory = drawn.in_memory()
+            here, threaded = gradient(features, hidden), gradient(features, hidden, threads=2)
+
+            def one_sum(side: str, seed: int) -> MaskedSum:
+                asked = threaded if side == "threads" else here
+                return sides[side].masked_sum(asked, in_memory, drawn.sampled(rate, seed), never)
+
+            def some_rounds(side: str) -> Callable[[], object]:
+                return lambda: [one_sum(side, seed) for seed in range(rounds)]
+
+            sums = {side: one_sum(side, 0) for side in sides}  # workers take their segments
+            workers, daemons = worker_pids(), daemon_pids()
+            began, at_first = time.perf_counter(), sum(processor_s(daemons))
+            found: dict[str, list[Taken]] = {side: [] for side in sides}
+            with shown("rounds", turns) as show:
+                for turn in range(turns):
+                    for side in sides:
+                        found[side].append(taken(some_rounds(side), workers))
+                    show(turn + 1, "")
+            ray_cpu_s = (sum(processor_s(daemons)) - at_first) / (time.perf_counter() - began)
+
+        def wall_s(side: str) -> float:
+            return statistics.median(one.wall_s for one in found[side]) / rounds
+
+        def ratio(above: str, below: str, of: str) -> float:
+            pairs = zip(found[above], found[below], strict=True)
+            return float(statistics.median(getattr(one, of) / getattr(other, of) for one, other in pairs))
+
+        return Results(
+            records=records,
+            features=features,
+            evaluated=int(drawn.sampled(rate, 0).is_evaluated.sum()),
+            processor=processor(),
+            bytes_that_differ=sum(differing(sums["local"], other) for other in sums.values()),
+            round_s_local=wall_s("local"),
+            round_s_one_worker=wall_s("one"),
+            round_s_two_workers=wall_s("two"),
+            round_scaling=ratio("one", "two", "wall_s"),
+            round_scaling_cpu=ratio("one", "two", "longest_s"),
+            cpu_over_local=ratio("one", "local", "cpu_s"),
+            cpu_over_local_two_workers=ratio("two", "local", "cpu_s"),
+            threads_scaling=ratio("local", "threads", "wall_s"),
+            ray_cpu_s=ray_cpu_s,
+        )
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description="What workers on Ray cost and bring.")
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--features", type=int, default=30)
+    parser.add_argument("--hidden", type=int, default=64, help="units of the model's one hidden layer")
+    parser.add_argument("--rate", type=float, default=0.5, help="of the records that a round samples")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3, help="of each side in a turn")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    results = measured(
+        records=arguments.records,
+        features=arguments.features,
+        hidden=arguments.hidden,
+        rate=arguments.rate,
+        turns=arguments.turns,
+        rounds=arguments.rounds,
+    )
+    if arguments.json:
+        print(json.dumps(asdict(results)))
+        return
+    for key, value in asdict(results).items():
+        print(f"{key:32} {value:,.3f}" if isinstance(value, float) else f"{key:32} {value}")
+
+
+if __name__ == "__main__":
+    main()
