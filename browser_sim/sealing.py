@@ -7,10 +7,11 @@ ciphertexts differ from run to run, plaintexts do not.
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import field
+from functools import lru_cache, partial
 from itertools import islice
 from multiprocessing import get_context
 from time import time
@@ -37,12 +38,27 @@ _REPORTS_PER_WORKER: Final = 4_000
 
 
 @frozen
-class _Upload:
-    """A report to seal: picklable, and complete but for the task."""
+class _Batch:
+    """Reports to seal: they travel to another process quickly, and are complete but for the task.
 
-    index: int
-    at_s: float
-    example: Example
+    Attributes:
+        start: The place of the first in the upload order.
+        at_s: When each is uploaded.
+        features: u8 (n, d).
+        labels: None for a fake report.
+        measured: None in a task without measurement.
+    """
+
+    start: int
+    at_s: list[float]
+    features: NDArray[np.uint8] = field(repr=False)
+    labels: list[float | None] = field(repr=False)
+    measured: list[MeasuredValues | None] = field(repr=False)
+
+    def examples(self) -> Iterator[Example]:
+        """What each browser knows."""
+        for features, label, measured in zip(self.features, self.labels, self.measured, strict=True):
+            yield Example(features=features, label=label, measured=measured)
 
 
 def seal_all(
@@ -55,7 +71,7 @@ def seal_all(
         uploads: What to report and when.
         records: The rows that uploads name.
         draws: One stream per report.
-        workers: Processes; 1 seals in this one.
+        workers: Processes that seal, this one among them.
 
     Guarantees: with a seed, the same report ids, time buckets and plaintexts for any number of workers. At
         most two batches per worker are in memory at once.
@@ -64,23 +80,22 @@ def seal_all(
         InvalidTask: a record does not fit the task.
     """
     size = batch_size(bundle.task)
-    prepared = (
-        _Upload(index=index, at_s=upload.at_s, example=_example(records, draws, index, upload.row))
-        for index, upload in enumerate(uploads)
+    batches = (
+        _batch(records, draws, start, uploads[start : start + size]) for start in range(0, len(uploads), size)
     )
-    batches = iter(lambda: list(islice(prepared, size)), [])
-    encoded = canonical.encode(bundle)
+    seal = partial(_seal, canonical.encode(bundle), draws)
     if workers == 1:
-        for batch in batches:
-            yield _seal(encoded, draws, batch)
+        yield from map(seal, batches)
         return
-    with _pool(workers) as pool:
-        pending: deque[Future[SealedBatch]] = deque(
-            pool.submit(_seal, encoded, draws, batch) for batch in islice(batches, 2 * workers)
-        )
-        while pending:
-            sealed = pending.popleft().result()
-            pending.extend(pool.submit(_seal, encoded, draws, batch) for batch in islice(batches, 1))
+    with _pool(workers - 1) as pool:
+        begun: Iterator[Callable[[], SealedBatch]] = (
+            pool.submit(seal, batch).result if turn % workers else partial(seal, batch)
+            for turn, batch in enumerate(batches)
+        )  # of as many batches as there are workers, this process seals one: when it is asked for
+        ahead = deque(islice(begun, 2 * workers))
+        while ahead:
+            sealed = ahead.popleft()()
+            ahead.extend(islice(begun, 1))
             yield sealed
 
 
@@ -127,15 +142,26 @@ def _example(records: Records, draws: Draws, index: int, row: int | None) -> Exa
     )
 
 
-def _seal(bundle: bytes, draws: Draws, batch: Sequence[_Upload]) -> SealedBatch:
+def _batch(records: Records, draws: Draws, start: int, uploads: Sequence[Upload]) -> _Batch:
+    examples = [_example(records, draws, start + place, upload.row) for place, upload in enumerate(uploads)]
+    return _Batch(
+        start=start,
+        at_s=[upload.at_s for upload in uploads],
+        features=np.stack([example.features for example in examples]),
+        labels=[example.label for example in examples],
+        measured=[example.measured for example in examples],
+    )
+
+
+def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> SealedBatch:
+    """All reports split, then all sealed: see `Sealer.split`."""
     sealer = _sealer(bundle)
     sealer.check_fresh(time())  # of this machine: the simulated days say nothing of the helpers' keys
-    return sealed_batch(
-        [
-            sealer.report(one.example, unix_s=one.at_s, randomness=draws.stream(f"report {one.index}"))
-            for one in batch
-        ]
-    )
+    split = [
+        sealer.split(example, unix_s=at_s, randomness=draws.stream(f"report {index}"))
+        for index, (example, at_s) in enumerate(zip(batch.examples(), batch.at_s, strict=True), batch.start)
+    ]
+    return sealed_batch([sealer.seal(one) for one in split])
 
 
 @lru_cache(maxsize=1)

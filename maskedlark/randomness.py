@@ -9,6 +9,7 @@ True
 """
 
 from collections.abc import Callable, MutableSequence, Sequence
+from functools import lru_cache
 from os import urandom
 from struct import unpack
 from typing import Any
@@ -55,12 +56,22 @@ class Stream:
 
 def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
     """A 32-byte key for one purpose and context: HKDF-SHA256 (RFC 5869) with `purpose || context` as info."""
-    return hmac_sha256(_NO_SALT.tag(secret), b"maskedlark/v1 " + purpose + b"\0" + context + b"\1")
+    return hmac_sha256(_NO_SALT.tag(secret), _info(purpose, context))
+
+
+def _info(purpose: bytes, context: bytes) -> bytes:
+    return b"maskedlark/v1 " + purpose + b"\0" + context + b"\1"
 
 
 def seeded(seed: int, purpose: str = "") -> Stream:
     """The stream of an integer seed: for simulations and tests, never for secrets."""
-    return Stream(derive_key(seed.to_bytes(16, "little", signed=True), b"seed", purpose.encode()))
+    return Stream(_of_seed(seed).tag(_info(b"seed", purpose.encode())))
+
+
+@lru_cache(maxsize=16)
+def _of_seed(seed: int) -> HmacKey:
+    """What a seed's streams are expanded from; a simulation asks for many of one seed."""
+    return HmacKey(_NO_SALT.tag(seed.to_bytes(16, "little", signed=True)))
 
 
 def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:

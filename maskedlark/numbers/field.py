@@ -117,7 +117,8 @@ def random_vector(count: int, randomness: Randomness) -> FieldVector:
     while found < count:
         wanted = min(count - found, BLOCK)
         words = np.frombuffer(randomness(ELEMENT_BYTES * wanted), dtype="<u8")
-        words = words[words < _P]
+        if words.max() >= _P:
+            words = words[words < _P]
         vector[found : found + len(words)] = words
         found += len(words)
     return vector

@@ -13,6 +13,7 @@ place of its masks.
 from collections.abc import Sequence
 from dataclasses import field
 from fractions import Fraction
+from struct import pack
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -136,8 +137,8 @@ class _View(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    labels: NDArray[np.uint32]
-    is_real: NDArray[np.uint64]
+    labels: list[int]
+    is_real: list[int]
 
 
 def split(
@@ -176,13 +177,13 @@ def split(
             *proven_plaintexts(
                 shape,
                 Binding(task_id=task_id, report_id=report_id, view=view),
-                mask=candidates.is_real.tolist(),
+                mask=candidates.is_real,
                 columns=measured.values.tolist(),
                 measurement=task.measurement,
                 randomness=randomness,
             )
         )
-    secret = candidates.is_real
+    secret = np.array(candidates.is_real, np.uint64)
     if task.measurement is not None:
         secret = np.concatenate([secret, from_signed(measured.values)])
     shares = share(secret, randomness)
@@ -305,7 +306,7 @@ def _view(
     version: int,
     nonce: bytes,
     features: NDArray[np.uint8],
-    labels: NDArray[np.uint32],
+    labels: Sequence[int],
     keys: NDArray[np.uint32],
 ) -> bytes:
     """Version u8 | nonce | features | labels u32 | keys u32, little-endian: what both helpers read alike.
@@ -314,12 +315,14 @@ def _view(
     seal a guess of somebody's features to one helper under the same report id, and learn from equal view tags
     that it guessed right.
     """
-    return (
-        bytes([version])
-        + nonce
-        + features.tobytes()
-        + labels.astype("<u4").tobytes()
-        + keys.astype("<u4").tobytes()
+    return b"".join(
+        (
+            bytes((version,)),
+            nonce,
+            features.tobytes(),
+            pack(f"<{len(labels)}I", *labels),
+            keys.astype("<u4").tobytes(),
+        )
     )
 
 
@@ -365,7 +368,7 @@ def _candidates(task: Task, label: float | None, randomness: Randomness) -> _Can
         others[position], others[pick] = others[pick], others[position]
     chosen += others[:missing]
     shuffle(chosen, randomness)
-    return _Candidates(np.array(chosen, np.uint32), np.array([one == real for one in chosen], np.uint64))
+    return _Candidates(labels=chosen, is_real=[int(one == real) for one in chosen])
 
 
 def _integer_label(labels: LabelSpace, label: float, randomness: Randomness) -> int:

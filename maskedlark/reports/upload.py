@@ -5,13 +5,14 @@ check that the parts have the right sizes, and nothing else.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import partial
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.report import Example, split
+from maskedlark.reports.report import Example, SplitExample, split
 from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import ROUND_ID_BYTES
@@ -42,6 +43,21 @@ class Report:
     time_bucket: int
     shares: tuple[SealedShare, SealedShare]
     round_id: bytes = b""
+
+
+@frozen
+class SplitReport:
+    """A report that is not sealed yet.
+
+    Attributes:
+        report_id: 16 random bytes.
+        time_bucket: As in `Report`.
+        plaintexts: One for each helper, by role.
+    """
+
+    report_id: bytes
+    time_bucket: int
+    plaintexts: SplitExample = field(repr=False)
 
 
 class BundleSealer:
@@ -104,16 +120,26 @@ class Sealer(BundleSealer):
         Raises:
             InvalidTask: the example does not fit the task.
         """
-        time_bucket = self.task.time_bucket(unix_s)
+        return self.seal(self.split(example, unix_s=unix_s, randomness=randomness))
+
+    def split(self, example: Example, *, unix_s: float, randomness: Randomness) -> SplitReport:
+        """The first half of `report`.
+
+        For many reports, first split all and then seal all: in turns, either evicts the other from the
+        processor's caches, and both take a fifth longer.
+        """
         report_id = randomness(REPORT_ID_BYTES)
         plaintexts = split(self.task, example, randomness, report_id=report_id, task_id=self._task_id)
-        info = partial(share_info, task_id=self._task_id, report_id=report_id, time_bucket=time_bucket)
-        return Report(
-            task_id=self._task_id,
-            report_id=report_id,
-            time_bucket=time_bucket,
-            shares=self._sealed(plaintexts, info),
+        return SplitReport(
+            report_id=report_id, time_bucket=self.task.time_bucket(unix_s), plaintexts=plaintexts
         )
+
+    def seal(self, report: SplitReport) -> Report:
+        """The second half of `report`."""
+        task_id, report_id, time_bucket = self._task_id, report.report_id, report.time_bucket
+        info = partial(share_info, task_id=task_id, report_id=report_id, time_bucket=time_bucket)
+        shares = self._sealed(report.plaintexts, info)
+        return Report(task_id=task_id, report_id=report_id, time_bucket=time_bucket, shares=shares)
 
 
 class ReportCheck:
