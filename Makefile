@@ -37,6 +37,10 @@ cluster: $(CLUSTER)  ## A helper on one to three raylets: equal bits, killed and
 cluster-scaling: $(CLUSTER)  ## Rounds by this machine, by one worker on Ray and by two, side by side: elapsed and processor time (ARGS=--json)
 	$(BIN)/python -m tests.bench.cluster_scaling $(ARGS)
 
+.PHONY: cluster-large
+cluster-large: $(CLUSTER)  ## Ten million records at a helper with two workers on Ray: peak memory, sums equal to this machine's (ARGS=--json)
+	$(BIN)/python -m tests.bench.cluster_large $(ARGS)
+
 demo: $(STAMP)  ## Train a model on real data through two helpers, on this machine (writes demo-out/)
 	$(BIN)/python -m docs.tutorial.demo --out demo-out
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import insert
 
+from helper.datasets.preparing import PreparedTotals
 from helper.datasets.shelves import OpenedShelf
 from helper.executors.summing import summed
 from helper.gradient.exact.engine import ExactEngine
@@ -41,6 +42,7 @@ from maskedlark.reports.dataset import AdmittedSet, PreparedShares
 from maskedlark.reports.report import InputShares
 from maskedlark.runtime.bucket import opened_bucket
 from tests.helper.parties import FLOORS, Scene, make_task
+from tests.progress import shown
 
 FEATURES: Final = 30
 CHUNK: Final = 16_384
@@ -99,19 +101,48 @@ def peak_mb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
+class Large:
+    """A helper that takes so many drawn shares for a dataset, which has no room in its memory."""
+
+    def __init__(self, folder: Path, records: int, segments: str | None = None) -> None:
+        scene = Scene(folder)
+        scene.restart(segments=opened_bucket(segments) if segments is not None else None)
+        self.records = records
+        self.core = scene.cores[0]
+        self.task = make_task(scene.parties, num_features=FEATURES, max_dataset_size=records)
+        self.core.tasks._floors = replace(FLOORS, max_dataset_size=records, max_dataset_bytes=1 << 50)
+        self.core.tasks.register(canonical.encode(self.task), None)
+        ledger = NoLedger(self.core.datasets.ledger)
+        for name, stub in (("open_shares", Drawn().open), ("ledger", ledger), ("_opened", OpenedShelf(0))):
+            object.__setattr__(self.core.datasets, name, stub)
+
+    def prepare(self, finished: Callable[[Callable[[], Any]], Any], told: Callable[[int], None]) -> bytes:
+        """Prepare all shares: the dataset's id.
+
+        Args:
+            finished: Calls what ends the preparation, for its result.
+            told: Hears after each chunk how many were taken.
+        """
+        with self.core.datasets.prepare(self.task.task_id, b"h" * 16, None) as preparation:
+            for start in range(0, self.records, CHUNK):
+                only_counted: Any = range(min(CHUNK, self.records - start))
+                preparation.add(only_counted)
+                told(start + len(only_counted))
+            totals: PreparedTotals = finished(preparation.finish)
+        return totals.admitted_digest
+
+    def commit(self, dataset: bytes) -> None:
+        """Make all that was prepared a dataset."""
+        bits = np.packbits(np.ones(self.records, np.bool_), bitorder="little").tobytes()
+        self.core.datasets.commit(self.task.task_id, b"h" * 16, bits, dataset, None)
+
+
 def measure(records: int, rounds: int, segments: str | None = None) -> dict[str, Any]:
     """Prepare, commit and sum so many records."""
-    with tempfile.TemporaryDirectory() as folder:
-        scene = Scene(Path(folder))
-        scene.restart(segments=opened_bucket(segments) if segments is not None else None)
-        core = scene.cores[0]
+    with tempfile.TemporaryDirectory() as folder, shown("shares", records) as show:
+        large = Large(Path(folder), records, segments)
+        datasets = large.core.datasets
         told: dict[str, Any] = {"records": records, "base_mb": peak_mb()}
-        task = make_task(scene.parties, num_features=FEATURES, max_dataset_size=records)
-        core.tasks._floors = replace(FLOORS, max_dataset_size=records, max_dataset_bytes=1 << 50)
-        core.tasks.register(canonical.encode(task), None)
-        ledger = NoLedger(core.datasets.ledger)
-        for name, stub in (("open_shares", Drawn().open), ("ledger", ledger), ("_opened", OpenedShelf(0))):
-            object.__setattr__(core.datasets, name, stub)
 
         def timed(what: str, work: Callable[[], Any]) -> Any:
             wall, cpu = time.perf_counter(), time.process_time()
@@ -121,30 +152,19 @@ def measure(records: int, rounds: int, segments: str | None = None) -> dict[str,
             told[f"{what}_peak_mb"] = peak_mb()
             return result
 
-        def prepare() -> Any:
-            with core.datasets.prepare(task.task_id, b"h" * 16, None) as preparation:
-                for start in range(0, records, CHUNK):
-                    only_counted: Any = range(min(CHUNK, records - start))
-                    preparation.add(only_counted)
-                return timed("finish", preparation.finish)
-
-        totals = timed("prepare", prepare)
-        bits = np.packbits(np.ones(records, np.bool_), bitorder="little").tobytes()
-        timed(
-            "commit",
-            lambda: core.datasets.commit(task.task_id, b"h" * 16, bits, totals.admitted_digest, None),
+        dataset = timed(
+            "prepare",
+            lambda: large.prepare(lambda finish: timed("finish", finish), lambda count: show(count, "")),
         )
-        told["sealed_mb"] = core.datasets.vault.num_bytes(totals.admitted_digest) >> 20
+        timed("commit", lambda: large.commit(dataset))
+        told["sealed_mb"] = datasets.vault.num_bytes(dataset) >> 20
         model = parse(dense_network([FEATURES, 1], "relu", seed=1), num_features=FEATURES)
-        engine = ExactEngine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, task.clip, threads=2)
+        engine = ExactEngine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, large.task.clip, threads=2)
         tensors = tuple(weights.quantise(values) for values in model.initial_values)
         everyone = Evaluated(is_evaluated=np.ones(records, np.bool_), counts=np.ones(records, np.bool_))
         sums = {
             timed(
-                "round",
-                lambda: summed(
-                    engine, tensors, core.datasets.pieces(totals.admitted_digest), everyone, never
-                ),
+                "round", lambda: summed(engine, tensors, datasets.pieces(dataset), everyone, never)
             ).values_digest
             for _ in range(rounds)
         }
