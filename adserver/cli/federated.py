@@ -111,7 +111,7 @@ def federated_asked(
 def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmission", task: "Task") -> bytes:
     """Check, store and queue a federated job; its id."""
     from adserver.budgets.held import Budgets
-    from adserver.store.job_folder import JobFolder
+    from adserver.store.job_files import files_of
     from adserver.store.jobs import JobStore
     from adserver.training.federated.model import federated_model
     from adserver.training.federated.submission import plan_federated
@@ -126,6 +126,6 @@ def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmiss
         already=Budgets(engine=engine, clock=time.time).held_of_task(task),
     )
     submitted = federated_model(submission.model, submission.widths, task, seed=submission.seed)
-    JobFolder(data, job_id).write_submission(submitted.file, submission.eval_set)
+    files_of(engine, data, job_id).write_submission(submitted.file, submission.eval_set)
     JobStore(engine, time.time).submit(plan)
     return job_id

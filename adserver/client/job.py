@@ -14,7 +14,7 @@ from adserver.records.frames import frame
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import files_of
 from adserver.store.jobs import Jobs, JobStore
 from adserver.store.tasks import TaskStore
 from adserver.views.job import job_json, watch
@@ -126,7 +126,7 @@ class Job:
         if isinstance(at, FarAdServer):
             made = at.export(self.job_id, InputForm.SCALED)
         else:
-            made = exported(JobFolder(at.data, self.job_id), plan)
+            made = exported(files_of(at.engine, at.data, self.job_id), plan)
             encoder = encoder or TaskStore(at.engine).encoder(plan.task.task_id)
         return with_input(made, plan.task, takes, encoder)
 

@@ -41,7 +41,7 @@ class AdserverSettings:
     """How an ad server's process runs.
 
     Attributes:
-        data_dir: Where jobs keep their files.
+        data_dir: Of this server alone: TLS files, curves, and on SQLite the files of jobs.
         intake: Where it takes reports in.
         dashboard: Where the dashboard and the admin API are, or None.
         refresh_keys_s: How often the helpers are asked for their HPKE keys.

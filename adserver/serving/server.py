@@ -15,6 +15,7 @@ from adserver.records.server_settings import AdserverSettings, DashboardSettings
 from adserver.serving.front_doors import running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock
+from adserver.store.job_files import take_in_all
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
@@ -48,6 +49,7 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     if peers.tls is not None:
         check_own(peers.tls.private_key)
     remove_unfinished_of_jobs(settings.data_dir)
+    take_in_all(engine, settings.data_dir)
 
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)

@@ -1,10 +1,13 @@
-"""A job's files: what was submitted, the latest checkpoint, and the curves.
+"""A job's files beside a database on SQLite: what was submitted, the latest checkpoint, and the curves.
 
-One folder a job, `DATA/jobs/<job id>`.
+One folder a job, `DATA/jobs/<job id>`. Beside PostgreSQL it holds the curves only, and
+`adserver.store.job_rows` the rest.
 
-What is in the database is small and changes; what is here is large, and written whole.
+What is in SQLite is small and changes; what is here is large, and written whole.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,14 +55,37 @@ class JobFolder:
 
     def checkpoint(self) -> bytes | None:
         """The latest checkpoint, or None before the first round."""
+        found = self.latest()
+        return None if found is None else found[1]
+
+    def latest(self) -> tuple[int, bytes] | None:
+        """How many rounds the latest checkpoint is after, and its bytes; None before the first round."""
         while found := self._checkpoints():
-            stored = _read(max(found))
+            last = max(found)
+            stored = _read(last)
             if stored is not None:  # else a later one was written, and this one removed, since it was found
-                return stored
+                return int(last.stem.partition("-")[2]), stored
         return None
+
+    def submission(self) -> tuple[bytes, bytes | None] | None:
+        """The submitted files, the evaluation set if there was one; None if there is no model."""
+        model = _read(self.path / _MODEL)
+        return None if model is None else (model, self.eval_set())
+
+    def remove(self) -> None:
+        """Remove everything but the curves, the model last of all: while it is there, the rest counts."""
+        for path in (self.path / _EVAL_SET, *self._checkpoints(), self.path / _MODEL):
+            path.unlink(missing_ok=True)
 
     def _checkpoints(self) -> list[Path]:
         return list(self.path.glob(_ANY_CHECKPOINT))
+
+
+def folders_with_files(data_dir: Path) -> Iterator[bytes]:
+    """The ids of the jobs that have a submitted model in a data folder."""
+    for path in sorted((data_dir / _JOBS).glob(f"*/{_MODEL}")):
+        with suppress(ValueError):  # a folder that is none of ours
+            yield bytes.fromhex(path.parent.name)
 
 
 def remove_unfinished_of_jobs(data_dir: Path) -> None:

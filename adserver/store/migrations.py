@@ -15,6 +15,7 @@ from adserver.store.schema import (
     datasets,
     encoders,
     helper_keys,
+    job_files,
     jobs,
     queries,
     query_answers,
@@ -75,6 +76,11 @@ def _to_7(operations: "Operations") -> None:
     arrived_reports.create(operations.get_bind())
 
 
+def _to_8(operations: "Operations") -> None:
+    """Job files as rows. Those in a data folder are taken in by `adserver.store.job_files`, not here."""
+    job_files.create(operations.get_bind())
+
+
 def _fill_jobs(operations: "Operations") -> None:
     """Say of each job what its plan is of."""
     connection = operations.get_bind()
@@ -83,5 +89,5 @@ def _fill_jobs(operations: "Operations") -> None:
         connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(of_plan))
 
 
-MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7}
+MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8}
 """Version 2 is the first that can be brought forward."""

@@ -165,6 +165,17 @@ job_rounds: Final = Table(
     PrimaryKeyConstraint("job_id", "rounds_done"),
 )
 
+# What a job was submitted with, and its latest checkpoints, in parts; empty on SQLite, where they are files.
+job_files: Final = Table(
+    "job_files",
+    metadata,
+    Column("job_id", LargeBinary(16), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("rounds_done", Integer, primary_key=True, autoincrement=False),  # of a checkpoint; 0 of others
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+)
+
 queries: Final = Table(
     "queries",
     metadata,

@@ -8,7 +8,7 @@ import numpy as np
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import JobFiles
 from adserver.training.federated.model import first_parameters, trained_file
 from adserver.training.forward import check_loads, predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, described, from_bytes, from_columns
@@ -21,12 +21,12 @@ from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
 
 
-def exported(folder: JobFolder, plan: TrainingPlan | FederatedPlan) -> ExportedModel:
+def exported(folder: JobFiles, plan: TrainingPlan | FederatedPlan) -> ExportedModel:
     """The model of a job of either kind; raises as `export_model`."""
     return export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
 
 
-def export_model(folder: JobFolder, plan: TrainingPlan) -> ExportedModel:
+def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
     """The latest float32 weights of a job in any state, as a file that onnxruntime was seen to run.
 
     Raises:
@@ -46,7 +46,7 @@ def export_model(folder: JobFolder, plan: TrainingPlan) -> ExportedModel:
     return ExportedModel(encoded=described(encoded, **_notes(plan.task)), rounds_done=checkpoint.rounds_done)
 
 
-def export_federated(folder: JobFolder, plan: FederatedPlan) -> ExportedModel:
+def export_federated(folder: JobFiles, plan: FederatedPlan) -> ExportedModel:
     """The model of a federated job after its latest round, as an ONNX file that takes bytes over 256."""
     strategy, _ = read_instructions(plan.job)
     stored, file = folder.checkpoint(), folder.model()

@@ -27,7 +27,7 @@ from adserver.peers.pair import HelperPair
 from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import JobFiles
 from adserver.store.leases import JobLeases
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
@@ -52,7 +52,7 @@ class JobRun:
         self,
         *,
         plan: TrainingPlan,
-        folder: JobFolder,
+        folder: JobFiles,
         pair: HelperPair,
         leases: JobLeases,
         history: tuple[RoundFigures, ...],

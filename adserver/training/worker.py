@@ -1,6 +1,6 @@
 """The thread that runs jobs.
 
-`adserver serve` starts one; several, also on several machines, may share a store and a data folder.
+`adserver serve` starts one; several, also on several machines, may share a database on PostgreSQL.
 
 It takes a job, keeps its lease while `adserver.training.runner` runs it, records how it ended, and tells the
 helpers of jobs that are over.
@@ -24,7 +24,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent
 from adserver.store.database import Clock, shared_clock
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import files_of
 from adserver.store.jobs import JobStore
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
@@ -79,7 +79,7 @@ class JobWorker:
         Args:
             engine: The store, with its tables.
             helpers: By role.
-            data_dir: Where job folders are.
+            data_dir: Where curves are drawn, and on SQLite the files of jobs are.
             clock: Unix seconds.
             backoff: How long to wait for a helper that is down.
             lease_s: How long after this worker's death another one may take its job.
@@ -201,7 +201,7 @@ class JobWorker:
         try:
             JobRun(
                 plan=job.plan,
-                folder=JobFolder(self._data_dir, job.job_id),
+                folder=files_of(self._engine, self._data_dir, job.job_id),
                 pair=pair,
                 leases=self._leases,
                 history=self._store.history(job.job_id),
@@ -218,7 +218,7 @@ class JobWorker:
         try:
             FederatedRun(
                 plan=plan,
-                folder=JobFolder(self._data_dir, job.job_id),
+                folder=files_of(self._engine, self._data_dir, job.job_id),
                 rounds=RoundStore(self._engine),
                 pair=pair,
                 leases=self._leases,

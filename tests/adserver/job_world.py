@@ -21,7 +21,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import JobFiles, files_of
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
@@ -276,14 +276,14 @@ class Site:
         self.helpers = (first, second)
 
     def submit(self, plan: TrainingPlan, eval_set: bytes | None = None) -> bytes:
-        JobFolder(self.data_dir, plan.job.job_id).write_submission(ENCODED_MODEL, eval_set)
+        self.folder(plan.job.job_id).write_submission(ENCODED_MODEL, eval_set)
         self.store.submit(plan)
         return plan.job.job_id
 
-    def worker(self, **changes: Any) -> JobWorker:
-        """A fresh process's worker."""
+    def worker(self, *, data_dir: Path | None = None, **changes: Any) -> JobWorker:
+        """A fresh process's worker, with a data folder of its own if one is given."""
         settings = {"backoff": IMPATIENT, "lease_s": 15.0, "poll_s": 0.01, "monotonic": self.clock, **changes}
-        return JobWorker(self.engine, self.helpers, self.data_dir, self.clock, **settings)
+        return JobWorker(self.engine, self.helpers, data_dir or self.data_dir, self.clock, **settings)
 
     def run(self, plan: TrainingPlan, eval_set: bytes | None = None) -> JobRecord:
         """Submit a job and run it until it stops."""
@@ -291,8 +291,8 @@ class Site:
         self.worker().run_one()
         return self.store.get(job_id)
 
-    def folder(self, job_id: bytes) -> JobFolder:
-        return JobFolder(self.data_dir, job_id)
+    def folder(self, job_id: bytes) -> JobFiles:
+        return files_of(self.engine, self.data_dir, job_id)
 
 
 def eval_set_npz(of: Sealed) -> bytes:

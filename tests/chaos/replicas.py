@@ -66,7 +66,7 @@ class SpreadOutcome(Outcome):
 
 @dataclass(kw_only=True)
 class ReplicatedFleet(CountedFleet):
-    """A fleet with a second ad server and two intakes; both ad servers have one data folder.
+    """A fleet with a second ad server and two intakes; each ad server has its own data folder.
 
     Attributes:
         database: The URL of the ad servers' PostgreSQL.
@@ -102,7 +102,8 @@ class ReplicatedFleet(CountedFleet):
             str(addresses),
         ]
         if party == SECOND:
-            self._start(party, "adserver", "serve", *self.common(), *listen, *self.adserver_options)
+            mine = [str(self.data(SECOND)) if of == str(self.data(ADSERVER)) else of for of in self.common()]
+            self._start(party, "adserver", "serve", *mine, *listen, *self.adserver_options)
         else:
             self._start(party, "adserver", "intake", "--insecure", "--database", self.database, *listen)
         self._await(party, addresses)

@@ -119,7 +119,7 @@ class World:
         with patch("adserver.training.federated.run.CurveWriter", NoCurves):
             FederatedRun(
                 plan=self.plan,
-                folder=Fragile(JobFolder(self.site.folder / "adserver", self.site.job_id), self),  # type: ignore[arg-type]
+                folder=Fragile(JobFolder(self.site.folder / "adserver", self.site.job_id), self),
                 rounds=Fragile(self.site.rounds, self),  # type: ignore[arg-type]
                 pair=pair,
                 leases=NoCurves(),  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from adserver.peers.pair import HelperPair
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.round_figures import RoundFigures
 from adserver.store.database import Clock
-from adserver.store.job_folder import JobFolder
+from adserver.store.job_files import JobFiles
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import DeviceRound, DeviceRoundState, RoundStore
 from adserver.store.schema import HANDLE_BYTES
@@ -63,7 +63,7 @@ class FederatedRun:
     """
 
     plan: FederatedPlan
-    folder: JobFolder
+    folder: JobFiles
     rounds: RoundStore
     pair: HelperPair
     leases: JobLeases

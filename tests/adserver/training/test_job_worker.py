@@ -721,3 +721,21 @@ def test_on_postgresql_leases_are_moments_of_the_databases_clock(on_postgresql: 
     assert now_s <= on_postgresql.store.get(job_id).lease_until_s
     assert on_postgresql.worker().run_one()
     assert on_postgresql.store.get(job_id).state is JobState.DONE
+
+
+@pytest.mark.parametrize("burns_at", [3, 6, 9, 14])
+def test_an_ad_server_with_another_data_folder_ends_the_job_of_one_that_was_killed(
+    on_postgresql: Site, quiet: Sealed, tmp_path: Path, burns_at: int
+) -> None:
+    plan = plan_for(quiet)
+    job_id = on_postgresql.submit(plan, eval_set_npz(quiet))
+    on_postgresql.fuse.burns_at = burns_at
+    with pytest.raises(Killed):
+        on_postgresql.worker(lease_s=0.0).run_one()
+    assert on_postgresql.worker(data_dir=tmp_path / "another machine").run_one()
+    assert on_postgresql.store.get(job_id).state is JobState.DONE
+    trained = masters(on_postgresql, job_id)
+    for ours, plain in zip(trained, trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+    kept = {path.name for path in (tmp_path / "another machine" / "jobs" / job_id.hex()).iterdir()}
+    assert kept == {"curves.csv", "events"}
