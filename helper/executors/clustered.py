@@ -8,6 +8,7 @@ sums, old files are read, and everything is done as without a cluster while ther
 
 import logging
 import os
+import time
 from collections.abc import Sequence
 from typing import Final, Self
 
@@ -28,6 +29,7 @@ from helper.executors.orders import (
     bits,
     write,
 )
+from helper.executors.pulses import Clock
 from helper.gradient.engine import Interrupt, MaskedSum, OrderFree, PartialSum
 from helper.gradient.scoring import Scores
 from maskedlark.model import weights as weights_format
@@ -43,9 +45,9 @@ _LOG: Final = logging.getLogger(__name__)
 class ClusterExecutor:
     """An `Executor` over a fleet of workers, and over this machine for the rest."""
 
-    def __init__(self, fleet: Fleet, local: Executor) -> None:
+    def __init__(self, fleet: Fleet, local: Executor, clock: Clock = time.monotonic) -> None:
         self._fleet, self._local = fleet, local
-        self._dispatcher = Dispatcher(fleet)
+        self._dispatcher = Dispatcher(fleet, clock)
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """See `Executor`; done by this machine, which alone has the keys."""

@@ -4,11 +4,12 @@
 
 A worker has one order at a time. What it is known to hold goes into one order; other segments follow one by
 one, with their frames, so that neither side ever has more of a dataset in memory than it wants. Work may be
-done twice, where a worker is lost or an answer late; an answer counts once.
+done twice, where a worker is lost or stands still; an answer counts once.
 """
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import field
@@ -20,8 +21,9 @@ from helper.datasets.datasets import dataset_lost
 from helper.datasets.segments import RowShape
 from helper.datasets.spool import SealedSegment, open_segment
 from helper.executors.holder import ORDER, STOP
-from helper.executors.joining import NONCE_BYTES, NotSealed, Session
+from helper.executors.joining import NONCE_BYTES, NotSealed
 from helper.executors.orders import Done, Failed, Message, Order, Scanning, SegmentOrder, Summing, read, write
+from helper.executors.pulses import Asked, Clock, Pulses
 from helper.executors.sharing_out import shared_out
 from helper.gradient.engine import Interrupt
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -33,19 +35,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class WorkerLost(Exception):
-    """A worker ended, or cannot be reached; its work is given to others."""
+    """A worker ended, stands still, or cannot be reached; its work is given to others."""
 
 
-class Worker(Protocol):
+class Worker(Asked, Protocol):
     """A worker that joined, as the head reaches it."""
-
-    @property
-    def name(self) -> bytes:
-        """Which; no two that ever joined have the same."""
-
-    @property
-    def session(self) -> Session:
-        """Seals and opens what passes between head and worker."""
 
     def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
         """See `Holder.work`; the future may raise WorkerLost."""
@@ -121,8 +115,9 @@ class Work:
 class Dispatcher:
     """Gives work to a fleet. Safe to call from many threads."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, clock: Clock = time.monotonic) -> None:
         self._fleet = fleet
+        self._pulses = Pulses(clock)
         self._held: dict[bytes, set[bytes]] = {}
 
     def run(self, work: Work, pieces: Sequence[Piece], interrupt: Interrupt) -> list[Answer]:
@@ -147,10 +142,11 @@ class Dispatcher:
                     try:
                         self._take(sent, future.result(), answers, queues)
                     except (WorkerLost, NotSealed, InvalidTask):
-                        _LOG.warning("a worker of the cluster is lost: its segments go to others")
-                        self._fleet.drop(sent.worker.name)
-                        self._held.pop(sent.worker.name, None)
-                        self._queue((*sent.pieces, *queues.pop(sent.worker.name, ())), queues)
+                        self._lose(sent, queues)
+                for future, sent in list(flying.items()):
+                    if self._pulses.is_silent(sent.worker):
+                        del flying[future]
+                        self._lose(sent, queues)
         finally:
             for sent in flying.values():
                 sent.worker.stop(sent.worker.session.seal(sent.order.order_id, STOP))
@@ -158,6 +154,13 @@ class Dispatcher:
         if len(named) != len(set(named)) or set(named) != {piece.name for piece in pieces}:
             raise AssertionError("each segment is worked on once")
         return answers
+
+    def _lose(self, sent: _Sent, queues: dict[bytes, list[Piece]]) -> None:
+        """Forget a worker, and give what it had to do to the others."""
+        _LOG.warning("a worker of the cluster is lost: its segments go to others")
+        self._fleet.drop(sent.worker.name)
+        self._held.pop(sent.worker.name, None)
+        self._queue((*sent.pieces, *queues.pop(sent.worker.name, ())), queues)
 
     def _queue(self, pieces: Sequence[Piece], queues: dict[bytes, list[Piece]]) -> None:
         """Give pieces to the workers that there are now."""
@@ -206,6 +209,7 @@ class Dispatcher:
             JobRefused
         """
         opened = sent.worker.session.open(sealed, sent.sealed[:NONCE_BYTES])
+        self._pulses.heard(sent.worker)
         name, known = sent.worker.name, self._held.setdefault(sent.worker.name, set())
         try:
             message = read(Done, opened)

@@ -7,6 +7,7 @@ lie on the head's disk, and an error is an answer too.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -31,6 +32,7 @@ from helper.executors.orders import (
     read,
     write,
 )
+from helper.executors.pulses import ALIVE
 from helper.executors.summing import batches
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import score
@@ -48,6 +50,8 @@ from maskedlark.releases.round import Evaluated
 ORDER: Final = b"order"
 STOP: Final = b"stop"
 SHARED: Final = b"shared"
+_STOPPED_KEPT: Final = 1024
+"""How many orders that were to end are remembered: far more than ever wait at one worker."""
 
 
 class _Stopped(Exception):
@@ -69,7 +73,7 @@ class _Weighted:
 
 
 class Holder(NeverPickled):
-    """One worker. `work` is called by one thread at a time, `stop` by another meanwhile."""
+    """One worker. `work` is called by one thread at a time, `stop` and `alive` by another meanwhile."""
 
     def __init__(self, token: JoinToken, capacity_bytes: int) -> None:
         """Keep so many bytes of opened segments at most."""
@@ -77,7 +81,7 @@ class Holder(NeverPickled):
         self._challenge = b""
         self._session: Session | None = None
         self._held = HeldSegments(capacity_bytes)
-        self._stopped: bytes = b""
+        self._stopped: OrderedDict[bytes, None] = OrderedDict()
         self._last: tuple[bytes, _Weighted] | None = None
         self._made: tuple[Model, Loss, ExactEngine] | None = None
         self._working = threading.Lock()
@@ -96,11 +100,22 @@ class Holder(NeverPickled):
         self._session = self._applicant.welcomed(self._challenge, welcome)
 
     def stop(self, sealed: bytes) -> None:
-        """End an order that is worked on; one that is not sealed by the head changes nothing."""
+        """End an order that is worked on, or waits; one that is not sealed by the head changes nothing."""
         try:
-            self._stopped = self._joined().open(sealed, STOP)
+            self._stopped[self._joined().open(sealed, STOP)] = None
         except NotSealed:
             return
+        if len(self._stopped) > _STOPPED_KEPT:
+            self._stopped.popitem(last=False)
+
+    def alive(self, sealed: bytes) -> bytes:
+        """Answer the head's question whether this worker goes on; empty if it has not joined yet."""
+        try:
+            session = self._joined()
+            session.open(sealed, ALIVE)
+        except NotSealed:
+            return b""
+        return session.seal(b"", sealed[:NONCE_BYTES])
 
     def work(self, sealed_order: bytes, sealed_shared: bytes, *frames: bytes) -> bytes:
         """Do what the head orders; its answer, sealed, and bound to the order.
@@ -220,7 +235,7 @@ class Holder(NeverPickled):
         return lambda: self._check_awaited(order)
 
     def _check_awaited(self, order: Order) -> None:
-        if self._stopped == order.order_id:
+        if order.order_id in self._stopped:
             raise _Stopped
 
     def _joined(self) -> Session:

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, Final, Self
@@ -54,19 +54,7 @@ class _Actor:
 
     def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
         """See `Worker`."""
-        answer: Future[bytes] = Future()
-
-        def landed(future: "Future[bytes]") -> None:
-            if future.exception() is None:
-                answer.set_result(future.result())
-            else:  # whatever it is: no answer came, and its text is not ours to show
-                answer.set_exception(WorkerLost())
-
-        try:
-            self.actor.work.remote(order, shared, *frames).future().add_done_callback(landed)
-        except RayError:
-            answer.set_exception(WorkerLost())
-        return answer
+        return _answer(lambda: self.actor.work.remote(order, shared, *frames))
 
     def stop(self, sealed: bytes) -> None:
         """See `Worker`."""
@@ -74,6 +62,10 @@ class _Actor:
             self.actor.stop.options(concurrency_group=_CONTROL).remote(sealed)  # else it waits for the order
         except RayError:
             _LOG.info("a worker that was to stop is lost")
+
+    def alive(self, sealed: bytes) -> "Future[bytes]":
+        """See `Worker`."""
+        return _answer(lambda: self.actor.alive.options(concurrency_group=_CONTROL).remote(sealed))
 
 
 @frozen(eq=False)
@@ -197,6 +189,23 @@ class RayFleet:
         with self._lock:
             self._joined[name] = joined
         _LOG.info("a worker of Ray node %s joined", one.node[:12])
+
+
+def _answer(ask: Callable[[], Any]) -> "Future[bytes]":
+    """What an actor answers; WorkerLost for whatever went wrong, whose text is not ours to show."""
+    answer: Future[bytes] = Future()
+
+    def landed(future: "Future[bytes]") -> None:
+        if future.exception() is None:
+            answer.set_result(future.result())
+        else:
+            answer.set_exception(WorkerLost())
+
+    try:
+        ask().future().add_done_callback(landed)
+    except RayError:
+        answer.set_exception(WorkerLost())
+    return answer
 
 
 def _connect(address: str) -> None:

@@ -50,3 +50,7 @@ class RayWorker:
     def stop(self, sealed: bytes) -> None:
         """See `Holder`."""
         self._holder.stop(sealed)
+
+    def alive(self, sealed: bytes) -> bytes:
+        """See `Holder`."""
+        return self._holder.alive(sealed)

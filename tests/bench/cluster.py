@@ -48,7 +48,6 @@ from tests.helper.executors.ray_machines import (
     in_the_clear,
     machines,
     until,
-    worker_pids,
 )
 
 FEATURES = 32
@@ -283,7 +282,11 @@ def measured(records: int, rounds: int, kills: int, raylet_kills: int) -> Result
         with made.fleet(3) as fleet:
             cluster = ClusterExecutor(fleet, bench.local)
             unequal, late = killed_in_rounds(
-                bench, cluster, middle, moments=np.linspace(0, 1.2, kills).tolist(), kill=_kill_one
+                bench,
+                cluster,
+                middle,
+                moments=np.linspace(0, 1.2, kills).tolist(),
+                kill=lambda: _kill_one(made),
             )
             told |= {"worker_kills": kills, "worker_kills_unequal": unequal, "worker_kill_late_s": late}
             unequal, late = killed_in_rounds(
@@ -352,9 +355,9 @@ def _come_and_go(bench: Bench, made: Machines, datasets: Sequence[Records]) -> d
     return told
 
 
-def _kill_one() -> None:
+def _kill_one(made: Machines) -> None:
     """End one process that holds segments."""
-    for pid in worker_pids()[:1]:
+    for pid in made.worker_pids()[:1]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Event
 
 from helper.executors.dispatch import WorkerLost
 from helper.executors.holder import Holder
@@ -13,13 +14,18 @@ TOKEN = b"a join token of at least 32 bytes, for tests"
 
 @dataclass(kw_only=True, eq=False)
 class ThreadWorker:
-    """A worker. `fails` is called before each order, and may raise what ends the worker."""
+    """A worker. `fails` is called before each order, and may raise what ends the worker.
+
+    One that `stands_still` answers nothing, until it `goes_on`.
+    """
 
     name: bytes
     session: Session
     holder: Holder
     fails: Callable[[], None] = lambda: None
     passed: list[bytes] = field(default_factory=list)
+    stands_still: Event = field(default_factory=Event)
+    goes_on: Event = field(default_factory=Event)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def work(self, order: bytes, shared: bytes, *frames: bytes) -> "Future[bytes]":
@@ -28,6 +34,8 @@ class ThreadWorker:
         def run() -> bytes:
             try:
                 self.fails()
+                if self.stands_still.is_set():
+                    self.goes_on.wait()
                 answer = self.holder.work(order, shared, *frames)
             except Exception:  # noqa: BLE001 # as a process that ends, whatever ended it
                 raise WorkerLost from None
@@ -40,7 +48,14 @@ class ThreadWorker:
         self.passed.append(sealed)
         self.holder.stop(sealed)
 
+    def alive(self, sealed: bytes) -> "Future[bytes]":
+        answer: Future[bytes] = Future()
+        if not self.stands_still.is_set():
+            answer.set_result(self.holder.alive(sealed))
+        return answer
+
     def end(self) -> None:
+        self.goes_on.set()
         self._pool.shutdown()
 
 

@@ -52,6 +52,16 @@ class Machines:
         self.nodes.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
 
+    def worker_pids(self, node: Any = None) -> list[int]:
+        """The processes that hold segments: of all machines, or of one."""
+        raylets = [_raylet(one) for one in (self.nodes if node is None else [node])]
+        return [
+            process.pid
+            for process in psutil.process_iter(["cmdline", "ppid"])
+            if (process.info["cmdline"] or [""])[0].startswith("ray::RayWorker")
+            and process.info["ppid"] in raylets
+        ]
+
     @contextmanager
     def fleet(self, workers: int, *, worker_bytes: int = WORKER_BYTES) -> Iterator[RayFleet]:
         """A helper's fleet, once so many workers have joined."""
@@ -68,6 +78,12 @@ class Machines:
     def session(self) -> Path:
         """Where Ray keeps its logs, sockets and spilled objects."""
         return Path(self.cluster.head_node.get_session_dir_path())
+
+
+def _raylet(node: Any) -> int:
+    """The process id of a machine's daemon."""
+    (raylet,) = node.all_processes["raylet"]
+    return int(raylet.process.pid)
 
 
 @contextmanager
@@ -119,12 +135,3 @@ def until(holds: Callable[[], bool]) -> None:
         if time.monotonic() > ends:
             raise TimeoutError
         Event().wait(0.05)
-
-
-def worker_pids() -> list[int]:
-    """The processes that hold segments, of this user's Ray clusters on this machine."""
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if (process.info["cmdline"] or [""])[0].startswith("ray::RayWorker")
-    ]

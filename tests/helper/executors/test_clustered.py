@@ -4,8 +4,10 @@ import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,15 @@ from helper.datasets.records import Records
 from helper.datasets.spool import SealedSegment
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
+from helper.executors.joining import NONCE_BYTES, NotSealed
 from helper.executors.local import LocalExecutor
-from helper.executors.orders import Done, Totals, write
+from helper.executors.orders import Done, Failed, Totals, read, write
+from helper.executors.pulses import SILENT_S
 from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, Interrupt, PartialSum
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import Scores
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.interrupt import never
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
@@ -156,6 +160,94 @@ def test_a_head_whose_workers_are_all_lost_sums_itself(site: Site) -> None:
     assert not site.fleet.joined
 
 
+class Hours:
+    """A clock that only an interrupt moves, by so many seconds a call."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        return self.now
+
+    def interrupt(self) -> None:
+        self.now += self.step_s
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_worker_that_stands_still_holds_no_round_up(site: Site, others: int, is_warm: bool) -> None:
+    clock = Hours(step_s=7.0)
+    site.cluster = ClusterExecutor(site.fleet, site.local, clock)
+    site.fleet.add(1 + others)
+    if is_warm:
+        site.assert_equal(seed=5)
+    stopped = site.fleet.joined[b"worker 0"]
+    stopped.stands_still.set()
+    expected = site.local.masked_sum(site.gradient, site.records, sampled(0.5), never)
+    found = site.cluster.masked_sum(site.gradient, site.records, sampled(0.5), clock.interrupt)
+    assert found.vector.tobytes() == expected.vector.tobytes()
+    assert found.values_digest == expected.values_digest
+    assert clock.now >= SILENT_S
+    assert site.fleet.ended == [stopped]
+    stopped.stands_still.clear()  # and what it still answers, to nobody, changes nothing
+    stopped.goes_on.set()
+    site.assert_equal(seed=6)
+
+
+def test_a_worker_whose_order_takes_hours_is_kept_while_it_answers(site: Site) -> None:
+    clock, goes_on = Hours(step_s=3600.0), Event()
+
+    def waits() -> None:
+        goes_on.wait()
+
+    site.cluster = ClusterExecutor(site.fleet, site.local, clock)
+    site.fleet.add(1, fails=waits)
+
+    def interrupt() -> None:
+        clock.interrupt()
+        if clock.now > 4 * 3600:
+            goes_on.set()
+
+    site.cluster.masked_sum(site.gradient, site.records, sampled(0.5), interrupt)
+    assert not site.fleet.ended
+
+
+def test_rounds_at_once_that_are_left_are_all_ended_at_a_worker(site: Site) -> None:
+    goes_on, calls = Event(), itertools.count()
+    site.fleet.add(1)
+    site.assert_equal()  # it holds all segments
+    (worker,) = site.fleet.joined.values()
+    before = len(worker.passed)
+
+    def waits() -> None:
+        goes_on.wait()
+
+    worker.fails = waits
+
+    def leaves() -> None:
+        next(calls)
+        raise HelperUnavailable("the caller has gone")
+
+    for _ in range(3):
+        with pytest.raises(HelperUnavailable):
+            site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), leaves)
+    goes_on.set()
+    site.assert_equal()
+    sent = worker.passed[before:]
+    answers = [one for one in sent if _says_stopped(worker, sent, one)]
+    assert len(answers) == next(calls) == 3
+
+
+def _says_stopped(worker: ThreadWorker, sent: list[bytes], answer: bytes) -> bool:
+    """Whether something that passed is the answer to an order, and that it was ended."""
+    for order in sent:
+        with suppress(NotSealed):
+            failed = worker.session.open(answer, order[:NONCE_BYTES])
+            with suppress(InvalidTask):
+                return bool(read(Failed, failed).head.reason == "stopped")
+    return False
+
+
 def test_a_worker_that_cannot_do_an_order_is_let_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.fleet.add(1)
     monkeypatch.setattr("helper.executors.holder.parse", lambda *_, **__: 1 // 0)
@@ -222,7 +314,7 @@ def test_a_clusters_scores_are_this_machines(site: Site, outputs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda frames: frames[:-1], lambda frames: frames[:9] + b"x" + frames[10:]]
+    "change", [lambda frames: frames[:-1], lambda frames: frames[:9] + bytes([frames[9] ^ 1]) + frames[10:]]
 )
 def test_a_segment_that_is_damaged_is_a_lost_dataset_and_no_wrong_sum(
     site: Site, change: Callable[[bytes], bytes]
@@ -242,7 +334,9 @@ def test_frames_that_are_damaged_on_their_way_lose_no_dataset(
 
     def carry(worker: ThreadWorker, order: bytes, shared: bytes, *frames: bytes) -> "Future[bytes]":
         is_damaged = next(calls) == 3
-        return carried(worker, order, shared, *(one[:-1] + b"x" if is_damaged else one for one in frames))
+        return carried(
+            worker, order, shared, *(one[:-1] + bytes([one[-1] ^ 1]) if is_damaged else one for one in frames)
+        )
 
     monkeypatch.setattr(ThreadWorker, "work", carry)
     site.assert_equal()

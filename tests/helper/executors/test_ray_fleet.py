@@ -4,6 +4,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ from helper.datasets import segments
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.joining import Session
 from maskedlark.errors import HelperUnavailable
-from tests.helper.executors.test_clustered import Site, sampled
+from maskedlark.interrupt import never
+from tests.helper.executors.test_clustered import Hours, Site, sampled
 
 if find_spec("ray") is None:
     pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
@@ -24,7 +26,6 @@ from tests.helper.executors.ray_machines import (  # needs ray
     await_workers,
     machines,
     until,
-    worker_pids,
 )
 
 pytestmark = pytest.mark.long
@@ -54,7 +55,7 @@ def test_workers_on_ray_sum_as_this_machine_does_while_they_come_are_killed_and_
         other = ray_machines.add()
         await_workers(fleet, 2)
         site.assert_equal(seed=4)
-        for pid in worker_pids():
+        for pid in ray_machines.worker_pids():
             os.kill(pid, signal.SIGKILL)
         site.assert_equal(seed=5)
         until(lambda: len(fleet.workers()) == 2)  # others in their places
@@ -75,6 +76,27 @@ def test_a_round_that_is_left_is_ended_at_ray_workers_and_they_go_on(
             site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), leaves)
         site.assert_equal()
         assert fleet.workers()
+
+
+def test_a_stopped_worker_process_holds_no_round_up_and_another_takes_its_place(
+    ray_machines: Machines, site: Site
+) -> None:
+    clock = Hours(step_s=2.0)  # of a second of waiting, 20
+    with ray_machines.fleet(1) as fleet:
+        site.cluster = ClusterExecutor(fleet, site.local, clock)
+        site.assert_equal()
+        (before,), (pid,) = fleet.workers(), ray_machines.worker_pids()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            expected = site.local.masked_sum(site.gradient, site.records, sampled(0.5), never)
+            found = site.cluster.masked_sum(site.gradient, site.records, sampled(0.5), clock.interrupt)
+            assert found.vector.tobytes() == expected.vector.tobytes()
+            assert before not in fleet.workers()
+            until(lambda: len(fleet.workers()) == 1)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        site.assert_equal(seed=7)
 
 
 class _Bomb:

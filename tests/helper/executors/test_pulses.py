@@ -1,0 +1,115 @@
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from helper.executors.dispatch import WorkerLost
+from helper.executors.holder import Holder
+from helper.executors.joining import Gate, JoinToken, Session
+from helper.executors.pulses import ASK_EVERY_S, SILENT_S, Pulses
+
+TOKEN = b"a join token of at least 32 bytes, for tests"
+
+
+class Asked:
+    """A worker that answers as a test says, and a clock."""
+
+    def __init__(self) -> None:
+        self.holder = Holder(JoinToken(TOKEN), 0)
+        gate = Gate(JoinToken(TOKEN))
+        challenge = gate.challenge()
+        admitted = gate.admit(challenge, self.holder.apply(challenge))
+        self.name, self.session, self.welcome = b"worker", admitted.session, admitted.welcome
+        self.asked: list[Future[bytes]] = []
+        self.questions: list[bytes] = []
+        self.answers: Callable[[bytes], bytes] | None = self.holder.alive
+        self.now = 100.0
+        self.pulses = Pulses(lambda: self.now)
+
+    def alive(self, sealed: bytes) -> "Future[bytes]":
+        future: Future[bytes] = Future()
+        self.asked.append(future)
+        self.questions.append(sealed)
+        if self.answers is not None:
+            future.set_result(self.answers(sealed))
+        return future
+
+    def is_silent_after(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.pulses.is_silent(self)
+
+    def was_ever_silent(self, seconds: float) -> bool:
+        return any(self.is_silent_after(0.5) for _ in range(int(seconds * 2)))
+
+
+@pytest.fixture
+def worker() -> Asked:
+    made = Asked()
+    made.holder.welcome(made.welcome)
+    return made
+
+
+def test_a_worker_that_answers_is_never_silent_however_long_its_order_takes(worker: Asked) -> None:
+    assert not worker.was_ever_silent(3600)
+    assert 3600 / ASK_EVERY_S * 0.7 <= len(worker.asked) <= 3600 / ASK_EVERY_S
+
+
+def test_a_worker_that_was_idle_for_long_is_asked_before_it_is_silent(worker: Asked) -> None:
+    worker.answers = None
+    assert not worker.is_silent_after(0)
+    assert not worker.is_silent_after(1e6)
+    assert not worker.is_silent_after(SILENT_S - 1)
+    assert worker.is_silent_after(1)
+    assert len(worker.asked) == 1
+    assert worker.is_silent_after(1e6)  # also to another round that waits for it
+
+
+def test_a_late_answer_or_another_word_of_a_worker_ends_its_silence(worker: Asked) -> None:
+    worker.answers = None
+    assert not worker.is_silent_after(0)
+    assert not worker.is_silent_after(ASK_EVERY_S)
+    worker.asked[0].set_result(worker.holder.alive(worker.questions[0]))
+    assert not worker.is_silent_after(SILENT_S + 1)  # heard, and asked again at once
+    assert not worker.is_silent_after(SILENT_S - 1)
+    worker.pulses.heard(worker)
+    assert not worker.is_silent_after(1)
+    assert not worker.is_silent_after(ASK_EVERY_S)
+    assert worker.is_silent_after(SILENT_S)
+    assert len(worker.asked) == 3
+
+
+@pytest.mark.parametrize("answer", [b"", bytes(40)])
+def test_an_answer_that_is_not_the_workers_own_leaves_the_question_open(worker: Asked, answer: bytes) -> None:
+    worker.answers = lambda _: answer
+    assert worker.was_ever_silent(ASK_EVERY_S + SILENT_S + 1)
+    assert SILENT_S / ASK_EVERY_S / 2 <= len(worker.asked) <= SILENT_S / ASK_EVERY_S + 1
+
+
+def test_an_answer_to_an_earlier_question_is_none(worker: Asked) -> None:
+    assert not worker.was_ever_silent(2 * ASK_EVERY_S)
+    earlier = worker.holder.alive(worker.questions[0])
+    worker.answers = lambda _: earlier
+    assert worker.was_ever_silent(ASK_EVERY_S + SILENT_S + 1)
+
+
+def test_a_question_that_failed_leaves_the_worker_the_same_time(worker: Asked) -> None:
+    worker.answers = None
+    assert not worker.is_silent_after(0)
+    assert not worker.is_silent_after(ASK_EVERY_S)
+    worker.asked[0].set_exception(WorkerLost())
+    assert not worker.is_silent_after(ASK_EVERY_S)
+    assert len(worker.asked) == 2
+    assert worker.is_silent_after(SILENT_S - ASK_EVERY_S)
+
+
+def test_a_worker_that_has_not_read_its_welcome_yet_is_not_silent() -> None:
+    worker = Asked()
+    assert not worker.is_silent_after(0)
+    assert not worker.is_silent_after(ASK_EVERY_S)
+    worker.holder.welcome(worker.welcome)
+    assert not worker.was_ever_silent(2 * SILENT_S)
+
+
+def test_what_the_head_did_not_ask_gets_no_answer(worker: Asked) -> None:
+    assert worker.holder.alive(bytes(40)) == b""
+    assert worker.holder.alive(Session(bytes(32), bytes(32)).seal(b"", b"alive")) == b""
