@@ -27,7 +27,7 @@ from maskedlark.releases.round import Evaluated, MaskedSum
 from tests.bench.drawn_records import differing, gradient
 from tests.bench.processor import processor
 from tests.bench.segments import FEATURES, Large
-from tests.helper.executors.ray_machines import machines, worker_pids
+from tests.helper.executors.ray_machines import machines
 from tests.progress import shown
 
 HIDDEN = 64
@@ -79,7 +79,7 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
             made.add()
         with made.fleet(WORKERS, worker_bytes=worker_bytes) as fleet, LocalExecutor(1) as local:
             large, cluster = Large(Path(name) / "helper", records), ClusterExecutor(fleet, local)
-            base, workers_base = peak_mb(), max(map(peak_mb, worker_pids()))
+            base, workers_base = peak_mb(), max(map(peak_mb, made.worker_pids()))
             began = time.perf_counter()
             dataset = large.prepare(lambda finish: finish(), lambda count: show(count, "taken"))
             prepared_at = time.perf_counter()
@@ -119,7 +119,7 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
                 rounds=rounds,
                 bytes_that_differ=unequal,
                 holder_base_mb=workers_base,
-                holder_peak_mb=max(map(peak_mb, worker_pids())),
+                holder_peak_mb=max(map(peak_mb, made.worker_pids())),
                 head_base_mb=base,
                 head_prepared_peak_mb=prepared_peak,
                 head_peak_mb=peak_mb(),

@@ -30,7 +30,7 @@ from maskedlark.interrupt import never
 from maskedlark.releases.round import MaskedSum
 from tests.bench.drawn_records import Drawn, differing, gradient
 from tests.bench.processor import processor
-from tests.helper.executors.ray_machines import machines, worker_pids
+from tests.helper.executors.ray_machines import machines
 from tests.progress import shown
 
 WORKER_BYTES = 1 << 30
@@ -140,7 +140,7 @@ def measured(*, records: int, features: int, hidden: int, rate: float, turns: in
                 return lambda: [one_sum(side, seed) for seed in range(rounds)]
 
             sums = {side: one_sum(side, 0) for side in sides}  # workers take their segments
-            workers, daemons = worker_pids(), daemon_pids()
+            workers, daemons = made.worker_pids(), daemon_pids()
             began, at_first = time.perf_counter(), sum(processor_s(daemons))
             found: dict[str, list[Taken]] = {side: [] for side in sides}
             with shown("rounds", turns) as show:
