@@ -39,6 +39,10 @@ _CHUNK_BYTES: Final = 1 << 27
 _BYTES_A_VALUE: Final = 32  # of a chunk: up to three float64 limbs of a masked delta and one operand
 _MIN_BLOCK: Final = 32
 _MIN_PART: Final = 128
+_MIN_PART_NS: Final = 8e6
+"""A part of less is not worth a thread: Python's lock goes to and fro between short steps."""
+_NS_A_MULTIPLICATION: Final = 0.05
+_NS_AN_ENTRY: Final = 4.0
 
 
 class ExactEngine(Reclippable):
@@ -67,6 +71,7 @@ class ExactEngine(Reclippable):
                 "less than 2^62"
             )
         self._plan, self._loss, self._clip = lower(model, loss), loss, clip
+        self._multiplications = model.work.multiplications
         self._threads = threads
         self._backend: Backend = FastestBackend() if backend is None else backend
 
@@ -136,11 +141,16 @@ class ExactEngine(Reclippable):
             batch=batch,
             interrupt=interrupt,
         )
-        parts = _cut(len(batch), self._threads)
+        parts = cut(len(batch), self._threads, self._record_ns(batch.labels.shape[1]))
         if len(parts) == 1:
             return [work.run(parts[0])]
         with ThreadPoolExecutor(len(parts)) as pool:
             return list(pool.map(work.run, parts))
+
+    def _record_ns(self, labels: int) -> float:
+        """What a record takes a core that multiplies digits fast, roughly."""
+        entries = self._plan.block_entries(count_seeds(self._loss, labels))
+        return _NS_A_MULTIPLICATION * self._multiplications + _NS_AN_ENTRY * entries
 
 
 @frozen
@@ -194,7 +204,7 @@ class _Work:
 
     def _block_records(self, num_seeds: int) -> int:
         """As many records as keep a block's values in the cache."""
-        a_record = 8 * (1 + num_seeds) * sum(self.plan.sizes)
+        a_record = 8 * self.plan.block_entries(num_seeds)
         return int(np.clip(_BLOCK_BYTES // a_record, _MIN_BLOCK, _MAX_BLOCK))
 
     def _block(
@@ -251,9 +261,12 @@ class _Work:
                     deltas[number] = deltas[number] + sent if number in deltas else sent
 
 
-def _cut(records: int, parts: int) -> list[range]:
-    """Ranges of nearly equal length, at least one."""
-    count = max(1, min(parts, -(-records // _MIN_PART)))
+def cut(records: int, parts: int, record_ns: float) -> list[range]:
+    """Ranges of nearly equal length, at least one and at most `parts`, each worth a thread.
+
+    `record_ns` is what a record takes, roughly: it follows from the model and the number of labels alone.
+    """
+    count = max(1, min(parts, -(-records // _MIN_PART), round(records * record_ns / _MIN_PART_NS)))
     bounds = [records * part // count for part in range(count + 1)]
     return [range(low, high) for low, high in pairwise(bounds)]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from helper.gradient.exact import engine
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.general.engine import GeneralEngine
 from maskedlark.model.graph import Model
@@ -108,7 +109,8 @@ def test_the_gradient_itself_is_that_of_a_fixed_clip_at_the_same_bound(path: str
     assert adaptive.values_digest != plain.values_digest
 
 
-def test_the_count_does_not_depend_on_threads() -> None:
+def test_the_count_does_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_MIN_PART_NS", 1.0)  # else so short a round stays on one thread
     loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
     first, _, _ = batches(loss)
     clip = Clip(norm=Norm.L2, bound=0.4, frac_bits=32, is_counted=True)

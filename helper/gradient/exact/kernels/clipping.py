@@ -3,6 +3,7 @@
 Specification and proof: docs/explanation/numerics.md, sections "Clipping" and "Why the bound holds".
 """
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ That is far more than all the roundings of a norm and a factor together.
 MAX_SENSITIVITY: Final = 2**62
 
 
+@lru_cache(maxsize=64)
 def safe_bound(clip: Clip) -> float:
     """sensitivity * (1 - 2^-40) * 2^-frac_bits, rounded down to a float64."""
     lowered = clip.sensitivity * (2**MARGIN_BITS - 1) >> MARGIN_BITS

@@ -50,6 +50,13 @@ class Lowered:
     output: int
     num_parameters: int
 
+    def block_entries(self, seeds: int) -> int:
+        """How many numbers a record takes on the way: each value, and its delta for each seed.
+
+        The features are bytes, and have no deltas.
+        """
+        return self.sizes[0] // 8 + (1 + seeds) * sum(self.sizes[1:])
+
 
 @frozen
 class LoweredValue:

@@ -29,6 +29,10 @@ _NARROW: Final = 48
 """Up to this many inputs a float64 product is faster than four digit products, and as exact."""
 _OFFSET: Final = 32768
 _SUMS_BYTES: Final = 1 << 25
+_CACHED_BYTES: Final = 1 << 22
+"""Of digit sums, which lie in a cache until they are put together."""
+_ENOUGH_INPUTS: Final = 256
+"""So many at a time make little of what it takes to prepare the digits, whatever becomes of the cache."""
 _LEAST_INPUTS: Final = 64
 """Fewer inputs at a time would spend more on preparing the digits than on multiplying by them."""
 
@@ -189,9 +193,11 @@ class _DigitAccumulator:
 
 
 def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:
-    """The inputs of a layer in blocks whose digit sums take about `_SUMS_BYTES`, or `_LEAST_INPUTS`."""
-    size = max(_LEAST_INPUTS, _SUMS_BYTES // bytes_an_input)
-    return (slice(start, start + size) for start in range(0, width, size))
+    """The inputs of a layer in equal blocks whose digit sums take about `_CACHED_BYTES`."""
+    wanted = max(_ENOUGH_INPUTS, _CACHED_BYTES // bytes_an_input)
+    size = max(_LEAST_INPUTS, min(wanted, _SUMS_BYTES // bytes_an_input))
+    count = max(1, round(width / size))
+    return (slice(width * one // count, width * (one + 1) // count) for one in range(count))
 
 
 @kernel
