@@ -1,9 +1,7 @@
 """`adserver task create`: make a task that both helpers sign."""
 
-import os
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,16 +16,13 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from adserver.cli.anywhere import Anywhere
 
-_SALT_BYTES: Final = 16
 _labels = panel("Labels")
 _period = panel("Period")
 _federated = panel("Federated")
 
 
-@takes(at=anywhere_of, without=["round_deadline"])
-def create_command(
+def _typed_fields(
     *,
-    at: "Anywhere",
     name: Annotated[str, option("What the task is called.")],
     origin: Annotated[
         str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
@@ -35,6 +30,41 @@ def create_command(
     min_batch_size: Annotated[int, privacy("Fewer reports in a batch give only noise (k-anonymity).")],
     clip_norm: Annotated[float, privacy("The most that one report adds to a sum, as a norm.")],
     epsilon: Annotated[float, privacy("Privacy budget of each dataset against this ad server.")],
+    mechanism: Annotated[
+        Mechanism, privacy("The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
+    ] = Mechanism.GAUSSIAN,
+    collusion_epsilon: Annotated[
+        float | None,
+        privacy(
+            "Budget of each dataset against this ad server together with one helper, whose knowledge"
+            " undoes the sampling of minibatches and one of the two noises. By default"
+            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon: what jobs over whole datasets spend of both."
+        ),
+    ] = None,
+    delta: Annotated[float, privacy("The delta that both budgets are read at.")] = 1e-5,
+    feature_epsilon: Annotated[
+        float | None, privacy("Browsers add noise to each feature byte: its local epsilon.")
+    ] = None,
+    fake_report_rate: Annotated[float, privacy("The share of reports that are all decoys.")] = 0.0,
+    unit: Annotated[
+        PrivacyUnit, privacy("Whether budgets are of a dataset, or of the task and a person.")
+    ] = PrivacyUnit.REPORT,
+    reports_per_user: Annotated[int, privacy("Of unit user: a person's reports in a dataset.", min=1)] = 1,
+    frac_bits: Annotated[int, privacy("Gradients are integers in units of 2^-frac_bits.")] = 32,
+    max_dataset_size: Annotated[int, option("The most reports in one dataset.")] = 1 << 20,
+    time_bucket_s: Annotated[int, _period("Reports tell their time rounded down to this.")] = 3_600,
+    starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
+    expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
+) -> dict[str, Any]:
+    """The fields of a task that are typed as they are, by name."""
+    return locals()
+
+
+@takes(at=anywhere_of, given=_typed_fields, without=["round_deadline"])
+def create_command(
+    *,
+    at: "Anywhere",
+    given: dict[str, Any],
     num_features: Annotated[
         int | None, option("Bytes in each report's features; default: the encoder's columns.")
     ] = None,
@@ -58,9 +88,6 @@ def create_command(
     decoys: Annotated[
         str, _labels("Decoy labels beside the real one, or all other labels.", metavar="N|all")
     ] = ALL_DECOYS,
-    mechanism: Annotated[
-        Mechanism, privacy("The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
-    ] = Mechanism.GAUSSIAN,
     split_noise: Annotated[
         bool,
         privacy(
@@ -72,23 +99,6 @@ def create_command(
     no_noise: Annotated[
         bool, privacy("The same as --mechanism none; only loopback helpers accept it.", "--no-noise")
     ] = False,
-    collusion_epsilon: Annotated[
-        float | None,
-        privacy(
-            "Budget of each dataset against this ad server together with one helper, whose knowledge"
-            " undoes the sampling of minibatches and one of the two noises. By default"
-            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon: what jobs over whole datasets spend of both."
-        ),
-    ] = None,
-    delta: Annotated[float, privacy("The delta that both budgets are read at.")] = 1e-5,
-    feature_epsilon: Annotated[
-        float | None, privacy("Browsers add noise to each feature byte: its local epsilon.")
-    ] = None,
-    fake_report_rate: Annotated[float, privacy("The share of reports that are all decoys.")] = 0.0,
-    unit: Annotated[
-        PrivacyUnit, privacy("Whether budgets are of a dataset, or of the task and a person.")
-    ] = PrivacyUnit.REPORT,
-    reports_per_user: Annotated[int, privacy("Of unit user: a person's reports in a dataset.", min=1)] = 1,
     updates: Annotated[
         int | None,
         _federated(
@@ -103,7 +113,6 @@ def create_command(
     with_clip_count: Annotated[
         bool, _federated("Release how many were within the clip.", "--with-clip-count")
     ] = False,
-    frac_bits: Annotated[int, privacy("Gradients are integers in units of 2^-frac_bits.")] = 32,
     proof: Annotated[
         bool,
         privacy(
@@ -119,84 +128,50 @@ def create_command(
             dir_okay=False,
         ),
     ] = None,
-    max_dataset_size: Annotated[int, option("The most reports in one dataset.")] = 1 << 20,
-    time_bucket_s: Annotated[int, _period("Reports tell their time rounded down to this.")] = 3_600,
     days: Annotated[float, _period("How long the task lasts from its start.")] = 30.0,
-    starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
-    expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
     out: Annotated[Path | None, option("Write the task bundle here, as browsers get it.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a task: both helpers check it against their floors and sign it. Prints its id."""
-    from adserver.collecting.task_settings import (
-        encoder_from,
-        label_space,
-        measurement_from,
-        norm_for,
-        num_classes,
-        num_decoys,
-        period,
-    )
-    from adserver.collecting.task_settings import num_features as features_of
+    from adserver.client.tasks import task_fields
+    from adserver.collecting.task_settings import encoder_from, label_space, measurement_from
     from maskedlark.canonical import encode
     from maskedlark.runtime.durable_file import write_durably
 
     fitted = encoder_from(encoder)
-    labels = label_space(
-        classes=num_classes(classes, max_value, fitted),
-        max_value=max_value,
-        num_buckets=num_buckets,
-        default_label=default_label,
-    )
-    noise = Mechanism.NONE if no_noise else mechanism
-    lasting = period(
-        now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=starts_at, expires_at=expires_at
-    )
-    federated: dict[str, Any] = (
-        {}
-        if updates is None
-        else {
+    if no_noise:
+        given["mechanism"] = Mechanism.NONE
+    if updates is not None:
+        given |= {
+            "unit": PrivacyUnit.USER,
             "updates": {
                 "num_parameters": updates,
                 "has_weight": with_weight,
                 "has_clip_count": with_clip_count,
                 "cover": cover,
-            }
+            },
         }
-    )
-    settings = {
-        **federated,
-        "unit": PrivacyUnit.USER if updates is not None else unit,
-        "reports_per_user": reports_per_user,
-        "origin": origin,
-        "name": name,
-        "salt": os.urandom(_SALT_BYTES),
-        "num_features": features_of(num_features, fitted),
-        "encoder": None if fitted is None else fitted.digest,
-        "labels": labels,
-        "num_decoys": num_decoys(decoys, labels),
-        "fake_report_rate": fake_report_rate,
-        "feature_epsilon": feature_epsilon,
-        "min_batch_size": min_batch_size,
-        "mechanism": noise,
-        "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
-        "norm": norm_for(noise),
-        "clip_norm": clip_norm,
-        "frac_bits": frac_bits,
-        "epsilon": epsilon,
-        "collusion_epsilon": (
-            DEFAULT_COLLUSION_FACTOR * epsilon if collusion_epsilon is None else collusion_epsilon
+    fields = task_fields(
+        {
+            **given,
+            "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
+            "proof": proof and updates is None,
+        },
+        labels=label_space(
+            classes=classes,
+            max_value=max_value,
+            num_buckets=num_buckets,
+            default_label=default_label,
+            encoder=fitted,
         ),
-        "delta": delta,
-        "max_dataset_size": max_dataset_size,
-        "time_bucket_s": time_bucket_s,
-        "starts_at": lasting.starts_at,
-        "expires_at": lasting.expires_at,
-        "measurement": measurement_from(measurement),
-        "proof": proof and updates is None,
-    }
+        encoder=fitted,
+        features=num_features,
+        measurement=measurement_from(measurement),
+        days=days,
+        decoys=decoys,
+    )
     with at.asking("create task") as client:
-        made = client.create_task_of(settings, fitted)
+        made = client.create_task_of(fields, fitted)
     if out is not None:
         write_durably(out, encode(made.bundle))
     if as_json:

@@ -22,6 +22,7 @@ from adserver.client.tasks import read_encoder_of, task_fields
 from adserver.client.training import Training
 from adserver.collecting.sealing import DatasetSealer
 from adserver.collecting.task_creation import create_task
+from adserver.collecting.task_settings import label_space, measurement_of_settings
 from adserver.peers.retrying import with_retries
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import StoredTask, TaskStore
@@ -98,13 +99,15 @@ class Client(Measuring, Training):
         """
         fitted = read_encoder_of(encoder)
         given = {"name": name, "origin": origin, "min_batch_size": min_batch_size, "clip_norm": clip_norm}
+        labels = more.pop("labels", None) or label_space(
+            classes=classes, default_label=default_label, encoder=fitted
+        )
         fields = task_fields(
             {**given, "epsilon": epsilon, **more},
-            classes=classes,
-            default_label=default_label,
+            labels=labels,
             encoder=fitted,
             features=num_features,
-            measurement=measurement,
+            measurement=None if measurement is None else measurement_of_settings(measurement),
             days=days,
         )
         return self.create_task_of(fields, fitted)

@@ -9,10 +9,7 @@ from typing import Any, Final
 from adserver.collecting.task_settings import (
     check_labels,
     encoder_from,
-    label_space,
-    measurement_of_settings,
     norm_for,
-    num_classes,
     num_decoys,
     num_features,
     period,
@@ -20,6 +17,7 @@ from adserver.collecting.task_settings import (
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import LabelSpace
 from maskedlark.reports.task_kinds import PrivacyUnit
 
@@ -37,32 +35,22 @@ def read_encoder_of(encoder: Encoder | str | Path | None) -> Encoder | None:
     return encoder if encoder is None or isinstance(encoder, Encoder) else encoder_from(Path(encoder))
 
 
-def labels_of(classes: int | None, default_label: int | None, encoder: Encoder | None) -> LabelSpace:
-    """The classes that are given, or those of the encoder.
-
-    Raises:
-        InvalidTask: neither gives any, or the default label is none of them.
-    """
-    found = num_classes(classes, None, encoder)
-    return label_space(classes=found, max_value=None, num_buckets=None, default_label=default_label)
-
-
 def task_fields(
     given: Mapping[str, Any],
     *,
-    classes: int | None,
-    default_label: int | None,
+    labels: LabelSpace,
     encoder: Encoder | None,
     features: int | None,
-    measurement: Mapping[str, Any] | None,
+    measurement: Measurement | None,
     days: float,
+    decoys: str = ALL_DECOYS,
 ) -> dict[str, Any]:
-    """Every field of `Task` but the helpers: those that are given, and the defaults of the others.
+    """Every field of `Task` but the helpers: those that are given and not None, and the others' defaults.
 
     Raises:
         InvalidTask: settings do not go together.
     """
-    labels = given["labels"] if "labels" in given else labels_of(classes, default_label, encoder)
+    given = {name: value for name, value in given.items() if value is not None}
     check_labels(labels, encoder)
     mechanism = Mechanism(given.get("mechanism", Mechanism.GAUSSIAN))
     time_bucket_s = int(given.get("time_bucket_s", _HOUR_S))
@@ -73,13 +61,13 @@ def task_fields(
         starts_at=given.get("starts_at"),
         expires_at=given.get("expires_at"),
     )
-    is_of_updates = given.get("updates") is not None
+    is_of_updates = "updates" in given
     return {
         "salt": os.urandom(_SALT_BYTES),
         "num_features": num_features(features, encoder),
         "encoder": None if encoder is None else encoder.digest,
         "labels": labels,
-        "num_decoys": num_decoys(ALL_DECOYS, labels),
+        "num_decoys": num_decoys(decoys, labels),
         "mechanism": mechanism,
         "norm": norm_for(mechanism),
         "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * given["epsilon"],
@@ -87,7 +75,7 @@ def task_fields(
         "time_bucket_s": time_bucket_s,
         "starts_at": lasting.starts_at,
         "expires_at": lasting.expires_at,
-        "measurement": None if measurement is None else measurement_of_settings(measurement),
+        "measurement": measurement,
         "unit": PrivacyUnit.USER if is_of_updates else PrivacyUnit.REPORT,
         "proof": not is_of_updates,
         **given,

@@ -27,13 +27,19 @@ class Period:
 
 
 def label_space(
-    *, classes: int | None, max_value: int | None, num_buckets: int | None, default_label: int | None
+    *,
+    classes: int | None,
+    max_value: int | None = None,
+    num_buckets: int | None = None,
+    default_label: int | None,
+    encoder: Encoder | None = None,
 ) -> LabelSpace:
-    """The label space of --classes, or of --max-value and --num-buckets.
+    """The label space of --classes, or of --max-value and --num-buckets, or the encoder's.
 
     Raises:
-        InvalidTask: both kinds or none, or a number is out of range.
+        InvalidTask: both kinds or none, a number is out of range, or the encoder's labels are others.
     """
+    classes = num_classes(classes, max_value, encoder)
     if (classes is None) == (max_value is None):
         raise InvalidTask("labels are either --classes or real values up to --max-value")
     if max_value is None:
