@@ -30,7 +30,7 @@ class Optimizer:
         momentum: Of `momentum` only.
     """
 
-    kind: OptimizerKind
+    kind: OptimizerKind = OptimizerKind.SGD
     learning_rate: Annotated[float, Field(gt=0.0, le=1e6)]
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -42,6 +42,10 @@ from maskedlark.frozen import frozen
 from maskedlark.observability.tracing import span
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.database import is_away
+
+if TYPE_CHECKING:
+    from adserver.training.federated.run import FederatedRun
+    from adserver.training.runner import JobRun
 
 _LOG = logging.getLogger(__name__)
 
@@ -194,41 +198,29 @@ class JobWorker:
 
     def _run_to_the_end(self, job: JobRecord, pair: HelperPair) -> Exception | None:
         """Run a job; None if it is done, and what stopped it if not."""
+        try:
+            self._run_of(job, pair).to_the_end()
+        except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
+            return error
+        return None
+
+    def _run_of(self, job: JobRecord, pair: HelperPair) -> "JobRun | FederatedRun":
+        """The run of a job from its checkpoint on; what it needs is imported only for a server with jobs."""
+        common: dict[str, Any] = {
+            "folder": files_of(self._engine, self._data_dir, job.job_id),
+            "pair": pair,
+            "leases": self._leases,
+            "history": self._store.history(job.job_id),
+            "clock": self._clock,
+        }
         if isinstance(job.plan, FederatedPlan):
-            return self._run_federated(job, job.plan, pair)
-        from adserver.training.runner import JobRun  # onnx: only for a server that has jobs
+            from adserver.training.federated.run import FederatedRun
 
-        try:
-            JobRun(
-                plan=job.plan,
-                folder=files_of(self._engine, self._data_dir, job.job_id),
-                pair=pair,
-                leases=self._leases,
-                history=self._store.history(job.job_id),
-                clock=self._clock,
-            ).to_the_end()
-        except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
-            return error
-        return None
+            rounds = RoundStore(self._engine)
+            return FederatedRun(plan=job.plan, rounds=rounds, randomness=system_randomness, **common)
+        from adserver.training.runner import JobRun
 
-    def _run_federated(self, job: JobRecord, plan: FederatedPlan, pair: HelperPair) -> Exception | None:
-        """Run a federated job; None if it is done, and what stopped it if not."""
-        from adserver.training.federated.run import FederatedRun
-
-        try:
-            FederatedRun(
-                plan=plan,
-                folder=files_of(self._engine, self._data_dir, job.job_id),
-                rounds=RoundStore(self._engine),
-                pair=pair,
-                leases=self._leases,
-                history=self._store.history(job.job_id),
-                clock=self._clock,
-                randomness=system_randomness,
-            ).to_the_end()
-        except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
-            return error
-        return None
+        return JobRun(plan=job.plan, **common)
 
     @contextmanager
     def _lease_kept(self, job_id: bytes, interrupted: Event) -> Iterator[None]:
