@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 OBJECT: Final[dict[str, Any]] = {"type": "object"}
-EPSILONS: Final = {"ad_server": "number?", "colluding": "number?"}
 
 
 def record(**fields: "str | Mapping[str, Any]") -> dict[str, Any]:

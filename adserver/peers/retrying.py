@@ -39,8 +39,6 @@ class Backoff:
     tell: Callable[[HelperUnavailable], None] | None = None
 
 
-PATIENT: Final = Backoff()
-"""For jobs: waits until the helper is back."""
 BRIEF: Final = Backoff(give_up_after_s=30.0)
 """For people who wait: a helper that is restarting is given half a minute."""
 LONG: Final = Backoff(give_up_after_s=600.0)

@@ -133,10 +133,3 @@ def honest_statistics(
         held[replaced[update]] = returned
     settled = min(updates // 2, 20 * (instances + in_flight))
     return Statistics(spread=spread[settled:], step=step[settled:])
-
-
-def area_under_curve(honest: NDArray[np.float64], spam: NDArray[np.float64]) -> float:
-    """The area under the ROC curve: how often spam scores above an honest update, ties counted half."""
-    below = np.searchsorted(np.sort(honest), spam, side="left")
-    up_to = np.searchsorted(np.sort(honest), spam, side="right")
-    return float(np.mean((below + up_to) / 2) / len(honest))

@@ -24,7 +24,6 @@ from maskedlark.reports.task_kinds import LabelKind, PrivacyUnit
 from maskedlark.reports.updates import UpdateForm
 
 VERSION: Final = 1
-NUM_HELPERS: Final = 2
 MAX_FEATURES: Final = 65_536
 MAX_CANDIDATES: Final = 1_024
 REPORT_ID_BYTES: Final = 16

@@ -25,12 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from adserver.simulating.draw_and_discard import (
-    DrawSimulation,
-    batched_averaging,
-    share_that_dies,
-    stationary_variance,
-)
+from adserver.simulating.draw_and_discard import DrawSimulation
 from adserver.simulating.simulator import Simulated, simulate
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
@@ -41,7 +36,7 @@ from maskedlark.federated.local_training import Examples, LocalTraining
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
 from maskedlark.federated.populations import in_equal_parts, in_shards
 from maskedlark.federated.server_optimizer import ServerOptimizer
-from maskedlark.federated.spam import SpamTest, area_under_curve
+from maskedlark.federated.spam import SpamTest
 from maskedlark.federated.strategies.client_level import ClientLevel
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.frozen import frozen
@@ -53,6 +48,7 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded
 from tests.bench import mnist
+from tests.bench.draw_laws import area_under_curve, batched_averaging, share_that_dies, stationary_variance
 from tests.progress import shown
 
 Figures = dict[str, Any]
@@ -152,8 +148,8 @@ def client_level_plain(scale: Scale) -> Figures:
 
 def language_model(scale: Scale) -> Figures:
     """Figures 2 and 3 of McMahan et al. 2018 at CPU scale: recall by clip bound and noise."""
-    from adserver.simulating.corpus import read_corpus
-    from adserver.simulating.language_model import WordModel
+    from tests.bench.corpus import read_corpus
+    from tests.bench.word_model import WordModel
 
     paper = WordModel(words=10_000, embedding=96, hidden=256)
     figures: Figures = {"lm_parameters": sum(paper.layer_sizes), "lm_vectors": len(paper.layer_sizes)}

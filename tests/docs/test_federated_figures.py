@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adserver.simulating.language_model import WordModel
 from tests.bench import federated
+from tests.bench.word_model import WordModel
 
 SCALE = federated.Scale(is_quick=True, is_all=False)
 PAGES = Path(__file__).parents[2] / "docs/explanation"

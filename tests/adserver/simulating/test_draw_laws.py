@@ -1,15 +1,11 @@
 import numpy as np
 import pytest
 
-from adserver.simulating.draw_and_discard import (
-    DrawSimulation,
-    batched_averaging,
-    share_that_dies,
-    stationary_variance,
-)
+from adserver.simulating.draw_and_discard import DrawSimulation
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Batches, Logistic
 from maskedlark.randomness import seeded
+from tests.bench.draw_laws import batched_averaging, share_that_dies, stationary_variance
 
 
 @pytest.mark.parametrize(("instances", "law"), [(2, 1.0), (5, 2.5), (10, 5.0)])

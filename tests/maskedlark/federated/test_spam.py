@@ -5,9 +5,10 @@ import pytest
 
 from maskedlark.errors import JobRefused
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.spam import SpamTest, area_under_curve
+from maskedlark.federated.spam import SpamTest
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded
+from tests.bench.draw_laws import area_under_curve
 
 WEIGHTS = 387
 JOB = DrawAndDiscard(instances=20, learning_rate=0.001, epsilon=np.log(32))

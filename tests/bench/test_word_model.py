@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from adserver.simulating.corpus import BEGIN, read_corpus
-from adserver.simulating.language_model import WordModel
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples, LocalTraining, Steps, batch_schedule
 from maskedlark.federated.strategy import device_stream
 from maskedlark.randomness import seeded
+from tests.bench.corpus import BEGIN, read_corpus
+from tests.bench.word_model import WordModel
 
 MODEL = WordModel(words=12, embedding=4, hidden=5)
 START = MODEL.initial(seeded(1))
