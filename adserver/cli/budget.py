@@ -6,15 +6,8 @@ from typing import Annotated
 
 import typer
 
-from adserver.cli.options import (
-    AnyDataOption,
-    DatabaseOption,
-    Far,
-    JsonOption,
-    far_of,
-    needed,
-    open_store,
-)
+from adserver.cli.options import JsonOption
+from adserver.cli.place import Place, place_of
 from adserver.views.printing import print_json
 from maskedlark.terminal.budget_options import (
     PlannedBatch,
@@ -26,11 +19,10 @@ from maskedlark.terminal.budget_options import (
 from maskedlark.terminal.options import option, takes
 
 
-@takes(far=far_of)
+@takes(at=place_of)
 def budget_command(
     *,
-    data: AnyDataOption = None,
-    far: Far = None,
+    at: Place,
     task: Annotated[str, option("Only datasets of this task, by the start of its id.", metavar="ID")] = "",
     dataset: Annotated[str, option("Only this dataset, by the start of its id.", metavar="ID")] = "",
     rounds: PlannedRounds = 0,
@@ -42,7 +34,6 @@ def budget_command(
             "Also draw how both epsilons grew, job by job, into this PNG, of one dataset.", dir_okay=False
         ),
     ] = None,
-    database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is spent, reserved and left of each dataset's two budgets.
@@ -53,17 +44,17 @@ def budget_command(
     from maskedlark.terminal.budget_view import budget_json
 
     planned = planned_job(rounds, batch_size, noise_multiplier)
-    if far is not None:
-        budgets = far.budgets(task=task, dataset=dataset, planned=planned)
+    if at.far is not None:
+        budgets = at.far.budgets(task=task, dataset=dataset, planned=planned)
     else:
-        here = Budgets(engine=open_store(needed(data), database), clock=time.time)
+        here = Budgets(engine=at.opened(), clock=time.time)
         budgets = here.of_all(task=task, dataset=dataset, planned=planned)
     if plot is not None:
         if len(budgets) != 1:
             raise typer.BadParameter(
                 f"--plot draws one dataset, and {len(budgets)} are asked for: name it with --dataset"
             )
-        if far is not None:
+        if at.far is not None:
             raise typer.BadParameter("--plot needs each charge of a dataset: give --data, not --url")
         from adserver.views.budget_plot import write_plot  # matplotlib takes a second to import
 

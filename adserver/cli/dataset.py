@@ -6,17 +6,14 @@ import typer
 
 from adserver.cli.anywhere import anywhere_of
 from adserver.cli.options import (
-    AnyDataOption,
     DatabaseOption,
     DataOption,
-    Far,
     JsonOption,
     OneTaskOption,
     TracesOption,
-    far_of,
-    needed,
     open_store,
 )
+from adserver.cli.place import Place, place_of
 from adserver.records.dataset_state import DatasetState
 from adserver.views.printing import moment, print_json, print_table, short
 from maskedlark.observability.traces import Traces
@@ -57,19 +54,13 @@ def seal_command(
         _print(dataset)
 
 
-@takes(far=far_of)
-def list_command(
-    *,
-    data: AnyDataOption = None,
-    far: Far = None,
-    database: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(at=place_of)
+def list_command(*, at: Place, as_json: JsonOption = False) -> None:
     """List all datasets, the oldest first."""
     from adserver.store.datasets import DatasetStore
     from adserver.views.task import dataset_json
 
-    found = DatasetStore(open_store(needed(data), database)).all() if far is None else far.datasets()
+    found = DatasetStore(at.opened()).all() if at.far is None else at.far.datasets()
     if as_json:
         print_json([dataset_json(dataset) for dataset in found])
         return

@@ -10,37 +10,18 @@ from adserver.cli.federated import (
     federated_asked,
     submit_federated,
 )
-from adserver.cli.options import (
-    AnyDataOption,
-    CarriedOption,
-    DatabaseOption,
-    DatasetOption,
-    Far,
-    JobArgument,
-    JsonOption,
-    NoiseOption,
-    PublicSamplesOption,
-    SamplingOption,
-    TaskOption,
-    far_of,
-    jobs_of,
-    needed,
-    open_store,
-    privacy,
-    seen_jobs_at,
-    seen_jobs_of,
-)
+from adserver.cli.options import DatasetOption, JobArgument, JsonOption, TaskOption, privacy, sampling_of
+from adserver.cli.place import Place, place_of
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.records.sampling_wish import SamplingWish
 from adserver.views.printing import print_json
 from maskedlark.model.losses import Loss
-from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.records.job_record import JobRecord, SeenJobs
     from adserver.records.round_figures import RoundFigures
-    from adserver.store.jobs import Jobs
     from adserver.training.federated.submission import FederatedSubmission
 
 STOPPED_EARLY = 1
@@ -49,11 +30,10 @@ _training = panel("Training")
 _evaluation = panel("Evaluation")
 
 
-@takes(federated_job=federated_asked, far=far_of)
+@takes(federated_job=federated_asked, at=place_of, samples=sampling_of)
 def submit_command(
     *,
-    data: AnyDataOption = None,
-    far: Far = None,
+    at: Place,
     model: Annotated[
         Path | None, option("ONNX file; training begins at its weights.", exists=True, dir_okay=False)
     ] = None,
@@ -91,10 +71,7 @@ def submit_command(
             "--until-budget",
         ),
     ] = False,
-    sampling: SamplingOption = Sampling.ALLOCATION,
-    public_samples: PublicSamplesOption = False,
-    noise: NoiseOption = StepNoise.INDEPENDENT,
-    carried: CarriedOption = None,
+    samples: SamplingWish,
     per_layer_clip: Annotated[
         bool, privacy("Clip each layer's gradient by itself, to an equal share.", "--per-layer-clip")
     ] = False,
@@ -114,7 +91,6 @@ def submit_command(
     ] = None,
     eval_every: Annotated[int | None, _evaluation("Rounds between evaluations.", min=1)] = None,
     wait: Annotated[bool, option("Follow the job until it stops, as `job watch` does.", "--wait")] = False,
-    database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a job and queue it; `adserver serve` runs it. Prints its id.
@@ -133,10 +109,12 @@ def submit_command(
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
 
     if federated_job is not None:
-        if far is not None:
+        if at.far is not None:
             raise typer.BadParameter("a job with --strategy is submitted beside the ad server: give --data")
-        engine, folder = open_store(needed(data), database), needed(data)
-        submitted = submit_federated(engine, folder, federated_job, TaskStore(engine).find(task).bundle.task)
+        engine = at.opened()
+        submitted = submit_federated(
+            engine, at.folder, federated_job, TaskStore(engine).find(task).bundle.task
+        )
         _told(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
         return
     if model is None or loss is None or learning_rate is None:
@@ -164,32 +142,30 @@ def submit_command(
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
         is_clip_per_layer=per_layer_clip,
-        is_allocated=sampling is Sampling.ALLOCATION,
-        is_sample_public=public_samples,
-        noise=noise,
-        carried=carried,
         adaptive_clip=None
         if adaptive_clip is None
         else build(
             AdaptiveClip,
             {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
         ),
+        **samples.sampling(),
     )
-    if far is not None:
-        job_id = far.submit(submission, dataset=dataset, task=task)
+    if at.far is not None:
+        job_id = at.far.submit(submission, dataset=dataset, task=task)
     else:
-        engine = open_store(needed(data), database)
+        engine = at.opened()
         found = DatasetStore(engine).find(dataset)
         the_task = TaskStore(engine).find(task) if task else None
-        job_id = submit_job(engine, needed(data), submission, found, task=the_task)
-    _told(seen_jobs_at(far, data, database), job_id, wait=wait, as_json=as_json)
+        job_id = submit_job(engine, at.folder, submission, found, task=the_task)
+    _told(at.seen_jobs(), job_id, wait=wait, as_json=as_json)
 
 
-@takes(store=seen_jobs_of)
-def list_command(*, store: "SeenJobs", as_json: JsonOption = False) -> None:
+@takes(at=place_of)
+def list_command(*, at: Place, as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
     from adserver.views.job import job_json, print_jobs
 
+    store = at.seen_jobs()
     jobs = store.all()
     if as_json:
         print_json([job_json(job, store.history(job.job_id)) for job in jobs])
@@ -197,17 +173,18 @@ def list_command(*, store: "SeenJobs", as_json: JsonOption = False) -> None:
         print_jobs(jobs)
 
 
-@takes(store=seen_jobs_of)
+@takes(at=place_of)
 def show_command(
     *,
     job: JobArgument = "",
-    store: "SeenJobs",
+    at: Place,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job: its settings, how far it is, what it has spent."""
+    store = at.seen_jobs()
     found = store.find(job)
     history = store.history(found.job_id)
     if plot is not None:
@@ -217,15 +194,17 @@ def show_command(
     _shown(found, history, as_json=as_json)
 
 
-@takes(store=seen_jobs_of)
-def watch_command(*, job: JobArgument = "", store: "SeenJobs", as_json: JsonOption = False) -> None:
+@takes(at=place_of)
+def watch_command(*, job: JobArgument = "", at: Place, as_json: JsonOption = False) -> None:
     """Follow a job until it stops; the exit status is 1 unless it is done."""
+    store = at.seen_jobs()
     _follow(store, store.find(job).job_id, as_json=as_json)
 
 
-@takes(store=jobs_of)
-def cancel_command(*, job: JobArgument = "", store: "Jobs") -> None:
+@takes(at=place_of)
+def cancel_command(*, job: JobArgument = "", at: Place) -> None:
     """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
+    store = at.jobs()
     found = store.find(job)
     store.cancel(found.job_id)
     typer.echo(
@@ -233,9 +212,10 @@ def cancel_command(*, job: JobArgument = "", store: "Jobs") -> None:
     )
 
 
-@takes(store=jobs_of)
-def resume_command(*, job: JobArgument = "", store: "Jobs") -> None:
+@takes(at=place_of)
+def resume_command(*, job: JobArgument = "", at: Place) -> None:
     """Queue a refused or failed job again: it goes on with the round that it stopped at."""
+    store = at.jobs()
     found = store.find(job)
     store.resume(found.job_id)
     typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")

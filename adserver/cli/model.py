@@ -5,16 +5,8 @@ from typing import Annotated
 
 import typer
 
-from adserver.cli.options import (
-    AnyDataOption,
-    DatabaseOption,
-    Far,
-    JsonOption,
-    OneJobOption,
-    far_of,
-    needed,
-    open_store,
-)
+from adserver.cli.options import JsonOption, OneJobOption
+from adserver.cli.place import Place, place_of
 from adserver.records.exported_model import InputForm
 from adserver.views.printing import print_json, print_table
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
@@ -104,11 +96,10 @@ def evaluate_command(
     typer.echo(f"loss {evaluation.loss:.4f}{accuracy} on {len(examples)} examples")
 
 
-@takes(far=far_of)
+@takes(place=place_of)
 def export_command(
     *,
-    data: AnyDataOption = None,
-    far: Far = None,
+    place: Place,
     out: OutArgument,
     job: OneJobOption = "",
     with_encoder: Annotated[
@@ -125,7 +116,6 @@ def export_command(
             dir_okay=False,
         ),
     ] = None,
-    database: DatabaseOption = None,
 ) -> None:
     """Write a job's latest weights, in the file that was submitted.
 
@@ -138,7 +128,7 @@ def export_command(
     if with_encoder and with_bytes:
         raise typer.BadParameter("give --with-encoder or --with-bytes, not both")
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
-    at = far or Here(engine=open_store(needed(data), database), data=needed(data))
+    at = place.far or Here(engine=place.opened(), data=place.folder)
     found = at.jobs.find(job)
     made = Job(job_id=found.job_id, at=at).exported(form, encoder_from(encoder))
     write_durably(out, made.encoded)

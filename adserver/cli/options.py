@@ -1,7 +1,7 @@
 """The options that several commands share, each also an environment variable, and what they open."""
 
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from adserver.peers.deadlines import ROUND_DEADLINE_S
+from adserver.records.sampling_wish import SamplingWish
 from maskedlark.observability.traces import Traces
 from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.rpc.keepalive import Keepalive
@@ -17,33 +18,24 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from adserver.client.far import FarAdServer
     from adserver.peers.opening import Peers
     from adserver.peers.retrying import Backoff
-    from adserver.records.job_record import SeenJobs
-    from adserver.store.jobs import Jobs
 
-_store = panel("Where things are kept")
+store = panel("Where things are kept")
 _peers = panel("Helpers and TLS")
-_far = panel("An ad server elsewhere")
 privacy = panel("Privacy")
 watching = panel("What the operator sees")
 
-DataOption = Annotated[Path, _store("Folder of the ad server's own files.", "--data", envvar="ADSERVER_DATA")]
-AnyDataOption = Annotated[
-    Path | None,
-    _store("Folder of the ad server's own files; or --url.", "--data", envvar="ADSERVER_DATA"),
-]
-"""Of commands that another machine may give, too."""
+DataOption = Annotated[Path, store("Folder of the ad server's own files.", "--data", envvar="ADSERVER_DATA")]
 DatabaseOption = Annotated[
     str | None,
-    _store(
+    store(
         "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="ADSERVER_DATABASE"
     ),
 ]
 LocalDatabaseOption = Annotated[
     str | None,
-    _store(
+    store(
         "SQLAlchemy URL of the database of jobs without helpers; by default SQLite in --data.",
         "--local-database",
         envvar="ADSERVER_LOCAL_DATABASE",
@@ -131,44 +123,52 @@ QueryIdOption = Annotated[
         metavar="HEX",
     ),
 ]
-SamplingOption = Annotated[
-    Sampling,
-    privacy(
-        "allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
-        "--sampling",
-    ),
-]
-NoiseOption = Annotated[
-    StepNoise,
-    privacy(
-        "correlated: each round takes a part of the last one's noise out of the weights again. It saves the"
-        " budget against collusion, and counts no secrecy of samples.",
-        "--noise",
-    ),
-]
-CarriedOption = Annotated[
-    int | None,
-    privacy(
-        "Of --noise correlated: how many 64ths are taken out; by default what fits the optimizer best.",
-        "--carried",
-        min=1,
-        max=63,
-    ),
-]
-PublicSamplesOption = Annotated[
-    bool,
-    privacy(
-        "Charge the job as if everybody knew the samples: what models on the general path need.",
-        "--public-samples",
-    ),
-]
 
 
-def peers_of(
+def sampling_of(
     *,
-    data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
+    sampling: Annotated[
+        Sampling,
+        privacy("allocation: each record in one round of every epoch. poisson: drawn anew in each round."),
+    ] = Sampling.ALLOCATION,
+    public_samples: Annotated[
+        bool,
+        privacy(
+            "Charge the job as if everybody knew the samples: what models on the general path need.",
+            "--public-samples",
+        ),
+    ] = False,
+    noise: Annotated[
+        StepNoise,
+        privacy(
+            "correlated: each round takes a part of the last one's noise out of the weights again. It saves"
+            " the budget against collusion, and counts no secrecy of samples."
+        ),
+    ] = StepNoise.INDEPENDENT,
+    carried: Annotated[
+        int | None,
+        privacy(
+            "Of --noise correlated: how many 64ths are taken out; by default what fits the optimizer best.",
+            min=1,
+            max=63,
+        ),
+    ] = None,
+) -> SamplingWish:
+    """How a job is to draw its samples and its noise."""
+    return SamplingWish(
+        is_allocated=sampling is Sampling.ALLOCATION,
+        is_sample_public=public_samples,
+        noise=noise,
+        carried=carried,
+    )
+
+
+Reach: TypeAlias = "Callable[[Path, str, str], Peers]"
+"""The helpers of a folder at two addresses."""
+
+
+def reach_of(
+    *,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
@@ -176,21 +176,31 @@ def peers_of(
     deadline: DeadlineOption = 60.0,
     round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     wait: WaitOption = False,
-) -> "Peers":
-    """The helpers as the options say; typer.BadParameter as `tls_files`."""
-    from adserver.peers.opening import Peers
-    from maskedlark.terminal.tls_options import tls_files
+) -> Reach:
+    """How helpers are reached; typer.BadParameter as `tls_files` once a folder is given."""
 
-    tls = tls_files(
-        insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
-    )
-    return Peers(
-        addresses=(helper_0, helper_1),
-        tls=tls,
-        deadline_s=deadline,
-        round_deadline_s=round_deadline,
-        backoff=patience(wait=wait),
-    )
+    def reach(data: Path, helper_0: str, helper_1: str) -> "Peers":
+        from adserver.peers.opening import Peers
+        from maskedlark.terminal.tls_options import tls_files
+
+        tls = tls_files(
+            insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
+        )
+        return Peers(
+            addresses=(helper_0, helper_1),
+            tls=tls,
+            deadline_s=deadline,
+            round_deadline_s=round_deadline,
+            backoff=patience(wait=wait),
+        )
+
+    return reach
+
+
+@takes(reach=reach_of)
+def peers_of(*, data: DataOption, helper_0: Helper0Option, helper_1: Helper1Option, reach: Reach) -> "Peers":
+    """The helpers as the options say."""
+    return reach(data, helper_0, helper_1)
 
 
 def patience(*, wait: bool) -> "Backoff":
@@ -198,88 +208,6 @@ def patience(*, wait: bool) -> "Backoff":
     from adserver.peers.retrying import BRIEF, LONG
 
     return replace(LONG if wait else BRIEF, tell=_tell)
-
-
-UrlOption = Annotated[
-    str | None,
-    _far("Instead of --data: the dashboard's URL of an ad server elsewhere.", "--url", envvar="ADSERVER_URL"),
-]
-TokenOption = Annotated[
-    str, _far("Of --url: what `adserver token create` printed there.", "--token", envvar="ADSERVER_TOKEN")
-]
-CaOption = Annotated[
-    Path | None,
-    _far(
-        "Of --url: PEM of the certificate to trust, where the system does not.",
-        "--url-ca",
-        envvar="ADSERVER_URL_CA",
-    ),
-]
-
-
-Far: TypeAlias = "FarAdServer | None"
-"""The ad server elsewhere that a command may be given in place of --data."""
-
-
-def far_of(
-    *, data: AnyDataOption = None, url: UrlOption = None, token: TokenOption = "", url_ca: CaOption = None
-) -> Far:
-    """The ad server elsewhere that the options name, or None: it is the one of --data.
-
-    Raises:
-        typer.BadParameter: both are named, or neither.
-    """
-    if url is None:
-        needed(data)
-        return None
-    if data is not None:
-        raise typer.BadParameter(
-            "give --data (or ADSERVER_DATA) for the ad server here, or --url (or ADSERVER_URL) for one"
-            " elsewhere, not both"
-        )
-    from adserver.client.far import FarAdServer
-
-    return FarAdServer(url=url, token=token, ca=url_ca)
-
-
-def jobs_at(far: Far, data: Path | None, database: str | None) -> "Jobs":
-    """The jobs of the ad server that is elsewhere, or of the one here."""
-    from adserver.store.jobs import JobStore
-
-    return JobStore(open_store(needed(data), database), time.time) if far is None else far.jobs
-
-
-@takes(far=far_of)
-def jobs_of(*, data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None) -> "Jobs":
-    """The jobs of the ad server that the options name."""
-    return jobs_at(far, data, database)
-
-
-@takes(far=far_of)
-def seen_jobs_of(
-    *, data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None
-) -> "SeenJobs":
-    """The same to look at only: of the embedded database without what loads for half a second."""
-    return seen_jobs_at(far, data, database)
-
-
-def seen_jobs_at(far: Far, data: Path | None, database: str | None) -> "SeenJobs":
-    """The jobs of the ad server that is elsewhere, or of the one here, to look at only."""
-    from adserver.store.sqlite_jobs import jobs_in
-
-    light = jobs_in(needed(data)) if far is None and database is None else None
-    return jobs_at(far, data, database) if light is None else light
-
-
-def needed(data: Path | None) -> Path:
-    """The data folder of a command that has no --url.
-
-    Raises:
-        typer.BadParameter: there is none.
-    """
-    if data is None:
-        raise typer.BadParameter("give --data, or --url and --token for an ad server elsewhere")
-    return data
 
 
 def _tell(cause: Exception) -> None:

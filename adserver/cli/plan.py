@@ -10,24 +10,12 @@ from adserver.cli.federated import (
     federated,
     federated_asked,
 )
-from adserver.cli.options import (
-    AnyDataOption,
-    CarriedOption,
-    DatabaseOption,
-    DatasetOption,
-    Far,
-    JsonOption,
-    NoiseOption,
-    PublicSamplesOption,
-    SamplingOption,
-    far_of,
-    needed,
-    open_store,
-)
+from adserver.cli.options import DatasetOption, JsonOption, sampling_of
+from adserver.cli.place import Place, place_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
+from adserver.records.sampling_wish import SamplingWish
 from adserver.views.printing import print_json
 from maskedlark.model.losses import Loss
-from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
@@ -40,13 +28,13 @@ _job = panel("The job: leave open what is to be found")
 
 @takes(
     federated_job=federated_asked,
-    far=far_of,
+    at=place_of,
+    samples=sampling_of,
     without=["window", "least_devices", "model_seed", "eval_set", "eval_every"],
 )
 def plan_command(
     *,
-    data: AnyDataOption = None,
-    far: Far = None,
+    at: Place,
     model: Annotated[
         Path | None, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
     ] = None,
@@ -68,10 +56,7 @@ def plan_command(
     ] = MAX_EPOCHS,
     batch_size: Annotated[float | None, _job("Expected reports in a round.")] = None,
     noise_multiplier: Annotated[float | None, _job("Each helper's noise over the clip norm.")] = None,
-    sampling: SamplingOption = Sampling.ALLOCATION,
-    public_samples: PublicSamplesOption = False,
-    noise: NoiseOption = StepNoise.INDEPENDENT,
-    carried: CarriedOption = None,
+    samples: SamplingWish,
     momentum: Annotated[
         float, option("Of your optimizer, 0 without: correlated noise is fitted to it.", min=0.0)
     ] = 0.9,
@@ -82,7 +67,6 @@ def plan_command(
             " that it can be."
         ),
     ] = None,
-    database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the noise, batch size or rounds that fit a dataset's budgets, and predict noise over signal.
@@ -105,9 +89,9 @@ def plan_command(
     from adserver.views.plan import plan_json, print_plan
 
     if federated_job is not None:
-        if far is not None:
+        if at.far is not None:
             raise typer.BadParameter("a job with --strategy is planned beside the ad server: give --data")
-        engine = open_store(needed(data), database)
+        engine = at.opened()
         the_task = TaskStore(engine).find(task).bundle.task
         held = Budgets(engine=engine, clock=time.time).held_of_task(the_task)
         expected = forecast(federated_job, task=the_task, already=held, now_s=time.time())
@@ -123,16 +107,13 @@ def plan_command(
         epsilon=epsilon,
         loss=loss,
         gradient_norm=gradient_norm,
-        is_allocated=sampling is Sampling.ALLOCATION,
-        is_sample_public=public_samples,
-        noise=noise,
-        carried=carried,
         momentum=momentum,
+        **samples.sampling(),
     )
-    if far is not None:
-        found = far.plan(request, dataset)
+    if at.far is not None:
+        found = at.far.plan(request, dataset)
     else:
-        engine = open_store(needed(data), database)
+        engine = at.opened()
         found = planned(engine, request, DatasetStore(engine).find(dataset), _told_after(_PATIENCE_S))
     if as_json:
         print_json(plan_json(*found))

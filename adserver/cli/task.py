@@ -3,27 +3,19 @@
 import json
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.options import (
-    AnyDataOption,
-    DatabaseOption,
-    DataOption,
-    Far,
-    JsonOption,
-    far_of,
-    needed,
-    open_store,
-    peers_of,
-)
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of
+from adserver.cli.place import Place, place_of
 from adserver.views.printing import moment, print_json, print_table
 from maskedlark.frozen import frozen
 from maskedlark.terminal.options import takes
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from adserver.client.far import FarAdServer
     from adserver.peers.opening import Peers
     from adserver.store.reports import ReportCounts
@@ -38,21 +30,19 @@ class CountedTask:
     counts: "ReportCounts"
 
 
-@takes(far=far_of)
+@takes(at=place_of)
 def show_command(
     *,
-    data: AnyDataOption = None,
-    far: Far = None,
+    at: Place,
     task: Annotated[
         str, typer.Argument(help="The task, by the start of its id; not needed if there is only one.")
     ] = "",
-    database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a task's settings, and how many reports it has."""
     from maskedlark.canonical import encode
 
-    shown = _here(needed(data), database, task) if far is None else _elsewhere(far, task)
+    shown = _here(at.opened(), task) if at.far is None else _elsewhere(at.far, task)
     found, counts = shown.stored, asdict(shown.counts)
     task_settings = json.loads(encode(found.bundle.task))
     if as_json:
@@ -73,11 +63,10 @@ def show_command(
     print_table(("setting", "value"), [*rows, *task_settings.items()])
 
 
-def _here(data: Path, database: str | None, task: str) -> "CountedTask":
+def _here(engine: "Engine", task: str) -> "CountedTask":
     from adserver.store.reports import ReportStore
     from adserver.store.tasks import TaskStore
 
-    engine = open_store(data, database)
     found = TaskStore(engine).find(task)
     return CountedTask(stored=found, counts=ReportStore(engine).counts(found.task_id))
 
@@ -106,25 +95,19 @@ def refresh_keys_command(
     typer.echo(f"{changed} tasks have new keys")
 
 
-@takes(far=far_of)
-def list_command(
-    *,
-    data: AnyDataOption = None,
-    far: Far = None,
-    database: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(at=place_of)
+def list_command(*, at: Place, as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
     from adserver.store.reports import ReportStore
     from adserver.store.tasks import TaskStore
     from adserver.views.task import TASK_FIELDS, task_json
 
-    if far is None:
-        engine = open_store(needed(data), database)
+    if at.far is None:
+        engine = at.opened()
         reports = ReportStore(engine)
         rows = [task_json(one, reports.counts(one.task_id)) for one in TaskStore(engine).all()]
     else:
-        rows = [{name: item[name] for name in TASK_FIELDS} for item in far.task_items()]
+        rows = [{name: item[name] for name in TASK_FIELDS} for item in at.far.task_items()]
     if as_json:
         print_json(rows)
     else:
