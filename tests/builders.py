@@ -67,7 +67,10 @@ class World:
 
     def opener(self, role: int) -> ShareOpener:
         return ShareOpener(
-            task=self.task, role=role, opening_keys=[self.keys[role].opening], pair=self.pair(role)
+            task=self.task,
+            role=role,
+            opening_keys=[self.keys[role].opening],
+            view_key=self.pair(role).view_key,
         )
 
     def datasets(self, reports: list[Report]) -> tuple[OpenedDataset, OpenedDataset]:

@@ -78,5 +78,5 @@ def update_opener(of: World, role: int, one: UpdateRound) -> UpdateOpener:
         role=role,
         round_id=one.round_id,
         opening_keys=[of.keys[role].opening],
-        pair=of.pair(role),
+        view_key=of.pair(role).view_key,
     )

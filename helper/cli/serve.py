@@ -124,6 +124,10 @@ def serve_command(
     ray_worker_bytes: Annotated[
         int, _cluster("Most memory of opened records at each worker.", min=1)
     ] = WORKER_BYTES,
+    ray_open_reports: Annotated[
+        bool,
+        _cluster("Open reports on workers too, which get this helper's HPKE keys for it."),
+    ] = False,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
@@ -163,19 +167,23 @@ def serve_command(
         release_grid_ms=release_grid_ms,
         segments=segments,
         keep_expired_days=keep_expired_days,
-        cluster=_cluster_of(ray, ray_join_token, ray_worker_bytes),
+        cluster=_cluster_of(ray, ray_join_token, ray_worker_bytes, opens_shares=ray_open_reports),
     )
     with stopped_by_signals() as stop, tracing("helper", traces):
         serve(settings, stop)
 
 
-def _cluster_of(address: str | None, join_token: Path | None, worker_bytes: int) -> RayCluster | None:
+def _cluster_of(
+    address: str | None, join_token: Path | None, worker_bytes: int, *, opens_shares: bool = False
+) -> RayCluster | None:
     """The cluster of the options, or none."""
     if address is None:
         return None
     if join_token is None:
         raise InvalidTask("--ray needs --ray-join-token: openssl rand -hex 32 > FILE, and chmod 600 FILE")
-    return RayCluster(address=address, join_token=join_token, worker_bytes=worker_bytes)
+    return RayCluster(
+        address=address, join_token=join_token, worker_bytes=worker_bytes, opens_shares=opens_shares
+    )
 
 
 def warmup_command() -> None:

@@ -121,7 +121,7 @@ class Preparation:
             task=served.task,
             role=served.role,
             opening_keys=opening_keys,
-            pair=served.pair,
+            view_key=served.pair.view_key,
             residues_of=compiled_residues if served.task.proof else residues,
         )
         self._open_shares = open_shares

@@ -108,7 +108,7 @@ class UpdateDatasets:
                 role=served.role,
                 round_id=one.round_id,
                 opening_keys=self.opening_keys(),
-                pair=served.pair,
+                view_key=served.pair.view_key,
             ),
             ledger=self.ledger,
             spool=self.vault.begin(one.round_id, payload_bytes),

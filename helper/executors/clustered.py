@@ -2,8 +2,9 @@
 
 The head alone has the pair's key, the noise, the ledger and what decides about a release. It gives each
 worker sealed segments and the key of their dataset, takes partial sums, and checks that each segment was
-summed once and each record counted. What no worker can do is done here: shares are opened, the general engine
-sums, old files are read, and everything is done as without a cluster while there is no worker.
+summed once and each record counted. What no worker can do is done here: the general engine sums, old files
+are read, shares are opened unless the operator lets workers do it, and everything is done as without a
+cluster while there is no worker.
 """
 
 import logging
@@ -21,6 +22,7 @@ from helper.executors.dispatch import Answer, Dispatcher, Fleet, NoWorkers, Piec
 from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
 from helper.executors.holder import SHARED
 from helper.executors.joining import NONCE_BYTES
+from helper.executors.opening import SharedOpening
 from helper.executors.orders import (
     Scanning,
     Shared,
@@ -45,13 +47,29 @@ _LOG: Final = logging.getLogger(__name__)
 class ClusterExecutor:
     """An `Executor` over a fleet of workers, and over this machine for the rest."""
 
-    def __init__(self, fleet: Fleet, local: Executor, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        local: Executor,
+        clock: Clock = time.monotonic,
+        *,
+        opens_shares: bool = False,
+    ) -> None:
+        """Compute at the workers of `fleet`, and by `local` what they do not.
+
+        Args:
+            fleet: The workers.
+            local: This machine.
+            clock: Of the silence of workers.
+            opens_shares: Whether workers open shares, and so get the keys for it.
+        """
         self._fleet, self._local = fleet, local
         self._dispatcher = Dispatcher(fleet, clock)
+        self._opening = SharedOpening(fleet, local, clock) if opens_shares else local
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
-        """See `Executor`; done by this machine, which alone has the keys."""
-        return self._local.open(opener, incoming)
+        """See `Executor`; by this machine, which alone has the keys, unless workers were given them."""
+        return self._opening.open(opener, incoming)
 
     def masked_sum(
         self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt

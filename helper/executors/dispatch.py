@@ -44,6 +44,9 @@ class Worker(Asked, Protocol):
     def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
         """See `Holder.work`; the future may raise WorkerLost."""
 
+    def open(self, order: bytes) -> "Future[bytes]":
+        """See `Holder.open`; the future may raise WorkerLost."""
+
     def stop(self, sealed: bytes) -> None:
         """See `Holder.stop`; awaits nothing."""
 

@@ -19,6 +19,7 @@ from helper.datasets.segments import Piece, Rows
 from helper.datasets.spool import open_segment
 from helper.executors.held import HeldSegments
 from helper.executors.joining import NONCE_BYTES, Applicant, JoinToken, NotSealed, Session
+from helper.executors.opening_orders import Openers, write_opened
 from helper.executors.orders import (
     Done,
     Failed,
@@ -48,10 +49,12 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import Evaluated
 
 ORDER: Final = b"order"
+OPEN: Final = b"open"
 STOP: Final = b"stop"
 SHARED: Final = b"shared"
 _STOPPED_KEPT: Final = 1024
 """How many orders that were to end are remembered: far more than ever wait at one worker."""
+_WELCOME_S: Final = 10.0
 
 
 class _Stopped(Exception):
@@ -73,7 +76,10 @@ class _Weighted:
 
 
 class Holder(NeverPickled):
-    """One worker. `work` is called by one thread at a time, `stop` and `alive` by another meanwhile."""
+    """One worker.
+
+    `work` and `open` are each called by one thread at a time, `stop` and `alive` by another meanwhile.
+    """
 
     def __init__(self, token: JoinToken, capacity_bytes: int) -> None:
         """Keep so many bytes of opened segments at most."""
@@ -85,6 +91,8 @@ class Holder(NeverPickled):
         self._last: tuple[bytes, _Weighted] | None = None
         self._made: tuple[Model, Loss, ExactEngine] | None = None
         self._working = threading.Lock()
+        self._openers, self._opening = Openers(), threading.Lock()
+        self._is_welcome = threading.Event()
 
     def apply(self, challenge: bytes) -> bytes:
         """Answer a head that asks whether this worker may join it."""
@@ -98,6 +106,7 @@ class Holder(NeverPickled):
             JoinRefused: the welcome is another worker's.
         """
         self._session = self._applicant.welcomed(self._challenge, welcome)
+        self._is_welcome.set()
 
     def stop(self, sealed: bytes) -> None:
         """End an order that is worked on, or waits; one that is not sealed by the head changes nothing."""
@@ -142,6 +151,26 @@ class Holder(NeverPickled):
             except _Damaged:
                 answer = write(Failed(reason="damaged"))
             except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed
+                answer = write(Failed(reason=type(error).__name__[:100]))
+            return session.seal(answer, sealed_order[:NONCE_BYTES])
+
+    def open(self, sealed_order: bytes) -> bytes:
+        """Open shares, beside other work; what was found in them, sealed, and bound to the order.
+
+        Args:
+            sealed_order: See `helper.executors.opening_orders`.
+
+        Raises:
+            NotSealed: the order is not the head's, or this worker has not joined.
+        """
+        self._is_welcome.wait(_WELCOME_S)  # which comes another way
+        session = self._joined()
+        with self._opening:
+            opened = session.open(sealed_order, OPEN)
+            try:
+                order = self._openers.read_order(opened)
+                answer = write_opened(order.opener.open(order.shares))
+            except Exception as error:  # noqa: BLE001 # as in `work`
                 answer = write(Failed(reason=type(error).__name__[:100]))
             return session.seal(answer, sealed_order[:NONCE_BYTES])
 

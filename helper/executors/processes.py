@@ -16,7 +16,7 @@ from typing import Final, Self, TypeAlias
 
 from maskedlark.errors import HelperUnavailable
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.upload import SealedShare
 from maskedlark.runtime.hardening import forbid_core_files
@@ -33,7 +33,7 @@ _Flat: TypeAlias = tuple[bytes, int, int, bytes]
 
 # the two secrets that an opener holds go to these processes through their own pipes, and through nothing else
 ForkingPickler.register(OpeningKey, OpeningKey.for_own_process)
-ForkingPickler.register(PairKey, PairKey.for_own_process)
+ForkingPickler.register(ViewKey, ViewKey.for_own_process)
 
 
 class OpeningPool:

@@ -40,6 +40,7 @@ _NAME_BYTES: Final = 16
 _NO_TIME: Final = 0.0
 _MAX_FAILURES: Final = 3
 _CONTROL: Final = "control"
+_OPENING: Final = "opening"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -55,6 +56,10 @@ class _Actor:
     def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
         """See `Worker`."""
         return _answer(lambda: self.actor.work.remote(order, shared, *frames))
+
+    def open(self, order: bytes) -> "Future[bytes]":
+        """See `Worker`; beside an order that it works on, which may take long."""
+        return _answer(lambda: self.actor.open.options(concurrency_group=_OPENING).remote(order))
 
     def stop(self, sealed: bytes) -> None:
         """See `Worker`."""
@@ -94,7 +99,9 @@ class RayFleet:
         """
         self._gate = Gate(token)
         _connect(address)
-        self._actors = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={_CONTROL: 1})(RayWorker)
+        self._actors = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={_CONTROL: 1, _OPENING: 1})(
+            RayWorker
+        )
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
         self._joined: dict[bytes, _Actor] = {}

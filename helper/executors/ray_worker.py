@@ -47,6 +47,10 @@ class RayWorker:
         """See `Holder`."""
         return self._holder.work(order, shared, *frames)
 
+    def open(self, order: bytes) -> bytes:
+        """See `Holder`."""
+        return self._holder.open(order)
+
     def stop(self, sealed: bytes) -> None:
         """See `Holder`."""
         self._holder.stop(sealed)

@@ -19,11 +19,13 @@ class RayCluster:
         address: host:port of the Ray cluster's head.
         join_token: The file of the secret that workers have to have too.
         worker_bytes: How much of opened segments each worker keeps in memory.
+        opens_shares: Whether workers open report shares, with the keys that they get for it.
     """
 
     address: str
     join_token: Path
     worker_bytes: int = WORKER_BYTES
+    opens_shares: bool = False
 
     def check(self, environment: Mapping[str, str] = os.environ) -> None:
         """Refuse a Ray cluster that anyone on its network could use.

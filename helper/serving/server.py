@@ -267,7 +267,8 @@ def _executor(settings: HelperSettings) -> Executor:
         from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
     except ImportError:
         raise InvalidTask("--ray needs the extra `ray`: pip install 'maskedlark[ray]'") from None
-    return ClusterExecutor(RayFleet(cluster.address, token, capacity_bytes=cluster.worker_bytes), local)
+    fleet = RayFleet(cluster.address, token, capacity_bytes=cluster.worker_bytes)
+    return ClusterExecutor(fleet, local, opens_shares=cluster.opens_shares)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
-from maskedlark.reports.pair import VIEW_TAG_BYTES, PairKey
+from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.proofs.check import ProofTable, Residues, gather_evidence, residues
 from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.report import FOUND_INSIDE, InputShares, decode_shares, join_shares
@@ -83,11 +83,11 @@ class ShareOpener(SharesOpener):
         task: Task,
         role: int,
         opening_keys: Sequence[OpeningKey],
-        pair: PairKey,
+        view_key: ViewKey,
         residues_of: Residues = residues,
     ) -> None:
         """Open shares of one role; `residues_of` may be a faster function of the same results."""
-        super().__init__(task=task, role=role, opening_keys=opening_keys, pair=pair, info=share_info)
+        super().__init__(task=task, role=role, opening_keys=opening_keys, view_key=view_key, info=share_info)
         self._residues_of = residues_of
 
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
@@ -148,7 +148,7 @@ class ShareOpener(SharesOpener):
             covered = [view + told[at * width : (at + 1) * width] for at, view in enumerate(views)]
         tags = np.zeros((len(plaintexts), VIEW_TAG_BYTES), np.uint8)
         found = [
-            self._pair.view_tag(ids[row], text) for row, text in zip(chosen.tolist(), covered, strict=True)
+            self._view_key.tag(ids[row], text) for row, text in zip(chosen.tolist(), covered, strict=True)
         ]
         tags[chosen] = np.frombuffer(b"".join(found), np.uint8).reshape(-1, VIEW_TAG_BYTES)
         return tags

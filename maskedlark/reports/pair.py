@@ -24,29 +24,52 @@ SAMPLING_DENOMINATOR: Final = 1 << 32
 VIEW_TAG_BYTES: Final = 16
 
 
-class PairKey(NeverPickled):
-    """The secret of the two helpers of one task. Redacted in its repr; its methods are the only use of it."""
+class ViewKey(NeverPickled):
+    """The part of a pair's secret that tags views: what those have who open shares. Redacted in its repr."""
 
-    __slots__ = ("_role", "_secret", "_view_key")
+    __slots__ = ("_key", "_secret")
 
-    def __init__(self, *, secret: bytes, role: int) -> None:
-        self._secret = secret
-        self._role = role
-        self._view_key = HmacKey(derive_key(secret, b"view"))
+    def __init__(self, secret: bytes) -> None:
+        self._secret, self._key = secret, HmacKey(secret)
 
     def __repr__(self) -> str:
-        return f"PairKey(role={self._role}, secret=<redacted>)"
+        return "ViewKey(<redacted>)"
+
+    def secret_bytes(self) -> bytes:
+        """The key, for a worker of the same helper and nothing else."""
+        return self._secret
 
     def for_own_process(self) -> tuple[Any, ...]:
         """How a pool of the same helper's own processes sends it, in pickle's terms."""
-        return partial(PairKey, secret=self._secret, role=self._role), ()
+        return partial(ViewKey, self._secret), ()
 
-    def view_tag(self, report_id: bytes, view: bytes) -> bytes:
+    def tag(self, report_id: bytes, view: bytes) -> bytes:
         """16 bytes that tell the ad server whether the helpers' views of one report are equal.
 
         They tell nothing else; a view is the features and labels.
         """
-        return self._view_key.tag(report_id + view)[:VIEW_TAG_BYTES]
+        return self._key.tag(report_id + view)[:VIEW_TAG_BYTES]
+
+
+class PairKey(NeverPickled):
+    """The secret of the two helpers of one task. Redacted in its repr; its methods are the only use of it.
+
+    It stays in the helper's own process.
+    """
+
+    __slots__ = ("_role", "_secret")
+
+    def __init__(self, *, secret: bytes, role: int) -> None:
+        self._secret = secret
+        self._role = role
+
+    def __repr__(self) -> str:
+        return f"PairKey(role={self._role}, secret=<redacted>)"
+
+    @property
+    def view_key(self) -> ViewKey:
+        """What tags views, and can do nothing else."""
+        return ViewKey(derive_key(self._secret, b"view"))
 
     def blind(self, transcript: bytes, count: int) -> FieldVector:
         """A uniform vector that the helper of role 0 adds and the helper of role 1 subtracts.

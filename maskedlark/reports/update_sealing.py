@@ -15,7 +15,7 @@ from typing import NamedTuple
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import (
@@ -93,10 +93,10 @@ class UpdateOpener(SharesOpener):
     """
 
     def __init__(
-        self, *, task: Task, role: int, round_id: bytes, opening_keys: Sequence[OpeningKey], pair: PairKey
+        self, *, task: Task, role: int, round_id: bytes, opening_keys: Sequence[OpeningKey], view_key: ViewKey
     ) -> None:
         info = partial(update_info, round_id=round_id)
-        super().__init__(task=task, role=role, opening_keys=opening_keys, pair=pair, info=info)
+        super().__init__(task=task, role=role, opening_keys=opening_keys, view_key=view_key, info=info)
         self._form = _form(task)
         self._round_id = round_id
 
@@ -109,7 +109,7 @@ class UpdateOpener(SharesOpener):
         """
         plaintext = self._opened(report_id, time_bucket, share)
         read = decode_update_share(self._form, self._role, plaintext, self._round_id)
-        return OpenedUpdate(read.payload, self._pair.view_tag(report_id, read.view))
+        return OpenedUpdate(read.payload, self._view_key.tag(report_id, read.view))
 
 
 def _form(task: Task) -> UpdateForm:

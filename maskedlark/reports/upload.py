@@ -11,7 +11,7 @@ from functools import partial
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.report import Example, SplitExample, split
 from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
@@ -187,7 +187,7 @@ class SharesOpener:
         task: Task,
         role: int,
         opening_keys: Sequence[OpeningKey],
-        pair: PairKey,
+        view_key: ViewKey,
         info: Callable[..., bytes],
     ) -> None:
         """Open shares of one role; `info` gives what a share is bound to, as for `BundleSealer`."""
@@ -196,8 +196,28 @@ class SharesOpener:
         self._length = task.plaintext_length(role)
         self._role = role
         self._keys = {key.key_id: key for key in opening_keys}
-        self._pair = pair
+        self._view_key = view_key
         self._info = info
+
+    @property
+    def task(self) -> Task:
+        """Whose shares are opened."""
+        return self._task
+
+    @property
+    def role(self) -> int:
+        """The helper's in the task."""
+        return self._role
+
+    @property
+    def opening_keys(self) -> tuple[OpeningKey, ...]:
+        """What opens the shares."""
+        return tuple(self._keys.values())
+
+    @property
+    def view_key(self) -> ViewKey:
+        """What tags their views."""
+        return self._view_key
 
     def _opened(self, report_id: bytes, time_bucket: int, share: SealedShare) -> bytes:
         """The plaintext of one share, of the task's length.

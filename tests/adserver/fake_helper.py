@@ -86,7 +86,7 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                 task=task,
                 role=self.role,
                 opening_keys=[self.keys.opening],
-                pair=pair_key(self.keys.agreement, task, self.role),
+                view_key=pair_key(self.keys.agreement, task, self.role).view_key,
             )
             received: list[ShareForHelper] = []
             for request in request_iterator:

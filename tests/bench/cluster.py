@@ -4,8 +4,9 @@
 
 Sums are of random records in segments of three sizes, by this machine alone and by workers on one and three
 raylets. Then workers and raylets are killed in the midst of rounds. Then every place where Ray keeps anything
-is searched for what must be nowhere: records' features, mask shares, weights, the keys of segments and the
-join token. The same search runs after a control build that hands Ray the same records in the clear.
+is searched for what must be nowhere: records' features, mask shares, weights, the keys of segments, those
+that open reports, and the join token. The same search runs after a control build that hands Ray the same
+records in the clear.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from helper.datasets.vault import Vault
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Gradient, ModelFile
 from helper.executors.local import LocalExecutor
+from helper.executors.ray_fleet import RayFleet
 from helper.gradient.exact.engine import ExactEngine
 from maskedlark.errors import HelperUnavailable
 from maskedlark.interrupt import never
@@ -42,6 +44,7 @@ from maskedlark.numbers.field import random_vector
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import derive_key, system_randomness
 from maskedlark.releases.round import Evaluated, MaskedSum
+from tests.builders import examples, reports, shares_for, world
 from tests.helper.executors.ray_machines import (
     Machines,
     await_workers,
@@ -53,6 +56,7 @@ from tests.helper.executors.ray_machines import (
 FEATURES = 32
 SIZES = (1 << 10, 1 << 14, 1 << 16)
 CANARY_BYTES = 16
+REPORTS = 2_000
 LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
 
@@ -212,6 +216,20 @@ def cancelled(bench: Bench, cluster: ClusterExecutor, records: Records) -> float
     return time.perf_counter() - began
 
 
+def opened_by_workers(fleet: RayFleet, local: LocalExecutor) -> list[bytes]:
+    """Let workers open reports; what must be nowhere in Ray of it: the keys, and what they found."""
+    of = world(num_features=FEATURES)
+    opener, given = of.opener(0), shares_for(reports(of, examples(of.task, REPORTS)), 0)
+    prepared = ClusterExecutor(fleet, local, opens_shares=True).open(opener, given)
+    if not prepared.admitted.is_admitted.all():
+        raise AssertionError("workers open honest reports")
+    secrets = [key.secret_bytes() for key in opener.opening_keys] + [opener.view_key.secret_bytes()]
+    for place in range(0, REPORTS, REPORTS // 16):
+        secrets += [prepared.shares.features[place].tobytes()[:CANARY_BYTES]]
+        secrets += [prepared.shares.mask_shares[place].tobytes()]
+    return secrets
+
+
 def searched(places: Iterator[bytes], secrets: Sequence[bytes]) -> tuple[set[bytes], int]:
     """Which secrets are found, and in how many bytes they were looked for."""
     found: set[bytes] = set()
@@ -343,10 +361,12 @@ def _come_and_go(bench: Bench, made: Machines, datasets: Sequence[Records]) -> d
             told[key] = round_s()
         told["cancel_s"] = cancelled(bench, cluster, dataset)
         print(told, file=sys.stderr)
-        secrets = [*bench.secrets(dataset), made.token_file.read_bytes()]
+        opened = opened_by_workers(fleet, bench.local)
+        secrets = [*bench.secrets(dataset), *opened, made.token_file.read_bytes()]
         found, total = searched(kept_by_ray(made), secrets)
         told |= {"leaks": len(found), "searched_mb": total >> 20}
         parts = [bench.features.tobytes(), bench.masks.tobytes(), weights.encode(bench.gradient.weights)]
+        parts += opened
         with in_the_clear(parts):
             told["control_leaks"] = len(searched(kept_by_ray(made), secrets)[0])
         while made.nodes:

@@ -1,4 +1,7 @@
-"""What workers on Ray cost and bring: rounds by this machine alone, by one worker and by two, side by side.
+"""What workers on Ray cost and bring.
+
+Rounds, and opening of reports, by this machine alone, by one worker and by
+two, side by side.
 
 `make cluster-scaling`, or with ARGS="--records 1000000 --features 784 --json". Two cores, a few minutes.
 
@@ -7,7 +10,8 @@ worker; with two workers, a core each, which hold the dataset. Figures are media
 that what else the machine does touches both sides. Processor time is that of the head's process and of all
 workers; what Ray's own daemons took meanwhile stands beside it. `round_scaling` is of elapsed time, and needs
 two idle cores; `round_scaling_cpu` is what it comes to by processor time alone: the head's, and then that of
-the worker which takes longest.
+the worker which takes longest. Opening is of one chunk of reports after the other, as an ad server sends
+them.
 """
 
 import argparse
@@ -30,10 +34,14 @@ from maskedlark.interrupt import never
 from maskedlark.releases.round import MaskedSum
 from tests.bench.drawn_records import Drawn, differing, gradient
 from tests.bench.processor import processor
+from tests.builders import examples, shares_for, world
+from tests.builders import reports as sealed
 from tests.helper.executors.ray_machines import machines
 from tests.progress import shown
 
 WORKER_BYTES = 1 << 30
+CHUNK = 417
+"""Reports of 30 features that an ad server sends at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,7 @@ class Results:
     records: int
     features: int
     evaluated: int
+    reports: int
     processor: str
     bytes_that_differ: int  # 0
     round_s_local: float
@@ -52,6 +61,12 @@ class Results:
     round_scaling_cpu: float
     cpu_over_local: float  # at most 1.1
     cpu_over_local_two_workers: float  # at most 1.1
+    opened_per_s_local: float
+    opened_per_s_one_worker: float
+    opened_per_s_two_workers: float
+    opening_scaling: float  # at least 1.6
+    opening_scaling_cpu: float
+    opening_cpu_over_local: float
     threads_scaling: float  # what two threads of this process bring on this machine
     ray_cpu_s: float  # of a second: what Ray's daemons take beside it
 
@@ -101,9 +116,9 @@ def processor_s(pids: list[int]) -> list[float]:
 
 
 def daemon_pids() -> list[int]:
-    """Ray's own processes on this machine."""
-    names = ("raylet", "gcs_server")
-    return [one.pid for one in psutil.process_iter(["name"]) if one.info["name"] in names]
+    """The processes of this run's Ray cluster."""
+    children = psutil.Process().children(recursive=True)
+    return [one.pid for one in children if one.name() in ("raylet", "gcs_server")]
 
 
 def taken(work: Callable[[], object], workers: list[int]) -> Taken:
@@ -115,64 +130,127 @@ def taken(work: Callable[[], object], workers: list[int]) -> Taken:
     return Taken(wall_s=wall_s, head_s=head_s, workers_s=tuple(workers_s))
 
 
-def measured(*, records: int, features: int, hidden: int, rate: float, turns: int, rounds: int) -> Results:
-    """Rounds over a dataset of so many records, in so many turns."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What the same work took on each side, turn by turn."""
+
+    taken: dict[str, list[Taken]]
+
+    @classmethod
+    def measure(
+        cls, sides: Mapping[str, Callable[[], object]], workers: list[int], turns: int, what: str
+    ) -> "Compared":
+        """Do the work of each side in turns."""
+        found: dict[str, list[Taken]] = {side: [] for side in sides}
+        with shown(what, turns) as show:
+            for turn in range(turns):
+                for side, work in sides.items():
+                    found[side].append(taken(work, workers))
+                show(turn + 1, "")
+        return cls(taken=found)
+
+    def wall_s(self, side: str) -> float:
+        """The median of a side."""
+        return statistics.median(one.wall_s for one in self.taken[side])
+
+    def ratio(self, above: str, below: str, of: str) -> float:
+        """The median of the turns' ratios."""
+        pairs = zip(self.taken[above], self.taken[below], strict=True)
+        return float(statistics.median(getattr(one, of) / getattr(other, of) for one, other in pairs))
+
+
+def measured(
+    *,
+    records: int,
+    features: int,
+    hidden: int,
+    rate: float,
+    reports: int,
+    chunk: int,
+    turns: int,
+    rounds: int,
+) -> Results:
+    """Rounds over a dataset of so many records, and so many reports opened, in so many turns."""
     with tempfile.TemporaryDirectory() as name, machines(Path(name)) as made:
         drawn = Drawn.write(Path(name) / "vault", records, features)
         for _ in range(2):
             made.add()
-        with made.fleet(2, worker_bytes=WORKER_BYTES) as fleet:
-            local = LocalExecutor(1)
-            sides: dict[str, Executor] = {
+        with made.fleet(2, worker_bytes=WORKER_BYTES) as fleet, LocalExecutor(1) as local:
+            executors: dict[str, Executor] = {
                 "local": local,
-                "one": ClusterExecutor(FirstOf(fleet, 1), local),
-                "two": ClusterExecutor(FirstOf(fleet, 2), local),
-                "threads": local,
+                "one": ClusterExecutor(FirstOf(fleet, 1), local, opens_shares=True),
+                "two": ClusterExecutor(FirstOf(fleet, 2), local, opens_shares=True),
             }
+            workers, daemons = made.worker_pids(), daemon_pids()
+            began, at_first = time.perf_counter(), sum(processor_s(daemons))
+            opening = _opening(
+                executors, workers, features=features, reports=reports, chunk=chunk, turns=turns
+            )
             in_memory = drawn.in_memory()
             here, threaded = gradient(features, hidden), gradient(features, hidden, threads=2)
 
             def one_sum(side: str, seed: int) -> MaskedSum:
-                asked = threaded if side == "threads" else here
-                return sides[side].masked_sum(asked, in_memory, drawn.sampled(rate, seed), never)
+                evaluated = drawn.sampled(rate, seed)
+                if side == "threads":
+                    return local.masked_sum(threaded, in_memory, evaluated, never)
+                return executors[side].masked_sum(here, in_memory, evaluated, never)
 
             def some_rounds(side: str) -> Callable[[], object]:
                 return lambda: [one_sum(side, seed) for seed in range(rounds)]
 
+            sides = (*executors, "threads")
             sums = {side: one_sum(side, 0) for side in sides}  # workers take their segments
-            workers, daemons = made.worker_pids(), daemon_pids()
-            began, at_first = time.perf_counter(), sum(processor_s(daemons))
-            found: dict[str, list[Taken]] = {side: [] for side in sides}
-            with shown("rounds", turns) as show:
-                for turn in range(turns):
-                    for side in sides:
-                        found[side].append(taken(some_rounds(side), workers))
-                    show(turn + 1, "")
+            summing = Compared.measure({side: some_rounds(side) for side in sides}, workers, turns, "rounds")
             ray_cpu_s = (sum(processor_s(daemons)) - at_first) / (time.perf_counter() - began)
-
-        def wall_s(side: str) -> float:
-            return statistics.median(one.wall_s for one in found[side]) / rounds
-
-        def ratio(above: str, below: str, of: str) -> float:
-            pairs = zip(found[above], found[below], strict=True)
-            return float(statistics.median(getattr(one, of) / getattr(other, of) for one, other in pairs))
-
         return Results(
             records=records,
             features=features,
             evaluated=int(drawn.sampled(rate, 0).is_evaluated.sum()),
+            reports=reports,
             processor=processor(),
             bytes_that_differ=sum(differing(sums["local"], other) for other in sums.values()),
-            round_s_local=wall_s("local"),
-            round_s_one_worker=wall_s("one"),
-            round_s_two_workers=wall_s("two"),
-            round_scaling=ratio("one", "two", "wall_s"),
-            round_scaling_cpu=ratio("one", "two", "longest_s"),
-            cpu_over_local=ratio("one", "local", "cpu_s"),
-            cpu_over_local_two_workers=ratio("two", "local", "cpu_s"),
-            threads_scaling=ratio("local", "threads", "wall_s"),
+            round_s_local=summing.wall_s("local") / rounds,
+            round_s_one_worker=summing.wall_s("one") / rounds,
+            round_s_two_workers=summing.wall_s("two") / rounds,
+            round_scaling=summing.ratio("one", "two", "wall_s"),
+            round_scaling_cpu=summing.ratio("one", "two", "longest_s"),
+            cpu_over_local=summing.ratio("one", "local", "cpu_s"),
+            cpu_over_local_two_workers=summing.ratio("two", "local", "cpu_s"),
+            opened_per_s_local=reports / opening.wall_s("local"),
+            opened_per_s_one_worker=reports / opening.wall_s("one"),
+            opened_per_s_two_workers=reports / opening.wall_s("two"),
+            opening_scaling=opening.ratio("one", "two", "wall_s"),
+            opening_scaling_cpu=opening.ratio("one", "two", "longest_s"),
+            opening_cpu_over_local=opening.ratio("one", "local", "cpu_s"),
+            threads_scaling=summing.ratio("local", "threads", "wall_s"),
             ray_cpu_s=ray_cpu_s,
         )
+
+
+def _opening(
+    executors: Mapping[str, Executor],
+    workers: list[int],
+    *,
+    features: int,
+    reports: int,
+    chunk: int,
+    turns: int,
+) -> Compared:
+    """Shares of so many reports opened on each side; the same of each, which is checked."""
+    of = world(num_features=features)
+    opener = of.opener(0)
+    chunk = min(chunk, reports)
+    kinds = shares_for(sealed(of, examples(of.task, chunk)), 0)
+    sizes = [min(chunk, reports - start) for start in range(0, reports, chunk)]
+    tags = {executor.open(opener, kinds).admitted.view_tags.tobytes() for executor in executors.values()}
+    if len(tags) != 1:
+        raise AssertionError("workers tag shares as this machine does")
+
+    def opened(executor: Executor) -> Callable[[], object]:
+        return lambda: [executor.open(opener, kinds[:size]) for size in sizes]
+
+    sides = {side: opened(executor) for side, executor in executors.items()}
+    return Compared.measure(sides, workers, turns, "reports")
 
 
 def main() -> None:
@@ -182,6 +260,8 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=30)
     parser.add_argument("--hidden", type=int, default=64, help="units of the model's one hidden layer")
     parser.add_argument("--rate", type=float, default=0.5, help="of the records that a round samples")
+    parser.add_argument("--reports", type=int, default=50_000, help="to open in a turn, on each side")
+    parser.add_argument("--chunk", type=int, default=CHUNK, help="reports that come at once")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="of each side in a turn")
     parser.add_argument("--json", action="store_true")
@@ -191,6 +271,8 @@ def main() -> None:
         features=arguments.features,
         hidden=arguments.hidden,
         rate=arguments.rate,
+        reports=arguments.reports,
+        chunk=arguments.chunk,
         turns=arguments.turns,
         rounds=arguments.rounds,
     )

@@ -175,7 +175,7 @@ def opening(of: World, role: int, count: int) -> Callable[[], object]:
         task=of.task,
         role=role,
         opening_keys=[of.keys[role].opening],
-        pair=of.pair(role),
+        view_key=of.pair(role).view_key,
         residues_of=compiled_residues,
     )
     return lambda: opener.open(incoming)

@@ -85,7 +85,7 @@ def opened(of: Asked, reports: list[bytes]) -> np.ndarray:
             role=role,
             round_id=of.round.round_id,
             opening_keys=[WORLD.keys[role].opening],
-            pair=WORLD.pair(role),
+            view_key=WORLD.pair(role).view_key,
         )
         total = UpdateSum(form=FORM, role=role, task_id=WORLD.task.task_id)
         for encoded in reports:

@@ -30,13 +30,19 @@ class ThreadWorker:
 
     def work(self, order: bytes, shared: bytes, *frames: bytes) -> "Future[bytes]":
         self.passed += [order, shared, *frames]
+        return self._answered(lambda: self.holder.work(order, shared, *frames))
 
+    def open(self, order: bytes) -> "Future[bytes]":
+        self.passed.append(order)
+        return self._answered(lambda: self.holder.open(order))
+
+    def _answered(self, work: Callable[[], bytes]) -> "Future[bytes]":
         def run() -> bytes:
             try:
                 self.fails()
                 if self.stands_still.is_set():
                     self.goes_on.wait()
-                answer = self.holder.work(order, shared, *frames)
+                answer = work()
             except Exception:  # noqa: BLE001 # as a process that ends, whatever ended it
                 raise WorkerLost from None
             self.passed.append(answer)

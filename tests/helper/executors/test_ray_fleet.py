@@ -14,8 +14,10 @@ import pytest
 from helper.datasets import segments
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.joining import Session
+from helper.executors.processes import MIN_CHUNK
 from maskedlark.errors import HelperUnavailable
 from maskedlark.interrupt import never
+from tests.builders import examples, reports, shares_for, world
 from tests.helper.executors.test_clustered import Hours, Site, sampled
 
 if find_spec("ray") is None:
@@ -97,6 +99,22 @@ def test_a_stopped_worker_process_holds_no_round_up_and_another_takes_its_place(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         site.assert_equal(seed=7)
+
+
+def test_workers_on_ray_open_shares_as_this_machine_does_and_others_do_when_one_is_killed(
+    ray_machines: Machines, site: Site
+) -> None:
+    of = world()
+    opener, incoming = of.opener(0), shares_for(reports(of, examples(of.task, 4 * MIN_CHUNK)), 0)
+    expected = opener.open(incoming)
+    with ray_machines.fleet(1) as fleet:
+        cluster = ClusterExecutor(fleet, site.local, opens_shares=True)
+        for _ in range(2):
+            found = cluster.open(opener, incoming)
+            assert found.admitted.view_tags.tobytes() == expected.admitted.view_tags.tobytes()
+            assert found.shares.mask_shares.tobytes() == expected.shares.mask_shares.tobytes()
+            for pid in ray_machines.worker_pids():
+                os.kill(pid, signal.SIGKILL)
 
 
 class _Bomb:

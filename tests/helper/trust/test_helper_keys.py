@@ -39,7 +39,7 @@ def test_the_key_list_and_tasks_are_signed_by_the_long_term_key(tmp_path: Path) 
 def test_both_helpers_of_a_task_agree_on_one_pair_key(tmp_path: Path) -> None:
     parties = (Party(data=tmp_path / "a"), Party(data=tmp_path / "b"))
     task = make_task(parties)
-    tags = {party.keys.pair(task, role).view_tag(b"id", b"view") for role, party in enumerate(parties)}
+    tags = {party.keys.pair(task, role).view_key.tag(b"id", b"view") for role, party in enumerate(parties)}
     assert len(tags) == 1
 
 

@@ -7,10 +7,8 @@ from maskedlark.reports.pair import PairKey
 KEY = PairKey(secret=bytes(range(32)), role=1)
 
 
-def test_a_key_that_travelled_to_a_worker_draws_and_tags_as_before() -> None:
-    key = KEY
-    travelled = pickle.loads(ForkingPickler.dumps(key))  # noqa: S301 # our own bytes
-    assert travelled.view_tag(b"i" * 16, b"view") == key.view_tag(b"i" * 16, b"view")
-    assert travelled.agreement_tag(b"t", b"v") == key.agreement_tag(b"t", b"v")
-    assert (travelled.blind(b"t", 5) == key.blind(b"t", 5)).all()
+def test_a_view_key_that_travelled_to_a_worker_tags_as_before() -> None:
+    travelled = pickle.loads(ForkingPickler.dumps(KEY.view_key))  # noqa: S301 # our own bytes
+    assert travelled.tag(b"i" * 16, b"view") == KEY.view_key.tag(b"i" * 16, b"view")
     assert "<redacted>" in repr(travelled)
+    assert "<redacted>" in repr(KEY)

@@ -88,7 +88,7 @@ def good_case(name: str, number: int) -> dict[str, Any]:
         "plaintexts": [one.hex() for one in plaintexts],
         "residues": texts(found),
         "view_key": derive_key(PAIR_SECRET, b"view").hex(),
-        "tag": PAIR.view_tag(binding.report_id, binding.view + covered[0]).hex(),
+        "tag": PAIR.view_key.tag(binding.report_id, binding.view + covered[0]).hex(),
     }
 
 
@@ -99,7 +99,7 @@ def bad_cases() -> list[dict[str, Any]]:
         for name, sent in malformed(shape, seeded(7, "bad proof vectors")):
             told = [evidence(shape, role, [sent[role]], residues) for role in (0, 1)]
             tags = [
-                PAIR.view_tag(part.report_id, part.view + rows[0].tobytes())
+                PAIR.view_key.tag(part.report_id, part.view + rows[0].tobytes())
                 for part, (rows, _) in zip(sent, told, strict=True)
             ]
             cases.append(

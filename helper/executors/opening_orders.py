@@ -1,0 +1,211 @@
+"""What the head orders of a worker that opens shares, and what it gets back. They only travel sealed.
+
+    order = write_order(opener, shares)                  # the head: the keys, and the shares as they came
+    asked = Openers().read_order(order)                  # the worker
+    answer = write_opened(asked.opener.open(asked.shares))
+    prepared = read_opened(answer, opener, shares)       # the head, which checks what can be checked
+
+An order holds all that it takes to open its shares, so any worker can do it, and do it again. How long an
+answer is follows from the number of its shares and their task.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from helper.datasets.proofs import compiled_residues
+from helper.datasets.segments import Rows
+from helper.executors.orders import Count, Message, bits, flags, read, write
+from maskedlark import canonical
+from maskedlark.canonical import Bytes32
+from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.frozen import frozen
+from maskedlark.numbers.field import MODULUS
+from maskedlark.reports.dataset import AdmittedSet, PreparedShares, ShareForHelper, ShareOpener
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
+from maskedlark.reports.proofs.check import residues
+from maskedlark.reports.sealing import OpeningKey
+from maskedlark.reports.task import REPORT_ID_BYTES, Task
+from maskedlark.reports.upload import SealedShare
+
+_REASONS: Final = tuple(ReportReason)
+
+
+@canonical.canonical
+class _Key:
+    """A private HPKE key."""
+
+    key_id: Annotated[int, Field(ge=0, le=255)]
+    suite: HpkeSuite
+    secret: Annotated[bytes, Field(max_length=256)] = Field(repr=False)
+
+
+@canonical.canonical
+class _Opening:
+    """How to open the shares of a task; the task and the shares follow."""
+
+    role: Annotated[int, Field(ge=0, le=1)]
+    keys: tuple[_Key, ...]
+    view_key: Bytes32 = Field(repr=False)
+
+
+@canonical.canonical
+class _Opened:
+    """Of how many shares the rows are that follow."""
+
+    shares: Count
+
+
+@frozen
+class OpeningOrder:
+    """An order as a worker reads it."""
+
+    opener: ShareOpener
+    shares: list[ShareForHelper]
+
+
+def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> bytes:
+    """What a worker needs to open these shares."""
+    keys = tuple(
+        _Key(key_id=key.key_id, suite=key.suite, secret=key.secret_bytes()) for key in opener.opening_keys
+    )
+    head = _Opening(role=opener.role, keys=keys, view_key=opener.view_key.secret_bytes())
+    numbers = np.array([(share.time_bucket, share.share.key_id) for share in shares], "<u8").reshape(-1, 2)
+    ids, ciphertexts = [one.report_id for one in shares], [one.share.ciphertext for one in shares]
+    return write(
+        head, (canonical.encode(opener.task), numbers.tobytes(), *_strings(ids), *_strings(ciphertexts))
+    )
+
+
+class Openers:
+    """Makes a worker's openers, and keeps the one that was last used."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[_Opening, bytes], ShareOpener] | None = None
+
+    def read_order(self, encoded: bytes) -> OpeningOrder:
+        """An order that `write_order` wrote.
+
+        Raises:
+            InvalidTask, ValueError: it is none.
+        """
+        message = read(_Opening, encoded)
+        task, numbers, *strings = message.parts
+        ids, ciphertexts = _split(*strings[:2]), _split(*strings[2:])
+        rows = np.frombuffer(numbers, "<u8").reshape(-1, 2).tolist()
+        return OpeningOrder(
+            opener=self._opener(message.head, task),
+            shares=[
+                ShareForHelper(
+                    report_id=report_id,
+                    time_bucket=time_bucket,
+                    share=SealedShare(key_id=key_id, ciphertext=ciphertext),
+                )
+                for (time_bucket, key_id), report_id, ciphertext in zip(rows, ids, ciphertexts, strict=True)
+            ],
+        )
+
+    def _opener(self, settings: _Opening, encoded: bytes) -> ShareOpener:
+        if self._last is None or self._last[0] != (settings, encoded):
+            task = canonical.decode(Task, encoded)
+            opener = ShareOpener(
+                task=task,
+                role=settings.role,
+                opening_keys=[
+                    OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in settings.keys
+                ],
+                view_key=ViewKey(settings.view_key),
+                residues_of=compiled_residues if task.proof else residues,
+            )
+            self._last = (settings, encoded), opener
+        return self._last[1]
+
+
+def write_opened(prepared: PreparedShares) -> bytes:
+    """What a worker answers; as long for all shares of a task, whatever was found in them."""
+    admitted = prepared.admitted
+    columns = Rows(report_ids=prepared.report_ids, shares=prepared.shares).columns[1:]
+    dropped = np.array([admitted.dropped[reason] for reason in _REASONS], "<u8")
+    parts: list[NDArray[Any]] = [dropped, admitted.view_tags, *columns]
+    return write(
+        _Opened(shares=len(prepared.report_ids)),
+        (bits(admitted.is_admitted), *(np.ascontiguousarray(part).tobytes() for part in parts)),
+    )
+
+
+def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHelper]) -> PreparedShares:
+    """What a worker found in these shares, in the form that `opener.open(shares)` gives.
+
+    The worker is believed what it read. Its answer must be of all shares, in shape, with canonical masks, and
+    admit nothing whose id is none.
+
+    Raises:
+        InvalidTask: it is not.
+    """
+    message: Message = read(_Opened, encoded)
+    count = len(shares)
+    empty = opener.open([])
+    rows = Rows(report_ids=empty.report_ids, shares=empty.shares).shape.empty(count)
+    if message.head.shares != count or len(message.parts) != 3 + len(rows.columns) - 1:
+        raise InvalidTask("an answer is not of the shares that were sent")
+    is_admitted = flags(message.parts[0], count)
+    dropped = _filled(np.empty(len(_REASONS), np.uint64), message.parts[1])
+    view_tags = _filled(np.empty((count, VIEW_TAG_BYTES), np.uint8), message.parts[2])
+    has_id = np.array([len(one.report_id) == REPORT_ID_BYTES for one in shares], np.bool_)
+    rows.report_ids[:] = np.frombuffer(
+        b"".join(
+            one.report_id if len(one.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
+            for one in shares
+        ),
+        np.uint8,
+    ).reshape(-1, REPORT_ID_BYTES)
+    for column, part in zip(rows.columns[1:], message.parts[3:], strict=True):
+        _filled(column, part)
+    elements = [column[is_admitted] for column in rows.columns if column.dtype == np.uint64]
+    if (
+        sum(dropped.tolist()) != count - int(is_admitted.sum())
+        or (is_admitted & ~has_id).any()
+        or view_tags[~is_admitted].any()
+        or any((column >= np.uint64(MODULUS)).any() for column in elements)
+    ):
+        raise InvalidTask("an answer is not what opening shares gives")
+    return PreparedShares(
+        report_ids=rows.report_ids,
+        shares=rows.shares,
+        admitted=AdmittedSet(
+            is_admitted=is_admitted,
+            view_tags=view_tags,
+            dropped=Counter(
+                {reason: number for reason, number in zip(_REASONS, dropped.tolist(), strict=True) if number}
+            ),
+        ),
+    )
+
+
+def _strings(strings: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Byte strings as their lengths, and all of them together."""
+    return np.array([len(one) for one in strings], "<u4").tobytes(), b"".join(strings)
+
+
+def _split(lengths: bytes, together: bytes) -> list[bytes]:
+    """What `_strings` gave."""
+    ends = np.cumsum(np.frombuffer(lengths, "<u4"), dtype=np.int64).tolist()
+    return [together[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _filled(column: NDArray[Any], part: bytes) -> NDArray[Any]:
+    """A column, filled with the little-endian numbers of a part.
+
+    Raises:
+        InvalidTask: there are not as many.
+    """
+    if len(part) != column.nbytes:
+        raise InvalidTask("a column of an answer is of another length than its shares")
+    if column.size:
+        column[...] = np.frombuffer(part, column.dtype.newbyteorder("<")).reshape(column.shape)
+    return column

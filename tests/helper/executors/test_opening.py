@@ -1,0 +1,316 @@
+"""Workers that open shares find what this machine finds, whatever is sent and whichever of them is lost."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helper.executors import opening
+from helper.executors.clustered import ClusterExecutor
+from helper.executors.holder import Holder
+from helper.executors.joining import JoinToken, NotSealed
+from helper.executors.local import LocalExecutor
+from helper.executors.opening_orders import read_opened, write_opened
+from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.numbers.field import MODULUS
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.report import Example, MeasuredValues
+from maskedlark.reports.sealing import SealingKey, share_info
+from maskedlark.reports.upload import SealedShare
+from tests.builders import NOW, World, examples, reports, shares_for, world
+from tests.helper.executors.in_process import TOKEN, ThreadFleet, ThreadWorker
+from tests.helper.parties import NO_WORKERS, Scene
+from tests.measured import SHOP
+
+HONEST = 21
+PART = 5
+PLAIN = world()
+WORLDS = [
+    pytest.param(PLAIN, id="labels"),
+    pytest.param(world(suite=HpkeSuite.MLKEM768_X25519_AES128GCM), id="hybrid keys"),
+    pytest.param(world(measurement=SHOP, min_batch_size=1), id="measurement"),
+    pytest.param(world(measurement=SHOP, min_batch_size=1, proof=True), id="proofs"),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "MIN_CHUNK", 2)
+    monkeypatch.setattr(opening, "MAX_CHUNK", PART)
+
+
+@pytest.fixture
+def fleet() -> Iterator[ThreadFleet]:
+    made = ThreadFleet()
+    yield made
+    made.close()
+
+
+def cluster_of(fleet: ThreadFleet) -> ClusterExecutor:
+    return ClusterExecutor(fleet, LocalExecutor(NO_WORKERS), opens_shares=True)
+
+
+def honest(of: World, role: int = 0) -> list[ShareForHelper]:
+    given = examples(of.task, HONEST)
+    if of.task.measurement is not None:
+        measured = MeasuredValues(keys=(7, 2, 3), values=(1, 42))
+        given = [Example(features=one.features, label=one.label, measured=measured) for one in given]
+    return shares_for(reports(of, given), role)
+
+
+def resealed(of: World, one: ShareForHelper, change: Callable[[bytearray], None]) -> ShareForHelper:
+    """A share whose plaintext its browser chose itself."""
+    key, task = of.keys[0].opening, of.task
+    info = share_info(
+        task_id=task.task_id,
+        report_id=one.report_id,
+        time_bucket=task.time_bucket(NOW),
+        role=0,
+        key_id=key.key_id,
+    )
+    plaintext = bytearray(key.open(one.share.ciphertext, info))
+    change(plaintext)
+    ciphertext = SealingKey(key.public()).seal(bytes(plaintext), info)
+    return replace(one, share=SealedShare(key_id=key.key_id, ciphertext=ciphertext))
+
+
+def hostile(of: World) -> list[ShareForHelper]:
+    """Honest shares, and between them each kind that is dropped."""
+    good = honest(of)
+    a, share = good[0], good[0].share
+
+    def labels_of_nobody(plaintext: bytearray) -> None:
+        plaintext[of.task.view_length - 1] ^= 0xFF
+
+    def masks_too_large(plaintext: bytearray) -> None:
+        plaintext[-8:] = b"\xff" * 8
+
+    bad = [
+        replace(a, share=replace(share, ciphertext=share.ciphertext[:-1] + b"x")),
+        replace(a, share=replace(share, ciphertext=share.ciphertext[:-1])),
+        replace(a, share=replace(share, ciphertext=b"")),
+        replace(a, share=replace(share, ciphertext=share.ciphertext + bytes(5))),
+        replace(a, share=replace(share, key_id=77)),
+        replace(a, share=replace(share, key_id=(1 << 32) - 1)),
+        replace(a, report_id=good[1].report_id),
+        replace(a, report_id=bytes(3)),
+        replace(a, report_id=b""),
+        replace(a, time_bucket=(1 << 64) - 1),
+        replace(a, time_bucket=1),
+        resealed(of, good[2], labels_of_nobody),
+        resealed(of, good[3], masks_too_large),
+        resealed(of, good[4], lambda plaintext: plaintext.extend(b"x")),
+        resealed(of, good[5], lambda plaintext: plaintext.__setitem__(0, 9)),
+    ]
+    mixed = [*bad[:4], *good[6:10], *bad[4:], *good[10:]]
+    return [mixed[place] for place in np.random.default_rng(1).permutation(len(mixed)).tolist()]
+
+
+def assert_same(found: PreparedShares, expected: PreparedShares) -> None:
+    assert found.report_ids.tobytes() == expected.report_ids.tobytes()
+    assert found.admitted.is_admitted.tolist() == expected.admitted.is_admitted.tolist()
+    assert found.admitted.view_tags.tobytes() == expected.admitted.view_tags.tobytes()
+    assert found.admitted.dropped == expected.admitted.dropped
+    for name in ("features", "labels", "mask_shares"):
+        ours, theirs = getattr(found.shares, name), getattr(expected.shares, name)
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert ours.tobytes() == theirs.tobytes()
+    assert (found.shares.measured is None) == (expected.shares.measured is None)
+    if found.shares.measured is not None and expected.shares.measured is not None:
+        assert found.shares.measured.keys.tobytes() == expected.shares.measured.keys.tobytes()
+        assert found.shares.measured.value_shares.tobytes() == expected.shares.measured.value_shares.tobytes()
+
+
+@pytest.mark.parametrize("of", WORLDS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_open_what_this_machine_opens_to_the_bit(of: World, fleet: ThreadFleet, workers: int) -> None:
+    fleet.add(workers)
+    incoming, opener = hostile(of), of.opener(0)
+    expected = opener.open(incoming)
+    assert len(expected.admitted.dropped) >= 7
+    assert_same(cluster_of(fleet).open(opener, incoming), expected)
+    assert_same(cluster_of(fleet).open(opener, honest(of)), opener.open(honest(of)))
+    assert all(worker.passed for worker in fleet.joined.values())
+
+
+def test_another_tasks_shares_are_opened_with_its_keys(fleet: ThreadFleet) -> None:
+    fleet.add(1)
+    cluster = cluster_of(fleet)
+    for of in (PLAIN, world(), PLAIN):
+        assert_same(cluster.open(of.opener(1), honest(of, 1)), of.opener(1).open(honest(of, 1)))
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_lost_workers_shares_are_opened_by_others(fleet: ThreadFleet, at: int) -> None:
+    calls = 0
+
+    def fails() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise RuntimeError("as if killed")
+
+    fleet.add(1)
+    fleet.add(1, fails=fails)
+    assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert len(fleet.joined) == 2 - (calls >= at)
+
+
+def test_shares_of_a_worker_that_stands_still_are_opened_by_others(fleet: ThreadFleet) -> None:
+    now = itertools.count(0.0, 15.0)
+    fleet.add(2)
+    fleet.joined[b"worker 0"].stands_still.set()
+    cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS), lambda: next(now), opens_shares=True)
+    assert_same(cluster.open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert b"worker 0" not in fleet.joined
+
+
+def test_a_head_whose_workers_are_all_lost_opens_itself(fleet: ThreadFleet) -> None:
+    def fails() -> None:
+        raise RuntimeError("as if killed")
+
+    fleet.add(2, fails=fails)
+    cluster = cluster_of(fleet)
+    for _ in range(2):
+        assert_same(cluster.open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert not fleet.joined
+
+
+def test_workers_get_no_keys_unless_they_open_shares(fleet: ThreadFleet) -> None:
+    fleet.add(2)
+    cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS))
+    assert_same(cluster.open(PLAIN.opener(0), honest(PLAIN)), PLAIN.opener(0).open(honest(PLAIN)))
+    assert not any(worker.passed for worker in fleet.joined.values())
+
+
+def test_the_dataset_and_the_reasons_are_those_of_a_helper_without_workers(
+    tmp_path: Path, fleet: ThreadFleet
+) -> None:
+    fleet.add(2)
+    scene = Scene(tmp_path)
+    sent = scene.reports(30)
+    sent[7:7] = sent[3:5]  # twice in one part
+    sent += sent[:3]  # and far from the first time
+    sent[11] = replace(sent[11], shares=(sent[12].shares[0], sent[11].shares[1]))
+    alone = scene.prepare(sent, handle=b"1" * 16)
+    object.__setattr__(scene.cores[0].datasets, "open_shares", cluster_of(fleet).open)
+    shared = scene.prepare(sent, handle=b"2" * 16)
+    assert shared.admitted[0].dropped == alone.admitted[0].dropped
+    assert shared.admitted[0].dropped[ReportReason.DUPLICATE_ID] == 5
+    assert shared.admitted[0].view_tags.tobytes() == alone.admitted[0].view_tags.tobytes()
+    assert shared.dataset_id == alone.dataset_id
+    assert scene.commit(shared) == alone.dataset_id
+    assert any(worker.passed for worker in fleet.joined.values())
+
+
+def test_nothing_that_passes_is_a_key_or_what_a_share_holds(fleet: ThreadFleet) -> None:
+    fleet.add(2)
+    opener, incoming = PLAIN.opener(0), honest(PLAIN)
+    prepared = cluster_of(fleet).open(opener, incoming)
+    passed = b"".join(part for worker in fleet.joined.values() for part in worker.passed)
+    secrets = [key.secret_bytes() for key in opener.opening_keys] + [opener.view_key.secret_bytes()]
+    secrets += [row.tobytes() for row in prepared.shares.mask_shares]
+    secrets += [one.report_id for one in incoming] + [one.share.ciphertext for one in incoming]
+    assert len(passed) > 1000
+    assert not [secret for secret in secrets if secret in passed]
+
+
+def test_how_long_an_answer_is_does_not_tell_what_was_found() -> None:
+    good, opener = honest(PLAIN), PLAIN.opener(0)
+    broken = [replace(one, share=good[0].share) for one in good]
+    lengths = {len(write_opened(opener.open(some))) for some in (good, broken, hostile(PLAIN)[: len(good)])}
+    assert len(lengths) == 1
+
+
+OPENED = PLAIN.opener(0).open(hostile(PLAIN))
+ADMITTED = int(np.flatnonzero(OPENED.admitted.is_admitted)[0])
+DROPPED = int(np.flatnonzero(~OPENED.admitted.is_admitted)[0])
+
+
+def with_admitted(prepared: PreparedShares, row: int) -> PreparedShares:
+    changed = prepared.admitted.is_admitted.copy()
+    changed[row] = ~changed[row]
+    return replace(prepared, admitted=replace(prepared.admitted, is_admitted=changed))
+
+
+def with_mask(prepared: PreparedShares, value: int) -> PreparedShares:
+    masks = prepared.shares.mask_shares.copy()
+    masks[ADMITTED, 1] = value
+    return replace(prepared, shares=replace(prepared.shares, mask_shares=masks))
+
+
+def with_tag(prepared: PreparedShares, row: int) -> PreparedShares:
+    tags = prepared.admitted.view_tags.copy()
+    tags[row] = 7
+    return replace(prepared, admitted=replace(prepared.admitted, view_tags=tags))
+
+
+def of_another_task() -> PreparedShares:
+    other = world(num_features=5)
+    return other.opener(0).open([replace(one, share=honest(other)[0].share) for one in hostile(PLAIN)])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        pytest.param(lambda: with_admitted(OPENED, DROPPED), id="one more admitted than not dropped"),
+        pytest.param(lambda: with_admitted(OPENED, ADMITTED), id="one less"),
+        pytest.param(lambda: with_mask(OPENED, MODULUS), id="a mask that is no element of the field"),
+        pytest.param(lambda: with_tag(OPENED, DROPPED), id="a tag of a share that was dropped"),
+        pytest.param(of_another_task, id="of another shape"),
+        pytest.param(lambda: PLAIN.opener(0).open(hostile(PLAIN)[:-1]), id="not of all shares"),
+    ],
+)
+def test_an_answer_that_opening_does_not_give_is_refused(lie: Callable[[], PreparedShares]) -> None:
+    incoming, opener = hostile(PLAIN), PLAIN.opener(0)
+    assert_same(read_opened(write_opened(OPENED), opener, incoming), OPENED)
+    with pytest.raises(InvalidTask, match="answer"):
+        read_opened(write_opened(lie()), opener, incoming)
+
+
+def test_an_answer_to_another_order_ends_its_worker_and_others_open(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.add(2)
+    honest_open, first = ThreadWorker.open, list["Future[bytes]"]()
+
+    def replays(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
+        answer = honest_open(worker, order)
+        if worker.name != b"worker 0":
+            return answer
+        first.append(answer)
+        return first[0]
+
+    monkeypatch.setattr(ThreadWorker, "open", replays)
+    assert_same(cluster_of(fleet).open(PLAIN.opener(0), honest(PLAIN)), PLAIN.opener(0).open(honest(PLAIN)))
+    assert set(fleet.joined) == {b"worker 1"}
+
+
+def test_an_order_that_is_not_the_heads_is_not_answered(fleet: ThreadFleet) -> None:
+    fleet.add(1)
+    (worker,) = fleet.joined.values()
+    with pytest.raises(NotSealed):
+        worker.holder.open(b"x" * 100)
+    with pytest.raises(NotSealed):
+        worker.holder.open(worker.session.seal(b"an order to sum", b"order"))
+
+
+def test_a_worker_that_is_not_welcome_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helper.executors.holder._WELCOME_S", 0.0)
+    with pytest.raises(NotSealed):
+        Holder(JoinToken(TOKEN), 1).open(b"x" * 100)
+
+
+def test_an_order_of_nonsense_is_told_in_one_word(fleet: ThreadFleet) -> None:
+    fleet.add(1)
+    (worker,) = fleet.joined.values()
+    order = worker.session.seal(b"nonsense", b"open")
+    answer = worker.session.open(worker.holder.open(order), order[:12])
+    assert re.search(rb'"reason":"InvalidTask"', answer)
+    assert b"nonsense" not in answer
