@@ -21,6 +21,7 @@ from adserver.records.dataset_state import DatasetState
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
+from adserver.records.typed_ids import the_only
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
 from adserver.training.planning import Planned, PlanRequest
@@ -79,11 +80,8 @@ class FarAdServer:
     def task_item(self, task: str) -> dict[str, Any]:
         """One task as the API shows it, by the start of its id; not needed if there is only one."""
         if not task:
-            page = self.get("/tasks", limit=2)["items"]
-            if len(page) != 1:
-                told = "there are several tasks: name one" if page else "there is no task yet"
-                raise JobRefused(JobReason.UNKNOWN_TASK, told)
-            task = page[0]["task_id"]
+            found = [bytes.fromhex(one["task_id"]) for one in self.get("/tasks", limit=2)["items"]]
+            task = the_only(found, task, JobReason.UNKNOWN_TASK).hex()
         return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
 
     def tasks(self) -> list[StoredTask]:
@@ -103,11 +101,8 @@ class FarAdServer:
         if dataset:
             path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
             return dataset_from_json(self.get(path))
-        named = [one for one in self.datasets() if one.dataset_id is not None]
-        if len(named) != 1:
-            told = "there are several datasets: name one" if named else "there is no dataset yet"
-            raise JobRefused(JobReason.UNKNOWN_DATASET, told)
-        return named[0]
+        named = {one.dataset_id: one for one in self.datasets() if one.dataset_id is not None}
+        return named[the_only(list(named), dataset, JobReason.UNKNOWN_DATASET)]
 
     def budgets(
         self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
@@ -228,9 +223,7 @@ class FarJobs:
         """The one job whose id starts with some hex digits; without any, the only one there is."""
         if not prefix:
             page = self.far.get("/jobs", limit=2)["items"]
-            if len(page) != 1:
-                told = "there are several jobs: name one" if page else "there is no job yet"
-                raise JobRefused(JobReason.UNKNOWN_JOB, told)
+            the_only([bytes.fromhex(one["job_id"]) for one in page], prefix, JobReason.UNKNOWN_JOB)
             return record_from_json(page[0])
         return record_from_json(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
 

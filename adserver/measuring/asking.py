@@ -1,8 +1,9 @@
 """What asking queries and evaluations over a dataset has in common: each is stored before it is asked."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
@@ -12,6 +13,7 @@ from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
+from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.task import Task
@@ -31,6 +33,22 @@ class KeptQuery(Generic[S]):
 
     planned: PlannedQuery[S]
     is_new: bool
+
+
+def released(
+    task: Task, dataset: Dataset, spec: AnyQuery, answer: Answer, before: Sequence[Charge] = ()
+) -> dict[str, Any]:
+    """What every result says of its release, as `ReleasedResult` has it; `before` was charged for it, too."""
+    return {
+        "query_id": spec.query_id.hex(),
+        "task_id": spec.task_id.hex(),
+        "dataset_id": spec.dataset_id.hex(),
+        "mechanism": task.mechanism,
+        "records": dataset.size,
+        "delta": task.delta,
+        "cost": spent([*before, *spec.charges(task)], task.delta),
+        "dataset_spent": answer.dataset_spent,
+    }
 
 
 @frozen

@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 
-from adserver.measuring.asking import Asking
+from adserver.measuring.asking import Asking, released
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.request import query_epsilon
 from adserver.records.asked_query import Answer, ChosenId, PlannedQuery
@@ -13,7 +13,6 @@ from maskedlark.frozen import frozen
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.privacy.accounting import spent
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import (
     ROWS,
@@ -125,19 +124,12 @@ def read_evaluation(
         seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
     )
     return EvaluationResult(
-        query_id=spec.query_id.hex(),
-        task_id=spec.task_id.hex(),
-        dataset_id=spec.dataset_id.hex(),
+        **released(task, dataset, spec, answer),
         is_of_classes=is_of_classes,
         metrics=readings.metrics,
         roc=readings.roc,
         pr=readings.pr,
         calibration=readings.calibration,
         num_bins=spec.num_bins,
-        mechanism=task.mechanism,
         noise_scale=noise_scale,
-        records=dataset.size,
-        delta=task.delta,
-        cost=spent(spec.charges(task), task.delta),
-        dataset_spent=answer.dataset_spent,
     )

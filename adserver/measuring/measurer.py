@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring.asking import Asking
+from adserver.measuring.asking import Asking, released
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
 from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
@@ -21,7 +21,6 @@ from adserver.store.datasets import Dataset
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
-from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.releases.discovery import DiscoverySpec
@@ -125,18 +124,11 @@ def read_query(
     spec = planned.spec
     check_answer_possible(task, spec, answer.total, records=dataset.size)
     return AggregateResult(
-        query_id=spec.query_id.hex(),
-        task_id=spec.task_id.hex(),
-        dataset_id=spec.dataset_id.hex(),
+        **released(task, dataset, spec, answer, found.charges(task) if found else ()),
         group_by=tuple(axis.key for axis in spec.group_by),
         columns=_columns(task, spec),
         rows=_rows(task, planned, answer.total),
-        mechanism=task.mechanism,
-        records=dataset.size,
         min_cell_count=measurement_of(task).min_cell_count,
-        delta=task.delta,
-        cost=spent([*(found.charges(task) if found else ()), *spec.charges(task)], task.delta),
-        dataset_spent=answer.dataset_spent,
     )
 
 

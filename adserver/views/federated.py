@@ -9,6 +9,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
 from adserver.training.cost import federated_epsilons, federated_line
 from adserver.views.printing import print_table, short
+from adserver.views.record import life_json
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.budget_view import epsilons_json, number
@@ -19,23 +20,14 @@ if TYPE_CHECKING:
 
 def job_facts(job: JobRecord, epsilons: Epsilons | None, evaluated: RoundFigures | None) -> dict[str, Any]:
     """What jobs of all kinds tell programs."""
-    spec, task = job.plan.job, job.plan.task
     return {
-        "job_id": spec.job_id.hex(),
-        "task_id": spec.task_id.hex(),
-        "state": job.state.value,
-        "reason": job.stop.reason if job.stop else None,
-        "cause": job.stop.cause if job.stop else None,
-        "submitted_at": job.submitted_at_s,
-        "rounds": spec.rounds,
-        "rounds_done": job.rounds_done,
-        "mechanism": task.mechanism.value,
-        "delta": task.delta,
+        **life_json(job),
+        "mechanism": job.plan.task.mechanism.value,
+        "delta": job.plan.task.delta,
         "epsilon_spent": epsilons.ad_server if epsilons else None,
         "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
         "loss": evaluated.loss if evaluated else None,
         "accuracy": evaluated.accuracy if evaluated else None,
-        "is_closed": job.is_closed,
     }
 
 

@@ -11,6 +11,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, SeenJobs
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
+from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons, privacy_line
 from adserver.views.federated import federated_json, federated_rows, job_facts
 from adserver.views.printing import moment, print_table, progress_on, short
@@ -69,11 +70,16 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     plan = job.plan
     if isinstance(plan, FederatedPlan):
         rows: list[tuple[str, object]] = [*federated_rows(job, plan), ("state", outcome_line(job))]
-        if evaluated := last_evaluated(history):
-            rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
-        print_table(("", ""), rows)
-        return
-    rows = [
+    else:
+        rows = _rows(job, plan)
+    if evaluated := last_evaluated(history):
+        rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
+    print_table(("", ""), rows)
+
+
+def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
+    """The settings of a job over a dataset."""
+    rows: list[tuple[str, object]] = [
         ("job", job.job_id.hex()),
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
         ("dataset", f"{short(plan.job.dataset_id)}, {plan.dataset_size} reports"),
@@ -91,9 +97,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     ]
     if plan.job.carried is not None:
         rows.append(("noise", f"correlated, {plan.job.carried} of 64 parts are taken out again"))
-    if evaluated := last_evaluated(history):
-        rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
-    print_table(("", ""), rows)
+    return rows
 
 
 def outcome_line(job: JobRecord) -> str:

@@ -12,20 +12,27 @@ from maskedlark.canonical import encode
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 
 
-def record_json(job: JobRecord) -> dict[str, Any]:
-    """Everything that is stored of a job; its plan as canonical JSON in a string."""
+def life_json(job: JobRecord) -> dict[str, Any]:
+    """What jobs of all kinds tell of where they are."""
     return {
         "job_id": job.job_id.hex(),
-        "plan": encode(job.plan).decode(),
-        "submitted_at": job.submitted_at_s,
+        "task_id": job.plan.job.task_id.hex(),
         "state": job.state.value,
         "reason": job.stop.reason if job.stop else None,
         "cause": job.stop.cause if job.stop else None,
+        "submitted_at": job.submitted_at_s,
         "rounds": job.plan.job.rounds,
         "rounds_done": job.rounds_done,
         "is_closed": job.is_closed,
+    }
+
+
+def record_json(job: JobRecord) -> dict[str, Any]:
+    """Everything that is stored of a job; its plan as canonical JSON in a string."""
+    return {
+        **life_json(job),
+        "plan": encode(job.plan).decode(),
         "rounds_charged": job.rounds_charged,
-        "task_id": job.plan.job.task_id.hex(),
         "task": job.plan.task.name,
     }
 

@@ -5,6 +5,7 @@ dataset. It goes once the dataset has expired; charges and used reports stay.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Final
 
 from sqlalchemy import Connection, Engine, delete, exists, insert, select
@@ -14,6 +15,7 @@ from helper.ledger.schema import CHAIN, JOBS, SEGMENTS
 from maskedlark.runtime.database import reading
 
 _LOOKUP_BATCH: Final = 500
+_COLUMNS: Final = tuple(SEGMENTS.c[one.name] for one in fields(SealedObject))
 
 
 class Manifests:
@@ -30,22 +32,12 @@ class Manifests:
     def of(self, dataset_id: bytes) -> Manifest:
         """The objects of a dataset, by number, records before ranks; none if it is a file or has expired."""
         found = (
-            select(SEGMENTS)
+            select(*_COLUMNS)
             .where(SEGMENTS.c.dataset_id == dataset_id)
             .order_by(SEGMENTS.c.number, SEGMENTS.c.holds_ranks)
         )
         with reading(self._engine) as connection:
-            return tuple(
-                SealedObject(
-                    number=row.number,
-                    holds_ranks=row.holds_ranks,
-                    name=row.name,
-                    digest=row.digest,
-                    num_bytes=row.num_bytes,
-                    records=row.records,
-                )
-                for row in connection.execute(found)
-            )
+            return tuple(SealedObject(**row) for row in connection.execute(found).mappings())
 
     def named_among(self, names: Sequence[str]) -> set[str]:
         """Those of some names that a manifest holds."""

@@ -23,15 +23,17 @@ _MAX_DEPTH: Final = 12
 _MAX_TEXT_BYTES: Final = 1 << 16
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
+_CONTROL_FLOW: Final = (
+    ModelReason.SUBGRAPH,
+    "an attribute holds a graph: control flow (If, Loop, Scan) is not supported",
+)
+_SPARSE: Final = (
+    ModelReason.UNSUPPORTED_ATTRIBUTE,
+    "sparse tensors and initializers are not supported: store them dense",
+)
 _REFUSED: Final = {
-    "onnx.AttributeProto.g": (
-        ModelReason.SUBGRAPH,
-        "an attribute holds a graph: control flow (If, Loop, Scan) is not supported",
-    ),
-    "onnx.AttributeProto.graphs": (
-        ModelReason.SUBGRAPH,
-        "an attribute holds graphs: control flow (If, Loop, Scan) is not supported",
-    ),
+    "onnx.AttributeProto.g": _CONTROL_FLOW,
+    "onnx.AttributeProto.graphs": _CONTROL_FLOW,
     "onnx.ModelProto.training_info": (
         ModelReason.SUBGRAPH,
         "the file holds training graphs: export for inference",
@@ -44,18 +46,9 @@ _REFUSED: Final = {
         ModelReason.EXTERNAL_DATA,
         "a tensor lives in another file: export with external_data=False",
     ),
-    "onnx.GraphProto.sparse_initializer": (
-        ModelReason.UNSUPPORTED_ATTRIBUTE,
-        "sparse initializers are not supported: store them dense",
-    ),
-    "onnx.AttributeProto.sparse_tensor": (
-        ModelReason.UNSUPPORTED_ATTRIBUTE,
-        "sparse tensors are not supported: store them dense",
-    ),
-    "onnx.AttributeProto.sparse_tensors": (
-        ModelReason.UNSUPPORTED_ATTRIBUTE,
-        "sparse tensors are not supported: store them dense",
-    ),
+    "onnx.GraphProto.sparse_initializer": _SPARSE,
+    "onnx.AttributeProto.sparse_tensor": _SPARSE,
+    "onnx.AttributeProto.sparse_tensors": _SPARSE,
     "onnx.GraphProto.quantization_annotation": (
         ModelReason.UNSUPPORTED_ATTRIBUTE,
         "quantised graphs are not supported: export in float32",

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -106,9 +106,7 @@ class TlsFiles:
             raise InvalidTask(
                 "the TLS files are not a PEM certificate, its key without a password, and PEM authorities"
             ) from None
-        if not own.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) == held.public_bytes(
-            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-        ):
+        if own != held:
             raise InvalidTask("the TLS certificate is of another key than the TLS private key")
         return contents
 
