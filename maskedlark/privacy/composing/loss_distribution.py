@@ -60,7 +60,7 @@ class Losses:
         spectrum = np.fft.rfft(self.masses, width) * np.fft.rfft(other.masses, width)
         summed = np.maximum(np.fft.irfft(spectrum, width)[:size], 0.0)
         # an entry of the convolution is off by no more than this (Higham 2002, theorem 24.2, with room)
-        norms = float(np.linalg.norm(self.masses) * np.linalg.norm(other.masses))
+        norms = math.sqrt(float(np.square(self.masses).sum() * np.square(other.masses).sum()))
         rounding = size * 8 * math.log2(width + 1) * _UNIT_ROUNDING * norms
         infinite = self.at_infinity + other.at_infinity * (1 - self.at_infinity)
         return Losses(

@@ -139,7 +139,7 @@ class Ratios:
 def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> Ratios:
     """The ratio of one epoch of random allocation, with all the noise that there is.
 
-    Called by `accounting`; takes about 0.1 s at 29 steps, and more than a second at 65,535.
+    Called by `accounting`; takes about 0.02 s at 29 steps, and 0.5 s at 65,535.
 
     Args:
         mechanism: Gaussian or Laplace.
@@ -237,41 +237,34 @@ def _sum(left: Ratios, right: Ratios) -> Ratios:
 
     Spread onto such a grid and trimmed.
 
-    e^a + e^b = e^max (1 + e^-|a - b|): the sum lies as far above the larger point as their distance says, so
-    one pass over each distance, vectorised over the points of that distance, does all pairs. The result has
-    no points where no sum can be: on the fine grid of much noise most of them would be empty.
+    e^a + e^b = e^max (1 + e^-|a - b|): the sum lies as many steps above the larger point as their distance
+    says, between two points. For each number of steps, one convolution does all distances that lead there.
+    The result has no points where no sum can be: on the fine grid of much noise most of them would be empty.
     """
     grid, a, b = left.grid, left.masses, right.masses
     between = round((right.first - left.first) / grid)
-    # the differences of b's point from a's, in steps; left's own sum needs only one sign of them
-    differences = np.arange(0 if left is right else between - len(a) + 1, between + len(b))
-    distances = grid * np.abs(differences)
-    offsets = np.floor(np.log1p(np.exp(-distances)) / grid).astype(np.int64)
-    weights = np.clip(
-        ((1 + np.exp(-distances)) * np.exp(-grid * offsets) - 1) / math.expm1(grid),
-        0.0,
-        1.0,
-    )
-    a_from = np.maximum(0, between - differences)
-    b_from = np.maximum(0, differences - between)
-    counts = np.minimum(len(a) - a_from, len(b) - b_from)
-    starts = a_from + np.maximum(differences, 0) + offsets  # in steps above left.first
-    lowest = int(starts.min())
-    masses = np.zeros(int((starts + counts).max()) - lowest + 1)
-    for i, j, count, start, up, difference in zip(
-        a_from.tolist(),
-        b_from.tolist(),
-        counts.tolist(),
-        (starts - lowest).tolist(),
-        weights.tolist(),
-        differences.tolist(),
-        strict=True,
-    ):
-        pairs = a[i : i + count] * b[j : j + count]
-        if left is right and difference:
-            pairs *= 2
-        masses[start : start + count] += (1 - up) * pairs
-        masses[start + 1 : start + 1 + count] += up * pairs
+    # the least and the greatest distance of two points, in steps
+    near = max(0, between - len(a) + 1, 1 - between - len(b))
+    far = max(len(a) - 1 - between, between + len(b) - 1)
+    distances = grid * np.arange(near, far + 1)
+    steps = np.floor(np.log1p(np.exp(-distances)) / grid).astype(np.int64)
+    up = np.clip(((1 + np.exp(-distances)) * np.exp(-grid * steps) - 1) / math.expm1(grid), 0.0, 1.0)
+    # in steps above left.first: the sums of the two lowest points, and of the two highest
+    lowest = max(0, between) + int(steps[abs(between) - near])
+    highest = max(len(a), between + len(b)) - 1 + int(steps[abs(between + len(b) - len(a)) - near]) + 1
+    masses = np.zeros(highest - lowest + 1)
+    weight = np.full(len(distances), 2.0 if left is right else 1.0)
+    if near == 0:
+        weight[0] /= 2  # either of two equal points is the larger
+    pairs = ((a, 0, b, between),) if left is right else ((a, 0, b, between), (b, between, a, 0))
+    above = np.arange(int(steps[0]) + 1, int(steps[-1]) - 1, -1)  # a sum's steps above the larger point
+    firsts, lasts = np.searchsorted(-steps, -above), np.searchsorted(-steps, 1 - above, side="right")
+    for step, first, last in zip(above.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+        at = slice(first, last)  # the distances that lead there, or to one step less and then up
+        chances = weight[at] * np.where(steps[at] == step, 1 - up[at], up[at])
+        for larger, larger_at, smaller, smaller_at in pairs:
+            start, lag = larger_at + step - lowest, smaller_at + near + first - larger_at
+            _add_products(masses, larger, smaller, chances, start=start, lag=lag)
     at_zero = left.at_zero * right.at_zero
     for alone, chance, steps in ((b, left.at_zero, between), (a, right.at_zero, 0)):
         at_zero += _add_alone(masses, alone * chance, steps - lowest, grid)
@@ -286,17 +279,34 @@ def _sum(left: Ratios, right: Ratios) -> Ratios:
     )
 
 
+def _add_products(
+    masses: NDArray[np.float64],
+    larger: NDArray[np.float64],
+    smaller: NDArray[np.float64],
+    chances: NDArray[np.float64],
+    *,
+    start: int,
+    lag: int,
+) -> None:
+    """Add larger[i] times the sum over k of chances[k] smaller[i - lag - k] to masses[start + i], each i."""
+    near = smaller[: max(0, len(larger) - lag)]
+    first, last = max(0, lag), min(len(larger), lag + len(near) + len(chances) - 1)
+    if len(near) and first < last:
+        sums = np.convolve(near, chances)
+        masses[start + first : start + last] += larger[first:last] * sums[first - lag : last - lag]
+
+
 def _add_alone(masses: NDArray[np.float64], alone: NDArray[np.float64], start: int, grid: float) -> float:
     """Add points that one term has where the other is 0, and say what is left at a ratio of 0.
 
     What lies below the first point is spread to it and to 0.
     """
     below = alone[: max(0, -start)]
-    kept = math.fsum(below * np.exp(grid * (start + np.arange(len(below)))))
+    kept = float((below * np.exp(grid * (start + np.arange(len(below))))).sum())
     masses[0] += kept
     rest = alone[len(below) :]
     masses[max(0, start) : max(0, start) + len(rest)] += rest
-    return max(0.0, math.fsum(below) - kept)
+    return max(0.0, float(below.sum()) - kept)
 
 
 def _trimmed(ratios: Ratios) -> Ratios:
@@ -310,8 +320,8 @@ def _trimmed(ratios: Ratios) -> Ratios:
     high = len(values) - int(np.searchsorted(from_above, _TRIMMED))
     kept = ratios.masses[low:high].copy()
     below = ratios.masses[:low]
-    kept_below = math.fsum(below * np.exp(ratios.grid * (np.arange(low) - low)))
+    kept_below = float((below * np.exp(ratios.grid * (np.arange(low) - low))).sum())
     kept[0] += kept_below
-    kept[-1] += math.fsum(ratios.masses[high:])
-    at_zero = ratios.at_zero + max(0.0, math.fsum(below) - kept_below)
+    kept[-1] += float(ratios.masses[high:].sum())
+    at_zero = ratios.at_zero + max(0.0, float(below.sum()) - kept_below)
     return replace(ratios, first=ratios.first + ratios.grid * low, masses=kept, at_zero=at_zero)

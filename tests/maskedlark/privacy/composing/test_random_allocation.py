@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.composing import random_allocation
 from maskedlark.privacy.composing.composition import composed_epsilon
-from maskedlark.privacy.composing.random_allocation import LEAST_NOISE, MAX_STEPS, epoch_ratios
+from maskedlark.privacy.composing.random_allocation import LEAST_NOISE, MAX_STEPS, Ratios, epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
 
 GRID = 1e-3
@@ -42,6 +43,33 @@ def test_two_steps_cost_no_less_than_the_exact_integral_and_hardly_more(noise: f
     losses = epoch_ratios(Mechanism.GAUSSIAN, noise, 2).losses(GRID)
     for bound, exact in zip((losses.remove, losses.add), exact_of_two(noise, epsilon), strict=True):
         assert exact <= bound.delta(epsilon) <= 1.001 * exact + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("between", "lengths"), [(0, (9, 9)), (3, (9, 4)), (-5, (6, 12)), (40, (7, 5)), (-300, (5, 8))]
+)
+@pytest.mark.parametrize("grid", [0.3, 0.004])
+def test_a_sum_is_that_of_all_pairs_each_spread_to_its_two_neighbours(
+    between: int, lengths: tuple[int, int], grid: float
+) -> None:
+    rng = np.random.default_rng(1)
+    first, second = (
+        Ratios(grid=grid, first=-1.0 + at * grid, masses=rng.random(length), at_zero=0.0, mean=1.0)
+        for at, length in zip((0, between), lengths, strict=True)
+    )
+    summed = random_allocation._sum(first, second)
+    places: dict[int, float] = {}
+    for i, a in zip(range(lengths[0]), first.masses.tolist(), strict=True):
+        for j, b in zip(range(between, between + lengths[1]), second.masses.tolist(), strict=True):
+            exact = np.logaddexp(i * grid, j * grid) / grid
+            below = math.floor(exact)
+            up = math.expm1((exact - below) * grid) / math.expm1(grid)
+            places[below] = places.get(below, 0.0) + a * b * (1 - up)
+            places[below + 1] = places.get(below + 1, 0.0) + a * b * up
+    start = round((summed.first + 1.0) / grid)
+    expected = [places.get(start + k, 0.0) for k in range(len(summed.masses))]
+    assert summed.masses.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert math.fsum(summed.masses) == pytest.approx(math.fsum(places.values()), rel=1e-13)
 
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 5.0])
