@@ -25,43 +25,12 @@ if TYPE_CHECKING:
 _source = panel("Source")
 _protection = panel("Protection")
 
-SourceOption = Annotated[SourceKind, _source("Where records come from.", "--source")]
 CsvOption = Annotated[Path | None, _source("csv: a table in UTF-8 with a header.", "--csv")]
 LabelOption = Annotated[str | None, _source("csv: the label's column.", "--label")]
-LabelKindOption = Annotated[LabelKind, _source("csv: what labels are.", "--label-kind")]
 IgnoreOption = Annotated[list[str] | None, _source("csv: a column to leave out; repeatable.", "--ignore")]
-BinningOption = Annotated[Binning, _source("csv: where bins of numeric columns lie.", "--binning")]
-ValueOption = Annotated[
-    list[str] | None,
-    _source("csv: a measured value's column; repeatable.", "--value", metavar="NAME[=COLUMN]"),
-]
-KeyOption = Annotated[
-    list[str] | None, _source("csv: a measured key's column; repeatable.", "--key", metavar="NAME[=COLUMN]")
-]
-EncoderOption = Annotated[
-    Path | None,
-    _source(
-        "csv: how cells become bytes, as `encode --fit` wrote it; default: the task's, if it names one.",
-        "--encoder",
-    ),
-]
-TypeOption = Annotated[
-    list[str] | None,
-    _source(
-        "csv: what a column holds, where its cells look different; repeatable.",
-        "--type",
-        metavar="COLUMN=number|category",
-    ),
-]
-BinsOption = Annotated[int, _source("csv: bins of a numeric column.", "--bins", min=2, max=256)]
 MnistDirOption = Annotated[
     Path | None, _source("mnist: idx files; default $MASKEDLARK_DATA/mnist.", "--mnist-dir")
 ]
-SyntheticFeaturesOption = Annotated[
-    int, _source("synthetic: the width.", "--synthetic-features", min=1, max=65_536)
-]
-SyntheticRowsOption = Annotated[int, _source("synthetic: how many records.", "--synthetic-rows", min=1)]
-TruthOption = Annotated[Path | None, _source("synthetic: write the true model here.", "--truth")]
 SeedOption = Annotated[
     int | None,
     option(
@@ -69,27 +38,27 @@ SeedOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, option("Print one JSON object.", "--json")]
-InsecureOption = Annotated[bool, _protection("Allow plaintext, to loopback only.", "--insecure")]
-TlsCertOption = Annotated[Path | None, _protection("PEM: own certificate chain, if any.", "--tls-cert")]
-TlsKeyOption = Annotated[Path | None, _protection("PEM: its private key.", "--tls-key")]
-TlsCaOption = Annotated[
-    Path | None, _protection("PEM: authorities to trust peers by.", "--tls-ca", envvar="BROWSER_SIM_TLS_CA")
-]
-TrustHelperOption = Annotated[
-    list[str] | None,
-    _protection("Ed25519 key (hex) of a trusted helper; repeatable. Default: any.", "--trust-helper"),
-]
 
 
 def table_of(
     *,
     label: LabelOption = None,
-    label_kind: LabelKindOption = LabelKind.CLASSES,
+    label_kind: Annotated[LabelKind, _source("csv: what labels are.")] = LabelKind.CLASSES,
     ignore: IgnoreOption = None,
-    binning: BinningOption = Binning.RANGE,
-    bins: BinsOption = 256,
-    types: TypeOption = None,
-    value: ValueOption = None,
+    binning: Annotated[Binning, _source("csv: where bins of numeric columns lie.")] = Binning.RANGE,
+    bins: Annotated[int, _source("csv: bins of a numeric column.", min=2, max=256)] = 256,
+    types: Annotated[
+        list[str] | None,
+        _source(
+            "csv: what a column holds, where its cells look different; repeatable.",
+            "--type",
+            metavar="COLUMN=number|category",
+        ),
+    ] = None,
+    value: Annotated[
+        list[str] | None,
+        _source("csv: a measured value's column; repeatable.", metavar="NAME[=COLUMN]"),
+    ] = None,
 ) -> "Callable[[Path], TableSettings]":
     """How a table's columns are read, as the options say; or typer.BadParameter."""
     from browser_sim.sources.table import TableSettings
@@ -109,15 +78,22 @@ def table_of(
 @takes(table=table_of)
 def source_settings(
     *,
-    source: SourceOption,
+    source: Annotated[SourceKind, _source("Where records come from.")],
     csv: CsvOption = None,
-    encoder: EncoderOption = None,
+    encoder: Annotated[
+        Path | None,
+        _source(
+            "csv: how cells become bytes, as `encode --fit` wrote it; default: the task's, if it names one.",
+        ),
+    ] = None,
     table: "Callable[[Path], TableSettings]",
-    key: KeyOption = None,
+    key: Annotated[
+        list[str] | None, _source("csv: a measured key's column; repeatable.", metavar="NAME[=COLUMN]")
+    ] = None,
     mnist_dir: MnistDirOption = None,
-    synthetic_features: SyntheticFeaturesOption = 8,
-    synthetic_rows: SyntheticRowsOption = 10_000,
-    truth: TruthOption = None,
+    synthetic_features: Annotated[int, _source("synthetic: the width.", min=1, max=65_536)] = 8,
+    synthetic_rows: Annotated[int, _source("synthetic: how many records.", min=1)] = 10_000,
+    truth: Annotated[Path | None, _source("synthetic: write the true model here.")] = None,
 ) -> "SourceSettings":
     """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
     from browser_sim.sources import SourceSettings
@@ -173,10 +149,12 @@ def load_encoder(path: Path) -> "Encoder":
 
 def protection(
     *,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
+    insecure: Annotated[bool, _protection("Allow plaintext, to loopback only.", "--insecure")] = False,
+    tls_cert: Annotated[Path | None, _protection("PEM: own certificate chain, if any.")] = None,
+    tls_key: Annotated[Path | None, _protection("PEM: its private key.")] = None,
+    tls_ca: Annotated[
+        Path | None, _protection("PEM: authorities to trust peers by.", envvar="BROWSER_SIM_TLS_CA")
+    ] = None,
 ) -> "Protection":
     """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
     from browser_sim.endpoint import Protection
@@ -198,7 +176,13 @@ def protection(
     return Protection(tls=TlsFiles(certificate=tls_cert, private_key=tls_key, trusted_authorities=tls_ca))
 
 
-def trusted_helpers(*, trust_helper: TrustHelperOption = None) -> tuple[bytes, ...]:
+def trusted_helpers(
+    *,
+    trust_helper: Annotated[
+        list[str] | None,
+        _protection("Ed25519 key (hex) of a trusted helper; repeatable. Default: any."),
+    ] = None,
+) -> tuple[bytes, ...]:
     """Keys from hex, or typer.BadParameter."""
     try:
         parsed = tuple(bytes.fromhex(key) for key in trust_helper or ())

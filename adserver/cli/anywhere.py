@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
 _peers = panel("Helpers and TLS")
 
-AnyHelper0Option = Annotated[
-    str | None,
-    _peers("The helper of role 0; or --url.", "--helper-0", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT"),
-]
-AnyHelper1Option = Annotated[
-    str | None,
-    _peers("The helper of role 1; or --url.", "--helper-1", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT"),
-]
-
 
 @frozen
 class Anywhere:
@@ -71,8 +62,14 @@ class Anywhere:
 def anywhere_of(
     *,
     place: Place,
-    helper_0: AnyHelper0Option = None,
-    helper_1: AnyHelper1Option = None,
+    helper_0: Annotated[
+        str | None,
+        _peers("The helper of role 0; or --url.", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT"),
+    ] = None,
+    helper_1: Annotated[
+        str | None,
+        _peers("The helper of role 1; or --url.", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT"),
+    ] = None,
     reach: Reach,
     wait: WaitOption = False,
 ) -> Anywhere:

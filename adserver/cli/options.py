@@ -41,12 +41,6 @@ LocalDatabaseOption = Annotated[
         envvar="ADSERVER_LOCAL_DATABASE",
     ),
 ]
-Helper0Option = Annotated[
-    str, _peers("The helper of role 0.", "--helper-0", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT")
-]
-Helper1Option = Annotated[
-    str, _peers("The helper of role 1.", "--helper-1", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT")
-]
 InsecureOption = Annotated[
     bool, _peers("No TLS; loopback addresses only.", "--insecure", envvar="ADSERVER_INSECURE")
 ]
@@ -59,25 +53,6 @@ TlsKeyOption = Annotated[
 TlsCaOption = Annotated[
     Path | None,
     _peers("PEM: the authorities that sign peers' certificates.", "--tls-ca", envvar="ADSERVER_TLS_CA"),
-]
-DeadlineOption = Annotated[
-    float,
-    _peers(
-        "Seconds that a helper has for an answer that takes it no time.",
-        "--deadline",
-        envvar="ADSERVER_DEADLINE",
-        min=0.1,
-    ),
-]
-RoundDeadlineOption = Annotated[
-    float,
-    _peers(
-        "Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One"
-        f" that is dead is noticed within {Keepalive().noticed_within_s:g}.",
-        "--round-deadline",
-        envvar="ADSERVER_ROUND_DEADLINE",
-        min=0.1,
-    ),
 ]
 WaitOption = Annotated[
     bool,
@@ -173,8 +148,23 @@ def reach_of(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
-    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    deadline: Annotated[
+        float,
+        _peers(
+            "Seconds that a helper has for an answer that takes it no time.",
+            envvar="ADSERVER_DEADLINE",
+            min=0.1,
+        ),
+    ] = 60.0,
+    round_deadline: Annotated[
+        float,
+        _peers(
+            "Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One"
+            f" that is dead is noticed within {Keepalive().noticed_within_s:g}.",
+            envvar="ADSERVER_ROUND_DEADLINE",
+            min=0.1,
+        ),
+    ] = ROUND_DEADLINE_S,
     wait: WaitOption = False,
 ) -> Reach:
     """How helpers are reached; typer.BadParameter as `tls_files` once a folder is given."""
@@ -198,7 +188,17 @@ def reach_of(
 
 
 @takes(reach=reach_of)
-def peers_of(*, data: DataOption, helper_0: Helper0Option, helper_1: Helper1Option, reach: Reach) -> "Peers":
+def peers_of(
+    *,
+    data: DataOption,
+    helper_0: Annotated[
+        str, _peers("The helper of role 0.", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT")
+    ],
+    helper_1: Annotated[
+        str, _peers("The helper of role 1.", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT")
+    ],
+    reach: Reach,
+) -> "Peers":
     """The helpers as the options say."""
     return reach(data, helper_0, helper_1)
 

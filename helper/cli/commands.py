@@ -2,21 +2,13 @@
 
 import json
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from helper.cli.options import (
-    DatabaseOption,
-    DataOption,
-    InsecureOption,
-    JsonOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-)
+from helper.cli.options import DatabaseOption, DataOption, JsonOption, tls_of
 from helper.trust.floors import fingerprint
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.budget_options import (
@@ -26,8 +18,11 @@ from maskedlark.terminal.budget_options import (
     planned_job,
     print_budgets,
 )
-from maskedlark.terminal.options import option
+from maskedlark.terminal.options import option, takes
 from maskedlark.terminal.plain_text import plain
+
+if TYPE_CHECKING:
+    from maskedlark.rpc.tls_files import TlsFiles
 
 
 def keygen_command(
@@ -69,21 +64,17 @@ def keygen_command(
         )
 
 
+@takes(tls=tls_of, without=["data"])
 def status_command(
     *,
     address: Annotated[str, option("Where the helper serves.", metavar="HOST:PORT")],
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
+    tls: "TlsFiles | None",
     deadline: Annotated[float, option("Seconds to wait for the answer.", min=0.1)] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show who a running helper is and what it holds."""
     from helper.cli.status import fetch_status
-    from maskedlark.terminal.tls_options import tls_files
 
-    tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca)
     rows = fetch_status(address, tls, deadline_s=deadline)
     if as_json:
         typer.echo(json.dumps(rows))

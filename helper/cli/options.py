@@ -1,9 +1,12 @@
 """The options that several of the helper's commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from maskedlark.terminal.options import option, panel
+
+if TYPE_CHECKING:
+    from maskedlark.rpc.tls_files import TlsFiles
 
 _tls = panel("TLS")
 
@@ -16,8 +19,20 @@ DatabaseOption = Annotated[
         "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="HELPER_DATABASE"
     ),
 ]
-InsecureOption = Annotated[bool, _tls("No TLS; loopback addresses only.", "--insecure")]
-TlsCertOption = Annotated[Path | None, _tls("PEM: our certificate chain.", "--tls-cert")]
-TlsKeyOption = Annotated[Path | None, _tls("PEM: the certificate's private key.", "--tls-key")]
-TlsCaOption = Annotated[Path | None, _tls("PEM: whom we trust to certify peers.", "--tls-ca")]
 JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar="HELPER_JSON")]
+
+
+def tls_of(
+    *,
+    data: Path | None = None,
+    insecure: Annotated[bool, _tls("No TLS; loopback addresses only.", "--insecure")] = False,
+    tls_cert: Annotated[Path | None, _tls("PEM: our certificate chain.")] = None,
+    tls_key: Annotated[Path | None, _tls("PEM: the certificate's private key.")] = None,
+    tls_ca: Annotated[Path | None, _tls("PEM: whom we trust to certify peers.")] = None,
+) -> "TlsFiles | None":
+    """The TLS files that the options name, or those in --data; see `tls_files`."""
+    from maskedlark.terminal.tls_options import tls_files
+
+    return tls_files(
+        insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
+    )

@@ -3,18 +3,11 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from helper.cli.options import (
-    DatabaseOption,
-    DataOption,
-    InsecureOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-)
+from helper.cli.options import DatabaseOption, DataOption, tls_of
 from helper.releases.release_grid import DEFAULT_STEP_MS
 from helper.serving.cluster import WORKER_BYTES, RayCluster
 from helper.trust.floors import PREPARED_BYTES, Floors
@@ -24,6 +17,9 @@ from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.signals import stopped_by_signals
 from maskedlark.terminal.options import making, option, panel, takes
+
+if TYPE_CHECKING:
+    from maskedlark.rpc.tls_files import TlsFiles
 
 _floors = panel("Floors: tasks that ask for less privacy or more memory are refused")
 _cluster = panel("More machines; see the page on growing")
@@ -64,7 +60,7 @@ _floors_of: Final = making(
 )
 
 
-@takes(floors=_floors_of)
+@takes(floors=_floors_of, tls=tls_of)
 def serve_command(
     *,
     data: DataOption,
@@ -128,10 +124,7 @@ def serve_command(
         bool,
         _cluster("Open reports on workers too, which get this helper's HPKE keys for it."),
     ] = False,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
+    tls: "TlsFiles | None",
     floors: Floors,
     peer: Annotated[
         list[str] | None,
@@ -147,15 +140,12 @@ def serve_command(
     # what serves takes a second to import: its help does without
     from helper.serving.server import HelperSettings, serve
     from maskedlark.observability.tracing import tracing
-    from maskedlark.terminal.tls_options import tls_files
 
     configure_logging(log_format)
     settings = HelperSettings(
         data=data,
         listen=listen,
-        tls=tls_files(
-            insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
-        ),
+        tls=tls,
         floors=replace(floors, peers=frozenset(one.lower() for one in peer or ())),
         database=database,
         port_file=port_file,
