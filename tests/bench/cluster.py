@@ -30,9 +30,9 @@ from helper.datasets.records import Records
 from helper.datasets.segments import RowShape
 from helper.datasets.vault import Vault
 from helper.executors.clustered import ClusterExecutor
+from helper.executors.dispatch import Fleet
 from helper.executors.executor import Gradient, ModelFile
 from helper.executors.local import LocalExecutor
-from helper.executors.ray_fleet import RayFleet
 from helper.gradient.exact.engine import ExactEngine
 from maskedlark.errors import HelperUnavailable
 from maskedlark.interrupt import never
@@ -216,7 +216,7 @@ def cancelled(bench: Bench, cluster: ClusterExecutor, records: Records) -> float
     return time.perf_counter() - began
 
 
-def opened_by_workers(fleet: RayFleet, local: LocalExecutor) -> list[bytes]:
+def opened_by_workers(fleet: Fleet, local: LocalExecutor) -> list[bytes]:
     """Let workers open reports; what must be nowhere in Ray of it: the keys, and what they found."""
     of = world(num_features=FEATURES)
     opener, given = of.opener(0), shares_for(reports(of, examples(of.task, REPORTS)), 0)
