@@ -201,13 +201,18 @@ class Holder(NeverPickled):
         if not held:
             return write(Done(done=()))
         engine = self._engine(weighted.model, order.loss, summing.clip)
-        pieces = _in_a_row(list(held.values()))
         evaluated = _evaluated(order, parts, held)
-        interrupt = self._interrupt(order)
-        summed = engine.partial_sum(weighted.weights, batches(pieces, evaluated, interrupt), interrupt)
+        count = int(evaluated.is_evaluated.sum())
         others = _others(evaluated, summing.work(sum(order.segments[place].chosen for place in held)))
-        if others.is_evaluated.any():  # no part of the sum: the time does not tell whom it samples
-            engine.partial_sum(weighted.weights, batches(pieces, others, interrupt), interrupt)
+        # the others behind them, in the same batches: no part of the sum, and the time tells nothing
+        pieces = [*_in_a_row(list(held.values()), 0), *_in_a_row(list(held.values()), len(others.counts))]
+        interrupt = self._interrupt(order)
+        summed = engine.partial_sum(
+            weighted.weights,
+            batches(pieces, _together(evaluated, others), interrupt),
+            interrupt,
+            hashed=count,
+        )
         totals = Totals(hashes=summed.hashes, records=summed.records)
         return write(Done(done=tuple(held)), [summed.vector.astype("<u8").tobytes(), totals.encoded])
 
@@ -273,9 +278,9 @@ class Holder(NeverPickled):
         return self._session
 
 
-def _in_a_row(held: Sequence[Rows]) -> list[Piece]:
-    """Segments as the pieces of one dataset, in which each record's rank is its place."""
-    starts = np.cumsum([0, *map(len, held)])
+def _in_a_row(held: Sequence[Rows], first: int) -> list[Piece]:
+    """Segments as the pieces of one dataset, in which each record's rank is its place, from the first on."""
+    starts = first + np.cumsum([0, *map(len, held)])
     return [
         Piece(ranks=np.arange(start, start + len(rows)), rows=rows)
         for start, rows in zip(starts.tolist(), held, strict=False)
@@ -297,3 +302,11 @@ def _others(evaluated: Evaluated, work: int) -> Evaluated:
     missing = max(0, work - int(evaluated.is_evaluated.sum()))
     is_spare[np.flatnonzero(~evaluated.is_evaluated)[:missing]] = True
     return Evaluated(is_evaluated=is_spare, counts=np.zeros(len(is_spare), np.bool_))
+
+
+def _together(evaluated: Evaluated, others: Evaluated) -> Evaluated:
+    """The flags of records that come twice: once to be evaluated, and once to be the others."""
+    return Evaluated(
+        is_evaluated=np.concatenate((evaluated.is_evaluated, others.is_evaluated)),
+        counts=np.concatenate((evaluated.counts, others.counts)),
+    )

@@ -23,6 +23,7 @@ from maskedlark.releases.round import Evaluated
 
 _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
+_OVER: Final = 50  # e^-50 is 1.9e-22: a million orders in a round leave its chances under `EXPOSURE`
 _T = TypeVar("_T")
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 
@@ -64,7 +65,8 @@ class Summing:
 
     def work(self, records: int) -> int:
         """On how many records to spend time for so many of the dataset's, whichever of them are sampled."""
-        return padded_size(expected=self.evaluated * records // self.records, least=0, most=records)
+        expected = self.evaluated * records // self.records
+        return padded_size(expected=expected, least=0, most=records, over=_OVER)
 
     @property
     def clip(self) -> Clip:

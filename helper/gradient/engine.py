@@ -75,9 +75,17 @@ class OrderFree(Protocol):
         """
 
     def partial_sum(
-        self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never
+        self,
+        weights: tuple[QuantisedTensor, ...],
+        batches: Iterable[Batch],
+        interrupt: Interrupt = never,
+        *,
+        hashed: int | None = None,
     ) -> PartialSum:
-        """The part of a masked sum that these batches are, at least one."""
+        """The part of a masked sum that these batches are, at least one.
+
+        Given `hashed`, hashes and count are of the first so many records alone. The time is the same.
+        """
 
     def whole_sum(self, parts: Iterable[PartialSum]) -> MaskedSum:
         """What `masked_sums` gives of all parts' records together, at least one."""

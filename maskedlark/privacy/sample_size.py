@@ -64,8 +64,8 @@ def least_batch(*, dataset_size: int, k: int, reports: int = 1) -> int:
     return low
 
 
-def padded_size(*, expected: int, least: int, most: int, reports: int = 1) -> int:
-    """On how many records a step does its work: more are in its sample with a probability of at most e^-32.
+def padded_size(*, expected: int, least: int, most: int, reports: int = 1, over: int = _OVER) -> int:
+    """On how many records a step does its work: more are in its sample with a probability of at most e^-over.
 
     By Bernstein's inequality, in integers, so that both helpers find the same number.
 
@@ -74,7 +74,8 @@ def padded_size(*, expected: int, least: int, most: int, reports: int = 1) -> in
         least: The work is never less.
         most: The dataset's size.
         reports: Of one person at most: there is room for all of them beside the others'.
+        over: 32 for a whole step, more for each of its parts.
     """
     mean = expected + 1
-    margin = _OVER // 3 + 1 + isqrt((_OVER // 3 + 1) ** 2 + 2 * _OVER * mean) + 1
+    margin = over // 3 + 1 + isqrt((over // 3 + 1) ** 2 + 2 * over * mean) + 1
     return min(most, max(least, mean + margin + reports - 1))

@@ -96,14 +96,23 @@ class ExactEngine(Reclippable):
         return self.whole_sum((self.partial_sum(weights, batches, interrupt),))
 
     def partial_sum(
-        self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never
+        self,
+        weights: tuple[QuantisedTensor, ...],
+        batches: Iterable[Batch],
+        interrupt: Interrupt = never,
+        *,
+        hashed: int | None = None,
     ) -> PartialSum:
         """See `OrderFree`.
 
         Raises:
             JobRefused(MALFORMED): a label is not a class of the model.
         """
-        parts = (part for batch in batches for part in self._parts(weights, batch, interrupt))
+        parts = (
+            part
+            for batch, count in _with_hashed(batches, hashed)
+            for part in self._parts(weights, batch, count, interrupt)
+        )
         vector, digest = next(parts)
         for other, more in parts:
             add_to(vector, other)
@@ -124,9 +133,12 @@ class ExactEngine(Reclippable):
         )
 
     def _parts(
-        self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt
+        self, weights: tuple[QuantisedTensor, ...], batch: Batch, hashed: int, interrupt: Interrupt
     ) -> list[tuple[FieldVector, ValuesDigest]]:
-        """The masked sums of the parts of a batch, one a thread, and the digests of their values."""
+        """The masked sums of the parts of a batch, one a thread, and the digests of their values.
+
+        The digests are of the first records of the batch, so many.
+        """
         batch = Batch(
             features=np.ascontiguousarray(batch.features, np.uint8),
             labels=np.ascontiguousarray(batch.labels, np.uint32),
@@ -139,6 +151,7 @@ class ExactEngine(Reclippable):
             backend=self._backend,
             weights=weights,
             batch=batch,
+            hashed=hashed,
             interrupt=interrupt,
         )
         parts = cut(len(batch), self._threads, self._record_ns(batch.labels.shape[1]))
@@ -163,6 +176,7 @@ class _Work:
     backend: Backend
     weights: tuple[QuantisedTensor, ...]
     batch: Batch
+    hashed: int
     interrupt: Interrupt
 
     def run(self, part: range) -> tuple[FieldVector, ValuesDigest]:
@@ -235,7 +249,7 @@ class _Work:
             for layer in layers:
                 layer.mask(masking, first)
             within.add(masking, start.coefficients)
-        digest.add(hashes)
+        digest.add(hashes[: max(0, self.hashed - block.start)])
 
     def _clipped_together(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
         """All layers and the bound; or each that has parameters by itself, and its part of the bound."""
@@ -259,6 +273,14 @@ class _Work:
             for number, sent in zip(step.inputs, layer.backward(received), strict=True):
                 if sent is not None and self.plan.is_trained[number]:
                     deltas[number] = deltas[number] + sent if number in deltas else sent
+
+
+def _with_hashed(batches: Iterable[Batch], hashed: int | None) -> Iterator[tuple[Batch, int]]:
+    """Each batch, and of how many of its first records the digest is."""
+    before = 0
+    for batch in batches:
+        yield batch, len(batch) if hashed is None else min(len(batch), max(0, hashed - before))
+        before += len(batch)
 
 
 def cut(records: int, parts: int, record_ns: float) -> list[range]:

@@ -17,6 +17,7 @@ from helper.core import HelperCore
 from helper.datasets import segments
 from helper.datasets.records import Records
 from helper.datasets.spool import SealedSegment
+from helper.executors import summing
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
 from helper.executors.joining import NONCE_BYTES, NotSealed
@@ -462,24 +463,30 @@ def _give(core: HelperCore, executor: Executor) -> None:
 def test_the_work_of_an_order_does_not_tell_how_many_of_its_records_are_sampled(
     site: Site, monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
-    worked: list[int] = []
+    worked: list[list[int]] = []
     sums = ExactEngine.partial_sum
 
     def counted(
-        engine: ExactEngine, tensors: Any, batches: Iterable[Batch], interrupt: Interrupt
+        engine: ExactEngine, tensors: Any, batches: Iterable[Batch], interrupt: Interrupt, **how: Any
     ) -> PartialSum:
         kept = list(batches)
-        worked.append(sum(map(len, kept)))
-        return sums(engine, tensors, kept, interrupt)
+        worked.append([len(one) for one in kept])
+        return sums(engine, tensors, kept, interrupt, **how)
 
     monkeypatch.setattr(ExactEngine, "partial_sum", counted)
-    site.fleet.add(1)
+    monkeypatch.setattr(summing, "SEGMENT_RECORDS", 7)
     for seed in range(4):
-        worked.clear()
-        site.cluster.masked_sum(site.gradient, site.records, some(records, seed), never)
-        held = padded_size(expected=records, least=0, most=RECORDS)  # in one order once it has all segments
-        assert sum(worked) == (held if seed else RECORDS)
-    assert held < RECORDS or records == 25
+        site.fleet.add(1)
+        for is_cold in (True, False):
+            worked.clear()
+            site.cluster.masked_sum(site.gradient, site.records, some(records, seed), never)
+            sizes = [4] * (SEGMENTS - 1) + [2] if is_cold else [RECORDS]  # of each order's segments together
+            work = [
+                padded_size(expected=records * size // RECORDS, least=0, most=size, over=50) for size in sizes
+            ]
+            expected = [[7] * (size // 7) + [size % 7] * (size % 7 > 0) for size in work]
+            assert sorted(worked) == sorted(expected)
+        site.fleet.drop(b"worker %d" % seed)
 
 
 def some(records: int, seed: int) -> Evaluated:

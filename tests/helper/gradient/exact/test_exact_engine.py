@@ -132,6 +132,24 @@ def test_the_digest_changes_with_one_bit_of_one_feature_and_not_with_the_masks()
     assert digests[0] != digests[2]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("hashed", [0, 1, 600, 1300, 2000])
+def test_hashes_of_the_first_records_are_those_of_a_sum_of_them_alone(hashed: int, threads: int) -> None:
+    model = mlp((20, 16, 3), "Relu", seed=9)
+    clip = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
+    engine = ExactEngine(model, Loss.CROSS_ENTROPY, clip, threads=threads)
+    whole = example(2000, model, Loss.CROSS_ENTROPY, 2, seed=10).batch(0)
+    masks = np.where(np.arange(2000)[:, None] < hashed, whole.mask_shares, np.uint64(0))
+    padded = Batch(features=whole.features, labels=whole.labels, mask_shares=masks)
+    cuts = [slice(0, 500), slice(500, 1250), slice(1250, None)]
+    weights, rows = quantised(model), np.arange(2000)
+    found = engine.partial_sum(weights, [padded.rows(rows[one]) for one in cuts], hashed=hashed)
+    alone = engine.partial_sum(weights, [whole.rows(rows[:hashed])])
+    assert found.vector.tobytes() == alone.vector.tobytes()
+    assert (found.hashes, found.records) == (alone.hashes, alone.records)
+    assert found.records == hashed
+
+
 def test_a_label_that_is_no_class_is_refused() -> None:
     model = mlp((4, 3), "Relu", seed=11)
     engine = ExactEngine(model, Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=1.0, frac_bits=32))
