@@ -216,10 +216,11 @@ def _tell(cause: Exception) -> None:
 
 
 def open_store(data_dir: Path, database: str | None) -> "Engine":
-    """The database that --data and --database name, with its tables."""
+    """The database that --data and --database name, with its tables; the folder is made if it is missing."""
     from adserver.store.database import create_tables, default_url
     from maskedlark.runtime.database import open_database
 
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     engine = open_database(database or default_url(data_dir))
     create_tables(engine)
     return engine

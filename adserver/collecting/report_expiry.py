@@ -1,7 +1,10 @@
-"""Deletes reports that no dataset took before their task was over.
+"""Deletes the reports of tasks that are over, ids and all; those that no dataset took are counted as expired.
 
-Helpers begin nothing in a task that is over, so such a report can never be opened. Its ciphertexts are
-deleted; its id stays.
+    a day after a task's end      intakes refuse its reports
+    the next time                 its reports go, but those of a dataset that is not committed yet
+
+Helpers begin nothing in a task that is over, so none of these reports can be opened any more; and since
+intakes refuse them, none can be received a second time when its id is gone.
 """
 
 import logging
@@ -11,36 +14,50 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from adserver.store.database import Clock
 from adserver.store.reports import ReportStore
-from adserver.store.tasks import TaskStore
+from adserver.store.tasks import REFUSED_EVERY_S, StoredTask, TaskStore
 from maskedlark.runtime.periodic import IsStopped, Periodic
 
 _LOG: Final = logging.getLogger(__name__)
 GRACE_S: Final = 86_400.0
 """How long after its end a task's reports are kept, for clocks that differ and helpers that were away."""
+SETTLED_S: Final = 2 * REFUSED_EVERY_S
+"""How long after a task is marked all intakes refuse its reports, and have stored what they took before."""
 EVERY_S: Final = 600.0
-_BATCH: Final = 1_000
+_BATCH: Final = 5_000
 
 
 def expire_reports(
     tasks: TaskStore, store: ReportStore, now_s: float, *, is_stopped: IsStopped = lambda: False
 ) -> int:
-    """Expire the reports that wait in tasks that are over, in short transactions; how many.
+    """Delete the reports of tasks that are over, in short transactions; how many had waited, and expired.
 
+    A task's reports are refused from the first call on that finds it over, and deleted by a later one.
     Idempotent, and safe beside other servers.
     """
     count = 0
     for stored in tasks.all():
         if now_s < stored.bundle.task.expires_at + GRACE_S:
             continue
+        if stored.refused_since is None:
+            tasks.refuse(stored.task_id, now_s)
+        elif now_s >= stored.refused_since + SETTLED_S:
+            count += _forget(store, stored, is_stopped)
+    return count
+
+
+def _forget(store: ReportStore, stored: StoredTask, is_stopped: IsStopped) -> int:
+    """Delete all reports of a task; how many had waited."""
+    count = 0
+    for handle in store.handles(stored.task_id):
         last: int | None = -1
         while last is not None and not is_stopped():
-            expired = store.expire(stored.task_id, after=last, limit=_BATCH)
-            count, last = count + expired.reports, expired.last
+            forgotten = store.forget(stored.task_id, handle, after=last, limit=_BATCH)
+            count, last = count + forgotten.expired, forgotten.last
     return count
 
 
 def report_expirer(tasks: TaskStore, store: ReportStore, clock: Clock, every_s: float = EVERY_S) -> Periodic:
-    """A thread that expires reports every so many seconds."""
+    """A thread that deletes the reports of tasks that are over, every so many seconds."""
 
     def expire(is_stopped: IsStopped) -> None:
         count = expire_reports(tasks, store, clock(), is_stopped=is_stopped)

@@ -9,7 +9,7 @@ from typing import Final
 
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
-from adserver.store.tasks import TaskStore
+from adserver.store.tasks import REFUSED_EVERY_S, TaskStore
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.reports.upload import Report, ReportCheck
@@ -67,6 +67,8 @@ class Intake:
         self._checks: dict[bytes, ReportCheck] = {}
         self._counts = IntakeCounts()
         self._logged_s = monotonic()
+        self._refused = tasks.refused()
+        self._refused_read_s = self._logged_s
 
     @property
     def counts(self) -> IntakeCounts:
@@ -144,10 +146,19 @@ class Intake:
         task = self._tasks.task(report.task_id)
         if task is None:
             raise ReportRejected(ReportReason.WRONG_TASK, "this ad server has no such task")
+        if report.task_id in self._refused_tasks():
+            raise ReportRejected(ReportReason.OUTSIDE_TASK_PERIOD, "the task was over days ago")
         check = self._checks.get(report.task_id)
         if check is None:
             check = self._checks[report.task_id] = ReportCheck(task)
         check.check(report)
+
+    def _refused_tasks(self) -> frozenset[bytes]:
+        """The tasks whose reports are refused, as they were `REFUSED_EVERY_S` ago at most."""
+        now_s = self._monotonic()
+        if now_s - self._refused_read_s >= REFUSED_EVERY_S:
+            self._refused, self._refused_read_s = self._tasks.refused(), now_s
+        return self._refused
 
     def _store(self, checked: list[Report]) -> IntakeCounts:
         accepted = self._reports.add(checked)

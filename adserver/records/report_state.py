@@ -34,7 +34,7 @@ class ReportState(StrEnum):
     EXPIRED = "expired"
     """Its task was over before a dataset took it.
 
-    Its shares are deleted; its id stays, so that it is not received again.
+    It is deleted, and counted. Intakes refuse reports of its task, so it is not received again.
     """
 
 

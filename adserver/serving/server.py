@@ -14,7 +14,7 @@ from adserver.peers.opening import Peers
 from adserver.records.server_settings import AdserverSettings, DashboardSettings
 from adserver.serving.front_doors import running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
-from adserver.store.database import Clock
+from adserver.store.database import Clock, shared_clock
 from adserver.store.job_files import take_in_all
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
@@ -92,7 +92,7 @@ def _start_work(
     worker = JobWorker(engine, helpers, settings.data_dir, clock)
     worker.start()
     stack.callback(worker.stop)
-    expirer = report_expirer(TaskStore(engine), ReportStore(engine), clock)
+    expirer = report_expirer(TaskStore(engine), ReportStore(engine), shared_clock(engine, clock))
     expirer.start()
     stack.callback(expirer.stop)
     refresher = key_refresher(TaskStore(engine), helpers, settings.refresh_keys_s)

@@ -6,7 +6,7 @@ A step may add tables and columns and fill them; it never loses a report, a data
 
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Column, LargeBinary, func, insert, select, update
+from sqlalchemy import Column, Double, LargeBinary, func, insert, select, update
 
 from adserver.records.plans import plan_columns, read_plan
 from adserver.store.schema import (
@@ -81,6 +81,11 @@ def _to_8(operations: "Operations") -> None:
     job_files.create(operations.get_bind())
 
 
+def _to_9(operations: "Operations") -> None:
+    """Since when reports of a task that is long over are refused: of none yet."""
+    operations.add_column("tasks", Column("refused_since", Double))
+
+
 def _fill_jobs(operations: "Operations") -> None:
     """Say of each job what its plan is of."""
     connection = operations.get_bind()
@@ -89,5 +94,5 @@ def _fill_jobs(operations: "Operations") -> None:
         connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(of_plan))
 
 
-MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8}
+MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9}
 """Version 2 is the first that can be brought forward."""

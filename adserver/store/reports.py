@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from secrets import randbelow
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store.arrivals import ReportKey, insert_new, report_key
+from adserver.store.forgetting import Forgotten, forget, handles_of
 from adserver.store.report_counts import SLOTS, arrive, counted, shift
 from adserver.store.schema import reports
 from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
@@ -51,13 +52,6 @@ class ReportCounts:
     sealed: int
     dropped: int
     expired: int = 0
-
-
-class Expired(NamedTuple):
-    """How many reports one transaction expired, and the sequence of the last; None if no more wait."""
-
-    reports: int
-    last: int | None
 
 
 class _Adding:
@@ -141,30 +135,14 @@ class ReportStore:
             expired=found.get(ReportState.EXPIRED, 0),
         )
 
-    def expire(self, task_id: bytes, *, after: int, limit: int) -> Expired:
-        """Expire up to `limit` of a task's waiting reports with a sequence over `after`, in one transaction.
+    def handles(self, task_id: bytes) -> Sequence[bytes | None]:
+        """What `forget` is called with, one after the other, to forget all reports of a task."""
+        return handles_of(self._engine, task_id)
 
-        Their shares are deleted.
-
-        Guarantees: a report that a dataset takes at the same time is either expired, and not taken, or taken,
-            and left alone.
-        """
-        with self._writing, self._engine.begin() as connection:
-            waiting = (
-                _waiting(task_id).where(reports.c.sequence > after).order_by(reports.c.sequence).limit(limit)
-            )
-            chosen = list(connection.execute(waiting).scalars())
-            if not chosen:
-                return Expired(0, None)
-            count = _move(
-                connection,
-                task_id,
-                ReportEvent.EXPIRE,
-                [reports.c.sequence.in_(chosen)],
-                ciphertext_0=b"",
-                ciphertext_1=b"",
-            )
-        return Expired(count, chosen[-1])
+    def forget(self, task_id: bytes, handle: bytes | None, *, after: int, limit: int) -> Forgotten:
+        """Delete some reports of a task that is over, ids and all: `forgetting.forget`."""
+        with self._writing:
+            return forget(self._engine, task_id, handle, after=after, limit=limit)
 
     def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
         """One helper's shares of the reports that a dataset took, in order of arrival.

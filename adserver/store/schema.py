@@ -56,6 +56,8 @@ tasks: Final = Table(
     Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
     Column("bundle", LargeBinary, nullable=False),  # canonical
     Column("created_at", Double, nullable=False),  # Unix seconds
+    # Unix seconds from which on intakes refuse its reports, for their ids are forgotten; empty: they do not.
+    Column("refused_since", Double),
     Index("tasks_by_age", "created_at", "task_id"),
 )
 

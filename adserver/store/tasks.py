@@ -1,6 +1,6 @@
 """The tasks that browsers are served; the ad server is a task host."""
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Engine, select
 
@@ -14,6 +14,9 @@ from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.runtime.database import reading
 
+REFUSED_EVERY_S: Final = 60.0
+"""How often an intake looks for tasks whose reports are to be refused."""
+
 
 @frozen
 class StoredTask:
@@ -23,11 +26,14 @@ class StoredTask:
         task_id: 32 bytes.
         bundle: What browsers are served.
         created_at: Unix seconds.
+        refused_since: Unix seconds from which on its reports are refused, because it is long over; None: not
+            yet.
     """
 
     task_id: bytes
     bundle: TaskBundle
     created_at: float
+    refused_since: float | None = None
 
 
 class TaskStore:
@@ -98,6 +104,18 @@ class TaskStore:
                 .values(bundle=canonical.encode(bundle))
             )
 
+    def refuse(self, task_id: bytes, now_s: float) -> None:
+        """Have intakes refuse the reports of a task from now on; a task that is refused already stays so."""
+        is_open = (tasks.c.task_id == task_id) & tasks.c.refused_since.is_(None)
+        with self._engine.begin() as connection:
+            connection.execute(tasks.update().where(is_open).values(refused_since=now_s))
+
+    def refused(self) -> frozenset[bytes]:
+        """The tasks whose reports are refused."""
+        asked = select(tasks.c.task_id).where(tasks.c.refused_since.is_not(None))
+        with reading(self._engine) as connection:
+            return frozenset(bytes(task_id) for task_id in connection.execute(asked).scalars())
+
     def find(self, prefix: str) -> StoredTask:
         """The task whose id starts with these hex digits.
 
@@ -126,5 +144,8 @@ class TaskStore:
 
 def _stored(row: Any) -> StoredTask:
     return StoredTask(
-        task_id=bytes(row.task_id), bundle=canonical.decode(TaskBundle, row.bundle), created_at=row.created_at
+        task_id=bytes(row.task_id),
+        bundle=canonical.decode(TaskBundle, row.bundle),
+        created_at=row.created_at,
+        refused_since=row.refused_since,
     )

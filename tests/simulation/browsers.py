@@ -9,6 +9,7 @@ from typing import Final
 from adserver.ingest.intake import Intake
 from adserver.store.tasks import TaskStore
 from maskedlark.canonical import encode
+from maskedlark.errors import ReportRejected
 from maskedlark.randomness import seeded
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
@@ -123,6 +124,9 @@ class Browsers:
         try:
             is_new = intake.take(decode_report(encoded))
         except Killed:
+            return False
+        except ReportRejected as rejection:  # once the server takes the task to be over
+            self.journal.note(f"{name} {rejection.reason}")
             return False
         self.journal.note(f"{name} {'accepted' if is_new else 'duplicate'}")
         return True

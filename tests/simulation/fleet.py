@@ -185,7 +185,7 @@ class Fleet:
     def _start_ingest(self) -> None:
         running = self._start("ingest")
         stores = TaskStore(running.engine), ReportStore(running.engine)
-        running.part = Intake(*stores, lambda: 0.0, RoundStore(running.engine))
+        running.part = Intake(*stores, lambda: self.kernel.now_s, RoundStore(running.engine))
         refresher = key_refresher(TaskStore(running.engine), self.clients(running.engine), REFRESH_S)
         self.kernel.spawn(running.process, refresher.start, "key refresh starts")
 

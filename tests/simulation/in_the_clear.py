@@ -75,7 +75,12 @@ def measured(world: World, spec: QuerySpec, least: int) -> Cells:
 def chosen_ids(world: World, dataset: Dataset) -> NDArray[np.uint8]:
     """The ids of a dataset's reports at the ad server, u8 (n, 16), in canonical order."""
     store = DatasetStore(world.fleet.desk().engine)
-    ids = store.report_ids(dataset)[store.is_chosen(dataset)]
+    deleted = world.operators.gone.items()
+    gone = [
+        one for _, one in sorted((of.sequence, one) for one, of in deleted if of.handle == dataset.handle)
+    ]
+    taken = np.frombuffer(b"".join(gone), np.uint8).reshape(-1, 16) if gone else store.report_ids(dataset)
+    ids = taken[store.is_chosen(dataset)]
     return ids[canonical_order(ids)]
 
 

@@ -6,18 +6,24 @@ Kills, clocks that are wrong, pauses, new keys, and old backups brought back.
 import shutil
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from adserver.collecting.report_expiry import GRACE_S, expire_reports
+from sqlalchemy import Engine, select
+
+from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
+from adserver.store.forgetting import Forgotten
 from adserver.store.receipts import ReceiptBook
 from adserver.store.reports import ReportStore
+from adserver.store.schema import reports
 from adserver.store.tasks import TaskStore
 from helper.core import HelperCore
 from helper.ledger.witness import FILE_NAME as WITNESS_FILE
 from helper.trust.keys import rotate
 from maskedlark.reports.task import Task
 from maskedlark.rpc.receipts import Receipt, decode_receipt
+from maskedlark.runtime.database import reading
 from tests.simulation.fleet import LEDGER_FILE, Fleet
 from tests.simulation.journal import Journal
 from tests.simulation.kernel import Killed
@@ -37,6 +43,30 @@ class Restored(StrEnum):
     """The whole data folder: only the ad server's receipts know better."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """Where a report was that is deleted: its dataset, if it had one, and its sequence."""
+
+    handle: bytes | None
+    sequence: int
+
+
+class _Archived(ReportStore):
+    """A store that notes which reports it is about to delete."""
+
+    def __init__(self, engine: Engine, gone: dict[bytes, Gone]) -> None:
+        super().__init__(engine)
+        self._reading, self._gone = engine, gone
+
+    def forget(self, task_id: bytes, handle: bytes | None, *, after: int, limit: int) -> Forgotten:
+        c = reports.c
+        asked = select(c.report_id, c.sequence).where(c.task_id == task_id, c.handle == handle)
+        with reading(self._reading) as connection:
+            for report_id, sequence in connection.execute(asked):
+                self._gone[bytes(report_id)] = Gone(handle=handle, sequence=sequence)
+        return super().forget(task_id, handle, after=after, limit=limit)
+
+
 @dataclass(kw_only=True)
 class Operators:
     """Those who run the machines.
@@ -46,12 +76,14 @@ class Operators:
         journal: What they do is written down.
         restored: The helpers whose past was brought back.
         forgotten: For each of them, the reports of every dataset that it had committed before.
+        gone: Reports that the ad server deletes because their task is over: their datasets and sequences.
     """
 
     fleet: Fleet
     journal: Journal
     restored: set[str] = field(default_factory=set)
     forgotten: dict[str, dict[bytes, list[bytes]]] = field(default_factory=dict)
+    gone: "dict[bytes, Gone]" = field(default_factory=dict)
 
     def kill(self, who: str) -> None:
         """End a process."""
@@ -76,18 +108,19 @@ class Operators:
             self.journal.note(f"the rotation of {who} died")
 
     def expire(self, task: Task) -> None:
-        """The clock of the server that takes reports in runs far ahead.
+        """The clock of the server that takes reports in runs far ahead: it takes a task to be over.
 
-        It forgets what waits in a task that it takes to be over.
+        It refuses the task's reports, and forgets those that are there once every intake refuses them.
         """
+        for later_s in (0.0, SETTLED_S):
+            sweep = partial(self._sweep, task.expires_at + GRACE_S + later_s)
+            self.fleet.kernel.at(later_s, sweep)
+
+    def _sweep(self, now_s: float) -> None:
         running = self.fleet.running["ingest"]
         if not running.process.is_alive:
             return
-        tasks, store, now_s = (
-            TaskStore(running.engine),
-            ReportStore(running.engine),
-            task.expires_at + 2 * GRACE_S,
-        )
+        tasks, store = TaskStore(running.engine), _Archived(running.engine, self.gone)
         self.fleet.kernel.spawn(
             running.process,
             lambda: self.journal.note(f"expired {expire_reports(tasks, store, now_s)}"),

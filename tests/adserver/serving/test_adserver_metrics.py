@@ -14,7 +14,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from adserver.collecting.report_expiry import GRACE_S, expire_reports
+from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.ingest.json_error import RETRY_AFTER_S
@@ -101,7 +101,8 @@ def test_reports_and_batches_are_counted(addresses: Addresses, metrics: Adserver
 
 def test_expired_reports_are_counted(engine: Engine, metrics: AdserverMetrics) -> None:
     ReportStore(engine).add(SOME)
-    expire_reports(TaskStore(engine), ReportStore(engine), WORLD.task.expires_at + GRACE_S)
+    for later_s in (0.0, SETTLED_S):
+        expire_reports(TaskStore(engine), ReportStore(engine), WORLD.task.expires_at + GRACE_S + later_s)
     task = WORLD.task.task_id.hex()[:12]
     assert value(metrics, "adserver_reports_expired", task=task) == 3
     assert value(metrics, "adserver_reports_waiting", task=task) == 0

@@ -20,3 +20,9 @@ def test_an_ad_server_does_not_serve_from_a_folder_that_others_may_write_into(tm
     with pytest.raises(InvalidTask, match="others may write into"):
         serve(engine, peers, settings, clock=lambda: NOW, stop=Event())
     engine.dispose()
+
+
+def test_a_server_with_a_database_elsewhere_makes_its_data_folder_too(tmp_path: Path) -> None:
+    engine = open_store(tmp_path / "new" / "data", f"sqlite:///{tmp_path / 'elsewhere.sqlite3'}")
+    assert (tmp_path / "new" / "data").stat().st_mode & 0o777 == 0o700
+    engine.dispose()

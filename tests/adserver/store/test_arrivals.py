@@ -143,5 +143,5 @@ def test_arrivals_of_intakes_with_different_slots_add_up(
         ReportStore(engine).add([report])
     store = ReportStore(engine)
     assert store.counts(FIRST.task.task_id).waiting == 3
-    store.expire(FIRST.task.task_id, after=-1, limit=2)
+    store.forget(FIRST.task.task_id, None, after=-1, limit=2)
     assert store.counts(FIRST.task.task_id) == ReportCounts(waiting=1, sealed=0, dropped=0, expired=2)

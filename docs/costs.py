@@ -1,0 +1,127 @@
+"""What so many reports a day cost: `python -m docs.costs [--reports N ...] [--core-hour 0.04] ...`.
+
+Prints the table of `docs/how-to/grow.md` from figures that other pages show with the commands that measure
+them, and from prices that are assumed: give your own.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+DAYS_A_MONTH: Final = 30
+GB: Final = 1e9
+HOUR_US: Final = 3_600e6
+DAY_HOURS: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A measured figure: the value that counts here for each report, and where it stands, word for word."""
+
+    value: float
+    page: str
+    words: str
+
+
+MEASURED: Final = {
+    # Microseconds of a processor.
+    "intake": Figure(value=24.5, page="replicas", words="24.5 beside the other one"),
+    "intake_database": Figure(value=17.4, page="replicas", words="PostgreSQL's 16.2 and 17.4"),
+    "sealing": Figure(value=60.0, page="replicas", words="60 us of a processor to take a report"),
+    "opening": Figure(value=61.0, page="operations", words="61 us (bare X25519 36)"),
+    "preparing": Figure(value=3.7, page="operations", words="taken and written as segments 37 s"),
+    "committing": Figure(value=0.23, page="operations", words="committed 2.3 s"),
+    "round": Figure(value=0.73, page="operations", words="over all records, read from disk, 7.3 s"),
+    "forgetting": Figure(value=2.8, page="replicas", words="2.8 us of PostgreSQL's processor"),
+    # Bytes.
+    "stored": Figure(value=573.0, page="replicas", words="573 bytes a report"),
+    "sent": Figure(value=304.0, page="replicas", words="304 bytes to both helpers"),
+    "segment": Figure(value=70.5, page="operations", words="the file has 705"),
+    "ledger": Figure(value=61.4, page="replicas", words="61.4 bytes in each helper's ledger"),
+}
+"""Of reports of 30 features, without proofs. What is measured of ten million records is divided by them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """What the reader may change; prices in dollars.
+
+    Attributes:
+        rounds: Rounds a day, each over all records of that day, read from the disk.
+        days: How long reports are kept.
+        core_hour: An hour of a processor core.
+        database_gb_month: A disk of a database.
+        object_gb_month: Object storage, or the disk of segments.
+        sent_gb: What leaves the ad server for the helpers.
+    """
+
+    rounds: float = 100
+    days: float = 30
+    core_hour: float = 0.04
+    database_gb_month: float = 0.10
+    object_gb_month: float = 0.023
+    sent_gb: float = 0.09
+
+
+def rows(reports: float, of: Assumed) -> dict[str, float]:
+    """The table's figures for so many reports a day, by what they are called there."""
+    of_report = {name: figure.value for name, figure in MEASURED.items()}
+
+    def hours(*names: str, times: float = 1.0) -> float:
+        return reports * times * sum(of_report[name] for name in names) / HOUR_US
+
+    def gigabytes(name: str, days: float) -> float:
+        return reports * days * of_report[name] / GB
+
+    def money(core_hours: float, database: float, objects: float, sent: float) -> float:
+        disks = database * of.database_gb_month + objects * of.object_gb_month
+        return core_hours * of.core_hour + disks / DAYS_A_MONTH + sent * of.sent_gb
+
+    adserver = hours("intake", "intake_database", "sealing", "forgetting")
+    opening, rounds = hours("opening", "preparing", "committing"), hours("round", times=of.rounds)
+    stored, segments = gigabytes("stored", of.days), gigabytes("segment", of.days)
+    ledger, sent = gigabytes("ledger", of.days), gigabytes("sent", 1)
+    return {
+        "core-hours a day, ad server: intake, its PostgreSQL, sealing, expiry": adserver,
+        "core-hours a day, each helper: opening and storing": opening,
+        f"core-hours a day, each helper: {of.rounds:g} rounds": rounds,
+        "cores busy on average, ad server": adserver / DAY_HOURS,
+        "cores busy on average, each helper": (opening + rounds) / DAY_HOURS,
+        f"GB in the ad server's PostgreSQL, {of.days:g} days": stored,
+        f"GB of segments at each helper, {of.days:g} days": segments,
+        f"GB of each helper's ledger, {of.days:g} days": ledger,
+        "GB a day from the ad server to both helpers": sent,
+        "dollars a day, ad server": money(adserver, stored, 0, sent),
+        "dollars a day, each helper": money(opening + rounds, ledger, segments, 0),
+    }
+
+
+def shown(value: float) -> str:
+    """Two digits that count, and no more commas than needed."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def table(reports: Sequence[float], of: Assumed) -> str:
+    """The table as it stands on the page."""
+    columns = [rows(count, of) for count in reports]
+    lines = [f"| | {' | '.join(f'{count:,.0f} reports a day' for count in reports)} |"]
+    lines.append(f"|---{'|---' * len(reports)}|")
+    for name in columns[0]:
+        lines.append(f"| {name} | {' | '.join(shown(column[name]) for column in columns)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table for what the options say."""
+    parser = argparse.ArgumentParser(description="What so many reports a day cost.")
+    parser.add_argument("--reports", type=float, nargs="+", default=[1e6, 1e9])
+    number: Callable[[str], float] = float
+    for field in fields(Assumed):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=number, default=field.default)
+    given = vars(parser.parse_args())
+    print(table(given.pop("reports"), Assumed(**given)))
+
+
+if __name__ == "__main__":
+    main()
