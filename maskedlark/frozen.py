@@ -8,9 +8,9 @@
 Point(x=1, y=0)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform, overload
+from typing import Any, TypeVar, dataclass_transform, overload
 
 _T = TypeVar("_T")
 
@@ -29,3 +29,8 @@ def frozen(cls: type[_T] | None = None, /, *, eq: bool = True) -> type[_T] | Cal
     """
     declare = dataclass(frozen=True, slots=True, kw_only=True, eq=eq)
     return declare if cls is None else declare(cls)
+
+
+def named(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Some attributes of a value by their names: for JSON, or for another value that has them too."""
+    return {name: getattr(value, name) for name in names}

@@ -1,5 +1,6 @@
 """What the API shows: tasks, datasets, the intake, budgets and helpers."""
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from adserver.admin.certificates import certificates_json
@@ -14,6 +15,7 @@ from adserver.store.tasks import StoredTask
 from adserver.views.task import dataset_json, task_json
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import named
 from maskedlark.releases.budget import PlannedJob
 from maskedlark.terminal.budget_view import budget_json
 
@@ -66,9 +68,7 @@ def task_item(asked: Asked, stored: StoredTask) -> dict[str, Any]:
     return {
         **task_json(stored, asked.site.reports.counts(stored.task_id)),
         "created_at": stored.created_at,
-        "min_batch_size": task.min_batch_size,
-        "epsilon": task.epsilon,
-        "collusion_epsilon": task.collusion_epsilon,
+        **named(task, ("min_batch_size", "epsilon", "collusion_epsilon")),
         "mechanism": task.mechanism.value,
         "unit": task.unit.value,
         "is_of_updates": task.updates is not None,
@@ -170,19 +170,11 @@ def helper_json(sight: HelperSight) -> dict[str, Any]:
     """A helper as it was last seen."""
     status = sight.status
     return {
-        "role": sight.role,
-        "address": sight.address,
-        "is_well": sight.is_well,
-        "cause": sight.cause,
-        "answered_at": sight.answered_at,
-        "latency_ms": sight.latency_ms,
+        **named(sight, ("role", "address", "is_well", "cause", "answered_at", "latency_ms")),
         "name": status.identity.name if status else None,
         "numerics_digest": status.numerics_digest.hex() if status else None,
         **{name: getattr(status, name, None) for name in _STATUS},
-        "keys": [
-            {"key_id": key.key_id, "suite": key.suite, "first_seen_at": key.first_seen_at}
-            for key in sight.keys
-        ],
+        "keys": [asdict(key) for key in sight.keys],
         "keys_not_after": status.keys.key_list.not_after if status else None,
     }
 

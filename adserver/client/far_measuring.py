@@ -12,6 +12,7 @@ from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, M
 from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, Row
 from adserver.peers.retrying import Backoff, with_retries
 from adserver.records.defaults import QUERY_ID_BYTES
+from adserver.views.query import RELEASE_FIELDS
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -111,9 +112,8 @@ def evaluation_from_json(sent: Mapping[str, Any]) -> EvaluationResult:
 
 def _released(sent: Mapping[str, Any]) -> dict[str, Any]:
     """What every release says of itself."""
-    named = ("query_id", "task_id", "dataset_id", "records", "delta")
     return {
-        **{name: sent[name] for name in named},
+        **{name: sent[name] for name in RELEASE_FIELDS},
         "mechanism": Mechanism(sent["mechanism"]),
         "cost": _epsilons(sent["epsilon"]),
         "dataset_spent": _epsilons(sent["dataset_epsilon_spent"]),

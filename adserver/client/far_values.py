@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any
 
 from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import Cost, Limit, Room
@@ -27,8 +27,7 @@ from maskedlark.releases.budget import (
     Use,
 )
 from maskedlark.reports.task import Task, TaskBundle
-
-_SIZES: Final = ("rounds", "batch_size", "noise_multiplier")
+from maskedlark.terminal.budget_view import SIZES, USE_FIELDS
 
 
 def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
@@ -122,7 +121,7 @@ def _use(sent: Mapping[str, Any]) -> CostedUse:
     """A job or a query; its charges stay where they are, only what they cost is told."""
     use = Use(
         use_id=bytes.fromhex(sent["id"]),
-        **_same(sent, "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate"),
+        **_same(sent, *USE_FIELDS),
         spent=(),
         held=(),
     )
@@ -131,7 +130,7 @@ def _use(sent: Mapping[str, Any]) -> CostedUse:
 
 def _forecast(sent: Mapping[str, Any]) -> Forecast:
     return Forecast(
-        job=PlannedJob(**_same(sent, *_SIZES)),
+        job=PlannedJob(**_same(sent, *SIZES)),
         alone=_epsilons(sent["alone"]),
         ad_server=_standing(sent["ad_server"]),
         colluding=_standing(sent["colluding"]),
@@ -140,7 +139,7 @@ def _forecast(sent: Mapping[str, Any]) -> Forecast:
 
 def _option(sent: Mapping[str, Any]) -> Option:
     return Option(
-        **_same(sent, *_SIZES, "noise_norm", "noise_to_signal"),
+        **_same(sent, *SIZES, "noise_norm", "noise_to_signal"),
         cost=Cost(alone=_epsilons(sent["alone"]), together=_epsilons(sent["together"])),
         limit=Limit(sent["limited_by"]),
         carried=sent.get("carried"),

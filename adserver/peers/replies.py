@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from maskedlark.reports.task import HelperIdentity
 from protos import helper_pb2
 
 _DIGEST_BYTES: Final = 32
+_Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
+_COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
 
 @frozen
@@ -131,10 +133,7 @@ def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
         identity=identity,
         keys=keys,
         numerics_digest=reply.numerics_digest,
-        tasks=reply.tasks if reply.HasField("tasks") else None,
-        datasets=reply.datasets if reply.HasField("datasets") else None,
-        open_jobs=reply.open_jobs if reply.HasField("open_jobs") else None,
-        rounds_answered=reply.rounds_answered if reply.HasField("rounds_answered") else None,
+        **{name: getattr(reply, name) if reply.HasField(name) else None for name in _COUNTS},
     )
 
 

@@ -10,6 +10,7 @@ from adserver.records.round_figures import RoundFigures
 from adserver.training.cost import federated_epsilons, federated_line
 from adserver.views.printing import print_table, short
 from adserver.views.record import life_json
+from maskedlark.frozen import named
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.budget_view import epsilons_json, number
@@ -113,14 +114,7 @@ def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
         "devices": strategy.devices,
         "parameters": model.size,
         "rounds": job.rounds,
-        "phases": [
-            {
-                "rounds": one.rounds,
-                "sampling_rate": one.sampling_rate,
-                "noise_multiplier": one.noise_multiplier,
-            }
-            for one in job.phases
-        ],
+        "phases": [named(one, ("rounds", "sampling_rate", "noise_multiplier")) for one in job.phases],
         "unit": task.unit.value,
         "delta": task.delta,
         "epsilon_budget": task.epsilon,

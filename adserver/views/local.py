@@ -9,6 +9,7 @@ from adserver.views.printing import moment, print_table, progress_bars, short
 from maskedlark.federated.local_forecast import LocalForecast
 from maskedlark.federated.local_job import LocalCost, cost_of, read_local_job
 from maskedlark.federated.strategies.line import Line
+from maskedlark.frozen import named
 from maskedlark.terminal.budget_view import finite, number
 
 _POLL_S: Final = 0.3
@@ -50,12 +51,8 @@ def forecast_json(found: LocalForecast) -> dict[str, Any]:
     """A job that is not submitted yet, for programs. Epsilons are null without noise."""
     return {
         **_cost_json(found.cost),
-        "updates_each": found.updates_each,
         "person_epsilon": finite(found.person_epsilon),
-        "upload_bytes": found.upload_bytes,
-        "update_noise": found.update_noise,
-        "model_noise": found.model_noise,
-        "updates": found.updates,
+        **named(found, ("updates_each", "upload_bytes", "update_noise", "model_noise", "updates")),
     }
 
 

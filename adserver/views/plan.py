@@ -8,9 +8,10 @@ from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import Room
 from adserver.budgets.planner import Option, Plan
 from adserver.views.printing import print_table
+from maskedlark.frozen import named
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.reports.task import Task
-from maskedlark.terminal.budget_view import epsilons_json, number
+from maskedlark.terminal.budget_view import SIZES, epsilons_json, number
 
 
 def print_plan(plan: Plan, room: Room, compared: Comparison | None = None) -> None:
@@ -133,15 +134,9 @@ def _both(epsilons: Epsilons | Task) -> str:
 
 def _option_json(option: Option) -> dict[str, Any]:
     return {
-        "rounds": option.rounds,
-        "batch_size": option.batch_size,
-        "noise_multiplier": option.noise_multiplier,
-        "carried": option.carried,
+        **named(option, (*SIZES, "carried", "noise_norm", "noise_to_signal", "steps_worth")),
         "alone": epsilons_json(option.cost.alone),
         "together": epsilons_json(option.cost.together),
-        "noise_norm": option.noise_norm,
-        "noise_to_signal": option.noise_to_signal,
-        "steps_worth": option.steps_worth,
         "limited_by": option.limit.value,
         "submit": submit_options(option),
     }

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, Row
 from adserver.records.defaults import GROUP
 from adserver.views.printing import as_csv, write_as
+from maskedlark.frozen import named
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+RELEASE_FIELDS: Final = ("query_id", "task_id", "dataset_id", "records", "delta")
+"""What JSON says of a release as it is."""
 _FIGURES: Final = ("value", "standard_error", "low", "high")
 _MOST_BARS: Final = 40
 UNKNOWN: Final = "unknown"
@@ -89,12 +92,8 @@ def release_json(result: ReleasedResult) -> dict[str, Any]:
     """What every release says of itself, for programs."""
     is_noisy = result.mechanism is not Mechanism.NONE
     return {
-        "query_id": result.query_id,
-        "task_id": result.task_id,
-        "dataset_id": result.dataset_id,
-        "records": result.records,
+        **named(result, RELEASE_FIELDS),
         "mechanism": result.mechanism.value,
-        "delta": result.delta,
         "epsilon": asdict(result.cost) if is_noisy else None,
         "dataset_epsilon_spent": asdict(result.dataset_spent) if is_noisy else None,
     }

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from adserver.simulating.simulator import SimulatedRound
 from adserver.views.printing import as_csv, print_table, write_as
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, named
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _COLUMNS: Final = ("round", "devices", "covers", "clip_norm", "accuracy", "loss", "seconds")
@@ -43,13 +43,8 @@ class SimulationResult:
 def simulation_json(result: SimulationResult) -> dict[str, Any]:
     """A result for programs."""
     return {
-        "strategy": result.strategy,
-        "devices": result.devices,
+        **named(result, ("strategy", "devices", "unit", "epsilon", "epsilon_2016", "delta")),
         "rounds": result.rounds[-1].round,
-        "unit": result.unit,
-        "epsilon": result.epsilon,
-        "epsilon_2016": result.epsilon_2016,
-        "delta": result.delta,
         **{name: round(score, 6) for name, score in result.scored[-1].scores.items()},
         "curve": [dict(zip(_COLUMNS, _row(one), strict=True)) for one in result.scored],
     }

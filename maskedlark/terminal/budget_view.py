@@ -10,11 +10,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from maskedlark.frozen import named
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.budget import CostedUse, DatasetBudget, Forecast, Standing
 
 _BAR_CELLS: Final = 28
 _ID_DIGITS: Final = 12
+SIZES: Final = ("rounds", "batch_size", "noise_multiplier")
+"""What JSON says of a planned job."""
+USE_FIELDS: Final = (
+    "what", "state", "rounds_answered", "rounds_held", "noise_multiplier", "sampling_rate"
+)  # fmt: skip
+"""What JSON says of a use as it is."""
 _ADVERSARIES: Final = ("ad server", "with a helper")
 """The ad server alone, and colluding with either one of the helpers."""
 NO_NOISE: Final = "no noise is added in this task: nothing is private, and no budget is kept"
@@ -133,13 +140,7 @@ def number(value: float) -> str:
 
 
 def _standing_json(standing: Standing) -> dict[str, float | None]:
-    values = {
-        "budget": standing.budget,
-        "spent": standing.spent,
-        "reserved": standing.reserved,
-        "held": standing.held,
-        "left": standing.left,
-    }
+    values = named(standing, ("budget", "spent", "reserved", "held", "left"))
     if math.isinf(standing.held):
         values |= {"spent": math.inf, "reserved": math.inf, "left": math.inf}
     return {name: finite(value) for name, value in values.items()}
@@ -147,9 +148,7 @@ def _standing_json(standing: Standing) -> dict[str, float | None]:
 
 def _forecast_json(forecast: Forecast) -> dict[str, Any]:
     return {
-        "rounds": forecast.job.rounds,
-        "batch_size": forecast.job.batch_size,
-        "noise_multiplier": forecast.job.noise_multiplier,
+        **named(forecast.job, SIZES),
         "alone": epsilons_json(forecast.alone),
         "ad_server": _standing_json(forecast.ad_server),
         "colluding": _standing_json(forecast.colluding),
@@ -158,15 +157,9 @@ def _forecast_json(forecast: Forecast) -> dict[str, Any]:
 
 
 def _use_json(one: CostedUse) -> dict[str, Any]:
-    use = one.use
     return {
-        "id": use.use_id.hex(),
-        "what": use.what,
-        "state": use.state,
-        "rounds_answered": use.rounds_answered,
-        "rounds_held": use.rounds_held,
-        "noise_multiplier": use.noise_multiplier,
-        "sampling_rate": use.sampling_rate,
+        "id": one.use.use_id.hex(),
+        **named(one.use, USE_FIELDS),
         "spent_alone": epsilons_json(one.spent),
         "held_alone": epsilons_json(one.held),
     }
