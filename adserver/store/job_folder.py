@@ -6,6 +6,7 @@ One folder a job, `DATA/jobs/<job id>`. Beside PostgreSQL it holds the curves on
 What is in SQLite is small and changes; what is here is large, and written whole.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ _MODEL: Final = "model.onnx"
 _EVAL_SET: Final = "eval.npz"
 _CHECKPOINT: Final = "checkpoint-{:08d}.npz"
 _ANY_CHECKPOINT: Final = "checkpoint-*"
+_CHECKPOINT_NAME: Final = re.compile(r"checkpoint-\d{8}\.(npz|pt)", re.ASCII)
+"""Before checkpoints were npz files, torch wrote them as pt."""
 
 
 class JobFolder:
@@ -64,7 +67,7 @@ class JobFolder:
             last = max(found)
             stored = _read(last)
             if stored is not None:  # else a later one was written, and this one removed, since it was found
-                return int(last.stem.partition("-")[2]), stored
+                return _rounds_done(last), stored
         return None
 
     def submission(self) -> tuple[bytes, bytes | None] | None:
@@ -72,20 +75,24 @@ class JobFolder:
         model = _read(self.path / _MODEL)
         return None if model is None else (model, self.eval_set())
 
-    def remove(self) -> None:
-        """Remove everything but the curves, the model last of all: while it is there, the rest counts."""
-        for path in (self.path / _EVAL_SET, *self._checkpoints(), self.path / _MODEL):
+    def remove(self, *, up_to: int) -> None:
+        """Remove everything but the curves, and checkpoints after more than `up_to` rounds."""
+        passed = (path for path in self._checkpoints() if _rounds_done(path) <= up_to)
+        for path in (self.path / _EVAL_SET, *passed, self.path / _MODEL):
             path.unlink(missing_ok=True)
 
     def _checkpoints(self) -> list[Path]:
-        return list(self.path.glob(_ANY_CHECKPOINT))
+        return [path for path in self.path.glob(_ANY_CHECKPOINT) if _CHECKPOINT_NAME.fullmatch(path.name)]
 
 
 def folders_with_files(data_dir: Path) -> Iterator[bytes]:
-    """The ids of the jobs that have a submitted model in a data folder."""
-    for path in sorted((data_dir / _JOBS).glob(f"*/{_MODEL}")):
+    """The ids of the jobs that have a submitted model, or a checkpoint, in a data folder."""
+    found = (
+        path.parent for name in (_MODEL, _ANY_CHECKPOINT) for path in (data_dir / _JOBS).glob(f"*/{name}")
+    )
+    for folder in sorted(set(found)):
         with suppress(ValueError):  # a folder that is none of ours
-            yield bytes.fromhex(path.parent.name)
+            yield bytes.fromhex(folder.name)
 
 
 def remove_unfinished_of_jobs(data_dir: Path) -> None:
@@ -95,6 +102,10 @@ def remove_unfinished_of_jobs(data_dir: Path) -> None:
     """
     for folder in (data_dir / _JOBS).glob("*"):
         remove_unfinished(folder)
+
+
+def _rounds_done(checkpoint: Path) -> int:
+    return int(checkpoint.stem.partition("-")[2])
 
 
 def _read(path: Path) -> bytes | None:

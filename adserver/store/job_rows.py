@@ -4,16 +4,20 @@ A file is written, and an older checkpoint removed, in one transaction. One stat
 file, so a reader sees all of them or none.
 """
 
+import logging
+from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, select
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.job_folder import JobFolder
+from adserver.store.only_writer import become_only_writer
 from adserver.store.schema import job_files, jobs
 from maskedlark.runtime.database import reading
 
+_LOG: Final = logging.getLogger(__name__)
 PART_BYTES: Final = 1 << 20
 _PARTS_AT_ONCE: Final = 8
 _MODEL: Final = "model"
@@ -57,43 +61,49 @@ class JobRows:
         """Keep the state after so many rounds, in one transaction; earlier ones go.
 
         Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing: a
-            round's state has the same bytes whoever reaches it, and the latest one counts.
+            round's state has the same bytes whoever reaches it, and the latest one counts. Nor does it hold
+            its successor up: that one ends its transaction.
         """
         with self._engine.begin() as connection:
-            self._write(connection, _CHECKPOINT, rounds_done, encoded)
-            is_earlier = self._of(_CHECKPOINT) & (job_files.c.rounds_done < rounds_done)
-            connection.execute(delete(job_files).where(is_earlier))
+            self._put_checkpoint(connection, encoded, rounds_done=rounds_done)
 
     def checkpoint(self) -> bytes | None:
         """The latest checkpoint, or None before the first round."""
-        latest = select(func.max(job_files.c.rounds_done)).where(self._of(_CHECKPOINT))
         while True:
             with reading(self._engine) as connection:
-                rounds_done = connection.execute(latest).scalar()
+                rounds_done = connection.execute(self._latest()).scalar()
             if rounds_done is None:
                 return None
             stored = self._read(_CHECKPOINT, rounds_done)
             if stored is not None:  # else a later one was written, and this one removed, since it was found
                 return stored
 
-    def take_in(self, model: bytes, eval_set: bytes | None, checkpoint: tuple[int, bytes] | None) -> None:
-        """Take files in that lay in a folder, in one transaction, unless the job has rows already.
+    def take_in(
+        self, submission: tuple[bytes, bytes | None] | None, checkpoint: tuple[int, bytes] | None
+    ) -> None:
+        """Take files in that lay in a folder, in one transaction, unless the job has them already.
 
-        Nothing is taken in for a job that is not in this database.
+        A checkpoint is taken in if it is later than those that are there. Nothing is taken in for a job that
+        is not in this database.
 
         Args:
-            model: The submitted ONNX file.
-            eval_set: The evaluation set, if there is one.
+            submission: The submitted ONNX file, and the evaluation set if there is one.
             checkpoint: How many rounds the latest one is after, and its bytes.
         """
         with self._engine.begin() as connection:
             known = select(jobs.c.job_id).where(jobs.c.job_id == self._job_id)
-            if connection.execute(known).first() is None or not self._write(connection, _MODEL, 0, model):
+            if connection.execute(known).first() is None:
                 return
-            if eval_set is not None:
-                self._write(connection, _EVAL_SET, 0, eval_set)
+            if submission is not None:
+                model, eval_set = submission
+                if self._write(connection, _MODEL, 0, model) and eval_set is not None:
+                    self._write(connection, _EVAL_SET, 0, eval_set)
             if checkpoint is not None:
-                self._write(connection, _CHECKPOINT, *checkpoint)
+                rounds_done, encoded = checkpoint
+                latest = connection.execute(self._latest()).scalar()
+                if latest is None or latest < rounds_done:
+                    self._write(connection, _CHECKPOINT, rounds_done, encoded)
+                    self._remove_earlier(connection)
 
     @property
     def is_there(self) -> bool:
@@ -101,6 +111,18 @@ class JobRows:
         held = select(job_files.c.part).join(jobs, jobs.c.job_id == job_files.c.job_id)
         with reading(self._engine) as connection:
             return connection.execute(held.where(self._of(_MODEL)).limit(1)).first() is not None
+
+    def _put_checkpoint(self, connection: Connection, encoded: bytes, *, rounds_done: int) -> None:
+        """Store a checkpoint in the place of those before it."""
+        become_only_writer(connection, self._job_id)
+        self._write(connection, _CHECKPOINT, rounds_done, encoded)
+        self._remove_earlier(connection)
+
+    def _remove_earlier(self, connection: Connection) -> None:
+        """Remove all checkpoints but the latest: also the caller's, if it came late."""
+        latest = self._latest().scalar_subquery()
+        is_earlier = self._of(_CHECKPOINT) & (job_files.c.rounds_done < latest)
+        connection.execute(delete(job_files).where(is_earlier))
 
     def _write(self, connection: Connection, kind: str, rounds_done: int, content: bytes) -> bool:
         """Store a file, unless it is there; whether it is new."""
@@ -127,9 +149,16 @@ class JobRows:
             .order_by(job_files.c.part)
             .execution_options(yield_per=_PARTS_AT_ONCE)
         )
+        held, parts = BytesIO(), 0  # which gives its bytes away, and so holds them once
         with reading(self._engine) as connection:
-            parts = [bytes(content) for content in connection.execute(asked).scalars()]
-        return b"".join(parts) if parts else None
+            for content in connection.execute(asked).scalars():
+                held.write(content)
+                parts += 1
+        return held.getvalue() if parts else None
+
+    def _latest(self) -> Select[Any]:
+        """How many rounds the latest checkpoint is after."""
+        return select(func.max(job_files.c.rounds_done)).where(self._of(_CHECKPOINT))
 
     def _of(self, kind: str) -> ColumnElement[bool]:
         return (job_files.c.job_id == self._job_id) & (job_files.c.kind == kind)
@@ -138,11 +167,16 @@ class JobRows:
 def take_in(rows: JobRows, folder: JobFolder) -> None:
     """Bring a folder's files into the database, and remove them once they are there.
 
-    Several servers that have the folder may do so at once. A folder of another database's job stays.
+    Several servers that have the folder may do so at once, also while one of an older version still writes
+    checkpoints to it. A folder of another database's job stays; so does one that cannot be read or changed,
+    which the log says.
     """
-    found = folder.submission()
-    if found is None:
-        return
-    rows.take_in(*found, folder.latest())
-    if rows.is_there:
-        folder.remove()
+    try:
+        submission, checkpoint = folder.submission(), folder.latest()
+        if submission is None and checkpoint is None:
+            return
+        rows.take_in(submission, checkpoint)
+        if rows.is_there:
+            folder.remove(up_to=-1 if checkpoint is None else checkpoint[0])
+    except OSError as error:
+        _LOG.warning("the files in %s are not taken into the database: %s", folder.path, error.strerror)

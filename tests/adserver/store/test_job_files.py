@@ -1,9 +1,10 @@
 """A job's files, in a folder beside SQLite and in rows of PostgreSQL: one contract, and the way into rows."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -13,7 +14,9 @@ from adserver.store.job_files import JobFiles, files_of, take_in_all
 from adserver.store.job_folder import JobFolder
 from adserver.store.job_rows import JobRows
 from adserver.store.schema import job_files
+from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Site, plan_for, sealed
+from tests.patience import HANGS_S
 from tests.postgres import Postgres
 
 OF = sealed()
@@ -45,6 +48,13 @@ def files(site: Site, request: pytest.FixtureRequest) -> JobFiles:
     return files_of(site.engine, site.data_dir, JOB)
 
 
+def kept_rounds(site: Site) -> list[int]:
+    """After how many rounds the checkpoints in the database are, of all jobs; one number a part."""
+    with site.engine.connect() as connection:
+        asked = select(job_files.c.rounds_done).where(job_files.c.kind == "checkpoint")
+        return list(connection.execute(asked).scalars())
+
+
 def test_what_was_submitted_is_read_back(files: JobFiles) -> None:
     files.write_submission(MODEL, None)
     assert (files.model(), files.eval_set(), files.checkpoint()) == (MODEL, None, None)
@@ -73,6 +83,29 @@ def test_a_late_writer_of_an_earlier_checkpoint_undoes_nothing(files: JobFiles) 
     assert files.checkpoint() == b"after 3"
     files.write_checkpoint(b"after 4", rounds_done=4)
     assert files.checkpoint() == b"after 4"
+
+
+def test_a_late_writer_of_an_earlier_checkpoint_leaves_nothing_behind(shared: Site) -> None:
+    files = JobRows(shared.engine, JOB, shared.data_dir)
+    for rounds_done in (1, 3, 2):
+        files.write_checkpoint(b"x", rounds_done=rounds_done)
+    assert kept_rounds(shared) == [3]
+
+
+@pytest.mark.parametrize("rounds_done", [2, 3], ids=["the same round", "a later one"])
+def test_a_writer_that_stands_still_does_not_hold_its_successor_up(shared: Site, rounds_done: int) -> None:
+    elsewhere = open_database(str(shared.url))
+    first, second = (JobRows(engine, JOB, shared.data_dir) for engine in (shared.engine, elsewhere))
+    first.write_checkpoint(b"after 1", rounds_done=1)
+    with shared.engine.connect() as standing, ThreadPoolExecutor(1) as pool:
+        first._put_checkpoint(standing, b"after 2", rounds_done=2)  # and it stops before it commits
+        written = pool.submit(second.write_checkpoint, b"theirs", rounds_done=rounds_done)
+        try:
+            assert wait([written], HANGS_S).done
+        finally:
+            standing.invalidate()
+    assert (second.checkpoint(), kept_rounds(shared)) == (b"theirs", [rounds_done])
+    elsewhere.dispose()
 
 
 def test_a_model_that_is_not_there_is_a_missing_file(files: JobFiles) -> None:
@@ -107,8 +140,7 @@ def test_only_the_last_checkpoint_takes_room(shared: Site) -> None:
     files = JobRows(shared.engine, JOB, shared.data_dir)
     for rounds_done in range(5):
         files.write_checkpoint(b"x", rounds_done=rounds_done)
-    with shared.engine.connect() as connection:
-        assert connection.execute(select(func.count()).select_from(job_files)).scalar() == 1
+    assert kept_rounds(shared) == [4]
 
 
 def test_beside_sqlite_nothing_large_is_in_the_database(tmp_path: Path) -> None:
@@ -153,10 +185,53 @@ def test_a_folder_that_is_left_over_does_not_bring_an_old_checkpoint_back(shared
     files = files_of(shared.engine, shared.data_dir, JOB)
     files.write_checkpoint(b"after 4", rounds_done=4)
     folder.write_submission(b"not the model", None)  # as if it had ended between taking in and removing
-    folder.write_checkpoint(b"later, and of nobody", rounds_done=9)
+    folder.write_checkpoint(b"after 3", rounds_done=3)
     again = files_of(shared.engine, shared.data_dir, JOB)
-    assert (again.model(), again.checkpoint()) == (MODEL, b"after 4")
-    assert folder.submission() is None
+    assert (again.model(), again.checkpoint(), kept_rounds(shared)) == (MODEL, b"after 4", [4])
+    assert (folder.submission(), folder.latest()) == (None, None)
+
+
+def test_what_an_older_server_writes_after_its_folder_was_taken_in_comes_in_too(shared: Site) -> None:
+    folder = old_folder(shared)
+    take_in_all(shared.engine, shared.data_dir)
+    folder.write_checkpoint(b"after 4", rounds_done=4)  # it runs the job still
+    take_in_all(shared.engine, shared.data_dir)
+    assert files_of(shared.engine, shared.data_dir / "elsewhere", JOB).checkpoint() == b"after 4"
+    assert (folder.latest(), kept_rounds(shared)) == (None, [4])
+
+
+def test_a_checkpoint_that_an_older_server_writes_meanwhile_is_not_removed(
+    shared: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = old_folder(shared)
+    take_in: Callable[..., None] = JobRows.take_in
+
+    def slow(self: JobRows, *of_folder: Any) -> None:
+        take_in(self, *of_folder)
+        folder.write_checkpoint(b"after 4", rounds_done=4)
+
+    monkeypatch.setattr(JobRows, "take_in", slow)
+    take_in_all(shared.engine, shared.data_dir)
+    assert folder.latest() == (4, b"after 4")
+
+
+def test_a_folder_that_cannot_be_read_keeps_no_server_from_starting(
+    shared: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    old_folder(shared)
+    broken = JobFolder(shared.data_dir, bytes(16)).path  # sorted before the other one
+    (broken / "model.onnx").mkdir(parents=True)
+    take_in_all(shared.engine, shared.data_dir)
+    assert str(broken) in caplog.text
+    assert files_of(shared.engine, shared.data_dir / "elsewhere", JOB).checkpoint() == b"after 3"
+
+
+def test_a_copy_of_a_checkpoint_under_another_name_is_no_checkpoint(site: Site) -> None:
+    folder = JobFolder(site.data_dir, JOB)
+    folder.write_checkpoint(b"after 3", rounds_done=3)
+    for name in ("checkpoint-best.npz", "checkpoint-00000003.npz.bak", "checkpoint-00000009 (copy).npz"):
+        (folder.path / name).write_bytes(b"a copy")
+    assert folder.latest() == (3, b"after 3")
 
 
 def test_a_folder_of_a_job_that_is_not_in_the_database_stays(shared: Site) -> None:
