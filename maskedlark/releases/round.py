@@ -9,7 +9,7 @@ The caller (helper/releases/rounds.py) has checked the job. It commits the charg
 anything is released.
 
 The work of a round does not depend on the secret sample: f is evaluated on a number of records that follows
-from public settings, the sampled ones first, the rest with mask shares of zero. So the time of an answer does
+from public settings, the sampled ones, and others with mask shares of zero. So the time of an answer does
 not tell how many were sampled, nor that they were too few.
 """
 
@@ -156,8 +156,13 @@ def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
 
 
 def _evaluated(is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int) -> Evaluated:
-    """The sampled records among enough others; the sampled ones count, if they are enough."""
-    spare = np.flatnonzero(~is_sampled)[: max(0, at_least - int(is_sampled.sum()))]
+    """The sampled records among enough others; the sampled ones count, if they are enough.
+
+    The others lie evenly in the canonical order: any part of a dataset has its share of them, so that the
+    part's work does not tell how many they are. Their ids may be chosen by whoever sent them.
+    """
+    others = np.flatnonzero(~is_sampled)
+    missing = min(len(others), max(0, at_least - int(is_sampled.sum())))
     chosen = is_sampled.copy()
-    chosen[spare] = True
+    chosen[others[np.arange(missing) * len(others) // max(1, missing)]] = True
     return Evaluated(is_evaluated=chosen, counts=is_sampled & is_enough)

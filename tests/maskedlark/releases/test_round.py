@@ -21,7 +21,7 @@ from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, check_sum_possible, check_sums_fit, noise_bound, noise_units
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.round import MaskedSum, aggregate, records_evaluated, transcript
+from maskedlark.releases.round import Evaluated, MaskedSum, aggregate, records_evaluated, transcript
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR, pair_key
@@ -315,6 +315,40 @@ def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: f
     counted = {sampled for _, sampled in seen}
     assert len(counted) > 1 or counted == {0} or rate == 1.0
     assert all(sampled == 0 or sampled >= k for sampled in counted)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_every_part_of_a_dataset_has_its_share_of_the_records_that_fill_a_round_up(rate: float) -> None:
+    of = world(min_batch_size=10)
+    shares, _ = random_shares(of, 2_000, 3)
+    spec = job(of, bytes(32), sampling_numerator=round(rate * SAMPLING_DENOMINATOR))
+    seen: list[Evaluated] = []
+
+    def keep(evaluated: Evaluated) -> MaskedSum:
+        seen.append(evaluated)
+        return MaskedSum(
+            vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
+        )
+
+    for index in range(5):
+        aggregate(
+            task=of.task,
+            job=spec,
+            pair=of.pair(0),
+            round_index=index,
+            round_transcript=transcript(spec, round_index=index, weights=b"", numerics=b""),
+            records=len(shares[0]),
+            masked_sum=keep,
+            num_values=1,
+            noise=partial(noise_vector, randomness=seeded(index)),
+        )
+    for evaluated in seen:
+        is_other = ~evaluated.counts
+        is_filling = evaluated.is_evaluated & is_other
+        assert is_filling.sum() > 50
+        for part in np.array_split(np.arange(2_000), 8):  # of the lowest ids, ..., of the highest
+            share = is_filling.sum() * is_other[part].sum() / is_other.sum()
+            assert abs(is_filling[part].sum() - share) <= 1
 
 
 @pytest.mark.parametrize(("mechanism", "norm"), [("gaussian", "l2"), ("laplace", "l1")])
