@@ -67,7 +67,7 @@ class ReportReason(Reason):
     )
     OUTSIDE_TASK_PERIOD = (
         "outside_task_period",
-        "the time bucket is before the task starts or after it expires",
+        "the time bucket is before the task starts or after it expires, or the task was over a day ago",
     )
     DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
     UNKNOWN_ROUND = "unknown_round", "the update is of no round that this ad server opened for the task"

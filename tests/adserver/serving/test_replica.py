@@ -49,6 +49,8 @@ JOB = update_job(UPDATES.task)
 HERE = "127.0.0.1:0"
 BEYOND_A_REPLICA = (
     "SELECT plan FROM jobs",
+    "SELECT content FROM job_files",
+    "UPDATE tasks SET refused_since = 0",
     "SELECT ciphertext_0 FROM reports",
     "SELECT ciphertext_1 FROM update_reports",
     "DELETE FROM reports",
