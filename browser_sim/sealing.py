@@ -157,10 +157,8 @@ def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> SealedBatch:
     """All reports split, then all sealed: see `Sealer.split`."""
     sealer = _sealer(bundle)
     sealer.check_fresh(time())  # of this machine: the simulated days say nothing of the helpers' keys
-    split = [
-        sealer.split(example, unix_s=at_s, randomness=draws.stream(f"report {index}"))
-        for index, (example, at_s) in enumerate(zip(batch.examples(), batch.at_s, strict=True), batch.start)
-    ]
+    sources = [draws.stream(f"report {batch.start + place}") for place in range(len(batch.at_s))]
+    split = sealer.split(list(batch.examples()), batch.at_s, sources)
     return sealed_batch([sealer.seal(one) for one in split])
 
 

@@ -164,7 +164,8 @@ def shares_for(sealed: list[Report], role: int) -> list[ShareForHelper]:
 
 def split(task: Task, example: Example, randomness: Randomness, report_id: bytes = REPORT_ID) -> SplitExample:
     """The plaintexts of a report of some id."""
-    return report.split(task, example, randomness, report_id=report_id, task_id=task.task_id)
+    [both] = report.split(task, [example], [randomness], report_ids=[report_id], task_id=task.task_id)
+    return both
 
 
 def decode_shares(

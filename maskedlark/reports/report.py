@@ -141,13 +141,26 @@ class _Candidates(NamedTuple):
     is_real: list[int]
 
 
+class _Parts(NamedTuple):
+    features: NDArray[np.uint8]
+    labels: list[int]
+    is_real: list[int]
+    measured: _Measured
+
+
 def split(
-    task: Task, example: Example, randomness: Randomness, *, report_id: bytes, task_id: bytes
-) -> SplitExample:
+    task: Task,
+    examples: Sequence[Example],
+    sources: Sequence[Randomness],
+    *,
+    report_ids: Sequence[bytes],
+    task_id: bytes,
+) -> list[SplitExample]:
     """Add decoys, draw masks and encode both helpers' input shares. Called by the browser.
 
-    In a task with proofs the plaintexts also prove that the masks and values have the form of the task; the
-    proof is of this report id alone. `task_id` is the task's, computed once for many reports.
+    Each example draws from its own source, and becomes what it becomes alone. In a task with proofs the
+    plaintexts also prove that the masks and values have the form of the task; a proof is of its report id
+    alone. `task_id` is the task's, computed once for many reports.
 
     Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is
         real, if any, and of all values; in a task with proofs, as far as AES-256 and SHA-256 hide. A role's
@@ -159,6 +172,29 @@ def split(
     Raises:
         InvalidTask: the features, label, keys or values do not fit the task; nothing is sent.
     """
+    if not examples:
+        return []
+    parts = [_parts(task, example, source) for example, source in zip(examples, sources, strict=True)]
+    shape = task.proof_shape
+    if shape is None:
+        return [_shared(task, one, source) for one, source in zip(parts, sources, strict=True)]
+    bindings = [
+        Binding(task_id=task_id, report_id=report_id, view=_view(PROVEN_SHARE_VERSION, one, source))
+        for report_id, one, source in zip(report_ids, parts, sources, strict=True)
+    ]
+    plaintexts = proven_plaintexts(
+        shape,
+        bindings,
+        masks=[one.is_real for one in parts],
+        columns=[one.measured.values.tolist() for one in parts],
+        measurement=task.measurement,
+        sources=sources,
+    )
+    return [SplitExample(*both) for both in plaintexts]
+
+
+def _parts(task: Task, example: Example, randomness: Randomness) -> _Parts:
+    """What an example's plaintexts are made of."""
     features = example.features
     if features.dtype != np.uint8 or features.shape != (task.num_features,):
         raise InvalidTask(
@@ -167,27 +203,17 @@ def split(
         )
     if task.feature_epsilon is not None:
         features = noise_bytes(features, task.feature_epsilon, randomness)
-    candidates = _candidates(task, example.label, randomness)
-    measured = _measured(task, example)
-    shape = task.proof_shape
-    if shape is not None:
-        nonce = randomness(VIEW_NONCE_BYTES)
-        view = _view(PROVEN_SHARE_VERSION, nonce, features, candidates.labels, measured.keys)
-        return SplitExample(
-            *proven_plaintexts(
-                shape,
-                Binding(task_id=task_id, report_id=report_id, view=view),
-                mask=candidates.is_real,
-                columns=measured.values.tolist(),
-                measurement=task.measurement,
-                randomness=randomness,
-            )
-        )
-    secret = np.array(candidates.is_real, np.uint64)
+    labels, is_real = _candidates(task, example.label, randomness)
+    return _Parts(features=features, labels=labels, is_real=is_real, measured=_measured(task, example))
+
+
+def _shared(task: Task, parts: _Parts, randomness: Randomness) -> SplitExample:
+    """Both plaintexts in a task without proofs."""
+    secret = np.array(parts.is_real, np.uint64)
     if task.measurement is not None:
-        secret = np.concatenate([secret, from_signed(measured.values)])
+        secret = np.concatenate([secret, from_signed(parts.measured.values)])
     shares = share(secret, randomness)
-    view = _view(SHARE_VERSION, randomness(VIEW_NONCE_BYTES), features, candidates.labels, measured.keys)
+    view = _view(SHARE_VERSION, parts, randomness)
     return SplitExample(view + to_bytes(shares.share_0), view + to_bytes(shares.share_1))
 
 
@@ -302,28 +328,16 @@ def join_shares(parts: Sequence[InputShares]) -> InputShares:
     )
 
 
-def _view(
-    version: int,
-    nonce: bytes,
-    features: NDArray[np.uint8],
-    labels: Sequence[int],
-    keys: NDArray[np.uint32],
-) -> bytes:
+def _view(version: int, parts: _Parts, randomness: Randomness) -> bytes:
     """Version u8 | nonce | features | labels u32 | keys u32, little-endian: what both helpers read alike.
 
-    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could
-    seal a guess of somebody's features to one helper under the same report id, and learn from equal view tags
-    that it guessed right.
+    The nonce is drawn here, and the same in both shares. It makes a view impossible to guess: without it, the
+    ad server could seal a guess of somebody's features to one helper under the same report id, and learn from
+    equal view tags that it guessed right.
     """
-    return b"".join(
-        (
-            bytes((version,)),
-            nonce,
-            features.tobytes(),
-            pack(f"<{len(labels)}I", *labels),
-            keys.astype("<u4").tobytes(),
-        )
-    )
+    nonce, labels = randomness(VIEW_NONCE_BYTES), pack(f"<{len(parts.labels)}I", *parts.labels)
+    keys = parts.measured.keys.astype("<u4").tobytes()
+    return b"".join((bytes((version,)), nonce, parts.features.tobytes(), labels, keys))
 
 
 def _measured(task: Task, example: Example) -> _Measured:

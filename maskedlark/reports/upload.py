@@ -120,19 +120,23 @@ class Sealer(BundleSealer):
         Raises:
             InvalidTask: the example does not fit the task.
         """
-        return self.seal(self.split(example, unix_s=unix_s, randomness=randomness))
+        [split] = self.split([example], [unix_s], [randomness])
+        return self.seal(split)
 
-    def split(self, example: Example, *, unix_s: float, randomness: Randomness) -> SplitReport:
-        """The first half of `report`.
+    def split(
+        self, examples: Sequence[Example], moments: Sequence[float], sources: Sequence[Randomness]
+    ) -> list[SplitReport]:
+        """The first half of `report`, for several examples, each with its moment and its own randomness.
 
-        For many reports, first split all and then seal all: in turns, either evicts the other from the
-        processor's caches, and both take a fifth longer.
+        For many reports, first split and then seal: in turns, either evicts the other from the processor's
+        caches, and both take a fifth longer.
         """
-        report_id = randomness(REPORT_ID_BYTES)
-        plaintexts = split(self.task, example, randomness, report_id=report_id, task_id=self._task_id)
-        return SplitReport(
-            report_id=report_id, time_bucket=self.task.time_bucket(unix_s), plaintexts=plaintexts
-        )
+        ids = [randomness(REPORT_ID_BYTES) for randomness in sources]
+        both = split(self.task, examples, sources, report_ids=ids, task_id=self._task_id)
+        return [
+            SplitReport(report_id=report_id, time_bucket=self.task.time_bucket(at_s), plaintexts=plaintexts)
+            for report_id, at_s, plaintexts in zip(ids, moments, both, strict=True)
+        ]
 
     def seal(self, report: SplitReport) -> Report:
         """The second half of `report`."""

@@ -30,7 +30,7 @@ from maskedlark.randomness import below, seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.proofs.proven_report import encode_proof
-from maskedlark.reports.proofs.proving import Binding, prove, secret_elements
+from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.upload import Report
 from tests.audit.part import Part
@@ -38,6 +38,7 @@ from tests.audit.site import Site, open_site, temporary_folder
 from tests.builders import NOW, random_features, split
 from tests.e2e.small_adserver import AdServer, Diverted
 from tests.maskedlark.reports.sealed import sealed
+from tests.one_proof import prove, secret_elements
 
 PEOPLE = 200
 POISONED = 2

@@ -198,12 +198,14 @@ def field_us(shape: ProofShape, count: int = 5_000) -> float:
 def proof_ms(shape: ProofShape, count: int = 200) -> float:
     """Milliseconds of a browser's proof, sharing included."""
     randomness = seeded(2, "proofs")
-    binding = Binding(task_id=TASK_ID, report_id=bytes(16), view=bytes(55))
+    bindings = [Binding(task_id=TASK_ID, report_id=bytes(16), view=bytes(55))] * count
     given = [honest_parts(shape, randomness) for _ in range(count)]
+    vectors = np.array([[one for vector in held for one in vector] for held, _ in given], np.uint64)
+    bits = np.array([held for _, held in given], np.uint64)
 
     def make() -> None:
-        for vectors, bits in given:
-            prove(shape, binding, secret_elements(shape, vectors, bits, randomness), randomness)
+        sources = [randomness] * count
+        prove(shape, bindings, secret_elements(shape, vectors, bits, sources), sources)
 
     return best(make) / count * 1e3
 

@@ -12,15 +12,23 @@ server compares the tags that cover them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
-from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, negate, subtract, total
-from maskedlark.reports.proofs.polynomials import range_tables
-from maskedlark.reports.proofs.proving import Binding, challenge, commit
+from maskedlark.numbers.field import FieldVector, add, multiply, negate, subtract, total
+from maskedlark.reports.proofs.polynomials import interpolated, range_tables, steps_to
+from maskedlark.reports.proofs.proving import (
+    Binding,
+    challenge,
+    challenge_points,
+    challenge_words,
+    commit,
+    rows_of,
+    values_of_f,
+)
 from maskedlark.reports.proofs.shape import POINTS, ProofShape
 
 
@@ -65,15 +73,14 @@ def gather_evidence(
     A helper computes its own commitment from what it holds, so a challenge is equal at both helpers only if
     each holds the share that the browser committed to.
     """
-    told = (_rows(part) for part in (table.blinds, table.others, table.elements.astype("<u8", copy=False)))
-    seeds = [
-        _challenge(role, commit(binding, role, blind, share), other)
-        for binding, blind, other, share in zip(bindings, *told, strict=True)
-    ]
-    drawn = np.frombuffer(b"".join(seeds), "<u8").astype(np.uint64).reshape(len(seeds), -1)
-    words = drawn[:, :POINTS]
-    points = np.where(words >= np.uint64(MODULUS), words - np.uint64(MODULUS), words)
-    found = residues_of(shape, role, table, points)
+    told = (rows_of(part) for part in (table.blinds, table.others, table.elements.astype("<u8", copy=False)))
+    drawn = challenge_words(
+        [
+            _challenge(role, commit(binding, role, blind, share), other)
+            for binding, blind, other, share in zip(bindings, *told, strict=True)
+        ]
+    )
+    found = residues_of(shape, role, table, challenge_points(drawn))
     return np.ascontiguousarray(_covered(drawn, table.openings, found), "<u8").view(np.uint8)
 
 
@@ -111,12 +118,6 @@ def _covered(challenges: FieldVector, openings: FieldVector, found: FieldVector)
     return np.concatenate([challenges, openings, found], axis=1)
 
 
-def _rows(table: NDArray[Any]) -> list[bytes]:
-    """The bytes of each row."""
-    encoded, width = table.tobytes(), table.itemsize * table.shape[1]
-    return [encoded[start : start + width] for start in range(0, len(encoded), width)]
-
-
 def _challenge(role: int, own: bytes, other: bytes) -> bytes:
     return challenge(own, other) if role == 0 else challenge(other, own)
 
@@ -142,23 +143,11 @@ def _range_sides(
     """A helper's sides of f(t) = F and n + Z(t) H(t) = F^2: (n, 3) each."""
     m, places = shape.polynomials[index], shape.places
     tables = range_tables(m)
-    bits, phi, quotient = (
-        elements[:, part[index]] for part in (places.polynomial_bits, places.phi, places.quotient)
-    )
-    values = np.concatenate([subtract(add(bits, bits), count[:, None]), phi], axis=1)
-    steps = [subtract(points, np.full_like(points, node)) for node in range(1, 2 * m + POINTS + 3)]
+    values, quotient = values_of_f(shape, index, elements, count), elements[:, places.quotient[index]]
+    steps = steps_to(points, 2 * m + POINTS + 2)
     z = np.ones_like(points)
     for step in steps[:m]:
         z = multiply(z, step)
-    f = _interpolated(multiply(values, tables.weights_f[None, :]), steps[: m + POINTS])
-    h = _interpolated(multiply(quotient, tables.weights_h[None, :]), steps[m:])
+    f = interpolated(multiply(values, tables.weights_f[None, :]), steps[: m + POINTS])
+    h = interpolated(multiply(quotient, tables.weights_h[None, :]), steps[m:])
     return f, add(count[:, None], multiply(z, h))
-
-
-def _interpolated(weighted: FieldVector, steps: Sequence[FieldVector]) -> FieldVector:
-    """Sum over nodes of the weighted value times (t - node') over all other nodes: (n, nodes) to (n, 3)."""
-    result, all_before = np.zeros_like(steps[0]), np.ones_like(steps[0])
-    for column, step in enumerate(steps):  # result = product of the nodes so far times the sum so far
-        result = add(multiply(result, step), multiply(weighted[:, column : column + 1], all_before))
-        all_before = multiply(all_before, step)
-    return result

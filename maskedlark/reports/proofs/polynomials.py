@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from maskedlark.frozen import frozen
-from maskedlark.numbers.field import MODULUS, FieldVector, multiply, total
+from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, subtract, total
 from maskedlark.reports.proofs.shape import EXTRA_NODES, POINTS
 
 
@@ -24,13 +24,13 @@ class RangeTables:
         weights_f: uint64 (m + 3,): barycentric weights of the nodes 1..m+3.
         weights_h: uint64 (m + 5,): barycentric weights of the nodes m+1..2m+5.
         extension: uint64 (m + 2, m + 3): from f at 1..m+3 to f at m+4..2m+5.
-        inverse_z: m + 5 integers: 1 / Z at m+1..2m+5.
+        inverse_z: uint64 (m + 5,): 1 / Z at m+1..2m+5.
     """
 
     weights_f: FieldVector = field(repr=False)
     weights_h: FieldVector = field(repr=False)
     extension: FieldVector = field(repr=False)
-    inverse_z: tuple[int, ...] = field(repr=False)
+    inverse_z: FieldVector = field(repr=False)
 
 
 @lru_cache(maxsize=64)
@@ -45,27 +45,33 @@ def range_tables(num_bits: int) -> RangeTables:
         extension=np.array(
             [_extension_row(at, weights) for at in range(known + 1, 2 * m + EXTRA_NODES + 1)], np.uint64
         ),
-        inverse_z=tuple(pow(_product(at - node for node in range(1, m + 1)), -1, MODULUS) for at in z_nodes),
+        inverse_z=np.array(
+            [pow(_product(at - node for node in range(1, m + 1)), -1, MODULUS) for at in z_nodes], np.uint64
+        ),
     )
 
 
-def extended(tables: RangeTables, values: Sequence[int]) -> list[int]:
-    """The values of f at m+4..2m+5, from those at 1..m+3. Called by the browser."""
-    products = multiply(tables.extension, np.array(values, np.uint64)[None, :])
-    further: list[int] = total(products, axis=1).tolist()
-    return further
+def extended(tables: RangeTables, values: FieldVector) -> FieldVector:
+    """The values of f at m+4..2m+5, (n, m + 2), from those at 1..m+3, (n, m + 3). Called by the browser."""
+    return np.stack([total(multiply(row, values), axis=1) for row in tables.extension], axis=1)
 
 
-def evaluate(values: Sequence[int], first: int, weights: Sequence[int], point: int) -> int:
-    """The polynomial with these values at first, first + 1, ..., at a point. Called by the browser."""
-    before = [1]
-    for node in range(first, first + len(values) - 1):
-        before.append(before[-1] * (point - node) % MODULUS)
-    after, result = 1, 0
-    for place in reversed(range(len(values))):
-        result += values[place] * weights[place] % MODULUS * before[place] % MODULUS * after
-        after = after * (point - first - place) % MODULUS
-    return result % MODULUS
+def steps_to(points: FieldVector, nodes: int) -> list[FieldVector]:
+    """The points less each of the nodes 1, 2, ..."""
+    return [subtract(points, np.full_like(points, node)) for node in range(1, nodes + 1)]
+
+
+def interpolated(weighted: FieldVector, steps: Sequence[FieldVector]) -> FieldVector:
+    """The polynomial with these values at nodes, times their barycentric weights, at points: (n, k).
+
+    That is the sum over nodes of the weighted value, (n, nodes), times (t - node') over all other nodes;
+    `steps` holds t - node.
+    """
+    result, all_before = np.zeros_like(steps[0]), np.ones_like(steps[0])
+    for column, step in enumerate(steps):  # result = product of the nodes so far times the sum so far
+        result = add(multiply(result, step), multiply(weighted[:, column : column + 1], all_before))
+        all_before = multiply(all_before, step)
+    return result
 
 
 def _barycentric(first: int, count: int) -> list[int]:

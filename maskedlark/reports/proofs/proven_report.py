@@ -32,43 +32,56 @@ from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
 
 def proven_plaintexts(
     shape: ProofShape,
-    binding: Binding,
+    bindings: Sequence[Binding],
     *,
-    mask: Sequence[int],
-    columns: Sequence[int],
+    masks: Sequence[Sequence[int]],
+    columns: Sequence[Sequence[int]],
     measurement: Measurement | None,
-    randomness: Randomness,
-) -> tuple[bytes, bytes]:
-    """Both roles' plaintexts. Called by the browser.
+    sources: Sequence[Randomness],
+) -> list[tuple[bytes, bytes]]:
+    """Both roles' plaintexts of n reports of one task, at least one. Called by the browser.
 
     Args:
         shape: Of the task.
-        binding: The report, with its view, which the plaintexts begin with.
-        mask: A 1 at the real candidate.
+        bindings: The reports, with their views, which the plaintexts begin with.
+        masks: A 1 at the real candidate of each.
         columns: What a report shares of its measurement: see `Measurement.columns`; empty without
             measurement.
         measurement: The task's.
-        randomness: Draws the proof's blinds, the seed of share 0, the commitments' blinds, in this order.
+        sources: Each report's: draws the proof's blinds, the seed of share 0, the commitments' blinds, in
+            this order.
     """
-    vectors, values = [list(mask)], []
+    vectors, bits = [], []
+    for mask, shared in zip(masks, columns, strict=True):
+        histograms, values = _measured_parts(measurement, shared)
+        vectors.append([*mask, *histograms])
+        bits.append(shape.bits_of(values) if sum(mask) else [0] * sum(shape.polynomials))
+    elements = secret_elements(shape, np.array(vectors, np.uint64), np.array(bits, np.uint64), sources)
+    return [
+        (encode_proof(binding, proof, 0), encode_proof(binding, proof, 1))
+        for binding, proof in zip(bindings, prove(shape, bindings, elements, sources), strict=True)
+    ]
+
+
+def _measured_parts(
+    measurement: Measurement | None, columns: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The histograms, one after the other, and the values of a report's columns."""
+    histograms, values = list[int](), list[int]()
     at = 1
     for value in measurement.values if measurement else ():
         buckets = len(value.bucket_starts)
         values.append(columns[at])
-        if buckets:
-            vectors.append(list(columns[at + 1 : at + 1 + buckets]))
+        histograms += columns[at + 1 : at + 1 + buckets]
         at += 1 + buckets
-    bits = shape.bits_of(values) if sum(mask) else [0] * sum(shape.polynomials)
-    elements = secret_elements(shape, vectors, bits, randomness)
-    proof = prove(shape, binding, elements, randomness)
-    return encode_proof(binding, proof, 0), encode_proof(binding, proof, 1)
+    return histograms, values
 
 
 def encode_proof(binding: Binding, proof: Proof, role: int) -> bytes:
     """One role's plaintext."""
-    openings = np.array(proof.openings, np.uint64)
-    share = proof.seed if role == 0 else to_bytes(proof.share_1)
-    return binding.view + to_bytes(openings) + proof.commitments[1 - role] + proof.blinds[role] + share
+    share = proof.seed if role == 0 else proof.share_1
+    told = (to_bytes(proof.openings), proof.commitments[1 - role], proof.blinds[role], share)
+    return b"".join((binding.view, *told))
 
 
 def read_proofs(

@@ -1,7 +1,7 @@
 """The browser's half of a proof: share a secret, commit to both shares, open it blinded at hashed points.
 
-    elements = secret_elements(shape, vectors, bits, randomness)
-    proof = prove(shape, binding, elements, randomness)
+    elements = secret_elements(shape, vectors, bits, sources)     # of n reports, each from its own source
+    proofs = prove(shape, bindings, elements, sources)
 
 The browser derives the challenge itself, from commitments to both shares, and opens what two verifiers would
 have opened to each other. What is left for a helper is linear in its own share (`check`), so the
@@ -13,18 +13,17 @@ proofs of the same authors (CRYPTO 2019).
 """
 
 from collections.abc import Sequence
-from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
-from maskedlark.frozen import frozen
-from maskedlark.numbers.field import MODULUS, FieldVector, random_vector, subtract, to_bytes
+from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, random_vector, subtract, total
 from maskedlark.randomness import Randomness
-from maskedlark.reports.proofs.polynomials import evaluate, extended, range_tables
+from maskedlark.reports.proofs.polynomials import extended, interpolated, range_tables, steps_to
 from maskedlark.reports.proofs.shape import BLIND_BYTES, POINTS, ProofShape
-from maskedlark.reports.share_seed import SEED_BYTES, expand_share
+from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
 
 
 class Binding(NamedTuple):
@@ -45,80 +44,121 @@ class Binding(NamedTuple):
         return f"Binding(task_id={self.task_id!r}, report_id={self.report_id!r})"
 
 
-@frozen
-class Proof:
+class Proof(NamedTuple):
     """What a report holds behind its view.
 
     Attributes:
-        openings: Read by both helpers: for each vector its three values, then for each polynomial.
+        openings: uint64; read by both helpers: for each vector its three values, then for each polynomial.
         commitments: By role; a helper reads the other one's and computes its own.
         blinds: By role; a helper reads its own.
         seed: Role 0's share.
         share_1: Role 1's share.
     """
 
-    openings: tuple[int, ...] = field(repr=False)
+    openings: FieldVector
     commitments: tuple[bytes, bytes]
-    blinds: tuple[bytes, bytes] = field(repr=False)
-    seed: bytes = field(repr=False)
-    share_1: FieldVector = field(repr=False)
+    blinds: tuple[bytes, bytes]
+    seed: bytes
+    share_1: bytes
+
+    def __repr__(self) -> str:
+        """The commitments alone."""
+        return f"Proof(commitments={self.commitments!r})"
 
 
 def secret_elements(
-    shape: ProofShape, vectors: Sequence[Sequence[int]], bits: Sequence[int], randomness: Randomness
+    shape: ProofShape, vectors: FieldVector, bits: FieldVector, sources: Sequence[Randomness]
 ) -> FieldVector:
     """All elements that the helpers share: vectors, bits, rho, rho squared; phi and quotients.
 
     Blinds are fresh for each vector, each polynomial and each point. Nothing is checked: what does not hold
     is proven as well as it can be, and the helpers find it.
+
+    Shapes: vectors uint64 (n, all their lengths), bits uint64 (n, all bits); the result uint64
+        (n, num_elements).
     """
-    count = sum(vectors[0]) % MODULUS
-    rho = random_vector(POINTS * len(shape.vectors), randomness).tolist()
-    elements = [entry for vector in vectors for entry in vector] + [*bits, *rho, *(one * one for one in rho)]
-    start = 0
-    for num_bits in shape.polynomials:
-        phi = random_vector(POINTS, randomness).tolist()
-        values = _values_of_f(bits[start : start + num_bits], count, phi)
-        elements += phi + _quotient(num_bits, values, count)
-        start += num_bits
-    return np.array([element % MODULUS for element in elements], np.uint64)
+    places = shape.places
+    elements = np.empty((len(sources), shape.num_elements), np.uint64)
+    elements[:, : places.bits.start], elements[:, places.bits] = vectors, bits
+    for row, source in enumerate(sources):
+        for place in (places.rho, *places.phi):
+            elements[row, place] = random_vector(place.stop - place.start, source)
+    elements[:, places.square] = multiply(elements[:, places.rho], elements[:, places.rho])
+    count = total(elements[:, places.vectors[0]], axis=1)
+    for index, place in enumerate(places.quotient):
+        elements[:, place] = _quotient(shape, index, elements, count)
+    return elements
 
 
-def prove(shape: ProofShape, binding: Binding, elements: FieldVector, randomness: Randomness) -> Proof:
-    """Share the elements, commit to both shares, and open. Called by the browser, with fresh randomness.
+def prove(
+    shape: ProofShape,
+    bindings: Sequence[Binding],
+    elements: FieldVector,
+    sources: Sequence[Randomness],
+) -> list[Proof]:
+    """Share the elements of n reports of one task, commit to both shares, and open. Called by the browser.
 
-    Draws the seed of share 0, then a blind of role 0 and one of role 1; again both if points repeat or lie at
-    a bit.
+    Each report draws from its own source: the seed of share 0, then a blind of role 0 and one of role 1;
+    again both if points repeat or lie at a bit.
     """
-    seed = randomness(SEED_BYTES)
-    share_0 = expand_share(seed, binding.task_id, binding.report_id, 0, shape.num_elements)
-    shares = share_0, subtract(elements, share_0)
-    while True:
-        blinds = randomness(BLIND_BYTES), randomness(BLIND_BYTES)
-        first, second = (commit(binding, role, blinds[role], to_bytes(shares[role])) for role in (0, 1))
-        points = challenge_points(challenge(first, second))
-        if is_usable(points, shape):
-            break
+    seeds = [source(SEED_BYTES) for source in sources]
+    report_ids = [binding.report_id for binding in bindings]
+    share_0 = expand_shares(seeds, bindings[0].task_id, report_ids, 0, shape.num_elements)
+    shares = list(zip(rows_of(share_0), rows_of(subtract(elements, share_0)), strict=True))
+    blinds, commitments = ([(b"", b"")] * len(seeds) for _ in range(2))
+    points, open_rows = np.zeros((len(seeds), POINTS), np.uint64), np.arange(len(seeds))
+    while len(open_rows):
+        for row in open_rows.tolist():
+            first, second = blinds[row] = sources[row](BLIND_BYTES), sources[row](BLIND_BYTES)
+            commitments[row] = (
+                commit(bindings[row], 0, first, shares[row][0]),
+                commit(bindings[row], 1, second, shares[row][1]),
+            )
+        drawn = challenge_words([challenge(*commitments[row]) for row in open_rows.tolist()])
+        points[open_rows] = challenge_points(drawn)
+        open_rows = open_rows[~are_usable(points[open_rows], shape)]
     openings = open_at(shape, elements, points)
-    return Proof(openings=openings, commitments=(first, second), blinds=blinds, seed=seed, share_1=shares[1])
+    return [
+        Proof(opened, committed, blind, seed, share_1)
+        for opened, committed, blind, seed, (_, share_1) in zip(
+            openings, commitments, blinds, seeds, shares, strict=True
+        )
+    ]
 
 
-def open_at(shape: ProofShape, elements: FieldVector, points: Sequence[int]) -> tuple[int, ...]:
-    """At each point t: for each vector the sum of x_c t^c, c from 1, plus rho; for each polynomial f(t)."""
-    places, known = shape.places, elements.tolist()
-    rho = known[places.rho]
-    openings = []
-    for index, place in enumerate(places.vectors):
-        blinds = rho[POINTS * index : POINTS * (index + 1)]
-        openings += [
-            (_power_sum(known[place], t) + blind) % MODULUS for t, blind in zip(points, blinds, strict=True)
-        ]
-    count = sum(known[places.vectors[0]]) % MODULUS
-    for bits, phi in zip(places.polynomial_bits, places.phi, strict=True):
-        values = _values_of_f(known[bits], count, known[phi])
-        weights = range_tables(bits.stop - bits.start).weights_f.tolist()
-        openings += [evaluate(values, 1, weights, t) for t in points]
-    return tuple(openings)
+def open_at(shape: ProofShape, elements: FieldVector, points: FieldVector) -> FieldVector:
+    """At each point t: for each vector the sum of x_c t^c, c from 1, plus rho; for each polynomial f(t).
+
+    Shapes: elements uint64 (n, num_elements), points (n, 3); the result (n, num_openings).
+    """
+    openings = [
+        np.array(
+            [_opened(shape, *row) for row in zip(elements.tolist(), points.tolist(), strict=True)], np.uint64
+        )
+    ]
+    count = total(elements[:, shape.places.vectors[0]], axis=1)
+    for index, num_bits in enumerate(shape.polynomials):
+        weighted = multiply(values_of_f(shape, index, elements, count), range_tables(num_bits).weights_f)
+        openings.append(interpolated(weighted, steps_to(points, num_bits + POINTS)))
+    return np.concatenate(openings, axis=1)
+
+
+def _opened(shape: ProofShape, known: Sequence[int], points: Sequence[int]) -> list[int]:
+    """The openings of one report's vectors, in Python's integers: quicker where a vector is short."""
+    rho = known[shape.places.rho]
+    return [
+        (_power_sum(known[place], t) + blind) % MODULUS
+        for index, place in enumerate(shape.places.vectors)
+        for t, blind in zip(points, rho[POINTS * index : POINTS * (index + 1)], strict=True)
+    ]
+
+
+def _power_sum(vector: Sequence[int], point: int) -> int:
+    """The sum of vector[c - 1] point^c. With powers from 0, a wrong q could cancel a wrong vector."""
+    total = 0
+    for entry in reversed(vector):
+        total = (total + entry) * point % MODULUS
+    return total
 
 
 def commit(binding: Binding, role: int, blind: bytes, share: bytes) -> bytes:
@@ -135,34 +175,40 @@ def challenge(commitment_0: bytes, commitment_1: bytes) -> bytes:
     return digest("proof points", commitment_0, commitment_1)
 
 
-def challenge_points(seed: bytes) -> list[int]:
-    """The challenge's first three little-endian words, mod p. A residue has probability at most 2 / 2^64."""
-    return [int.from_bytes(seed[at : at + 8], "little") % MODULUS for at in range(0, 8 * POINTS, 8)]
+def challenge_words(challenges: Sequence[bytes]) -> FieldVector:
+    """The little-endian words of n challenges: uint64 (n, 4), any of 64 bits."""
+    return np.frombuffer(b"".join(challenges), "<u8").astype(np.uint64).reshape(len(challenges), -1)
 
 
-def is_usable(points: Sequence[int], shape: ProofShape) -> bool:
-    """Whether openings at these points hide everything: they differ, and none is the node of a bit."""
-    return len(set(points)) == POINTS and not any(1 <= point <= shape.max_polynomial_bits for point in points)
+def challenge_points(words: FieldVector) -> FieldVector:
+    """The first three words of each challenge, mod p: (n, 3). A residue has probability at most 2 / 2^64."""
+    first = words[:, :POINTS]
+    return np.where(first >= np.uint64(MODULUS), first - np.uint64(MODULUS), first)
 
 
-def _values_of_f(bits: Sequence[int], count: int, phi: Sequence[int]) -> list[int]:
-    """The values of f at 1..m+3: 2 b - n, then the blinds."""
-    return [(2 * bit - count) % MODULUS for bit in bits] + list(phi)
+def are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
+    """Of each row, whether openings at its points hide everything: they differ, and none is a bit's node."""
+    ordered = np.sort(points, axis=1)
+    is_free = (points < np.uint64(1)) | (points > np.uint64(shape.max_polynomial_bits))
+    return np.asarray((ordered[:, 1:] != ordered[:, :-1]).all(axis=1) & is_free.all(axis=1), np.bool_)
 
 
-def _quotient(num_bits: int, values: list[int], count: int) -> list[int]:
-    """H = (f^2 - n) / Z at m+1..2m+5."""
-    tables = range_tables(num_bits)
-    from_blinds = values[num_bits:] + extended(tables, values)
-    return [
-        (at * at - count) * inverse % MODULUS
-        for at, inverse in zip(from_blinds, tables.inverse_z, strict=True)
-    ]
+def rows_of(table: NDArray[Any]) -> list[bytes]:
+    """The bytes of each row, integers little-endian."""
+    encoded = table.astype(table.dtype.newbyteorder("<"), copy=False).tobytes()
+    width = table.itemsize * table.shape[1]
+    return [encoded[start : start + width] for start in range(0, len(encoded), width)]
 
 
-def _power_sum(vector: Sequence[int], point: int) -> int:
-    """The sum of vector[c - 1] point^c. With powers from 0, a wrong q could cancel a wrong vector."""
-    total = 0
-    for entry in reversed(vector):
-        total = (total + entry) * point % MODULUS
-    return total
+def values_of_f(shape: ProofShape, index: int, elements: FieldVector, count: FieldVector) -> FieldVector:
+    """The values of f at 1..m+3: 2 b - n, then the blinds: (n, m + 3)."""
+    bits, phi = (elements[:, part[index]] for part in (shape.places.polynomial_bits, shape.places.phi))
+    return np.concatenate([subtract(add(bits, bits), count[:, None]), phi], axis=1)
+
+
+def _quotient(shape: ProofShape, index: int, elements: FieldVector, count: FieldVector) -> FieldVector:
+    """H = (f^2 - n) / Z at m+1..2m+5: (n, m + 5)."""
+    num_bits = shape.polynomials[index]
+    tables, values = range_tables(num_bits), values_of_f(shape, index, elements, count)
+    from_blinds = np.concatenate([values[:, num_bits:], extended(tables, values)], axis=1)
+    return multiply(subtract(multiply(from_blinds, from_blinds), count[:, None]), tables.inverse_z)

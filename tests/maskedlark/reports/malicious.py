@@ -11,16 +11,10 @@ from maskedlark.numbers.field import MODULUS, FieldVector, random_vector, subtra
 from maskedlark.randomness import Randomness, below
 from maskedlark.reports.proofs.check import Residues, gather_evidence, residues
 from maskedlark.reports.proofs.proven_report import encode_proof, read_proofs
-from maskedlark.reports.proofs.proving import (
-    Binding,
-    challenge,
-    challenge_points,
-    commit,
-    prove,
-    secret_elements,
-)
+from maskedlark.reports.proofs.proving import Binding, challenge, commit
 from maskedlark.reports.proofs.shape import POINTS, ProofShape
 from maskedlark.reports.share_seed import expand_share
+from tests.one_proof import challenge_points, prove, secret_elements
 
 TASK_ID = b"t" * 32
 HALF = pow(2, -1, MODULUS)
@@ -52,10 +46,10 @@ def send(shape: ProofShape, elements: FieldVector, randomness: Randomness) -> Se
         Part(
             report_id=binding.report_id,
             view=binding.view,
-            openings=list(proof.openings),
+            openings=proof.openings.tolist(),
             other=proof.commitments[1 - role],
             blind=proof.blinds[role],
-            share=proof.seed if role == 0 else to_bytes(proof.share_1),
+            share=proof.seed if role == 0 else proof.share_1,
         )
         for role in (0, 1)
     )

@@ -59,7 +59,7 @@ def test_only_the_time_bucket_of_an_event_is_sent() -> None:
 def test_a_report_in_two_halves_is_the_same_and_the_first_half_shows_no_plaintext() -> None:
     sealer = Sealer(WORLD.bundle, now=NOW)
     (example,) = examples(WORLD.task, 1)
-    split = sealer.split(example, unix_s=NOW, randomness=seeded(1))
+    [split] = sealer.split([example], [NOW], [seeded(1)])
     whole, sealed = sealer.report(example, unix_s=NOW, randomness=seeded(1)), sealer.seal(split)
     assert (sealed.report_id, sealed.time_bucket) == (whole.report_id, whole.time_bucket)
     opened = [[one.shares for one in WORLD.datasets([report])] for report in (whole, sealed)]

@@ -166,7 +166,7 @@ def _written(case: Case, of: World) -> dict[str, Any]:
     example = case.example
     draws = Stream(case.stream_key)
     report_id = draws(REPORT_ID_BYTES)
-    plaintexts = split(of.task, example, draws, report_id=report_id, task_id=of.task.task_id)
+    [plaintexts] = split(of.task, [example], [draws], report_ids=[report_id], task_id=of.task.task_id)
     shares = []
     for keys, plaintext in zip(of.keys, plaintexts, strict=True):
         length = sealed_length(keys.opening.suite, len(plaintext))

@@ -20,11 +20,12 @@ from maskedlark.randomness import derive_key, seeded
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.proofs.proven_report import encode_proof
-from maskedlark.reports.proofs.proving import Binding, challenge, challenge_points, prove, secret_elements
+from maskedlark.reports.proofs.proving import Binding, challenge
 from maskedlark.reports.proofs.shape import ProofShape, proof_shape
 from maskedlark.reports.share_seed import expand_share
 from tests.maskedlark.reports.malicious import TASK_ID, Part, Sent, evidence, malformed, one_hot
 from tests.maskedlark.reports.shapes import MEASURED, SEVERAL, TEN, TWO
+from tests.one_proof import challenge_points, prove, secret_elements
 
 FILE = Path(__file__).with_name("vectors.json")
 PAIR_SECRET = b"p" * 32
@@ -80,11 +81,11 @@ def good_case(name: str, number: int) -> dict[str, Any]:
         "drawn": [one.hex() for one in randomness.drawn],
         "elements": texts(elements),
         "share_0": texts(expand_share(proof.seed, TASK_ID, binding.report_id, 0, shape.num_elements)),
-        "share_1": texts(proof.share_1),
+        "share_1": texts(np.frombuffer(proof.share_1, "<u8")),
         "commitments": [one.hex() for one in proof.commitments],
         "challenge": drawn_challenge.hex(),
         "points": [str(point) for point in challenge_points(drawn_challenge)],
-        "openings": [str(one) for one in proof.openings],
+        "openings": [str(one) for one in proof.openings.tolist()],
         "plaintexts": [one.hex() for one in plaintexts],
         "residues": texts(found),
         "view_key": derive_key(PAIR_SECRET, b"view").hex(),

@@ -13,12 +13,13 @@ from maskedlark.numbers.field import MODULUS, FieldVector, add
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.reports.proofs import check, proving
 from maskedlark.reports.proofs.check import ProofTable, residues
-from maskedlark.reports.proofs.proving import Binding, commit, secret_elements
+from maskedlark.reports.proofs.proving import Binding, commit
 from maskedlark.reports.proofs.shape import POINTS, ProofShape, proof_shape
 from maskedlark.reports.share_seed import expand_share
 from tests.maskedlark.reports import malicious
 from tests.maskedlark.reports.malicious import TASK_ID, Sent, is_accepted, one_hot, send, told_commitments
 from tests.maskedlark.reports.shapes import MEASURED, TWO
+from tests.one_proof import challenge_points, prove, secret_elements
 
 Attack = Callable[[ProofShape, Randomness], Sent]
 
@@ -110,7 +111,7 @@ def fitted_to_roots(seed: int) -> Sent | None:
     """Weight 2, and openings A = rho + the root of X(t^2): one report in eight has all three roots."""
     sent = weight_two(TWO, seeded(seed))
     secret = malicious.whole(TWO, sent).tolist()
-    for j, t in enumerate(proving.challenge_points(proving.challenge(*told_commitments(sent)))):
+    for j, t in enumerate(challenge_points(proving.challenge(*told_commitments(sent)))):
         root = square_root(2 * t * t % MODULUS)
         if root is None:
             return None
@@ -154,7 +155,7 @@ def guessed_label(sent: Sent) -> int | None:
     """What helper 1 finds if it can try the C + 1 masks: for each, its own share and the openings fix all of
     share 0."""
     share_1 = np.frombuffer(sent[1].share, "<u8").tolist()
-    points = proving.challenge_points(proving.challenge(sent[1].other, malicious.recommitted(TWO, sent)))
+    points = challenge_points(proving.challenge(sent[1].other, malicious.recommitted(TWO, sent)))
     binding = Binding(task_id=TASK_ID, report_id=sent[1].report_id, view=sent[1].view)
     for label in range(3):
         mask = one_hot(2, label)
@@ -189,14 +190,14 @@ def test_without_a_blind_helper_1_finds_the_label_by_trying_masks(monkeypatch: p
 def send_unblinded(label: int, randomness: Randomness) -> Sent:
     """A report whose commitments have no blind, as a mutant of the browser would make it."""
     binding = Binding(task_id=TASK_ID, report_id=randomness(16), view=b"\2" + randomness(40))
-    proof = proving.prove(TWO, binding, secret_elements(TWO, [one_hot(2, label)], [], randomness), randomness)
+    proof = prove(TWO, binding, secret_elements(TWO, [one_hot(2, label)], [], randomness), randomness)
     part = malicious.Part(
         report_id=binding.report_id,
         view=binding.view,
-        openings=list(proof.openings),
+        openings=proof.openings.tolist(),
         other=proof.commitments[0],
         blind=bytes(32),
-        share=proof.share_1.astype("<u8").tobytes(),
+        share=proof.share_1,
     )
     return part, part
 

@@ -10,7 +10,7 @@ from maskedlark.numbers.field import MODULUS, add, to_signed
 from maskedlark.randomness import seeded
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.proofs.proven_report import read_proofs, value_shares
-from maskedlark.reports.proofs.proving import is_usable, secret_elements
+from maskedlark.reports.proofs.proving import are_usable
 from maskedlark.reports.proofs.shape import (
     MAX_POLYNOMIAL_BITS,
     POINTS,
@@ -22,6 +22,7 @@ from maskedlark.reports.proofs.shape import (
 from tests import reference_proof
 from tests.maskedlark.reports.malicious import evidence, honest, is_accepted, malformed, send, whole
 from tests.maskedlark.reports.shapes import ALL, MEASURED, SEVERAL, TWO, VALUES
+from tests.one_proof import secret_elements
 
 
 @pytest.mark.parametrize("shape", ALL.values(), ids=ALL)
@@ -165,11 +166,17 @@ def test_openings_are_uniform_whatever_the_label(label: int | None) -> None:
 
 def test_points_that_repeat_or_lie_at_a_bit_are_not_used() -> None:
     last = SEVERAL.max_polynomial_bits
-    assert is_usable([last + 1, 0, last + 2], SEVERAL)
-    assert not is_usable([last, last + 1, last + 2], SEVERAL)
-    assert not is_usable([1, last + 1, last + 2], SEVERAL)
-    assert not is_usable([last + 1, last + 1, last + 2], SEVERAL)
-    assert is_usable([1, 2, 3], TWO)
+    points = [
+        [last + 1, 0, last + 2],
+        [last, last + 1, last + 2],
+        [1, last + 1, last + 2],
+        [last + 1, last + 1, last + 2],
+        [last + 2, last + 1, last + 2],
+        [MODULUS - 1, last + 1, 0],
+    ]
+    usable = are_usable(np.array(points, np.uint64), SEVERAL)
+    assert usable.tolist() == [True, False, False, False, False, True]
+    assert are_usable(np.array([[1, 2, 3], [1, 2, 1]], np.uint64), TWO).tolist() == [True, False]
 
 
 @settings(max_examples=30)

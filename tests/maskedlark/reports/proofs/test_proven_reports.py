@@ -4,13 +4,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason
-from maskedlark.numbers.field import reconstruct, to_signed
+from maskedlark.numbers.field import FieldVector, reconstruct, to_signed
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.reports.dataset import ShareForHelper, admitted_by_both
+from maskedlark.reports.proofs import proving
+from maskedlark.reports.proofs.shape import ProofShape
 from maskedlark.reports.report import Example, MeasuredValues
+from maskedlark.reports.report import split as split_all
 from maskedlark.reports.task import Task
 from tests.builders import World, check_report, decode_shares, examples, reports, shares_for, split, world
 from tests.maskedlark.reports.malicious import malformed
@@ -41,6 +45,29 @@ def test_honest_reports_enter_a_dataset_that_holds_what_one_without_proofs_would
             reconstruct(first.shares.measured.value_shares, second.shares.measured.value_shares)
         )
         assert sorted(map(tuple, values.tolist())) == [(0,) * 8] * 4 + [(1, 1, 42, 0, 0, 0, 1, 0)] * 8
+
+
+@pytest.mark.parametrize("of", [TRAINS, MEASURES, PLAIN], ids=["trains", "measures", "plain"])
+def test_reports_split_together_are_those_split_alone_also_where_points_are_drawn_again(
+    of: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def few_are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
+        return proving_usable(points, shape) & (points[:, 0] % np.uint64(3) == 0)
+
+    proving_usable = proving.are_usable
+    monkeypatch.setattr(proving, "are_usable", few_are_usable)
+    given = [person(of.task, label) for label in (0.0, 1.0, None)] * 3
+    ids = [bytes([place]) * 16 for place in range(len(given))]
+    together = split_all(
+        of.task,
+        given,
+        [seeded(place) for place in range(len(given))],
+        report_ids=ids,
+        task_id=of.task.task_id,
+    )
+    alone = [split(of.task, one, seeded(place), ids[place]) for place, one in enumerate(given)]
+    assert together == alone
+    assert split_all(of.task, [], [], report_ids=[], task_id=of.task.task_id) == []
 
 
 @pytest.mark.parametrize("of", [TRAINS, MEASURES], ids=["trains", "measures"])
