@@ -33,7 +33,7 @@ from helper.executors.orders import (
 )
 from helper.executors.pulses import Clock
 from helper.gradient.engine import Interrupt, MaskedSum, OrderFree, PartialSum
-from helper.gradient.scoring import Scores
+from helper.gradient.scoring import Scores, check_scored
 from maskedlark.model import weights as weights_format
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
@@ -96,6 +96,7 @@ class ClusterExecutor:
         segments = records.sealed(interrupt) if self._fleet.workers() else None
         if segments is None:
             return self._local.scan(scoring, records, interrupt)
+        check_scored(scoring.model, scoring.loss)  # here, for no worker is at fault
         work = self._work(Scanning(num_bins=scoring.num_bins), scoring.loss, scoring.file, scoring.weights)
         try:
             answers = self._dispatcher.run(

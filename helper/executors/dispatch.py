@@ -31,11 +31,19 @@ from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 
 _INTERRUPTED_EVERY_S: Final = 0.1
+_MOST_UNDONE: Final = 2
+"""So many workers say that they cannot do an order before the work itself is held to be the cause."""
+_REMEMBERED: Final = 1 << 16
+"""How many segments of a worker are remembered. One that is forgotten is sent again, and taken as held."""
 _LOG: Final = logging.getLogger(__name__)
 
 
 class WorkerLost(Exception):
     """A worker ended, stands still, or cannot be reached; its work is given to others."""
+
+
+class _Undone(WorkerLost):
+    """A worker says that it could not do an order."""
 
 
 class Worker(Asked, Protocol):
@@ -68,7 +76,7 @@ class Fleet(Protocol):
 
 
 class NoWorkers(Exception):
-    """There is no worker any more."""
+    """There is no worker any more, or none that can do this work."""
 
 
 @frozen(eq=False)
@@ -132,6 +140,8 @@ class Dispatcher:
         queues: dict[bytes, list[Piece]] = {}
         flying: dict[Future[bytes], _Sent] = {}
         answers: list[Answer] = []
+        undone = 0
+        self._forget()
         self._queue(pieces, queues)
         try:
             while queues or flying:
@@ -144,8 +154,11 @@ class Dispatcher:
                     sent = flying.pop(future)
                     try:
                         self._take(sent, future.result(), answers, queues)
-                    except (WorkerLost, NotSealed, InvalidTask):
+                    except (WorkerLost, NotSealed, InvalidTask) as error:
                         self._lose(sent, queues)
+                        undone += isinstance(error, _Undone)
+                        if undone == _MOST_UNDONE:
+                            raise NoWorkers from None
                 for future, sent in list(flying.items()):
                     if self._pulses.is_silent(sent.worker):
                         del flying[future]
@@ -157,6 +170,13 @@ class Dispatcher:
         if len(named) != len(set(named)) or set(named) != {piece.name for piece in pieces}:
             raise AssertionError("each segment is worked on once")
         return answers
+
+    def _forget(self) -> None:
+        """Forget what is known of workers that are gone."""
+        names = set(self._fleet.workers())
+        self._pulses.forget_all_but(names)
+        for name in set(self._held) - names:
+            self._held.pop(name, None)
 
     def _lose(self, sent: _Sent, queues: dict[bytes, list[Piece]]) -> None:
         """Forget a worker, and give what it had to do to the others."""
@@ -225,6 +245,8 @@ class Dispatcher:
         known.update(piece.name for piece in pieces)
         missing = [piece for place, piece in enumerate(sent.pieces) if place not in done.done]
         known.difference_update(piece.name for piece in missing)
+        while len(known) > _REMEMBERED:
+            known.pop()
         if missing:
             queues.setdefault(name, []).extend(missing)
         if pieces:
@@ -267,7 +289,7 @@ def _failure(failed: Failed, pieces: Sequence[Piece]) -> Exception:
     if failed.reason == "damaged" and not all(_opens(piece.segment) for piece in pieces):
         return dataset_lost()
     _LOG.error("a worker of the cluster could not do an order: %s", failed.reason)
-    return WorkerLost()
+    return _Undone()
 
 
 def _opens(segment: SealedSegment) -> bool:

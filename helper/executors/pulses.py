@@ -8,7 +8,7 @@ an order is does not matter: an order may take hours, silence may not take long.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
@@ -20,6 +20,8 @@ ASK_EVERY_S: Final = 2.0
 """How long after the last word of a worker it is asked."""
 SILENT_S: Final = 20.0
 """How long a worker may leave a question open; a hundred times what the busiest machine takes."""
+_MOST_A_LOOK_S: Final = 5.0
+"""The most that the time between two looks counts: in a longer one the head stood still, or had no order."""
 ALIVE: Final = b"alive"
 
 Clock = Callable[[], float]
@@ -46,13 +48,15 @@ class _Pulse:
 
     Attributes:
         since_s: When it last said something, or was last asked.
-        open_s: Since when questions are open, or None.
+        looked_s: When the head last looked whether it had answered.
+        silent_s: How long questions have been open while the head looked, or None if none is.
         question: The sealed one that is out, or empty.
         answer: Its answer to be.
     """
 
     since_s: float
-    open_s: float | None = None
+    looked_s: float
+    silent_s: float | None = None
     question: bytes = b""
     answer: "Future[bytes] | None" = None
 
@@ -67,22 +71,31 @@ class Pulses:
     def heard(self, worker: Asked) -> None:
         """It has answered something, whatever it was asked."""
         with self._lock:
-            self._pulses[worker.name] = _Pulse(since_s=self._clock())
+            now = self._clock()
+            self._pulses[worker.name] = _Pulse(since_s=now, looked_s=now)
+
+    def forget_all_but(self, names: Container[bytes]) -> None:
+        """Forget the workers that are gone."""
+        with self._lock:
+            self._pulses = {name: pulse for name, pulse in self._pulses.items() if name in names}
 
     def is_silent(self, worker: Asked) -> bool:
         """Whether it has left questions open for too long; asks it, if it was not asked lately."""
         with self._lock:
             now = self._clock()
-            pulse = self._pulses.setdefault(worker.name, _Pulse(since_s=now))
+            pulse = self._pulses.setdefault(worker.name, _Pulse(since_s=now, looked_s=now))
+            passed, pulse.looked_s = min(now - pulse.looked_s, _MOST_A_LOOK_S), now
+            if pulse.silent_s is not None:
+                pulse.silent_s += passed
             if pulse.answer is not None and pulse.answer.done():
                 is_heard = _is_answer(worker.session, pulse.question, pulse.answer)
-                pulse.answer, pulse.open_s = None, None if is_heard else pulse.open_s
-            if pulse.open_s is not None and now - pulse.open_s >= SILENT_S:
+                pulse.answer, pulse.silent_s = None, None if is_heard else pulse.silent_s
+            if pulse.silent_s is not None and pulse.silent_s >= SILENT_S:
                 return True
             if pulse.answer is None and now - pulse.since_s >= ASK_EVERY_S:
                 pulse.question = worker.session.seal(b"", ALIVE)
                 pulse.answer = worker.alive(pulse.question)
-                pulse.since_s, pulse.open_s = now, now if pulse.open_s is None else pulse.open_s
+                pulse.since_s, pulse.silent_s = now, pulse.silent_s or 0.0
             return False
 
 

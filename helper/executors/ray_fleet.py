@@ -195,6 +195,7 @@ class RayFleet:
         joined = _Actor(name=name, node=one.node, actor=one.actor, session=admitted.session)
         with self._lock:
             self._joined[name] = joined
+        del self._failures[one.node]
         _LOG.info("a worker of Ray node %s joined", one.node[:12])
 
 

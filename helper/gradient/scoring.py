@@ -60,13 +60,7 @@ def score(
         InvalidModel(UNKNOWN_OPERATOR): the model has no exact form, in which alone the helpers surely agree
         on every bin.
     """
-    try:
-        forward = ForwardPass(model, loss)
-    except NotExact as error:
-        raise InvalidModel(
-            ModelReason.UNKNOWN_OPERATOR, f"{error}: only models with an exact form are evaluated"
-        ) from None
-    outputs = forward.outputs(weights, features, interrupt)
+    outputs = _forward(model, loss).outputs(weights, features, interrupt)
     if loss is not Loss.CROSS_ENTROPY:
         return Scores(
             bins=np.searchsorted(edge_logits(num_bins), outputs[:, 0], side="right").astype(np.int64),
@@ -79,6 +73,24 @@ def score(
         parts.max(1, initial=0) * num_bins // whole, num_bins - 1
     )  # parts are at most 2^40, bins under 2^14
     return Scores(bins=bins, choices=outputs.argmax(1).astype(np.int64))
+
+
+def check_scored(model: Model, loss: Loss) -> None:
+    """Refuse what `score` refuses, before anybody is asked to score.
+
+    Raises:
+        InvalidModel(UNKNOWN_OPERATOR)
+    """
+    _forward(model, loss)
+
+
+def _forward(model: Model, loss: Loss) -> ForwardPass:
+    try:
+        return ForwardPass(model, loss)
+    except NotExact as error:
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR, f"{error}: only models with an exact form are evaluated"
+        ) from None
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ from helper.core import HelperCore
 from helper.datasets import segments
 from helper.datasets.records import Records
 from helper.datasets.spool import SealedSegment
-from helper.executors import summing
+from helper.executors import dispatch, summing
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
 from helper.executors.joining import NONCE_BYTES, NotSealed
@@ -28,7 +28,7 @@ from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, Interrupt, PartialSum
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import Scores
-from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.interrupt import never
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
@@ -37,6 +37,7 @@ from maskedlark.privacy.sample_size import padded_size
 from maskedlark.releases.round import Evaluated, MaskedSum
 from tests.helper.executors.in_process import ThreadFleet, ThreadWorker
 from tests.helper.parties import MODEL, NO_WORKERS, WEIGHTS, Scene, make_model
+from tests.helper.releases.test_evaluation_at_helpers import with_node
 from tests.stores import InMemory
 
 RECORDS = 50
@@ -256,6 +257,35 @@ def test_a_worker_that_cannot_do_an_order_is_let_go(site: Site, monkeypatch: pyt
     assert not site.fleet.joined
 
 
+def test_an_order_that_no_worker_can_do_costs_two_of_them_and_is_done_here(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.fleet.add(5)
+    monkeypatch.setattr("helper.executors.holder.parse", lambda *_, **__: 1 // 0)
+    site.assert_equal()
+    assert len(site.fleet.ended) == 2
+
+
+def test_the_head_forgets_what_workers_held_that_are_gone(site: Site) -> None:
+    for seed in range(3):
+        site.fleet.add(1)
+        site.assert_equal(seed=seed)
+        (name,) = site.fleet.joined
+        assert site.cluster._dispatcher._held.keys() == {name}
+        site.fleet.drop(name)  # as where its machine left Ray's list
+
+
+def test_the_head_remembers_so_many_segments_of_a_worker_at_most(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_REMEMBERED", 5)
+    site.fleet.add(1)
+    for seed in range(3):
+        site.assert_equal(seed=seed)
+        (known,) = site.cluster._dispatcher._held.values()
+        assert len(known) == 5
+
+
 def test_a_worker_that_answers_less_than_it_was_told_is_no_part_of_a_sum(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +342,23 @@ def test_a_clusters_scores_are_this_machines(site: Site, outputs: int) -> None:
     if local.choices is not None and clustered.choices is not None:
         assert clustered.choices.tolist() == local.choices.tolist()
     assert all(site.orders())
+
+
+def test_an_evaluation_that_is_refused_costs_no_worker(site: Site) -> None:
+    onnx = with_node(make_model(), "Exp")
+    model = parse(onnx, num_features=4)
+    scoring = Scoring(
+        model=model,
+        loss=LOSS,
+        weights=tuple(weights.quantise(value) for value in model.initial_values),
+        num_bins=10,
+        file=ModelFile(read=lambda: onnx, num_features=4),
+    )
+    site.fleet.add(2)
+    with pytest.raises(InvalidModel) as refused:
+        site.cluster.scan(scoring, site.records, never)
+    assert refused.value.reason is ModelReason.UNKNOWN_OPERATOR
+    assert not site.fleet.ended
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_a_worker_that_was_idle_for_long_is_asked_before_it_is_silent(worker: As
     worker.answers = None
     assert not worker.is_silent_after(0)
     assert not worker.is_silent_after(1e6)
-    assert not worker.is_silent_after(SILENT_S - 1)
-    assert worker.is_silent_after(1)
+    assert not worker.was_ever_silent(SILENT_S - 1)
+    assert worker.was_ever_silent(1)
     assert len(worker.asked) == 1
     assert worker.is_silent_after(1e6)  # also to another round that waits for it
 
@@ -70,11 +70,11 @@ def test_a_late_answer_or_another_word_of_a_worker_ends_its_silence(worker: Aske
     assert not worker.is_silent_after(ASK_EVERY_S)
     worker.asked[0].set_result(worker.holder.alive(worker.questions[0]))
     assert not worker.is_silent_after(SILENT_S + 1)  # heard, and asked again at once
-    assert not worker.is_silent_after(SILENT_S - 1)
+    assert not worker.was_ever_silent(SILENT_S - 1)
     worker.pulses.heard(worker)
     assert not worker.is_silent_after(1)
     assert not worker.is_silent_after(ASK_EVERY_S)
-    assert worker.is_silent_after(SILENT_S)
+    assert worker.was_ever_silent(SILENT_S)
     assert len(worker.asked) == 3
 
 
@@ -99,7 +99,7 @@ def test_a_question_that_failed_leaves_the_worker_the_same_time(worker: Asked) -
     worker.asked[0].set_exception(WorkerLost())
     assert not worker.is_silent_after(ASK_EVERY_S)
     assert len(worker.asked) == 2
-    assert worker.is_silent_after(SILENT_S - ASK_EVERY_S)
+    assert worker.was_ever_silent(SILENT_S - ASK_EVERY_S)
 
 
 def test_a_worker_that_has_not_read_its_welcome_yet_is_not_silent() -> None:
@@ -108,6 +108,33 @@ def test_a_worker_that_has_not_read_its_welcome_yet_is_not_silent() -> None:
     assert not worker.is_silent_after(ASK_EVERY_S)
     worker.holder.welcome(worker.welcome)
     assert not worker.was_ever_silent(2 * SILENT_S)
+
+
+def test_what_the_head_did_not_see_for_it_stood_still_itself_is_no_silence(worker: Asked) -> None:
+    worker.answers = None
+    assert not worker.is_silent_after(0)
+    assert not worker.is_silent_after(ASK_EVERY_S)
+    assert not worker.is_silent_after(3600)  # and the answer waits behind this look
+    worker.asked[0].set_result(worker.holder.alive(worker.questions[0]))
+    worker.answers = worker.holder.alive
+    assert not worker.was_ever_silent(2 * SILENT_S)
+
+
+def test_a_question_that_an_earlier_round_left_behind_does_not_end_a_worker() -> None:
+    worker = Asked()
+    assert not worker.is_silent_after(0)
+    assert not worker.is_silent_after(ASK_EVERY_S)  # before it has read its welcome; then the round is left
+    worker.holder.welcome(worker.welcome)
+    assert not worker.is_silent_after(3600)
+    assert not worker.was_ever_silent(2 * SILENT_S)
+
+
+def test_workers_that_are_gone_are_forgotten(worker: Asked) -> None:
+    worker.pulses.heard(worker)
+    worker.pulses.forget_all_but({worker.name})
+    assert worker.pulses._pulses
+    worker.pulses.forget_all_but(set())
+    assert not worker.pulses._pulses
 
 
 def test_what_the_head_did_not_ask_gets_no_answer(worker: Asked) -> None:

@@ -13,10 +13,12 @@ import pytest
 
 from helper.datasets import segments
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.joining import Session
+from helper.executors.holder import Holder
+from helper.executors.joining import JoinToken, Session
 from helper.executors.processes import MIN_CHUNK
 from maskedlark.errors import HelperUnavailable
 from maskedlark.interrupt import never
+from maskedlark.runtime.periodic import Periodic
 from tests.builders import examples, reports, shares_for, world
 from tests.helper.executors.test_clustered import Hours, Site, sampled
 
@@ -176,6 +178,37 @@ def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
     session = Session(bytes(32), bytes(32))
     _Actor(name=b"n", node="node", actor=SimpleNamespace(stop=stub), session=session).stop(b"sealed")
     assert asked == [({"concurrency_group": "control"}, b"sealed")]
+
+
+def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray  # after `ray_machines`, as this
+
+    from helper.executors import ray_fleet
+
+    def get(application: Callable[[], bytes], *, timeout: float) -> bytes:
+        del timeout
+        return application()
+
+    def crashes() -> bytes:
+        raise ray.exceptions.WorkerCrashedError
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(Periodic, "start", lambda _: None)
+    token = JoinToken(bytes(32))
+    fleet = ray_fleet.RayFleet("nowhere", token, capacity_bytes=0)
+    for _ in range(ray_fleet._MAX_FAILURES):
+        joins, challenge = Holder(token, 0), bytes(32)
+        for application in (crashes, lambda asked=joins: asked.apply(bytes(32)), crashes):
+            actor = SimpleNamespace(welcome=SimpleNamespace(remote=joins.welcome))
+            fleet._let_in(
+                ray_fleet._Applying(node="node", actor=actor, challenge=challenge, application=application)
+            )
+    assert len(fleet.workers()) == ray_fleet._MAX_FAILURES
+    assert not fleet.refused
 
 
 @pytest.mark.parametrize("wrong", ["another", "short", "open", "missing"])
