@@ -4,11 +4,11 @@ Two ledgers are at the same position only if one is a copy of the other: the cha
 So a helper can tell an older ledger that was put back from its own (`helper.ledger.witness`).
 """
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from helper.ledger.records import Position
-from helper.ledger.schema import CHAIN
+from helper.ledger.statements import ADD_LINK, HEAD, HEAD_TO_CHANGE, NEWEST_LINK
 from maskedlark.canonical import digest
 from maskedlark.randomness import system_randomness
 
@@ -17,8 +17,8 @@ def begin_chain(engine: Engine) -> None:
     """Give a new ledger its beginning: random, so that no two ledgers are ever at the same position."""
     try:
         with engine.begin() as connection:
-            if connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).first() is None:
-                connection.execute(insert(CHAIN).values(sequence=0, head=system_randomness(32)))
+            if connection.execute(HEAD, {"sequence": 0}).first() is None:
+                connection.execute(ADD_LINK, {"sequence": 0, "head": system_randomness(32)})
     except IntegrityError:
         return  # another process was faster
 
@@ -28,15 +28,13 @@ def move_on(connection: Connection, *what: str | bytes) -> None:
 
     In PostgreSQL it locks the beginning of the chain, and other transactions wait for that.
     """
-    connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0).with_for_update())
+    connection.execute(HEAD_TO_CHANGE, {"sequence": 0})
     before = position_of(connection)
     head = digest("ledger", before.head, *(part.encode() if isinstance(part, str) else part for part in what))
-    connection.execute(insert(CHAIN).values(sequence=before.sequence + 1, head=head))
+    connection.execute(ADD_LINK, {"sequence": before.sequence + 1, "head": head})
 
 
 def position_of(connection: Connection) -> Position:
     """The newest link."""
-    row = connection.execute(
-        select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)
-    ).one()
+    row = connection.execute(NEWEST_LINK).one()
     return Position(sequence=row.sequence, head=row.head)

@@ -29,9 +29,8 @@ from helper.ledger.records import (
     StoredRound,
 )
 from helper.ledger.round_state import KEPT_ANSWERS, RoundState
-from helper.ledger.rows import job_of, job_row, lock_budget, reservations_of
+from helper.ledger.rows import job_of, lock_budget, reservations_of
 from helper.ledger.schema import (
-    CHAIN,
     DATASETS,
     JOBS,
     METADATA,
@@ -40,6 +39,16 @@ from helper.ledger.schema import (
     SCHEMA_VERSION,
     TASKS,
     USED_REPORTS,
+)
+from helper.ledger.statements import (
+    ADD_ROUND,
+    COUNT_ROUND,
+    DATASET,
+    FORGET_ROUND,
+    HEAD,
+    JOB_TO_CHANGE,
+    ROUND,
+    TASK,
 )
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
@@ -97,9 +106,8 @@ class Ledger:
 
     def task(self, task_id: bytes) -> SignedTask | None:
         """The task of an id."""
-        query = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(TASKS.c.task_id == task_id)
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(TASK, {"task_id": task_id}).one_or_none()
         return row and SignedTask(encoded=row.task, role=row.role, signature=row.signature)
 
     def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
@@ -148,9 +156,8 @@ class Ledger:
 
     def dataset(self, dataset_id: bytes) -> StoredDataset | None:
         """The dataset of an id."""
-        query = select(DATASETS.c.task_id, DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id)
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(DATASET, {"dataset_id": dataset_id}).one_or_none()
         return row and StoredDataset(task_id=row.task_id, size=row.size)
 
     def has_open_job(self, dataset_id: bytes) -> bool:
@@ -197,7 +204,7 @@ class Ledger:
     def job_state(self, job_id: bytes) -> StoredJob | None:
         """The job of an id."""
         with reading(self._engine) as connection:
-            return job_of(connection, job_row(job_id))
+            return job_of(connection, job_id)
 
     def job_model(self, job_id: bytes) -> bytes:
         """The ONNX file of a job that exists; empty once it is closed."""
@@ -219,25 +226,19 @@ class Ledger:
             "sealed_seed": answered.sealed_seed,
         }
         with self._engine.begin() as connection:
-            job = job_of(connection, job_row(job_id).with_for_update())
+            job = job_of(connection, job_id, JOB_TO_CHANGE)
             if job is None or job.progress.state_of(round_index) is not RoundState.NEXT:
                 return False
-            connection.execute(
-                update(JOBS).where(JOBS.c.job_id == job_id).values(rounds_answered=round_index + 1)
-            )
-            connection.execute(insert(ROUNDS).values(row))
-            past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
-            connection.execute(update(ROUNDS).where(past).values(answer=None, sealed_seed=None))
+            connection.execute(COUNT_ROUND, {"of_job": job_id, "answered": round_index + 1})
+            connection.execute(ADD_ROUND, row)
+            connection.execute(FORGET_ROUND, {"of_job": job_id, "index": round_index - KEPT_ANSWERS})
             move_on(connection, "round", job_id, round_index.to_bytes(8, "little"), answered.answer or b"")
         return True
 
     def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
         """An answered round."""
-        query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer, ROUNDS.c.sealed_seed).where(
-            ROUNDS.c.job_id == job_id, ROUNDS.c.round_index == round_index
-        )
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(ROUND, {"job_id": job_id, "round_index": round_index}).one_or_none()
         return row and StoredRound(
             weights_digest=row.weights_digest, answer=row.answer, sealed_seed=row.sealed_seed
         )
@@ -333,9 +334,7 @@ class Ledger:
     def holds(self, position: Position) -> bool:
         """Whether the ledger stands at a position, or stood there."""
         with reading(self._engine) as connection:
-            head = connection.execute(
-                select(CHAIN.c.head).where(CHAIN.c.sequence == position.sequence)
-            ).scalar()
+            head = connection.execute(HEAD, {"sequence": position.sequence}).scalar()
         return head == position.head
 
     def counts(self) -> Counts:

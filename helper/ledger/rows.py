@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Select, select
 from helper.ledger.records import Reservation, StoredJob
 from helper.ledger.round_state import Progress
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
+from helper.ledger.statements import JOB
 from maskedlark.canonical import decode
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnyQuery, decode_query
@@ -23,14 +24,9 @@ Within a string the quotes would be escaped.
 """
 
 
-def job_row(job_id: bytes) -> Select[Any]:
-    """The statement that reads one job."""
-    return select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
-
-
-def job_of(connection: Connection, query: Select[Any]) -> StoredJob | None:
-    """The job that a statement reads."""
-    row = connection.execute(query).one_or_none()
+def job_of(connection: Connection, job_id: bytes, query: Select[Any] = JOB) -> StoredJob | None:
+    """The job of an id; read by `JOB_TO_CHANGE` if this transaction is to change it."""
+    row = connection.execute(query, {"job_id": job_id}).one_or_none()
     if row is None:
         return None
     spec = _spec(row.spec)

@@ -90,7 +90,7 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
             url,
             pool_size=8,
             max_overflow=64,
-            pool_pre_ping=True,
+            pool_pre_ping=dialect != "sqlite",  # whose connections are no server's to end
             hide_parameters=True,
             connect_args=_silence_noticed(parsed),
         )

@@ -288,7 +288,7 @@ def cut(records: int, parts: int, record_ns: float) -> list[range]:
 
     `record_ns` is what a record takes, roughly: it follows from the model and the number of labels alone.
     """
-    count = max(1, min(parts, -(-records // _MIN_PART), round(records * record_ns / _MIN_PART_NS)))
+    count = max(1, min(parts, -(-records // _MIN_PART), int(records * record_ns / _MIN_PART_NS)))
     bounds = [records * part // count for part in range(count + 1)]
     return [range(low, high) for low, high in pairwise(bounds)]
 
