@@ -7,9 +7,9 @@ killed loses its job when the lease runs out: any other one puts it back into th
 
 from typing import Any, Final
 
-from sqlalchemy import Engine, and_, delete, insert, select, update
+from sqlalchemy import Engine, and_, bindparam, delete, insert, select, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.sql import ColumnElement, Select
+from sqlalchemy.sql import Select
 
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import FINAL, LEASED, JobEvent, JobState
@@ -30,6 +30,18 @@ _QUEUED: Final = (
     .order_by(jobs.c.submitted_at_s, jobs.c.job_id)
     .limit(1)
 )
+
+# made once: each round runs them, and building one takes longer than running it
+_OF_JOB: Final = jobs.c.job_id == bindparam("of_job")
+_IS_HELD: Final = and_(_OF_JOB, jobs.c.lease_owner == bindparam("by"), jobs.c.state.in_(LEASED))
+_HELD: Final = select(jobs.c.job_id).where(_IS_HELD)
+_HELD_TO_CHANGE: Final = _HELD.with_for_update()
+_RENEW: Final = update(jobs).where(_IS_HELD).values(lease_until_s=bindparam("until_s"))
+_DROP_ROUND: Final = delete(job_rounds).where(
+    job_rounds.c.job_id == bindparam("of_job"), job_rounds.c.rounds_done == bindparam("done")
+)
+_ADD_ROUND: Final = insert(job_rounds)
+_COUNT_ROUND: Final = update(jobs).where(_OF_JOB).values(rounds_done=bindparam("done"), workers_lost=0)
 
 
 class JobLeases:
@@ -85,13 +97,13 @@ class JobLeases:
     def is_held(self, job_id: bytes) -> bool:
         """Whether the job is still this worker's: not cancelled and not taken over."""
         with reading(self._engine) as connection:
-            return connection.execute(select(jobs.c.job_id).where(self._held(job_id))).first() is not None
+            return connection.execute(_HELD, self._lease(job_id)).first() is not None
 
     def renew(self, job_id: bytes) -> bool:
         """Hold the job for another `lease_s` from now; False if it is no longer this worker's."""
         with self._engine.begin() as connection:
             changed = connection.execute(
-                update(jobs).where(self._held(job_id)).values(lease_until_s=self._clock() + self._lease_s)
+                _RENEW, self._lease(job_id) | {"until_s": self._clock() + self._lease_s}
             )
             return changed.rowcount == 1
 
@@ -109,17 +121,12 @@ class JobLeases:
 
     def record(self, job_id: bytes, figures: RoundFigures) -> None:
         """Keep a round's figures, in place of what an earlier attempt at the same round left."""
-        row = figures_row(job_id, figures)
-        same = and_(job_rounds.c.job_id == job_id, job_rounds.c.rounds_done == figures.rounds_done)
+        recorded = {"of_job": job_id, "done": figures.rounds_done}
         with self._engine.begin() as connection:
             self._check_held(connection, job_id)
-            connection.execute(delete(job_rounds).where(same))
-            connection.execute(insert(job_rounds).values(row))
-            connection.execute(
-                update(jobs)
-                .where(jobs.c.job_id == job_id)
-                .values(rounds_done=figures.rounds_done, workers_lost=0)
-            )
+            connection.execute(_DROP_ROUND, recorded)
+            connection.execute(_ADD_ROUND, figures_row(job_id, figures))
+            connection.execute(_COUNT_ROUND, recorded)
 
     def unclosed(self) -> tuple[JobRecord, ...]:
         """Jobs that are over, and that the helpers were not told of yet."""
@@ -148,8 +155,9 @@ class JobLeases:
         )
         return select(jobs.c.job_id, jobs.c.workers_lost).where(is_abandoned)
 
-    def _held(self, job_id: bytes) -> ColumnElement[bool]:
-        return and_(jobs.c.job_id == job_id, jobs.c.lease_owner == self._owner, jobs.c.state.in_(LEASED))
+    def _lease(self, job_id: bytes) -> dict[str, Any]:
+        """What `_IS_HELD` is asked with."""
+        return {"of_job": job_id, "by": self._owner}
 
     def _change(self, job_id: bytes, event: JobEvent, stop: Stop | None, **columns: Any) -> None:
         reason, cause = (stop.reason, stop.cause) if stop else (None, None)
@@ -158,10 +166,7 @@ class JobLeases:
             change_state(connection, job_id, event, reason=reason, cause=cause, **columns)
 
     def _check_held(self, connection: Connection, job_id: bytes) -> None:
-        if (
-            connection.execute(select(jobs.c.job_id).where(self._held(job_id)).with_for_update()).first()
-            is None
-        ):
+        if connection.execute(_HELD_TO_CHANGE, self._lease(job_id)).first() is None:
             raise JobRefused(
                 JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker"
             )

@@ -4,13 +4,24 @@ A helper whose ledger was rolled back is shown what it has forgotten (docs/adr/0
 """
 
 from threading import Lock
+from typing import Final
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, bindparam, select, update
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import helper_addresses, helper_receipts
 from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
 from maskedlark.runtime.database import reading
+
+# made once: each call to a helper runs them, and building one takes longer than running it
+_NEWEST_AT: Final = (
+    select(helper_receipts.c.receipt)
+    .join(helper_addresses, helper_addresses.c.helper_id == helper_receipts.c.helper_id)
+    .where(helper_addresses.c.address == bindparam("at"))
+)
+_OF_HELPER: Final = helper_receipts.c.helper_id == bindparam("of_helper")
+_KEPT_OF: Final = select(helper_receipts.c.receipt).where(_OF_HELPER).with_for_update()
+_REPLACE: Final = update(helper_receipts).where(_OF_HELPER).values(receipt=bindparam("newer"))
 
 
 class ReceiptBook:
@@ -35,11 +46,8 @@ class ReceiptBook:
         if self._engine is None:
             with self._lock:
                 return self._newest.get(address)
-        asked = select(helper_receipts.c.receipt).join(
-            helper_addresses, helper_addresses.c.helper_id == helper_receipts.c.helper_id
-        )
         with reading(self._engine) as connection:
-            stored = connection.execute(asked.where(helper_addresses.c.address == address)).scalar()
+            stored = connection.execute(_NEWEST_AT, {"at": address}).scalar()
         return decode_receipt(bytes(stored)) if stored is not None else None
 
     def keep(self, address: str, receipt: Receipt) -> None:
@@ -57,15 +65,12 @@ class ReceiptBook:
                     self._newest[address] = receipt
             return
         with self._engine.begin() as connection:
-            of_helper = helper_receipts.c.helper_id == receipt.helper_id
             row = {"helper_id": receipt.helper_id, "receipt": encode_receipt(receipt)}
             if not is_known_there:  # rows are made first, so that there are some to lock
                 connection.execute(insert_or_ignore(self._engine, helper_receipts, ["helper_id"]).values(row))
-            stored = connection.execute(
-                select(helper_receipts.c.receipt).where(of_helper).with_for_update()
-            ).scalar_one()
+            stored = connection.execute(_KEPT_OF, {"of_helper": receipt.helper_id}).scalar_one()
             if receipt.is_newer_than(decode_receipt(bytes(stored))):
-                connection.execute(update(helper_receipts).where(of_helper).values(row))
+                connection.execute(_REPLACE, {"of_helper": receipt.helper_id, "newer": row["receipt"]})
             if is_known_there:
                 return
             there = {"address": address, "helper_id": receipt.helper_id}
