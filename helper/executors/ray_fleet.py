@@ -86,19 +86,35 @@ class _Applying:
 class RayFleet:
     """The workers of one helper on a Ray cluster."""
 
-    def __init__(self, address: str, token: JoinToken, *, capacity_bytes: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: JoinToken,
+        *,
+        capacity_bytes: int,
+        check_machine: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Connect, and begin to take workers in.
 
         Args:
             address: host:port of the cluster's head, of which this machine is a part.
             token: What workers have to have too.
             capacity_bytes: How much of opened segments each worker keeps in memory.
+            check_machine: Raises InvalidTask at the address of a machine that the cluster must not have. One
+                that comes later gets no worker.
 
         Raises:
-            InvalidTask: there is no Ray cluster.
+            InvalidTask: there is no Ray cluster, or `check_machine` raised it.
         """
-        self._gate = Gate(token)
+        self._gate, self._check_machine = Gate(token), check_machine
         _connect(address)
+        try:
+            for node in _nodes():
+                check_machine(node["NodeManagerAddress"])
+        except InvalidTask:
+            ray.shutdown()
+            raise
+        self._outside: set[str] = set()
         self._actors = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={_CONTROL: 1, _OPENING: 1})(
             RayWorker
         )
@@ -151,7 +167,9 @@ class RayFleet:
     def _look(self, is_stopped: IsStopped) -> None:
         """Let those in who answered, forget machines that are gone, and ask new ones."""
         cores = {
-            node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]
+            node["NodeID"]: int(node["Resources"].get("CPU", 0))
+            for node in _nodes()
+            if self._is_allowed(node["NodeID"], node["NodeManagerAddress"])
         }
         with self._lock:
             self._joined = {name: one for name, one in self._joined.items() if one.node in cores}
@@ -167,6 +185,17 @@ class RayFleet:
         for node, count in cores.items():
             for _ in range(count - taken[node] if node not in self._refused else 0):
                 self._ask(node)
+
+    def _is_allowed(self, node: str, address: str) -> bool:
+        """Whether a machine may have workers."""
+        try:
+            self._check_machine(address)
+        except InvalidTask as refusal:
+            if node not in self._outside:
+                _LOG.warning("Ray node %s gets no worker: %s", node[:12], refusal)
+            self._outside.add(node)
+            return False
+        return True
 
     def _ask(self, node: str) -> None:
         """Start a worker on a machine, and ask it to join."""
@@ -197,6 +226,11 @@ class RayFleet:
             self._joined[name] = joined
         del self._failures[one.node]
         _LOG.info("a worker of Ray node %s joined", one.node[:12])
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """The machines of the cluster that are there."""
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _answer(ask: Callable[[], Any]) -> "Future[bytes]":

@@ -36,12 +36,24 @@ class RayCluster:
         Raises:
             InvalidTask: it is not on loopback, and has no token authentication or no TLS.
         """
-        from maskedlark.rpc.transport import is_loopback  # gRPC, which help does without
+        check_machine(self.address.rsplit(":", 1)[0], environment)
 
-        if is_loopback(self.address.rsplit(":", 1)[0]):
-            return
+
+def check_machine(host: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse a machine of a Ray cluster that anyone on its network could use.
+
+    Ray gives its machines addresses of its own: of a head that was started for 127.0.0.1 too, that of the
+    network card, where it listens. So a helper looks at those, and not only at what it was told.
+
+    Raises:
+        InvalidTask: see `RayCluster.check`.
+    """
+    from maskedlark.rpc.transport import is_loopback  # gRPC, which help does without
+
+    if not is_loopback(host):
         wanted = {"RAY_AUTH_MODE": "token", "RAY_USE_TLS": "1"}
         if lacking := [f"{name}={value}" for name, value in wanted.items() if environment.get(name) != value]:
+            needed = " and ".join(lacking)
             raise InvalidTask(
-                f"a Ray cluster that is not on loopback needs {' and '.join(lacking)} in the environment"
+                f"a Ray cluster that is not on loopback ({host}) needs {needed} in the environment"
             )

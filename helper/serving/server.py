@@ -25,7 +25,7 @@ from helper.executors.local import LocalExecutor
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
-from helper.serving.cluster import RayCluster
+from helper.serving.cluster import RayCluster, check_machine
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
@@ -267,7 +267,7 @@ def _executor(settings: HelperSettings) -> Executor:
         from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
     except ImportError:
         raise InvalidTask("--ray needs the extra `ray`: pip install 'maskedlark[ray]'") from None
-    fleet = RayFleet(cluster.address, token, capacity_bytes=cluster.worker_bytes)
+    fleet = RayFleet(cluster.address, token, capacity_bytes=cluster.worker_bytes, check_machine=check_machine)
     return ClusterExecutor(fleet, local, opens_shares=cluster.opens_shares)
 
 

@@ -1,64 +1,53 @@
 """A helper on raylets of this machine: equal bits, workers killed, workers refused, nothing to read in Ray.
 
-`make cluster`, or with ARGS="--json". A few minutes on two cores.
+`make cluster`, or with ARGS="--json". Under ten minutes on two idle cores, most of it the start of raylets.
 
 Sums are of random records in segments of three sizes, by this machine alone and by workers on one and three
-raylets. Then workers and raylets are killed in the midst of rounds. Then every place where Ray keeps anything
-is searched for what must be nowhere: records' features, mask shares, weights, the keys of segments, those
-that open reports, and the join token. The same search runs after a control build that hands Ray the same
-records in the clear.
+raylets. Then a helper in a process of its own computes rounds on three of them, first in peace, then while
+workers and raylets are killed (`cluster_kills`). Then workers come and go, others are refused
+(`cluster_joining`). At last every place where Ray keeps anything, and a bucket, are searched for what must be
+nowhere; and again beside a build that puts it there (`cluster_leaks`).
 """
 
 import argparse
 import json
-import os
-import signal
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
-from helper.datasets import segments
+from docs.tutorial.fleet import HELPERS
 from helper.datasets.records import Records
-from helper.datasets.segments import RowShape
-from helper.datasets.vault import Vault
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.dispatch import Fleet
-from helper.executors.executor import Gradient, ModelFile
-from helper.executors.local import LocalExecutor
-from helper.gradient.exact.engine import ExactEngine
 from maskedlark.errors import HelperUnavailable
 from maskedlark.interrupt import never
-from maskedlark.model import weights
-from maskedlark.model.dense import dense_network
-from maskedlark.model.losses import Loss
-from maskedlark.model.onnx_file import parse
-from maskedlark.numbers.field import random_vector
-from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.randomness import derive_key, system_randomness
-from maskedlark.releases.round import Evaluated, MaskedSum
-from tests.builders import examples, reports, shares_for, world
-from tests.helper.executors.ray_machines import (
-    Machines,
-    await_workers,
-    in_the_clear,
-    machines,
-    until,
+from maskedlark.numbers.field import add
+from maskedlark.releases.round import Evaluated
+from tests.bench.cluster_joining import refused_here, refused_machines
+from tests.bench.cluster_kills import Rounds, Told, raylets_killed, workers_killed
+from tests.bench.cluster_leaks import found_in, in_the_clear, kept
+from tests.bench.cluster_records import (
+    CANARIES,
+    CANARY_BYTES,
+    SIZES,
+    Bench,
+    differing,
+    opened_by_workers,
 )
+from tests.bench.clustered_helper import ClusteredHelper, Site, sealed_site
+from tests.helper.executors.ray_machines import Machines, await_workers, machines
+from tests.progress import shown
 
-FEATURES = 32
-SIZES = (1 << 10, 1 << 14, 1 << 16)
-CANARY_BYTES = 16
-REPORTS = 2_000
-LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
-CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
+if TYPE_CHECKING:  # it imports ray, before `ray_machines` could say how that authenticates
+    from helper.executors.ray_fleet import RayFleet
+
+RAYLETS = 3
+REPORTS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,133 +56,60 @@ class Results:
 
     sums_compared: int
     bytes_that_differ: int  # 0
-    worker_kills: int
-    worker_kills_unequal: int  # 0
+    job_rounds: int  # of a helper in its own process, and all that follow
+    job_rounds_unequal: int  # 0
+    job_rounds_charged_otherwise: int  # 0
+    job_round_s: float
+    worker_kills_tried: int
+    worker_kills: int  # of those, in a round under way: 20
+    worker_kills_with_orders: int
     worker_kill_late_s: float  # 10
-    raylet_kills: int
-    raylet_kills_unequal: int  # 0
+    raylet_kills_tried: int
+    raylet_kills: int  # 10
+    raylet_kills_with_orders: int
     raylet_kill_late_s: float  # 30
-    refused: int  # of 2 raylets, one without the token and one with another
+    refused_here_without_token: int  # of as many as asked: 100
+    refused_here_other_numerics: int  # 100
+    refused_raylets_without_token: int
+    refused_raylets_other_numerics: int
+    raylets_of_each_kind: int
     comings_and_goings_unequal: int  # 0
     cancel_s: float  # 1
     leaks: int  # 0
-    control_leaks: int  # at least 1
+    leaked: str  # which kinds: none
+    searched_for: str
+    control_leaks: int
+    control_leaked: str  # which kinds: all
+    control_missed: str  # none
     searched_mb: int
-    round_s_local: float
-    round_s_one_worker: float
-    round_s_two_workers: float
+    seconds: float
 
 
-class Bench:
-    """A model, and random datasets in segments of some size."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much of everything."""
 
-    def __init__(self, folder: Path, records: int) -> None:
-        self.count, self.folder = records, folder
-        self.storage_key = system_randomness(32)
-        onnx = dense_network([FEATURES, 64, 1], "relu", seed=1)
-        model = parse(onnx, num_features=FEATURES)
-        self.gradient = Gradient(
-            engine=ExactEngine(model, LOSS, CLIP, threads=1),
-            weights=tuple(weights.quantise(values) for values in model.initial_values),
-            file=ModelFile(read=lambda: onnx, num_features=FEATURES),
-            loss=LOSS,
-            clip=CLIP,
-        )
-        self.features = np.frombuffer(system_randomness(records * FEATURES), np.uint8).reshape(-1, FEATURES)
-        self.masks = random_vector(2 * records, system_randomness).reshape(-1, 2)
-        self.local = LocalExecutor(1)
+    records: int
+    rounds: int
+    kills: int
+    raylet_kills: int
+    turns: int
+    refused: int
+    refused_raylets: int
 
-    def key_for(self, context: bytes) -> bytes:
-        return derive_key(self.storage_key, b"bench", context)
-
-    def dataset(self, size: int) -> Records:
-        """The same records, in segments of so many."""
-        shape = RowShape(features=FEATURES, candidates=2, keys=0, columns=0)
-        vault, dataset = (
-            self._in_segments_of(size, Vault(self.folder / f"of-{size}", self.key_for)),
-            bytes(32),
-        )
-        spool, rows = vault.begin(shape), shape.empty(self.count)
-        rows.report_ids[:] = np.arange(self.count * 16, dtype=np.uint64).astype(np.uint8).reshape(-1, 16)
-        rows.shares.features[:], rows.shares.mask_shares[:] = self.features, self.masks
-        rows.shares.labels[:] = [0, 1]
-        vault.add(spool, rows)
-        ranks = np.random.default_rng(0).permutation(self.count).astype(np.uint32)
-        vault.commit(spool, dataset, ranks)
-        return Records(
-            count=self.count,
-            pieces=lambda interrupt: self._in_segments_of(size, vault).pieces(dataset, interrupt),
-            sealed=lambda interrupt: self._in_segments_of(size, vault).sealed(dataset, interrupt),
-        )
-
-    def _in_segments_of(self, size: int, vault: Vault) -> Vault:
-        """Write and read as a helper whose segments are of this size; a dataset at a time."""
-        segments.SEGMENT_RECORDS = size  # type: ignore[misc] # the one place that changes it
-        return vault
-
-    def sampled(self, seed: int) -> Evaluated:
-        """About half of the records evaluated, and half of those counting."""
-        draw = np.random.default_rng(seed)
-        is_evaluated = draw.random(self.count) < 0.5
-        return Evaluated(is_evaluated=is_evaluated, counts=is_evaluated & (draw.random(self.count) < 0.5))
-
-    def sum_here(self, records: Records, seed: int) -> MaskedSum:
-        return self.local.masked_sum(self.gradient, records, self.sampled(seed), never)
-
-    def secrets(self, records: Records) -> list[bytes]:
-        """What must be nowhere in Ray, as bytes that are long enough to occur nowhere by chance."""
-        places = range(0, self.count, max(1, self.count // 16))
-        found = [self.features[place].tobytes()[:CANARY_BYTES] for place in places]
-        found += [self.masks[place].tobytes() for place in places]
-        found += [one.key for one in (records.sealed(never) or ())[:1]]
-        found += [weights.encode(self.gradient.weights)[200:232], self.gradient.file.read()[-200:-168]]
-        return found
-
-
-def differing(first: MaskedSum, second: MaskedSum) -> int:
-    """How many bytes of two sums and their digests differ."""
-    parts = zip(
-        first.vector.tobytes() + first.values_digest,
-        second.vector.tobytes() + second.values_digest,
-        strict=True,
-    )
-    return sum(one != other for one, other in parts)
+    @property
+    def work(self) -> float:
+        """Of all, in seconds of an idle machine, roughly: what the bar shows the rest of."""
+        return (
+            60.0 + .5 * 6 * self.rounds + 6.0 * self.kills + 9.0 * self.raylet_kills
+            + .5 * self.turns + 10.0 * self.refused_raylets
+        )  # fmt: skip
 
 
 def timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def killed_in_rounds(
-    bench: Bench,
-    cluster: ClusterExecutor,
-    records: Records,
-    *,
-    moments: Sequence[float],
-    kill: Callable[[], None],
-    mend: Callable[[], None] = lambda: None,
-) -> tuple[int, float]:
-    """Kill something at some moments of rounds: how many sums were not equal, and the longest delay."""
-    unequal, late = 0, 0.0
-    usual = timed(lambda: cluster.masked_sum(bench.gradient, records, bench.sampled(0), never))
-    for seed, moment in enumerate(moments):
-        expected, over = bench.sum_here(records, seed), Event()
-
-        def strike(moment: float = moment, over: Event = over) -> None:
-            over.wait(moment * usual)
-            kill()
-
-        striker = Thread(target=strike)
-        striker.start()
-        began = time.perf_counter()
-        found = cluster.masked_sum(bench.gradient, records, bench.sampled(seed), never)
-        late = max(late, time.perf_counter() - began - usual)
-        striker.join()
-        mend()
-        unequal += differing(expected, found) > 0
-    return unequal, late
 
 
 def cancelled(bench: Bench, cluster: ClusterExecutor, records: Records) -> float:
@@ -216,170 +132,156 @@ def cancelled(bench: Bench, cluster: ClusterExecutor, records: Records) -> float
     return time.perf_counter() - began
 
 
-def opened_by_workers(fleet: Fleet, local: LocalExecutor) -> list[bytes]:
-    """Let workers open reports; what must be nowhere in Ray of it: the keys, and what they found."""
-    of = world(num_features=FEATURES)
-    opener, given = of.opener(0), shares_for(reports(of, examples(of.task, REPORTS)), 0)
-    prepared = ClusterExecutor(fleet, local, opens_shares=True).open(opener, given)
-    if not prepared.admitted.is_admitted.all():
-        raise AssertionError("workers open honest reports")
-    secrets = [key.secret_bytes() for key in opener.opening_keys] + [opener.view_key.secret_bytes()]
-    for place in range(0, REPORTS, REPORTS // 16):
-        secrets += [prepared.shares.features[place].tobytes()[:CANARY_BYTES]]
-        secrets += [prepared.shares.mask_shares[place].tobytes()]
-    return secrets
-
-
-def searched(places: Iterator[bytes], secrets: Sequence[bytes]) -> tuple[set[bytes], int]:
-    """Which secrets are found, and in how many bytes they were looked for."""
-    found: set[bytes] = set()
-    total = 0
-    wanted = {one[:8]: one for one in secrets}
-    for content in places:
-        total += len(content)
-        for start, secret in wanted.items():
-            if start in content and secret in content:
-                found.add(secret)
-    return found, total
-
-
-def kept_by_ray(machines_: Machines) -> Iterator[bytes]:
-    """All that Ray keeps: files, shared memory, deleted files that are open, its own processes' memory."""
-    for path in machines_.session.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            with suppress(OSError):
-                yield path.read_bytes()
-    for path in Path("/dev/shm").iterdir():  # noqa: S108 # where Ray keeps objects
-        if path.is_file() and not path.name.startswith("PostgreSQL"):
-            with suppress(OSError):
-                yield path.read_bytes()
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if process.info["name"] in ("raylet", "gcs_server"):
-            yield from _open_files(process.pid)
-            yield from _memory(process.pid)
-
-
-def _open_files(pid: int) -> Iterator[bytes]:
-    with suppress(OSError):
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                if "deleted" in str(link.readlink()):
-                    yield link.read_bytes()
-
-
-def _memory(pid: int) -> Iterator[bytes]:
-    """What a process can write to, as it is now."""
-    with suppress(OSError), Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            span, rights = line.split()[:2]
-            start, end = (int(one, 16) for one in span.split("-"))
-            if rights.startswith("rw") and end - start <= 1 << 28:
-                with suppress(OSError, ValueError, OverflowError):
-                    memory.seek(start)
-                    yield memory.read(end - start)
-
-
-def measured(records: int, rounds: int, kills: int, raylet_kills: int) -> Results:
+def measured(sizes: Sizes, told: Told) -> Results:
     """Everything, one after the other."""
-    told: dict[str, float] = {"sums_compared": 0, "bytes_that_differ": 0}
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, machines(Path(name)) as made:
-        bench = Bench(Path(name), records)
-        datasets = [bench.dataset(size) for size in SIZES]
-        middle = datasets[0]
-        made.add()
-        for raylets in (1, 3):
-            while len(made.nodes) < raylets:
-                made.add()
-            with made.fleet(raylets) as fleet:
-                cluster = ClusterExecutor(fleet, bench.local)
-                for dataset in datasets:
-                    for seed in range(rounds):
-                        found = cluster.masked_sum(bench.gradient, dataset, bench.sampled(seed), never)
-                        told["bytes_that_differ"] += differing(bench.sum_here(datasets[-1], seed), found)
-                        told["sums_compared"] += 1
-        with made.fleet(3) as fleet:
-            cluster = ClusterExecutor(fleet, bench.local)
-            unequal, late = killed_in_rounds(
-                bench,
-                cluster,
-                middle,
-                moments=np.linspace(0, 1.2, kills).tolist(),
-                kill=lambda: _kill_one(made),
-            )
-            told |= {"worker_kills": kills, "worker_kills_unequal": unequal, "worker_kill_late_s": late}
-            unequal, late = killed_in_rounds(
-                bench,
-                cluster,
-                middle,
-                moments=np.linspace(0.1, 0.9, raylet_kills).tolist(),
-                kill=lambda: made.remove(made.nodes[0]),
-                mend=lambda: made.add() and None,
-            )
-            told["raylet_kills"], told["raylet_kills_unequal"] = raylet_kills, unequal
-            told["raylet_kill_late_s"] = late
-        print(told, file=sys.stderr)
+        results, service = _equal(Bench(Path(name), sizes.records), made, sizes, told), Path(name) / "fleet"
+        bucket, secrets = Path(name) / "bucket", {}
+        stored = ((), ("--segments", bucket.as_uri()))
+        with ClusteredHelper(folder=service, helper_options_of=stored) as fleet:
+            told(20.0, "a helper in its own process: reports")
+            rounds = sizes.rounds + 6 * (sizes.kills + sizes.raylet_kills) * 4
+            with sealed_site(fleet, made, reports=REPORTS, rounds=rounds) as site:
+                site.await_joined(RAYLETS)
+                results |= _killed(site, sizes, told)
+                secrets["bucket's features"] = [one[:CANARY_BYTES] for one in site.features[:CANARIES]]
+                secrets["helper's keys"] = _keys((service / HELPERS[1] / "keys.json").read_text())
         while made.nodes:
             made.remove(made.nodes[0])
-        told |= _come_and_go(bench, made, datasets)
-    return Results(**told)  # type: ignore[arg-type] # counts are whole numbers
+        bench = Bench(Path(name) / "second", sizes.records)
+        dataset = bench.dataset(SIZES[0])
+        with made.fleet(0) as workers:
+            results |= _refused(made, workers, sizes, told)
+            cluster = ClusterExecutor(workers, bench.local)
+            with _turns(bench, cluster, dataset, made=made, results=results, sizes=sizes, told=told):
+                await_workers(workers, 2)
+                results["cancel_s"] = cancelled(bench, cluster, dataset)
+                add(cluster.masked_sum(bench.gradient, dataset, bench.sampled(1), never).vector, bench.noise)
+                secrets |= opened_by_workers(workers, bench.local)
+                secrets |= bench.secrets(dataset) | {"join token": [made.token_file.read_bytes()]}
+                results |= _searched(made, secrets, bucket, service / "helper-1.log", told)
+    return Results(**results, seconds=time.monotonic() - began)  # type: ignore[arg-type] # of their keys' types
 
 
-def _come_and_go(bench: Bench, made: Machines, datasets: Sequence[Records]) -> dict[str, float]:
-    """From no worker to two and back, refused ones beside them, and then the search."""
-    told: dict[str, float] = {"comings_and_goings_unequal": 0}
-    dataset = datasets[0]
-
-    def compare() -> None:
-        found = cluster.masked_sum(bench.gradient, dataset, bench.sampled(9), never)
-        told["comings_and_goings_unequal"] += differing(bench.sum_here(dataset, 9), found) > 0
-
-    def round_s() -> float:
-        def one() -> None:
-            cluster.masked_sum(bench.gradient, dataset, bench.sampled(9), never)
-
-        one()
-        return min(timed(one) for _ in range(3))
-
-    with made.fleet(0) as fleet:
-        cluster = ClusterExecutor(fleet, bench.local)
-        compare()
-        told["round_s_local"] = round_s()
-        for wrong in ("another", "missing"):
-            path = made.folder / wrong
-            if wrong == "another":
-                path.write_text("x" * 64)
-                path.chmod(0o600)
-            made.add(token_file=path)
-        until(lambda: len(fleet.refused) == 2)
-        told["refused"] = len(fleet.refused) if not fleet.workers() else 0
-        while made.nodes:
-            made.remove(made.nodes[0])
-        for workers, key in ((1, "round_s_one_worker"), (2, "round_s_two_workers")):
+def _equal(bench: Bench, made: Machines, sizes: Sizes, told: Told) -> dict[str, object]:
+    """Sums by one and three raylets, beside those of this machine; three raylets are left."""
+    compared, differ = 0, 0
+    datasets = [bench.dataset(size) for size in SIZES]
+    for raylets in (1, RAYLETS):
+        while len(made.nodes) < raylets:
             made.add()
-            await_workers(fleet, workers)
-            compare()
-            told[key] = round_s()
-        told["cancel_s"] = cancelled(bench, cluster, dataset)
-        print(told, file=sys.stderr)
-        opened = opened_by_workers(fleet, bench.local)
-        secrets = [*bench.secrets(dataset), *opened, made.token_file.read_bytes()]
-        found, total = searched(kept_by_ray(made), secrets)
-        told |= {"leaks": len(found), "searched_mb": total >> 20}
-        parts = [bench.features.tobytes(), bench.masks.tobytes(), weights.encode(bench.gradient.weights)]
-        parts += opened
-        with in_the_clear(parts):
-            told["control_leaks"] = len(searched(kept_by_ray(made), secrets)[0])
-        while made.nodes:
-            made.remove(made.nodes[0])
-            compare()
-    return told
+        with made.fleet(raylets) as fleet:
+            cluster = ClusterExecutor(fleet, bench.local)
+            for dataset in datasets:
+                for seed in range(sizes.rounds):
+                    found = cluster.masked_sum(bench.gradient, dataset, bench.sampled(seed), never)
+                    differ += differing(bench.sum_here(datasets[-1], seed), found)
+                    compared += 1
+                    told(0.5, f"{compared} sums, {differ} bytes differ")
+    return {"sums_compared": compared, "bytes_that_differ": differ}
 
 
-def _kill_one(made: Machines) -> None:
-    """End one process that holds segments."""
-    for pid in made.worker_pids()[:1]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def _killed(site: Site, sizes: Sizes, told: Told) -> dict[str, object]:
+    """A whole small job of a helper in its own process: in peace, then with kills."""
+    rounds = Rounds(site=site)
+    rounds.measure(sizes.rounds)
+    workers = workers_killed(rounds, sizes.kills, lambda done, note: told(6.0 * done, note))
+    raylets = raylets_killed(rounds, sizes.raylet_kills, lambda done, note: told(9.0 * done, note))
+    return {
+        "job_rounds": rounds.done,
+        "job_rounds_unequal": rounds.unequal,
+        "job_rounds_charged_otherwise": rounds.charged_otherwise,
+        "job_round_s": rounds.usual_s,
+        "worker_kills_tried": workers.tried,
+        "worker_kills": workers.hit,
+        "worker_kills_with_orders": workers.with_orders,
+        "worker_kill_late_s": workers.late_s,
+        "raylet_kills_tried": raylets.tried,
+        "raylet_kills": raylets.hit,
+        "raylet_kills_with_orders": raylets.with_orders,
+        "raylet_kill_late_s": raylets.late_s,
+    }
+
+
+def _refused(made: Machines, fleet: "RayFleet", sizes: Sizes, told: Told) -> dict[str, object]:
+    here = refused_here(sizes.refused)
+    there = refused_machines(made, fleet, sizes.refused_raylets)
+    told(10.0 * sizes.refused_raylets, f"refused: {here}, of raylets {there}")
+    return {
+        "refused_here_without_token": here.without_token,
+        "refused_here_other_numerics": here.other_numerics,
+        "refused_raylets_without_token": there.without_token,
+        "refused_raylets_other_numerics": there.other_numerics,
+        "raylets_of_each_kind": sizes.refused_raylets,
+    }
+
+
+@contextmanager
+def _turns(
+    bench: Bench,
+    cluster: ClusterExecutor,
+    dataset: Records,
+    *,
+    made: Machines,
+    results: dict[str, object],
+    sizes: Sizes,
+    told: Told,
+) -> Iterator[None]:
+    """Workers 0 -> 1 -> 2, what the block does, and -> 1 -> 0, each with as many rounds."""
+    unequal = 0
+
+    def compare(workers: int) -> None:
+        nonlocal unequal
+        for seed in range(max(1, sizes.turns // 5)):
+            found = cluster.masked_sum(bench.gradient, dataset, bench.sampled(seed), never)
+            unequal += differing(bench.sum_here(dataset, seed), found) > 0
+            told(0.5, f"{workers} raylets, {unequal} sums unequal")
+
+    compare(0)
+    for raylets in (1, 2):
+        made.add()
+        compare(raylets)
+    yield
+    while made.nodes:
+        made.remove(made.nodes[0])
+        compare(len(made.nodes))
+    results["comings_and_goings_unequal"] = unequal
+
+
+def _searched(
+    made: Machines, secrets: Mapping[str, Sequence[bytes]], bucket: Path, log: Path, told: Told
+) -> dict[str, object]:
+    """What is found of secrets, and what is found beside a naive build."""
+    found, total = found_in(kept(made, bucket, log), secrets)
+    told(10.0, f"searched {total >> 20} MB, found {found.total()}")
+    with in_the_clear(secrets, bucket):
+        control, _ = found_in(kept(made, bucket, log), secrets)
+    told(20.0, f"searched beside a naive build, found {control.total()}")
+    return {
+        "leaks": found.total(),
+        "leaked": ", ".join(found),
+        "searched_for": ", ".join(secrets),
+        "control_leaks": control.total(),
+        "control_leaked": ", ".join(sorted(control)),
+        "control_missed": ", ".join(sorted(secrets.keys() - control.keys())),
+        "searched_mb": total >> 20,
+    }
+
+
+def _keys(file: str) -> list[bytes]:
+    """The long values of a helper's key file: as they are written there, and as the bytes that they are."""
+
+    def values(of: object) -> Iterator[str]:
+        for one in of.values() if isinstance(of, dict) else of if isinstance(of, list) else ():
+            yield from [one] if isinstance(one, str) else values(one)
+
+    written = [one for one in values(json.loads(file)) if len(one) >= 2 * CANARY_BYTES]
+    return [one.encode() for one in written] + [bytes.fromhex(one) for one in written if _is_hex(one)]
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) % 2 == 0 and set(text) <= set("0123456789abcdef")
 
 
 def main() -> None:
@@ -389,14 +291,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="of each segment size and number of raylets")
     parser.add_argument("--kills", type=int, default=20, help="of workers, in the midst of rounds")
     parser.add_argument("--raylet-kills", type=int, default=10)
+    parser.add_argument("--turns", type=int, default=30, help="rounds while workers come and go")
+    parser.add_argument("--refused", type=int, default=100, help="workers of each kind, in this process")
+    parser.add_argument("--refused-raylets", type=int, default=3, help="raylets of each kind")
     parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    results = measured(arguments.records, arguments.rounds, arguments.kills, arguments.raylet_kills)
-    if arguments.json:
-        print(json.dumps(asdict(results)))
+    arguments = vars(parser.parse_args())
+    is_json, sizes = arguments.pop("json"), Sizes(**arguments)
+    done = 0.0
+    with shown("cluster", sizes.work) as show:
+
+        def told(more: float, note: str) -> None:
+            nonlocal done
+            done += more
+            show(done, note)
+
+        results = asdict(measured(sizes, told))
+    if is_json:
+        print(json.dumps(results))
         return
-    for key, value in asdict(results).items():
-        print(f"{key:32} {value:,.2f}" if isinstance(value, float) else f"{key:32} {value:,}")
+    for key, value in results.items():
+        print(f"{key:32} {value:,.2f}" if isinstance(value, float) else f"{key:32} {value}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.patience import HANGS_S
 
 OBJECT_STORE_BYTES = 80 << 20
 WORKER_BYTES = 64 << 20
+LOOPBACK = "127.0.0.2"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -36,13 +37,16 @@ class Machines:
     token_file: Path
     nodes: list[Any] = field(default_factory=list)
 
-    def add(self, cores: int = 1, token_file: Path | None = None) -> Any:
+    def add(
+        self, cores: int = 1, token_file: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> Any:
         """One more machine, with the token or with another file in its place."""
         node = self.cluster.add_node(
             num_cpus=cores,
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
-            env_vars={JOIN_VARIABLE: str(token_file or self.token_file)},
+            node_ip_address=LOOPBACK,
+            env_vars={JOIN_VARIABLE: str(token_file or self.token_file), **(environment or {})},
         )
         self.nodes.append(node)
         return node
@@ -54,7 +58,7 @@ class Machines:
 
     def worker_pids(self, node: Any = None) -> list[int]:
         """The processes that hold segments: of all machines, or of one."""
-        raylets = [_raylet(one) for one in (self.nodes if node is None else [node])]
+        raylets = [raylet_pid(one) for one in (self.nodes if node is None else [node])]
         return [
             process.pid
             for process in psutil.process_iter(["cmdline", "ppid"])
@@ -80,7 +84,7 @@ class Machines:
         return Path(self.cluster.head_node.get_session_dir_path())
 
 
-def _raylet(node: Any) -> int:
+def raylet_pid(node: Any) -> int:
     """The process id of a machine's daemon."""
     (raylet,) = node.all_processes["raylet"]
     return int(raylet.process.pid)
@@ -98,6 +102,7 @@ def machines(folder: Path) -> Iterator[Machines]:
             "num_cpus": 0,
             "object_store_memory": OBJECT_STORE_BYTES,
             "include_dashboard": False,
+            "node_ip_address": LOOPBACK,
         },
     )
     try:
@@ -105,22 +110,6 @@ def machines(folder: Path) -> Iterator[Machines]:
     finally:
         ray.shutdown()
         cluster.shutdown()
-
-
-@contextmanager
-def in_the_clear(parts: Sequence[bytes]) -> Iterator[None]:
-    """What a build does that hands Ray what it computes with, as it is: the control of a search for leaks."""
-
-    class Naive:
-        def total(self, *parts: bytes) -> bytes:  # the head takes nothing but bytes
-            return b"%d" % sum(map(len, parts))
-
-    actor = ray.remote(num_cpus=0)(Naive).remote()
-    references = [ray.put(part) for part in parts]
-    ray.get(actor.total.remote(*references))
-    yield
-    ray.kill(actor)
-    del references
 
 
 def await_workers(fleet: RayFleet, count: int) -> None:

@@ -16,7 +16,7 @@ from helper.executors.clustered import ClusterExecutor
 from helper.executors.holder import Holder
 from helper.executors.joining import JoinToken, Session
 from helper.executors.processes import MIN_CHUNK
-from maskedlark.errors import HelperUnavailable
+from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import never
 from maskedlark.runtime.periodic import Periodic
 from tests.builders import examples, reports, shares_for, world
@@ -26,6 +26,7 @@ if find_spec("ray") is None:
     pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
 
 from tests.helper.executors.ray_machines import (  # needs ray
+    LOOPBACK,
     Machines,
     await_workers,
     machines,
@@ -117,6 +118,35 @@ def test_workers_on_ray_open_shares_as_this_machine_does_and_others_do_when_one_
             assert found.shares.mask_shares.tobytes() == expected.shares.mask_shares.tobytes()
             for pid in ray_machines.worker_pids():
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_a_helper_looks_at_the_addresses_of_rays_machines_not_only_at_the_one_it_is_told(
+    ray_machines: Machines, site: Site
+) -> None:
+    from helper.executors.ray_fleet import RayFleet  # after `ray_machines`, as it imports ray
+
+    asked: list[str] = []
+
+    def refuses(address: str) -> None:
+        asked.append(address)
+        raise InvalidTask("not here")
+
+    token = JoinToken.read(ray_machines.token_file)
+    with pytest.raises(InvalidTask, match="not here"):
+        RayFleet(ray_machines.address, token, capacity_bytes=0, check_machine=refuses)
+    assert asked == [LOOPBACK]
+
+    def refuses_later(address: str) -> None:
+        asked.append(address)
+        if len(asked) > 1 + len(ray_machines.nodes) + 1:
+            raise InvalidTask("a machine that came later")
+
+    with RayFleet(ray_machines.address, token, capacity_bytes=0, check_machine=refuses_later) as fleet:
+        until(lambda: len(asked) > 10)
+        assert not fleet.workers()
+    with ray_machines.fleet(1) as fleet:
+        site.cluster = ClusterExecutor(fleet, site.local)
+        site.assert_equal()
 
 
 class _Bomb:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from helper.cli.serve import _cluster_of
-from helper.serving.cluster import WORKER_BYTES, RayCluster
+from helper.serving.cluster import WORKER_BYTES, RayCluster, check_machine
 from maskedlark.errors import InvalidTask
 
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USE_TLS": "1"}
@@ -35,3 +35,15 @@ def test_an_address_that_does_not_say_loopback_is_taken_for_another_machines(add
 
 def test_a_cluster_on_loopback_needs_neither() -> None:
     RayCluster(address="127.0.0.1:6379", join_token=Path("token")).check({})
+
+
+@pytest.mark.parametrize("host", ["192.0.2.2", "10.0.0.5", "2001:db8::1", "head", "", "0.0.0.0"])  # noqa: S104
+def test_a_machine_that_others_reach_needs_authentication_and_tls_whatever_was_told(host: str) -> None:
+    check_machine(host, SAFE)
+    with pytest.raises(InvalidTask, match="not on loopback"):
+        check_machine(host, {})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_a_machine_on_loopback_needs_neither(host: str) -> None:
+    check_machine(host, {})

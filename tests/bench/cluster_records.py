@@ -1,0 +1,129 @@
+"""Random records in segments of any size, what rounds sum of them, and the secrets that this has."""
+
+from pathlib import Path
+
+import numpy as np
+
+from helper.datasets import segments
+from helper.datasets.records import Records
+from helper.datasets.segments import RowShape
+from helper.datasets.vault import Vault
+from helper.executors.clustered import ClusterExecutor
+from helper.executors.dispatch import Fleet
+from helper.executors.executor import Gradient, ModelFile
+from helper.executors.local import LocalExecutor
+from helper.gradient.exact.engine import ExactEngine
+from maskedlark.interrupt import never
+from maskedlark.model import weights
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.numbers.field import random_vector, to_bytes
+from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.randomness import derive_key, system_randomness
+from maskedlark.releases.round import Evaluated, MaskedSum
+from tests.builders import examples, reports, shares_for, world
+
+CANARIES = 8
+REPORTS = 2_000
+FEATURES = 32
+SIZES = (1 << 10, 1 << 14, 1 << 16)
+CANARY_BYTES = 16
+LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
+
+
+class Bench:
+    """A model, and random datasets in segments of some size."""
+
+    def __init__(self, folder: Path, records: int) -> None:
+        self.count, self.folder = records, folder
+        self.storage_key = system_randomness(32)
+        onnx = dense_network([FEATURES, 64, 1], "relu", seed=1)
+        model = parse(onnx, num_features=FEATURES)
+        self.gradient = Gradient(
+            engine=ExactEngine(model, LOSS, CLIP, threads=1),
+            weights=tuple(weights.quantise(values) for values in model.initial_values),
+            file=ModelFile(read=lambda: onnx, num_features=FEATURES),
+            loss=LOSS,
+            clip=CLIP,
+        )
+        self.features = np.frombuffer(system_randomness(records * FEATURES), np.uint8).reshape(-1, FEATURES)
+        self.masks = random_vector(2 * records, system_randomness).reshape(-1, 2)
+        self.noise = random_vector(model.num_parameters, system_randomness)
+        self.local = LocalExecutor(1)
+
+    def key_for(self, context: bytes) -> bytes:
+        return derive_key(self.storage_key, b"bench", context)
+
+    def dataset(self, size: int) -> Records:
+        """The same records, in segments of so many."""
+        shape = RowShape(features=FEATURES, candidates=2, keys=0, columns=0)
+        vault, dataset = (
+            self._in_segments_of(size, Vault(self.folder / f"of-{size}", self.key_for)),
+            bytes(32),
+        )
+        spool, rows = vault.begin(shape), shape.empty(self.count)
+        rows.report_ids[:] = np.arange(self.count * 16, dtype=np.uint64).astype(np.uint8).reshape(-1, 16)
+        rows.shares.features[:], rows.shares.mask_shares[:] = self.features, self.masks
+        rows.shares.labels[:] = [0, 1]
+        vault.add(spool, rows)
+        ranks = np.random.default_rng(0).permutation(self.count).astype(np.uint32)
+        vault.commit(spool, dataset, ranks)
+        return Records(
+            count=self.count,
+            pieces=lambda interrupt: self._in_segments_of(size, vault).pieces(dataset, interrupt),
+            sealed=lambda interrupt: self._in_segments_of(size, vault).sealed(dataset, interrupt),
+        )
+
+    def _in_segments_of(self, size: int, vault: Vault) -> Vault:
+        """Write and read as a helper whose segments are of this size; a dataset at a time."""
+        segments.SEGMENT_RECORDS = size  # type: ignore[misc] # the one place that changes it
+        return vault
+
+    def sampled(self, seed: int) -> Evaluated:
+        """About half of the records evaluated, and half of those counting."""
+        draw = np.random.default_rng(seed)
+        is_evaluated = draw.random(self.count) < 0.5
+        return Evaluated(is_evaluated=is_evaluated, counts=is_evaluated & (draw.random(self.count) < 0.5))
+
+    def sum_here(self, records: Records, seed: int) -> MaskedSum:
+        return self.local.masked_sum(self.gradient, records, self.sampled(seed), never)
+
+    def secrets(self, records: Records) -> dict[str, list[bytes]]:
+        """What must be nowhere in Ray, by kind, as bytes that are long enough to occur nowhere by chance."""
+        places = range(0, self.count, max(1, self.count // CANARIES))
+        return {
+            "features": [self.features[place].tobytes()[:CANARY_BYTES] for place in places],
+            "mask shares": [self.masks[place].tobytes() for place in places],
+            "segment keys": [one.key for one in (records.sealed(never) or ())[:1]],
+            "weights": [weights.encode(self.gradient.weights)[200:232]],
+            "model": [self.gradient.file.read()[-200:-168]],
+            "noise": [to_bytes(self.noise)],
+        }
+
+
+def differing(first: MaskedSum, second: MaskedSum) -> int:
+    """How many bytes of two sums and their digests differ."""
+    parts = zip(
+        first.vector.tobytes() + first.values_digest,
+        second.vector.tobytes() + second.values_digest,
+        strict=True,
+    )
+    return sum(one != other for one, other in parts)
+
+
+def opened_by_workers(fleet: Fleet, local: LocalExecutor) -> dict[str, list[bytes]]:
+    """Let workers open reports; what must be nowhere of it: the keys, and what they found."""
+    of = world(num_features=FEATURES)
+    opener, given = of.opener(0), shares_for(reports(of, examples(of.task, REPORTS)), 0)
+    prepared = ClusterExecutor(fleet, local, opens_shares=True).open(opener, given)
+    if not prepared.admitted.is_admitted.all():
+        raise AssertionError("workers open honest reports")
+    keys, found = [*opener.opening_keys, opener.view_key], prepared.shares
+    places = range(0, REPORTS, REPORTS // CANARIES)
+    return {
+        "keys that open reports": [key.secret_bytes() for key in keys],
+        "opened features": [found.features[place].tobytes()[:CANARY_BYTES] for place in places],
+        "opened mask shares": [found.mask_shares[place].tobytes() for place in places],
+    }
