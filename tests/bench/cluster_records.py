@@ -120,10 +120,10 @@ def opened_by_workers(fleet: Fleet, local: LocalExecutor) -> dict[str, list[byte
     prepared = ClusterExecutor(fleet, local, opens_shares=True).open(opener, given)
     if not prepared.admitted.is_admitted.all():
         raise AssertionError("workers open honest reports")
-    keys, found = [*opener.opening_keys, opener.view_key], prepared.shares
-    places = range(0, REPORTS, REPORTS // CANARIES)
+    keys = [*(key.secret_bytes() for key in opener.opening_keys), opener.view_key.secret_bytes()]
+    places, found = range(0, REPORTS, REPORTS // CANARIES), prepared.shares
     return {
-        "keys that open reports": [key.secret_bytes() for key in keys],
+        "keys that open reports": keys,
         "opened features": [found.features[place].tobytes()[:CANARY_BYTES] for place in places],
         "opened mask shares": [found.mask_shares[place].tobytes() for place in places],
     }
