@@ -175,7 +175,7 @@ bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, la
 chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run, then while federated rounds do, then two ad servers and two intakes on PostgreSQL (ARGS="--only replicas --kills 20")
 	$(BIN)/python -m tests.chaos.chaos $(ARGS)
 
-same-round: $(STAMP)  ## Send one round 10,000 times to a helper that is killed again and again: one answer (ARGS="--times 2000")
+same-round: $(STAMP)  ## Send one round 10,000 times to a helper that is killed again and again: one answer (ARGS="--times 2000"; "--cluster": with a worker on Ray)
 	$(BIN)/python -m tests.e2e.same_round $(ARGS)
 
 bench-proofs: $(STAMP)  ## Proofs of form: honest and malformed reports, time at browser and helper, bytes (ARGS="--quick --json")

@@ -4,6 +4,9 @@ is killed again and again.
 Each kill comes while calls are under way, the first ones before the round was ever answered: during its first
 computation. A caller whose connection is lost asks again. There is noise, so that a second computation would
 show. Then whole epochs of random allocation (`same_epoch`). Ends with one JSON object.
+
+With `--cluster` the helper has a worker on Ray in each of its lives, from before the first call on, which is
+lost with it. It ends after the round.
 """
 
 import argparse
@@ -131,8 +134,16 @@ class Asking:
             return None
 
 
-def run(fleet: Fleet, times: int, show: Show = lambda _done, _note: None) -> Outcome:
-    """Have one round answered `times` times, by one life of the helper more than there are kills."""
+def run(
+    fleet: Fleet,
+    times: int,
+    show: Show = lambda _done, _note: None,
+    await_helper: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Have one round answered `times` times, by one life of the helper more than there are kills.
+
+    `await_helper` is called in each life before anybody asks.
+    """
     task, dataset = sealed_dataset(fleet)
     path = fleet.folder / "again.onnx"
     fleet.run("adserver", "model", "create", str(path), "--layers", f"{FEATURES},1", "--seed", "5")
@@ -146,6 +157,7 @@ def run(fleet: Fleet, times: int, show: Show = lambda _done, _note: None) -> Out
     with ExitStack() as lives:
 
         def client() -> HelperClient:
+            await_helper()
             return lives.enter_context(HelperClient(address, None, 30.0))
 
         asking = Asking(spec=spec, sent=sent, length=model.num_parameters, left=times, helper=client())
@@ -262,6 +274,25 @@ def job_over(task: str, dataset: str, model: Model) -> JobSpec:
     )
 
 
+def run_on_ray(times: int, show: Show) -> Outcome:
+    """The same at a helper whose rounds a worker on a Ray cluster of this machine computes."""
+    from tests.helper.executors.ray_machines import machines, until  # needs ray
+
+    with tempfile.TemporaryDirectory() as folder, machines(Path(folder)) as made:
+        made.add()
+        workers = ("--ray", made.address, "--ray-join-token", str(made.token_file))
+        fleet = Fleet(folder=Path(folder) / "fleet", helper_options=OPTIONS, helper_options_of=(workers, ()))
+        lives = 0
+
+        def await_worker() -> None:
+            nonlocal lives
+            lives += 1
+            until(lambda: fleet.log(HELPERS[0]).count(" joined\n") >= lives)
+
+        with fleet:
+            return run(fleet, times, show, await_worker)
+
+
 def main() -> None:
     """Run and print the one JSON object."""
     from tests.e2e import same_epoch  # which asks as this module does
@@ -270,7 +301,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--times", type=int, default=10_000)
+    parser.add_argument("--cluster", action="store_true", help="at a helper with a worker on Ray")
     arguments = parser.parse_args()
+    if arguments.cluster:
+        with shown("the same round, clustered", arguments.times) as show:
+            outcome = run_on_ray(arguments.times, show)
+        print(json.dumps(asdict(outcome)))  # the run's output
+        raise SystemExit(0 if outcome.is_right and outcome.sent == arguments.times else 1)
     with (
         tempfile.TemporaryDirectory() as folder,
         Fleet(folder=Path(folder), helper_options=OPTIONS) as fleet,
