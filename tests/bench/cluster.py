@@ -11,10 +11,11 @@ nowhere; and again beside a build that puts it there (`cluster_leaks`).
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -298,7 +299,8 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     is_json, sizes = arguments.pop("json"), Sizes(**arguments)
     done = 0.0
-    with shown("cluster", sizes.work) as show:
+    # what Ray prints of raylets that were killed is no part of the results
+    with redirect_stdout(sys.stderr), shown("cluster", sizes.work) as show:
 
         def told(more: float, note: str) -> None:
             nonlocal done
