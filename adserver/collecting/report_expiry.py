@@ -1,7 +1,7 @@
 """Deletes the reports of tasks that are over, ids and all; those that no dataset took are counted as expired.
 
     a day after a task's end      intakes refuse its reports
-    the next time                 its reports go, but those of a dataset that is not committed yet
+    the next time                 its reports go, but those of a dataset that is being committed
 
 Helpers begin nothing in a task that is over, so none of these reports can be opened any more; and since
 intakes refuse them, none can be received a second time when its id is gone.
@@ -10,9 +10,11 @@ intakes refuse them, none can be received a second time when its id is gone.
 import logging
 from typing import Final
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from adserver.store.database import Clock
+from adserver.store.datasets import DatasetStore
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import REFUSED_EVERY_S, StoredTask, TaskStore
 from maskedlark.runtime.periodic import IsStopped, Periodic
@@ -27,12 +29,17 @@ _BATCH: Final = 5_000
 
 
 def expire_reports(
-    tasks: TaskStore, store: ReportStore, now_s: float, *, is_stopped: IsStopped = lambda: False
+    tasks: TaskStore,
+    store: ReportStore,
+    datasets: DatasetStore,
+    now_s: float,
+    *,
+    is_stopped: IsStopped = lambda: False,
 ) -> int:
     """Delete the reports of tasks that are over, in short transactions; how many had waited, and expired.
 
-    A task's reports are refused from the first call on that finds it over, and deleted by a later one.
-    Idempotent, and safe beside other servers.
+    A task's reports are refused from the first call on that finds it over, and deleted by a later one. What a
+    run that died was preparing of them is given up. Idempotent, and safe beside other servers.
     """
     count = 0
     for stored in tasks.all():
@@ -41,6 +48,7 @@ def expire_reports(
         if stored.refused_since is None:
             tasks.refuse(stored.task_id, now_s)
         elif now_s >= stored.refused_since + SETTLED_S:
+            datasets.give_back_preparing(stored.task_id)
             count += _forget(store, stored, is_stopped)
     return count
 
@@ -56,11 +64,12 @@ def _forget(store: ReportStore, stored: StoredTask, is_stopped: IsStopped) -> in
     return count
 
 
-def report_expirer(tasks: TaskStore, store: ReportStore, clock: Clock, every_s: float = EVERY_S) -> Periodic:
+def report_expirer(engine: Engine, clock: Clock, every_s: float = EVERY_S) -> Periodic:
     """A thread that deletes the reports of tasks that are over, every so many seconds."""
+    tasks, store, datasets = TaskStore(engine), ReportStore(engine), DatasetStore(engine)
 
     def expire(is_stopped: IsStopped) -> None:
-        count = expire_reports(tasks, store, clock(), is_stopped=is_stopped)
+        count = expire_reports(tasks, store, datasets, clock(), is_stopped=is_stopped)
         if count:
             _LOG.info("%d reports of tasks that are over have expired", count)
 

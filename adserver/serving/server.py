@@ -19,7 +19,6 @@ from adserver.store.job_files import take_in_all
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
-from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidTask
@@ -92,7 +91,7 @@ def _start_work(
     worker = JobWorker(engine, helpers, settings.data_dir, clock)
     worker.start()
     stack.callback(worker.stop)
-    expirer = report_expirer(TaskStore(engine), ReportStore(engine), shared_clock(engine, clock))
+    expirer = report_expirer(engine, shared_clock(engine, clock))
     expirer.start()
     stack.callback(expirer.stop)
     refresher = key_refresher(TaskStore(engine), helpers, settings.refresh_keys_s)

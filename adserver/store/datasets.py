@@ -97,11 +97,7 @@ class DatasetStore:
             JobRefused(DATASET_EMPTY): no report waits.
         """
         with self._engine.begin() as connection:
-            preparing = (
-                select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING)).with_for_update()
-            )
-            for (left,) in connection.execute(preparing).all():
-                _abort(connection, task_id, left)
+            _abort_preparing(connection, task_id)
             row = {
                 "handle": handle,
                 "task_id": task_id,
@@ -158,6 +154,11 @@ class DatasetStore:
         with self._engine.begin() as connection:
             if _locked_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
                 _abort(connection, dataset.task_id, dataset.handle)
+
+    def give_back_preparing(self, task_id: bytes) -> None:
+        """Forget what a run was preparing, and let its reports wait again; what is being committed stays."""
+        with self._engine.begin() as connection:
+            _abort_preparing(connection, task_id)
 
     def committing(self, task_id: bytes) -> Dataset | None:
         """The task's dataset that waits for its commits, if there is one: the oldest."""
@@ -253,6 +254,13 @@ def _change_state(connection: Connection, handle: bytes, event: DatasetEvent, **
     connection.execute(
         update(datasets).where(datasets.c.handle == handle).values(state=after(state, event), **columns)
     )
+
+
+def _abort_preparing(connection: Connection, task_id: bytes) -> None:
+    """Release the task's datasets of which no helper has committed anything."""
+    preparing = select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING)).with_for_update()
+    for (left,) in connection.execute(preparing).all():
+        _abort(connection, task_id, left)
 
 
 def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:

@@ -73,7 +73,10 @@ def stored(engine: Engine, of: World, count: int) -> dict[str, Any]:
         ]
     began, used = time.perf_counter(), of_backends()
     over_s = of.task.expires_at + GRACE_S
-    expired = sum(expire_reports(TaskStore(engine), reports, now_s) for now_s in (over_s, over_s + SETTLED_S))
+    expired = sum(
+        expire_reports(TaskStore(engine), reports, DatasetStore(engine), now_s)
+        for now_s in (over_s, over_s + SETTLED_S)
+    )
     expiry_s, expiry_postgres_s = time.perf_counter() - began, used_since(used)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("VACUUM")

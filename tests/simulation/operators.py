@@ -13,6 +13,7 @@ from typing import Final
 from sqlalchemy import Engine, select
 
 from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
+from adserver.store.datasets import DatasetStore
 from adserver.store.forgetting import Forgotten
 from adserver.store.receipts import ReceiptBook
 from adserver.store.reports import ReportStore
@@ -121,9 +122,10 @@ class Operators:
         if not running.process.is_alive:
             return
         tasks, store = TaskStore(running.engine), _Archived(running.engine, self.gone)
+        datasets = DatasetStore(running.engine)
         self.fleet.kernel.spawn(
             running.process,
-            lambda: self.journal.note(f"expired {expire_reports(tasks, store, now_s)}"),
+            lambda: self.journal.note(f"expired {expire_reports(tasks, store, datasets, now_s)}"),
             "expiry",
         )
 

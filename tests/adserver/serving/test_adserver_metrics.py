@@ -26,6 +26,7 @@ from adserver.serving import front_doors
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import create_tables, default_url
+from adserver.store.datasets import DatasetStore
 from adserver.store.leases import JobLeases
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
@@ -102,7 +103,12 @@ def test_reports_and_batches_are_counted(addresses: Addresses, metrics: Adserver
 def test_expired_reports_are_counted(engine: Engine, metrics: AdserverMetrics) -> None:
     ReportStore(engine).add(SOME)
     for later_s in (0.0, SETTLED_S):
-        expire_reports(TaskStore(engine), ReportStore(engine), WORLD.task.expires_at + GRACE_S + later_s)
+        expire_reports(
+            TaskStore(engine),
+            ReportStore(engine),
+            DatasetStore(engine),
+            WORLD.task.expires_at + GRACE_S + later_s,
+        )
     task = WORLD.task.task_id.hex()[:12]
     assert value(metrics, "adserver_reports_expired", task=task) == 3
     assert value(metrics, "adserver_reports_waiting", task=task) == 0
