@@ -17,7 +17,7 @@ from browser_sim.summary import Summary
 from browser_sim.task_host import load_bundle, load_encoder_of
 from browser_sim.waiting import BRIEF_S, patiently
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, named
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.rpc.transport import is_loopback
@@ -197,9 +197,7 @@ def _summary(
         seed=draws.seed,
         counts=campaign.counts,
         reports=len(uploads),
-        accepted=delivered.accepted,
-        duplicates=delivered.duplicates,
-        rejected=delivered.rejected,
+        **named(delivered, ("accepted", "duplicates", "rejected")),
         resent_batches=delivered.resent,
         panel=len(cast.split.panel) if cast.split.panel else 0,
         simulated_s=uploads[-1].at_s - uploads[0].at_s if uploads else 0.0,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from browser_sim.people import Counts
 from browser_sim.source import Source
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, named
 
 
 @frozen
@@ -151,8 +151,5 @@ def describe(source: Source) -> Description:
         features=source.records.features.shape[1],
         label_kind=source.label_kind.value,
         labels=balance,
-        default_label=source.default_label,
-        scaling=source.scaling,
-        notes=source.notes,
-        feature_names=source.feature_names,
+        **named(source, ("default_label", "scaling", "notes", "feature_names")),
     )

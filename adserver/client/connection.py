@@ -16,6 +16,7 @@ from adserver.store.database import create_tables, default_url
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import named
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.turns import Turns
@@ -89,9 +90,7 @@ class Connection:
             insecure=peers.tls is None,
             tls=peers.tls,
             database=database,
-            deadline_s=peers.deadline_s,
-            round_deadline_s=peers.round_deadline_s,
-            backoff=peers.backoff,
+            **named(peers, ("deadline_s", "round_deadline_s", "backoff")),
         )
 
     @classmethod

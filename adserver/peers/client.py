@@ -6,7 +6,7 @@ error that the helper refused with, or `JobRefused(BAD_ANSWER)` if the answer ma
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -40,6 +40,7 @@ from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import RenewedChannel
 from maskedlark.rpc.wire import chunks, join, share_to_message
+from maskedlark.runtime.periodic import watching
 from protos import helper_pb2, helper_pb2_grpc
 
 _OPENING_S: Final = 0.01
@@ -322,18 +323,11 @@ def _cancelling(call: grpc.Call, cancelled: Event | None) -> Iterator[None]:
     if cancelled is None:
         yield
         return
-    is_over = Event()
 
-    def watch() -> None:
-        while not is_over.wait(_CANCEL_POLL_S):
-            if cancelled.is_set():
-                call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
-                return
+    def look() -> bool:
+        if cancelled.is_set():
+            call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+        return cancelled.is_set()
 
-    watcher = Thread(target=watch, name="cancel-call", daemon=True)
-    watcher.start()
-    try:
+    with watching(look, name="cancel-call", every_s=_CANCEL_POLL_S):
         yield
-    finally:
-        is_over.set()
-        watcher.join()

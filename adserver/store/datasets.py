@@ -7,7 +7,8 @@ is durable, and the same commit is sent until both helpers have it.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from adserver.store.database import find_id
 from adserver.store.paging import Place, newest_first
 from adserver.store.schema import datasets, dropped_reports
 from maskedlark.errors import JobReason, JobRefused, ReportReason
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, named
 from maskedlark.runtime.database import reading
 
 
@@ -271,6 +272,9 @@ def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:
     connection.execute(delete(datasets).where(datasets.c.handle == handle))
 
 
+_AS_STORED: Final = tuple(one.name for one in fields(Dataset) if one.name not in ("state", "dropped"))
+
+
 def _one(connection: Connection, query: Select[Any]) -> Dataset:
     return _all(connection, query)[0]
 
@@ -284,14 +288,8 @@ def _all(connection: Connection, query: Select[Any]) -> list[Dataset]:
         counters.setdefault((handle, role), Counter())[ReportReason(reason)] = count
     return [
         Dataset(
-            handle=row.handle,
-            task_id=row.task_id,
+            **named(row, _AS_STORED),
             state=DatasetState(row.state),
-            created_at=row.created_at,
-            received=row.received,
-            size=row.size,
-            view_mismatch=row.view_mismatch,
-            dataset_id=row.dataset_id,
             dropped=(counters.get((row.handle, 0), Counter()), counters.get((row.handle, 1), Counter())),
         )
         for row in rows

@@ -42,6 +42,7 @@ from maskedlark.frozen import frozen
 from maskedlark.observability.tracing import span
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.database import is_away
+from maskedlark.runtime.periodic import watching
 
 if TYPE_CHECKING:
     from adserver.training.federated.run import FederatedRun
@@ -228,20 +229,10 @@ class JobWorker:
 
         Set `interrupted` when the job is lost or cancelled, or this worker stops.
         """
-        is_over = Event()
-        thread = Thread(
-            target=self._keep_lease, args=(job_id, interrupted, is_over), name="job-lease", daemon=True
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-
-    def _keep_lease(self, job_id: bytes, interrupted: Event, is_over: Event) -> None:
         renewed_s = self._clock()
-        while not is_over.wait(self._poll_s):
+
+        def look() -> bool:
+            nonlocal renewed_s
             try:
                 is_held = self._leases.is_held(job_id)
                 if is_held and self._clock() > renewed_s + self._lease_s / 3:
@@ -253,7 +244,10 @@ class JobWorker:
                 is_held = self._clock() < renewed_s + self._lease_s
             if self._stopping.is_set() or not is_held:
                 interrupted.set()
-                return
+            return interrupted.is_set()
+
+        with watching(look, name="job-lease", every_s=self._poll_s):
+            yield
 
     def _close_finished(self) -> None:
         """Tell both helpers of jobs that are over, so that they give back unused budget.

@@ -6,6 +6,7 @@ docs/reference/errors.md is written from here, too.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from adserver.ingest.json_error import INTERNAL
@@ -98,7 +99,6 @@ def stop_remedy(reason: str) -> str:
     if reason in JOB_STOPS:
         return JOB_STOPS[reason].follows.remedy
     for reasons in (JobReason, ModelReason):
-        for one in reasons:
-            if one.value == reason:
-                return contract(one).remedy
+        with suppress(ValueError):
+            return contract(reasons(reason)).remedy
     return ""

@@ -5,7 +5,7 @@ A call that stops, or drips, would otherwise hold a thread for as long as it lik
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread, Timer
+from threading import Timer
 from time import monotonic
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import grpc
 
 from maskedlark.frozen import frozen
 from maskedlark.rpc.handlers import wrapped
+from maskedlark.runtime.periodic import watching
 
 _POLL_S: Final = 0.5
 
@@ -96,22 +97,17 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
     @contextmanager
     def _watched(self, context: grpc.ServicerContext) -> Iterator[_Waiting]:
         waiting = _Waiting(self._patience)
-        is_over = Event()
 
-        def watch() -> None:
-            while not is_over.wait(min(_POLL_S, self._patience.idle_s / 4, self._patience.first_s / 4)):
-                if waiting.is_too_long():
-                    self._on_slow()
-                    context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
-                    return
+        def look() -> bool:
+            is_slow = waiting.is_too_long()
+            if is_slow:
+                self._on_slow()
+                context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+            return is_slow
 
-        watcher = Thread(target=watch, name="patience", daemon=True)
-        watcher.start()
-        try:
+        every_s = min(_POLL_S, self._patience.idle_s / 4, self._patience.first_s / 4)
+        with watching(look, name="patience", every_s=every_s):
             yield waiting
-        finally:
-            is_over.set()
-            watcher.join()
 
 
 @contextmanager

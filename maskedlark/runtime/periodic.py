@@ -9,7 +9,8 @@ True
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Final, TypeAlias
 
@@ -17,6 +18,28 @@ IsStopped: TypeAlias = Callable[[], bool]
 """Whether the work should end early."""
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+@contextmanager
+def watching(look: Callable[[], bool], *, name: str, every_s: float) -> Iterator[None]:
+    """Look at something now and then while the block runs, in a thread, until a look says: enough.
+
+    No look goes on once the block has ended.
+    """
+    is_over = Event()
+
+    def watch() -> None:
+        while not is_over.wait(every_s):
+            if look():
+                return
+
+    thread = Thread(target=watch, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 class Periodic:
