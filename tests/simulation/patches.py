@@ -48,8 +48,6 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "maskedlark.runtime.periodic.Thread": its.Thread,
         "maskedlark.runtime.periodic.Event": its.Event,
         "tenacity.time": SimpleNamespace(monotonic=lambda: kernel.now_s),
-        "adserver.peers.client.Thread": its.Thread,
-        "adserver.peers.client.Event": its.Event,
         "adserver.peers.client.RenewedChannel": lambda address, _tls, interceptors: Channel(
             kernel, network, address, interceptors
         ),
