@@ -2,19 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from adserver.cli.anywhere import anywhere_of
-from adserver.cli.options import (
-    CostOption,
-    DatasetOption,
-    JsonOption,
-    QueryIdOption,
-    TaskOption,
-    TracesOption,
-)
+from adserver.cli.options import JsonOption, TaskOption, TracesOption, charged_of
 from adserver.views.printing import print_json, print_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -37,7 +30,7 @@ class _Statistic:
     read: "Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]"
 
 
-@takes(at=anywhere_of)
+@takes(at=anywhere_of, charged=charged_of)
 def aggregate_command(
     *,
     at: "Anywhere",
@@ -66,7 +59,7 @@ def aggregate_command(
     roll_up: Annotated[
         bool, _groups("Release coarser groups and the total too, so that parts add up.", "--roll-up")
     ] = False,
-    epsilon: CostOption = None,
+    charged: dict[str, Any],
     again: Annotated[
         str,
         option("Show the answer to an earlier query, by the start of its id: costs nothing.", metavar="ID"),
@@ -76,8 +69,6 @@ def aggregate_command(
         option("Also write the result here, as .json, .csv, .parquet or .png; may be repeated."),
     ] = None,
     task: TaskOption = "",
-    dataset: DatasetOption = "",
-    query_id: QueryIdOption = "",
     traces: TracesOption = Traces.NONE,
     all_rows: Annotated[
         bool, option("Also show groups with too few reports for a figure.", "--all-rows")
@@ -96,7 +87,7 @@ def aggregate_command(
         if again:
             result = client.again(again)
         else:
-            if task and not client.dataset(dataset).task_id.hex().startswith(task.lower()):
+            if task and not client.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
                 raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
             result = client.aggregate(
                 *_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
@@ -106,9 +97,7 @@ def aggregate_command(
                 domains=load_domains(domain),
                 discover=discover,
                 roll_up=roll_up,
-                epsilon=epsilon,
-                dataset=dataset,
-                query_id=query_id,
+                **charged,
             )
     for path in out or ():
         write_result(result, path)

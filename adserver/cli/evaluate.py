@@ -1,12 +1,12 @@
 """`adserver evaluate`: how good a model is on a dataset's reports, by one private release."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from adserver.cli.anywhere import anywhere_of
-from adserver.cli.options import CostOption, DatasetOption, JsonOption, QueryIdOption, TracesOption
+from adserver.cli.options import JsonOption, TracesOption, charged_of
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.traces import Traces
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _what = panel("What is evaluated")
 
 
-@takes(at=anywhere_of)
+@takes(at=anywhere_of, charged=charged_of)
 def evaluate_command(
     *,
     at: "Anywhere",
@@ -29,11 +29,9 @@ def evaluate_command(
     again: Annotated[
         str, _what("Or an earlier evaluation, by the start of its id: costs nothing.", metavar="ID")
     ] = "",
-    dataset: DatasetOption = "",
-    epsilon: CostOption = None,
+    charged: dict[str, Any],
     bins: Annotated[int, option("Score bins; more of them bear more noise.")] = DEFAULT_BINS,
     plot: Annotated[Path | None, option("Draw ROC, PR and calibration curves here, a .png.")] = None,
-    query_id: QueryIdOption = "",
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,9 +55,7 @@ def evaluate_command(
             result = client.evaluate_again(again)
         else:
             file = None if model is None else read_model(model)
-            result = client.evaluate(
-                file, job=job, bins=bins, epsilon=epsilon, dataset=dataset, query_id=query_id
-            )
+            result = client.evaluate(file, job=job, bins=bins, **charged)
     if plot is not None:
         write_plot(result, plot)
     if as_json:

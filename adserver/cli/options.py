@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -86,18 +86,26 @@ JobArgument = Annotated[
     str,
     typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one."),
 ]
-CostOption = Annotated[
-    float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")
-]
-QueryIdOption = Annotated[
-    str,
-    option(
-        "An id of your own choice, 16 random bytes in hex: the same command with the same id has the same"
-        " answer, and is charged once. By default a new one.",
-        "--query-id",
-        metavar="HEX",
-    ),
-]
+
+
+def charged_of(
+    *,
+    epsilon: Annotated[
+        float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")
+    ] = None,
+    dataset: DatasetOption = "",
+    query_id: Annotated[
+        str,
+        option(
+            "An id of your own choice, 16 random bytes in hex: the same command with the same id has the same"
+            " answer, and is charged once. By default a new one.",
+            "--query-id",
+            metavar="HEX",
+        ),
+    ] = "",
+) -> dict[str, Any]:
+    """What a query and an evaluation are asked with, by name: what it may cost, over what, and its id."""
+    return locals()
 
 
 def sampling_of(

@@ -60,7 +60,22 @@ def _typed_fields(
     return locals()
 
 
-@takes(at=anywhere_of, given=_typed_fields, without=["round_deadline"])
+def _typed_labels(
+    *,
+    classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
+    max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
+    num_buckets: Annotated[
+        int | None, _labels("How many buckets values are privatised to; by default --max-value.")
+    ] = None,
+    default_label: Annotated[
+        int | None, _labels("What an impression reports that expires without a conversion.")
+    ] = None,
+) -> dict[str, Any]:
+    """What labels are, as `label_space` takes it by name."""
+    return locals()
+
+
+@takes(at=anywhere_of, given=_typed_fields, labels=_typed_labels, without=["round_deadline"])
 def create_command(
     *,
     at: "Anywhere",
@@ -77,14 +92,7 @@ def create_command(
             dir_okay=False,
         ),
     ] = None,
-    classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
-    max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
-    num_buckets: Annotated[
-        int | None, _labels("How many buckets values are privatised to; by default --max-value.")
-    ] = None,
-    default_label: Annotated[
-        int | None, _labels("What an impression reports that expires without a conversion.")
-    ] = None,
+    labels: dict[str, Any],
     decoys: Annotated[
         str, _labels("Decoy labels beside the real one, or all other labels.", metavar="N|all")
     ] = ALL_DECOYS,
@@ -157,13 +165,7 @@ def create_command(
             "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
             "proof": proof and updates is None,
         },
-        labels=label_space(
-            classes=classes,
-            max_value=max_value,
-            num_buckets=num_buckets,
-            default_label=default_label,
-            encoder=fitted,
-        ),
+        labels=label_space(**labels, encoder=fitted),
         encoder=fitted,
         features=num_features,
         measurement=measurement_from(measurement),

@@ -25,15 +25,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {
-        "short": short,
-        "count": count,
-        "figure": figure,
-        "percent": percent,
-        "moment": moment,
-        "iso": iso,
-        "words": words,
-    }
+    made.filters |= {one.__name__: one for one in (short, count, figure, percent, moment, iso, words)}
     made.globals["asset"] = ASSETS.url
     made.globals["assets_version"] = ASSETS.version
     return made
