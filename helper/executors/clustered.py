@@ -81,10 +81,10 @@ class ClusterExecutor:
         )
         if segments is None or not isinstance(engine, OrderFree):
             return self._local.masked_sum(gradient, records, evaluated, interrupt)
-        work = self._work(
-            Summing.of(gradient.clip, evaluated), gradient.loss, gradient.file, gradient.weights
-        )
         try:
+            work = self._work(
+                Summing.of(gradient.clip, evaluated), gradient.loss, gradient.file, gradient.weights
+            )
             answers = self._dispatcher.run(work, _pieces(segments, evaluated), interrupt)
         except NoWorkers:
             return self._local.masked_sum(gradient, records, evaluated, interrupt)
@@ -97,8 +97,10 @@ class ClusterExecutor:
         if segments is None:
             return self._local.scan(scoring, records, interrupt)
         check_scored(scoring.model, scoring.loss)  # here, for no worker is at fault
-        work = self._work(Scanning(num_bins=scoring.num_bins), scoring.loss, scoring.file, scoring.weights)
         try:
+            work = self._work(
+                Scanning(num_bins=scoring.num_bins), scoring.loss, scoring.file, scoring.weights
+            )
             answers = self._dispatcher.run(
                 work, [Piece(segment=one, name=one.place.name) for one in segments], interrupt
             )

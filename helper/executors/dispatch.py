@@ -69,7 +69,11 @@ class Fleet(Protocol):
         """Forget a worker that is lost."""
 
     def share(self, sealed: bytes) -> Any:
-        """Put bytes where every worker finds them; what `Worker.work` takes."""
+        """Put bytes where every worker finds them; what `Worker.work` takes.
+
+        Raises:
+            NoWorkers: there is no room for them, or no cluster any more.
+        """
 
     def close(self) -> None:
         """End all workers."""

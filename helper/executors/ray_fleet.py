@@ -22,18 +22,23 @@ from typing import Any, Final, Self
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
 
 import ray
+from ray._private import auto_init_hook
 from ray._private.ray_constants import OBJECT_METADATA_TYPE_RAW
 from ray._private.worker import global_worker
 from ray.exceptions import RayError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from helper.executors.dispatch import Worker, WorkerLost
+from helper.executors.dispatch import NoWorkers, Worker, WorkerLost
 from helper.executors.joining import Gate, JoinRefused, JoinToken, Session
 from helper.executors.ray_worker import RayWorker
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.periodic import IsStopped, Periodic
+
+auto_init_hook.enable_auto_connect = (
+    False  # a call without a connection would start a cluster of its own here
+)
 
 LOOK_EVERY_S: Final = 1.0
 _NAME_BYTES: Final = 16
@@ -148,7 +153,11 @@ class RayFleet:
 
     def share(self, sealed: bytes) -> Any:
         """See `Fleet`."""
-        return ray.put(sealed)
+        try:
+            return ray.put(sealed)
+        except RayError:
+            _LOG.warning("Ray does not take what a round needs: it is done without workers")
+            raise NoWorkers from None
 
     def close(self) -> None:
         """See `Fleet`."""

@@ -19,6 +19,7 @@ from helper.datasets.records import Records
 from helper.datasets.spool import SealedSegment
 from helper.executors import dispatch, summing
 from helper.executors.clustered import ClusterExecutor
+from helper.executors.dispatch import NoWorkers
 from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
 from helper.executors.joining import NONCE_BYTES, NotSealed
 from helper.executors.local import LocalExecutor
@@ -160,6 +161,18 @@ def test_a_head_whose_workers_are_all_lost_sums_itself(site: Site) -> None:
     site.fleet.add(2, fails=fails)
     site.assert_equal()
     assert not site.fleet.joined
+
+
+def test_a_round_that_the_fleet_has_no_room_for_is_done_here(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def share(_: bytes) -> bytes:
+        raise NoWorkers
+
+    site.fleet.add(1)
+    monkeypatch.setattr(site.fleet, "share", share)
+    site.assert_equal()
+    assert not site.fleet.ended
 
 
 class Hours:

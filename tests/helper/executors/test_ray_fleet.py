@@ -13,6 +13,7 @@ import pytest
 
 from helper.datasets import segments
 from helper.executors.clustered import ClusterExecutor
+from helper.executors.dispatch import NoWorkers
 from helper.executors.holder import Holder
 from helper.executors.joining import JoinToken, Session
 from helper.executors.processes import MIN_CHUNK
@@ -187,6 +188,16 @@ def test_nothing_that_comes_from_ray_runs_at_the_head(
         with pytest.raises(ray.exceptions.RayError):
             ray.get(answer)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Machines) -> None:
+    import ray  # after `ray_machines`, which says how it authenticates
+
+    with ray_machines.fleet(1) as fleet:
+        pass
+    with pytest.raises(NoWorkers):
+        fleet.share(b"sealed")
+    assert not ray.is_initialized()
 
 
 def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
