@@ -15,6 +15,7 @@ import numpy as np
 
 from helper.datasets.proofs import compiled_residues
 from helper.gradient.exact.kernels.compiled import cache_folder, complete
+from helper.gradient.exact.products.fastest import measured
 from helper.gradient.exact.self_check import SelfCheckFailed, self_check
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt, never
@@ -55,11 +56,12 @@ def warm_up(interrupt: Interrupt = never) -> None:
 def _check(interrupt: Interrupt) -> None:
     """Reproduce the golden vectors on every backend, and the residues of proofs.
 
-    It also loads or compiles the loops, so that no round waits for that.
+    It also loads or compiles the loops, and finds the faster products, so that no job waits for that.
     """
     try:
         self_check(interrupt)
         check_proofs()
+        measured()
     except SelfCheckFailed as error:
         raise InvalidTask(f"this machine must not serve: {error}") from None
 
