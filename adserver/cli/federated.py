@@ -111,8 +111,7 @@ def federated_asked(
 def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmission", task: "Task") -> bytes:
     """Check, store and queue a federated job; its id."""
     from adserver.budgets.held import Budgets
-    from adserver.store.job_files import files_of
-    from adserver.store.jobs import JobStore
+    from adserver.store.job_files import submit
     from adserver.training.federated.model import federated_model
     from adserver.training.federated.submission import plan_federated
     from adserver.training.submission import JOB_ID_BYTES
@@ -126,6 +125,5 @@ def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmiss
         already=Budgets(engine=engine, clock=time.time).held_of_task(task),
     )
     submitted = federated_model(submission.model, submission.widths, task, seed=submission.seed)
-    files_of(engine, data, job_id).write_submission(submitted.file, submission.eval_set)
-    JobStore(engine, time.time).submit(plan)
+    submit(engine, data, plan, model=submitted.file, eval_set=submission.eval_set, clock=time.time)
     return job_id

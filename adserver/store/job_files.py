@@ -1,6 +1,7 @@
 """Where a job's files are: what was submitted, and the latest checkpoint.
 
-    files = files_of(engine, data_dir, job_id)
+    submit(engine, data_dir, plan, model=model, eval_set=None, clock=time.time)
+    files = files_of(engine, data_dir, plan.job.job_id)
     files.write_checkpoint(encoded, rounds_done=3)
     files.checkpoint()
 
@@ -9,13 +10,17 @@ large checkpoint holds up nobody who writes to the database. In PostgreSQL they 
 `adserver.store.job_rows`, so that ad servers on several machines have them.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sqlalchemy import Engine
 
+from adserver.records.federated_plan import AnyPlan
+from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder, folders_with_files
 from adserver.store.job_rows import JobRows, take_in
+from adserver.store.jobs import JobStore
 
 
 class JobFiles(Protocol):
@@ -27,11 +32,8 @@ class JobFiles(Protocol):
 
     path: Path
 
-    def write_submission(self, model: bytes, eval_set: bytes | None) -> None:
-        """Keep what was submitted. Done before the job is stored, so that a stored job has its files."""
-
     def model(self) -> bytes:
-        """The submitted ONNX file."""
+        """The submitted ONNX file; raises JobRefused(WRONG_STATE) if it is not there."""
 
     def eval_set(self) -> bytes | None:
         """The submitted evaluation set (npz), if there was one."""
@@ -46,7 +48,24 @@ class JobFiles(Protocol):
         """The latest checkpoint, or None before the first round."""
 
 
-def files_of(engine: Engine, data_dir: Path, job_id: bytes) -> JobFiles:
+def submit(
+    engine: Engine, data_dir: Path, plan: AnyPlan, *, model: bytes, eval_set: bytes | None, clock: Clock
+) -> None:
+    """Keep what was submitted, and queue its job: a stored job has its files.
+
+    In PostgreSQL both are there, or neither. Beside SQLite, a process that is killed in between leaves a
+    folder of no job.
+    """
+    files = files_of(engine, data_dir, plan.job.job_id)
+    store = JobStore(engine, clock)
+    if isinstance(files, JobRows):
+        store.submit(plan, add_files=partial(files.add_submission, model=model, eval_set=eval_set))
+    else:
+        files.write_submission(model, eval_set)
+        store.submit(plan)
+
+
+def files_of(engine: Engine, data_dir: Path, job_id: bytes) -> JobFolder | JobRows:
     """The files of a job; what an older version left in the data folder comes into PostgreSQL by this."""
     folder = JobFolder(data_dir, job_id)
     if engine.dialect.name == "sqlite":

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.durable_file import remove_unfinished, write_durably
 
 _JOBS: Final = "jobs"
@@ -36,8 +37,17 @@ class JobFolder:
             write_durably(self.path / _EVAL_SET, eval_set)
 
     def model(self) -> bytes:
-        """The submitted ONNX file."""
-        return (self.path / _MODEL).read_bytes()
+        """The submitted ONNX file.
+
+        Raises:
+            JobRefused(WRONG_STATE): the folder does not hold it.
+        """
+        found = _read(self.path / _MODEL)
+        if found is None:
+            raise JobRefused(
+                JobReason.WRONG_STATE, f"{self.path} holds no files of the job: they were deleted"
+            )
+        return found
 
     def eval_set(self) -> bytes | None:
         """The submitted evaluation set (npz), if there was one."""

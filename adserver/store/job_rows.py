@@ -15,6 +15,7 @@ from adserver.store.database import insert_or_ignore
 from adserver.store.job_folder import JobFolder
 from adserver.store.only_writer import become_only_writer
 from adserver.store.schema import job_files, jobs
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading
 
 _LOG: Final = logging.getLogger(__name__)
@@ -35,22 +36,24 @@ class JobRows:
         self._engine = engine
         self._job_id = job_id
 
-    def write_submission(self, model: bytes, eval_set: bytes | None) -> None:
-        """Keep what was submitted. Done before the job is stored, so that a stored job has its files."""
-        with self._engine.begin() as connection:
-            self._write(connection, _MODEL, 0, model)
-            if eval_set is not None:
-                self._write(connection, _EVAL_SET, 0, eval_set)
+    def add_submission(self, connection: Connection, model: bytes, eval_set: bytes | None) -> None:
+        """Keep what was submitted when the transaction commits, unless it is there."""
+        if self._write(connection, _MODEL, 0, model) and eval_set is not None:
+            self._write(connection, _EVAL_SET, 0, eval_set)
 
     def model(self) -> bytes:
         """The submitted ONNX file.
 
         Raises:
-            FileNotFoundError: the database does not hold it.
+            JobRefused(WRONG_STATE): the database does not hold it.
         """
         found = self._read(_MODEL, 0)
         if found is None:
-            raise FileNotFoundError(f"the database holds no model of job {self._job_id.hex()}")
+            raise JobRefused(
+                JobReason.WRONG_STATE,
+                f"the database holds no files of job {self._job_id.hex()}: they were deleted, or still lie in"
+                " a data folder of an older version: start an ad server with that folder",
+            )
         return found
 
     def eval_set(self) -> bytes | None:
@@ -95,9 +98,7 @@ class JobRows:
             if connection.execute(known).first() is None:
                 return
             if submission is not None:
-                model, eval_set = submission
-                if self._write(connection, _MODEL, 0, model) and eval_set is not None:
-                    self._write(connection, _EVAL_SET, 0, eval_set)
+                self.add_submission(connection, *submission)
             if checkpoint is not None:
                 rounds_done, encoded = checkpoint
                 latest = connection.execute(self._latest()).scalar()

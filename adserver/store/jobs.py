@@ -5,7 +5,7 @@
 Every change of state goes through `change_state`, which asks `adserver.records.job_state` in one transaction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any, Final, Protocol
 
@@ -44,8 +44,8 @@ class JobStore:
         self._engine = engine
         self._clock = clock
 
-    def submit(self, plan: AnyPlan) -> None:
-        """Queue a job; its files are in its folder already."""
+    def submit(self, plan: AnyPlan, *, add_files: Callable[[Connection], None] | None = None) -> None:
+        """Queue a job. Its files are there already, or `add_files` adds them in the same transaction."""
         row = {
             "job_id": plan.job.job_id,
             "plan": encode(plan),
@@ -57,6 +57,8 @@ class JobStore:
             **plan_columns(plan),
         }
         with self._engine.begin() as connection:
+            if add_files is not None:
+                add_files(connection)
             connection.execute(insert(jobs).values(row))
 
     def get(self, job_id: bytes) -> JobRecord:

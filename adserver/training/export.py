@@ -30,16 +30,15 @@ def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
     """The latest float32 weights of a job in any state, as a file that onnxruntime was seen to run.
 
     Raises:
-        JobRefused(WRONG_STATE): no round is done yet.
+        JobRefused(WRONG_STATE): no round is done yet, or the job's files were deleted.
         InvalidModel: onnxruntime cannot run the file.
     """
-    stored = folder.checkpoint()
+    submitted, stored = folder.model(), folder.checkpoint()
     if stored is None:
         raise JobRefused(
             JobReason.WRONG_STATE, "the job has not finished a round yet: there is nothing to export"
         )
     checkpoint = Checkpoint.decode(stored)
-    submitted = folder.model()
     model = parse(submitted, num_features=plan.task.num_features)
     encoded = replace_parameters(submitted, model, checkpoint.values())
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))

@@ -8,8 +8,7 @@ from sqlalchemy import Engine
 
 from adserver.budgets.held import Budgets
 from adserver.store.datasets import Dataset
-from adserver.store.job_files import files_of
-from adserver.store.jobs import JobStore
+from adserver.store.job_files import submit
 from adserver.store.tasks import StoredTask, TaskStore
 from adserver.training.submission import JOB_ID_BYTES, Submission, plan_job
 
@@ -39,6 +38,5 @@ def submit_job(
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).held(dataset),
     )
-    files_of(engine, data, job_id).write_submission(submission.model, submission.eval_set)
-    JobStore(engine, time.time).submit(plan)
+    submit(engine, data, plan, model=submission.model, eval_set=submission.eval_set, clock=time.time)
     return job_id

@@ -21,7 +21,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
-from adserver.store.job_files import JobFiles, files_of
+from adserver.store.job_files import JobFiles, files_of, submit
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
@@ -276,8 +276,7 @@ class Site:
         self.helpers = (first, second)
 
     def submit(self, plan: TrainingPlan, eval_set: bytes | None = None) -> bytes:
-        self.folder(plan.job.job_id).write_submission(ENCODED_MODEL, eval_set)
-        self.store.submit(plan)
+        submit(self.engine, self.data_dir, plan, model=ENCODED_MODEL, eval_set=eval_set, clock=self.clock)
         return plan.job.job_id
 
     def worker(self, *, data_dir: Path | None = None, **changes: Any) -> JobWorker:

@@ -7,15 +7,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
+from adserver.records.job_state import JobState
 from adserver.store import job_rows
 from adserver.store.job_files import JobFiles, files_of, take_in_all
 from adserver.store.job_folder import JobFolder
 from adserver.store.job_rows import JobRows
 from adserver.store.schema import job_files
+from adserver.training.export import export_model
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import open_database
-from tests.adserver.job_world import Site, plan_for, sealed
+from tests.adserver.job_world import Killed, Site, plan_for, sealed
 from tests.patience import HANGS_S
 from tests.postgres import Postgres
 
@@ -41,7 +44,7 @@ def shared(tmp_path: Path, postgres: Postgres) -> Iterator[Site]:
 
 
 @pytest.fixture(params=["as the database wants it", "rows"])
-def files(site: Site, request: pytest.FixtureRequest) -> JobFiles:
+def files(site: Site, request: pytest.FixtureRequest) -> JobFolder | JobRows:
     """A folder beside SQLite, rows in PostgreSQL, and rows in both."""
     if request.param == "rows":
         return JobRows(site.engine, JOB, site.data_dir)
@@ -55,18 +58,27 @@ def kept_rounds(site: Site) -> list[int]:
         return list(connection.execute(asked).scalars())
 
 
-def test_what_was_submitted_is_read_back(files: JobFiles) -> None:
-    files.write_submission(MODEL, None)
+def put(site: Site, files: JobFolder | JobRows, eval_set: bytes | None) -> None:
+    """Submit `MODEL`."""
+    if isinstance(files, JobFolder):
+        files.write_submission(MODEL, eval_set)
+        return
+    with site.engine.begin() as connection:
+        files.add_submission(connection, MODEL, eval_set)
+
+
+def test_what_was_submitted_is_read_back(site: Site, files: JobFolder | JobRows) -> None:
+    put(site, files, None)
     assert (files.model(), files.eval_set(), files.checkpoint()) == (MODEL, None, None)
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 16 * 8, 16 * 9 + 1, 1_000])
 def test_files_of_every_length_come_back_whole(
-    files: JobFiles, monkeypatch: pytest.MonkeyPatch, size: int
+    site: Site, files: JobFolder | JobRows, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(job_rows, "PART_BYTES", 16)
     content = Random(size).randbytes(size)
-    files.write_submission(MODEL, content)
+    put(site, files, content)
     files.write_checkpoint(content, rounds_done=1)
     assert (files.eval_set(), files.checkpoint()) == (content, content)
 
@@ -108,9 +120,34 @@ def test_a_writer_that_stands_still_does_not_hold_its_successor_up(shared: Site,
     elsewhere.dispose()
 
 
-def test_a_model_that_is_not_there_is_a_missing_file(files: JobFiles) -> None:
-    with pytest.raises(FileNotFoundError):
+def test_a_model_that_is_not_there_is_a_refusal(files: JobFiles) -> None:
+    with pytest.raises(JobRefused, match="holds no files") as refusal:
         files.model()
+    assert refusal.value.reason is JobReason.WRONG_STATE
+
+
+def test_a_job_without_files_is_refused_when_a_worker_takes_it(shared: Site, tmp_path: Path) -> None:
+    old_folder(shared)
+    assert shared.worker(data_dir=tmp_path / "another machine").run_one()
+    job = shared.store.get(JOB)
+    assert (job.state, job.stop and job.stop.reason) == (JobState.REFUSED, JobReason.WRONG_STATE)
+    with pytest.raises(JobRefused, match="older version"):
+        export_model(files_of(shared.engine, tmp_path / "another machine", JOB), plan_for(OF))
+
+
+@pytest.mark.parametrize("fails_at", ["INSERT INTO jobs", "COMMIT"])
+def test_in_postgresql_a_job_that_is_not_stored_leaves_no_file(shared: Site, fails_at: str) -> None:
+    def fail(*of_event: Any) -> None:
+        if fails_at == "COMMIT" or of_event[2].startswith(fails_at):
+            raise Killed
+
+    event.listen(shared.engine, "commit" if fails_at == "COMMIT" else "before_cursor_execute", fail)
+    with pytest.raises(Killed):
+        shared.submit(plan_for(OF), b"held out")
+    event.remove(shared.engine, "commit" if fails_at == "COMMIT" else "before_cursor_execute", fail)
+    with shared.engine.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(job_files)).scalar() == 0
+    assert shared.store.all() == ()
 
 
 def test_one_job_does_not_see_anothers_files(site: Site) -> None:
@@ -145,9 +182,7 @@ def test_only_the_last_checkpoint_takes_room(shared: Site) -> None:
 
 def test_beside_sqlite_nothing_large_is_in_the_database(tmp_path: Path) -> None:
     site = Site(tmp_path, OF)
-    files = files_of(site.engine, tmp_path, JOB)
-    files.write_submission(MODEL, MODEL)
-    assert isinstance(files, JobFolder)
+    put(site, files_of(site.engine, tmp_path, JOB), MODEL)
     with site.engine.connect() as connection:
         assert connection.execute(select(func.count()).select_from(job_files)).scalar() == 0
     site.engine.dispose()
@@ -241,7 +276,7 @@ def test_a_folder_of_a_job_that_is_not_in_the_database_stays(shared: Site) -> No
     (shared.data_dir / "jobs" / "not a job" / "model.onnx").write_bytes(MODEL)
     take_in_all(shared.engine, shared.data_dir)
     assert folder.model() == MODEL
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(JobRefused):
         files_of(shared.engine, shared.data_dir / "elsewhere", OTHER).model()
 
 

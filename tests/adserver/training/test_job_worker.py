@@ -685,7 +685,7 @@ def test_the_curves_and_the_history_hold_loss_and_accuracy(site: Site, quiet: Se
 def test_an_unparsable_model_file_is_refused_with_the_parsers_reason(site: Site, quiet: Sealed) -> None:
     plan = plan_for(quiet)
     job_id = site.submit(plan)
-    site.folder(job_id).write_submission(ENCODED_MODEL[:-10], None)
+    (site.folder(job_id).path / "model.onnx").write_bytes(ENCODED_MODEL[:-10])
     site.worker().run_one()
     job = site.store.get(job_id)
     assert job.state is JobState.REFUSED
