@@ -1,13 +1,13 @@
 """Where a command's ad server is: here, with its helpers, or elsewhere, behind its admin API.
 
 @takes(at=anywhere_of)
-def seal_command(*, at: "Anywhere", ...) -> None:
-    with at.asking("seal dataset", traces) as client: ...
+def aggregate_command(*, at: "Anywhere", ...) -> None:
+    with at.asking("aggregate", traces) as client: ...
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,9 +19,12 @@ from maskedlark.terminal.options import panel, takes
 
 if TYPE_CHECKING:
     from adserver.client import Client
+    from adserver.client.connection import Connection
+    from adserver.client.sealing import Sealing
     from adserver.peers.opening import Peers
     from adserver.peers.retrying import Backoff
 
+_Connection = TypeVar("_Connection", bound="Connection")
 _peers = panel("Helpers and TLS")
 
 
@@ -42,20 +45,33 @@ class Anywhere:
     @contextmanager
     def asking(self, what: str, traces: Traces = Traces.NONE) -> Iterator["Client"]:
         """A client for one command, whose calls are the span `what`."""
-        from maskedlark.observability.tracing import span, tracing
-
-        with tracing("adserver", traces), span(what), self._client() as client:
-            yield client
-
-    def _client(self) -> "Client":
         from adserver.client import Client
 
+        with self._asking(Client, what, traces) as client:
+            yield client
+
+    @contextmanager
+    def sealing(self, traces: Traces) -> Iterator["Sealing"]:
+        """The part of a client that makes datasets: all of it takes longer to load."""
+        from adserver.client.sealing import Sealing
+
+        with self._asking(Sealing, "seal dataset", traces) as client:
+            yield client
+
+    @contextmanager
+    def _asking(self, kind: type[_Connection], what: str, traces: Traces) -> Iterator[_Connection]:
+        from maskedlark.observability.tracing import span, tracing
+
+        with tracing("adserver", traces), span(what), self._connected(kind) as client:
+            yield client
+
+    def _connected(self, kind: type[_Connection]) -> _Connection:
         far = self.place.far
         if self.peers is not None:
-            return Client.of(self.peers, data=self.place.folder, database=self.place.database)
+            return kind.of(self.peers, data=self.place.folder, database=self.place.database)
         if far is None:
             raise AssertionError("an ad server without helpers is elsewhere")
-        return Client(url=far.url, token=far.token, ca=far.ca, backoff=self.backoff)
+        return kind(url=far.url, token=far.token, ca=far.ca, backoff=self.backoff)
 
 
 @takes(place=place_of, reach=reach_of)

@@ -46,7 +46,7 @@ def seal_command(
     """
     from adserver.views.task import dataset_json
 
-    with at.asking("seal dataset", traces) as client:
+    with at.sealing(traces) as client:
         dataset = client.seal(task, max_reports=max_reports, allow_small=allow_small)
     if as_json:
         print_json(dataset_json(dataset))

@@ -3,6 +3,18 @@
 May import: views, collecting, ingest, measuring, simulating, training, budgets, peers, store, records.
 """
 
-from adserver.client.client import Client
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adserver.client.client import Client
 
 __all__ = ["Client"]
+
+
+def __getattr__(name: str) -> Any:
+    """`Client`, imported when it is asked for: a command loads only the part that it uses."""
+    if name != "Client":
+        raise AttributeError(f"module 'adserver.client' has no attribute {name!r}")
+    from adserver.client.client import Client
+
+    return Client

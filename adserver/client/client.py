@@ -9,7 +9,6 @@ with Client(data="play/adserver", helpers=("127.0.0.1:7100", "127.0.0.1:7101"), 
     result.estimate("purchase", "5").value
 """
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,21 +17,20 @@ from typing import Any
 from adserver.budgets.held import Budgets
 from adserver.client.far import FarAdServer
 from adserver.client.measuring import Measuring
+from adserver.client.sealing import Sealing
 from adserver.client.tasks import read_encoder_of, task_fields
 from adserver.client.training import Training
-from adserver.collecting.sealing import DatasetSealer
 from adserver.collecting.task_creation import create_task
 from adserver.collecting.task_settings import label_space, measurement_of_settings
 from adserver.peers.retrying import with_retries
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import StoredTask, TaskStore
-from adserver.views.printing import sealing_bars
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import HelperUnavailable
 from maskedlark.releases.budget import DatasetBudget
 
 
-class Client(Measuring, Training):
+class Client(Sealing, Measuring, Training):
     """An ad server's tasks, datasets, jobs and measurements. Use it in a `with`, or close it."""
 
     def tasks(self) -> list[StoredTask]:
@@ -130,38 +128,3 @@ class Client(Measuring, Training):
         except HelperUnavailable as away:
             told = f"{away}; the task may have been made: look at the tasks there before you make another"
             raise HelperUnavailable(told) from None
-
-    def seal(
-        self,
-        task: str = "",
-        *,
-        max_reports: int | None = None,
-        allow_small: bool = False,
-        progress: bool = True,
-    ) -> Dataset:
-        """Make the waiting reports of a task a dataset at both helpers.
-
-        Args:
-            task: The start of its id; not needed if there is only one.
-            max_reports: Take at most so many, the oldest first.
-            allow_small: Also seal fewer than the task's min_batch_size, of which every round will be noise.
-            progress: Show how far the helpers are.
-
-        Raises:
-            JobRefused, InvalidTask: too few reports wait, or a helper refuses.
-            HelperUnavailable: a helper does not answer; call it again.
-        """
-        if self._far is not None:
-            return self._far.seal(task, max_reports=max_reports, allow_small=allow_small)
-        engine = self._engine
-        with sealing_bars(is_shown=progress) as show:
-            sealer = DatasetSealer(
-                engine=engine,
-                helpers=self._helpers,
-                task=TaskStore(self._engine).find(task).bundle.task,
-                clock=time.time,
-                randomness=os.urandom,
-                progress=show,
-                backoff=self._backoff,
-            )
-            return sealer.seal(max_reports=max_reports, is_small_allowed=allow_small)

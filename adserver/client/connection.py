@@ -3,11 +3,10 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from sqlalchemy import Engine
 
-from adserver.client.far import FarAdServer
 from adserver.peers.client import HelperClient
 from adserver.peers.deadlines import ROUND_DEADLINE_S
 from adserver.peers.opening import Peers
@@ -21,11 +20,16 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.turns import Turns
 
+if TYPE_CHECKING:
+    from adserver.client.far import FarAdServer
+
 _VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
 
 
 class Connection:
     """An ad server's store and both helpers. Use it in a `with`, or close it."""
+
+    _far: "FarAdServer | None"
 
     def __init__(
         self,
@@ -65,10 +69,12 @@ class Connection:
         self._backoff = backoff
         self._stack, self._turns = ExitStack(), Turns()
         self._opened: Engine | None = None
-        self._far: FarAdServer | None = None
+        self._far = None
         if url is not None:
             if data is not None or helpers is not None:
                 raise ValueError("give a data folder and helpers, or a url, not both")
+            from adserver.client.far import FarAdServer
+
             self._far = FarAdServer(url=url, token=token, ca=None if ca is None else Path(ca))
             return
         if data is None or helpers is None:

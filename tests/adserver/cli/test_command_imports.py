@@ -76,3 +76,17 @@ def test_submitting_a_job_loads_nothing_of_servers_training_or_devices(data: Pat
     loaded = loaded_by("job", "submit", *options, *noise, data=data)
     assert OF_MODELS | {"sqlalchemy"} <= loaded
     assert loaded & (OF_SERVERS | OF_TRAINING | OF_DEVICES | {"sqlalchemy.dialects.postgresql"}) == set()
+
+
+def test_sealing_a_dataset_loads_nothing_of_models_measurements_or_the_admin_api() -> None:
+    script = """
+import json, sys
+import adserver.cli.dataset, adserver.views.task, maskedlark.observability.tracing
+from adserver.client.sealing import Sealing
+print(json.dumps(sorted(sys.modules)))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(ran.stdout))
+    rest = {f"adserver.client.{name}" for name in ("client", "far", "job", "measuring", "training")}
+    not_used = OF_TRAINING | OF_DEVICES | rest | {"onnx", "scipy", "alembic", "starlette", "uvicorn", "httpx"}
+    assert loaded & not_used == set()

@@ -52,7 +52,7 @@ def test_reports_split_together_are_those_split_alone_also_where_points_are_draw
     of: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def few_are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
-        return proving_usable(points, shape) & (points[:, 0] % np.uint64(3) == 0)
+        return np.asarray(proving_usable(points, shape) & (points[:, 0] % np.uint64(3) == 0), np.bool_)
 
     proving_usable = proving.are_usable
     monkeypatch.setattr(proving, "are_usable", few_are_usable)
