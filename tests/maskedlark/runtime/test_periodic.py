@@ -2,10 +2,11 @@
 
 import logging
 from threading import Event
+from threading import enumerate as enumerate_threads
 
 import pytest
 
-from maskedlark.runtime.periodic import IsStopped, Periodic
+from maskedlark.runtime.periodic import IsStopped, Periodic, watching
 from tests.patience import HANGS_S
 
 
@@ -41,3 +42,34 @@ def test_stopping_ends_the_wait_and_tells_the_work_that_is_under_way() -> None:
     assert begun.wait(HANGS_S)
     every.stop()
     assert told.is_set()
+
+
+def test_a_look_that_says_enough_is_the_last_one_and_none_comes_after_the_block() -> None:
+    enough, looks = Event(), list[int]()
+
+    def look() -> bool:
+        looks.append(len(looks))
+        if len(looks) == 2:
+            enough.set()
+        return enough.is_set()
+
+    with watching(look, name="watch", every_s=0.001):
+        assert enough.wait(HANGS_S)
+    assert looks == [0, 1]
+
+
+def test_a_block_that_fails_ends_its_looks() -> None:
+    seen = Event()
+
+    def look() -> bool:
+        seen.set()
+        return False
+
+    def fail() -> None:
+        with watching(look, name="failing", every_s=0.001):
+            assert seen.wait(HANGS_S)
+            raise OSError("at work")
+
+    with pytest.raises(OSError, match="at work"):
+        fail()
+    assert "failing" not in [one.name for one in enumerate_threads()]

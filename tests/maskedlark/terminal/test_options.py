@@ -1,0 +1,36 @@
+"""Options that are the fields of a plain value, and commands that take what a maker makes of them."""
+
+import typer
+from typer.testing import CliRunner
+
+from maskedlark.frozen import frozen
+from maskedlark.terminal.options import making, option, takes
+
+
+@frozen
+class Limits:
+    rounds: int = 3
+    seconds: float = 1.5
+
+
+def app() -> typer.Typer:
+    made = typer.Typer()
+
+    @takes(
+        limits=making(Limits, rounds=option("Most.", min=1), seconds=option("Time.", "--time", envvar="T"))
+    )
+    def show(*, limits: Limits, loud: bool = False) -> None:
+        typer.echo(f"{limits}{'!' if loud else ''}")
+
+    made.command()(show)
+    return made
+
+
+def test_a_value_is_made_of_options_with_its_own_types_and_defaults() -> None:
+    assert CliRunner().invoke(app(), []).output == "Limits(rounds=3, seconds=1.5)\n"
+    given = CliRunner().invoke(app(), ["--rounds", "7", "--loud"], env={"T": "0.25"})
+    assert given.output == "Limits(rounds=7, seconds=0.25)!\n"
+
+
+def test_an_option_that_is_out_of_range_makes_no_value() -> None:
+    assert CliRunner().invoke(app(), ["--rounds", "0"]).exit_code == 2
