@@ -7,11 +7,10 @@ are read, shares are opened unless the operator lets workers do it, and everythi
 cluster while there is no worker.
 """
 
-import logging
 import os
 import time
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -39,9 +38,6 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
-
-_INTERRUPTED_EVERY_S: Final = 0.1
-_LOG: Final = logging.getLogger(__name__)
 
 
 class ClusterExecutor:

@@ -31,7 +31,7 @@ from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 
 _INTERRUPTED_EVERY_S: Final = 0.1
-_MOST_UNDONE: Final = 2
+MOST_UNDONE: Final = 2
 """So many workers say that they cannot do an order before the work itself is held to be the cause."""
 _REMEMBERED: Final = 1 << 16
 """How many segments of a worker are remembered. One that is forgotten is sent again, and taken as held."""
@@ -161,7 +161,7 @@ class Dispatcher:
                     except (WorkerLost, NotSealed, InvalidTask) as error:
                         self._lose(sent, queues)
                         undone += isinstance(error, _Undone)
-                        if undone == _MOST_UNDONE:
+                        if undone == MOST_UNDONE:
                             raise NoWorkers from None
                 for future, sent in list(flying.items()):
                     if self._pulses.is_silent(sent.worker):

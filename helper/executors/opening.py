@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final
 
-from helper.executors.dispatch import Fleet, Worker, WorkerLost
+from helper.executors.dispatch import MOST_UNDONE, Fleet, Worker, WorkerLost
 from helper.executors.executor import Executor
 from helper.executors.holder import OPEN
 from helper.executors.joining import NONCE_BYTES, NotSealed
@@ -63,9 +63,14 @@ class SharedOpening:
     def _opened_elsewhere(
         self, opener: ShareOpener, parts: Sequence[Sequence[ShareForHelper]]
     ) -> dict[int, PreparedShares]:
-        """What workers opened, by the places of the parts: all of them, unless all workers are lost."""
+        """What workers opened, by the places of the parts.
+
+        All of them, unless all workers are lost, or several could not.
+        """
         waiting, opened = deque(range(len(parts))), dict[int, PreparedShares]()
         flying: dict[Future[bytes], _Sent] = {}
+        undone = 0
+        self._pulses.forget_all_but(self._fleet.workers())
         while waiting or flying:
             self._send(opener, parts, waiting, flying)
             if not flying:
@@ -77,8 +82,11 @@ class SharedOpening:
                     answer = sent.worker.session.open(future.result(), sent.nonce)
                     opened[sent.part] = read_opened(answer, opener, parts[sent.part])
                     self._pulses.heard(sent.worker)
-                except (WorkerLost, NotSealed, InvalidTask):
+                except (WorkerLost, NotSealed, InvalidTask) as error:
                     self._lose(sent, waiting)
+                    undone += isinstance(error, InvalidTask)
+                    if undone == MOST_UNDONE:  # the shares are the cause, or what all workers run
+                        return opened
             for future, sent in list(flying.items()):
                 if self._pulses.is_silent(sent.worker):
                     del flying[future]

@@ -36,9 +36,8 @@ from maskedlark.frozen import frozen
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.periodic import IsStopped, Periodic
 
-auto_init_hook.enable_auto_connect = (
-    False  # a call without a connection would start a cluster of its own here
-)
+# a call without a connection would connect to any cluster on this machine, or start one
+auto_init_hook.enable_auto_connect = False
 
 LOOK_EVERY_S: Final = 1.0
 _NAME_BYTES: Final = 16

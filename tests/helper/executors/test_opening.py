@@ -182,6 +182,15 @@ def test_a_head_whose_workers_are_all_lost_opens_itself(fleet: ThreadFleet) -> N
     assert not fleet.joined
 
 
+def test_shares_that_no_worker_can_open_cost_two_of_them(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.add(5)
+    monkeypatch.setattr("helper.executors.holder.write_opened", lambda _: 1 // 0)
+    assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert len(fleet.ended) == 2
+
+
 def test_workers_get_no_keys_unless_they_open_shares(fleet: ThreadFleet) -> None:
     fleet.add(2)
     cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS))
