@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import ClassVar, Protocol, Self, TypeVar
 
+import numpy as np
+
 from maskedlark.canonical import digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -21,7 +23,6 @@ from maskedlark.numbers.field import (
     from_bytes,
     from_signed,
     reconstruct,
-    to_bytes,
     to_signed,
 )
 from maskedlark.privacy.accounting import Charge, smallest_fitting
@@ -125,7 +126,8 @@ class AggregateShare:
 
     def encode(self) -> bytes:
         """The stored and sent form: the tag, then 8 bytes an element."""
-        return self.agreement_tag + to_bytes(self.vector)
+        # joined from the array's own memory: as large as the model, and copied once
+        return b"".join((self.agreement_tag, np.ascontiguousarray(self.vector, "<u8").data))
 
     @classmethod
     def decode(cls, encoded: bytes, count: int) -> "AggregateShare":

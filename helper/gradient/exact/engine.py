@@ -122,12 +122,14 @@ class ExactEngine(Reclippable):
     def whole_sum(self, parts: Iterable[PartialSum]) -> MaskedSum:
         """See `OrderFree`."""
         vector, digest = np.zeros(0, np.uint64), ValuesDigest()
-        for part in parts:
+        for number, part in enumerate(parts):
             digest.merge(ValuesDigest(part.hashes, part.records))
-            if len(vector):
-                add_to(vector, part.vector)
-            else:
-                vector = part.vector.copy()
+            if number == 0:
+                vector = part.vector
+                continue
+            if number == 1:  # a part by itself is the sum: as large as the model, and not copied
+                vector = vector.copy()
+            add_to(vector, part.vector)
         return MaskedSum(
             vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity
         )

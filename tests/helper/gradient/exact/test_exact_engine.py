@@ -15,7 +15,7 @@ from helper.gradient.exact.products.int8 import Int8Backend
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
-from maskedlark.numbers.field import reconstruct
+from maskedlark.numbers.field import add, reconstruct
 from maskedlark.privacy.clip import Clip, Norm
 from tests.helper.gradient.exact.checks import check_graph, expected
 from tests.helper.gradient.exact.graphs import example, mlp, quantised
@@ -98,6 +98,17 @@ def test_wide_layers_agree_between_backends_threads_and_orders() -> None:
     assert (results[0].vector == results[1].vector).all()
     assert (results[0].vector == results[2].vector).all()
     assert len({result.values_digest for result in results}) == 1
+
+
+def test_adding_up_partial_sums_leaves_them_as_they_were() -> None:
+    model = mlp((20, 16, 3), "Relu", seed=12)
+    engine = ExactEngine(model, Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=1.0, frac_bits=32))
+    made = example(40, model, Loss.CROSS_ENTROPY, 2, seed=13)
+    parts = [engine.partial_sum(quantised(model), [made.batch(helper)]) for helper in (0, 1)]
+    before = [part.vector.copy() for part in parts]
+    assert (engine.whole_sum(parts).vector == add(*before)).all()
+    assert (engine.whole_sum(parts[:1]).vector == before[0]).all()
+    assert all((part.vector == one).all() for part, one in zip(parts, before, strict=True))
 
 
 def test_an_empty_batch_gives_zeros() -> None:
