@@ -57,6 +57,13 @@ _NOTICES_SILENCE: Final = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
 }  # fmt: skip
 """Of libpq: by itself it waits for a machine that is gone for as long as the kernel does."""
+_SERVER_NOTICES_SILENCE: Final = """
+    SELECT set_config(name, wanted, false)
+    FROM pg_settings JOIN (VALUES ('tcp_user_timeout', '30000'), ('tcp_keepalives_idle', '10'),
+        ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')) AS ours (name, wanted) USING (name)
+    WHERE source = 'default'
+"""
+"""And the server of a client: else locks of a machine that is gone last for two hours."""
 _CREATING_LOCK: Final = 0x6D6C61726B
 """PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
 
@@ -75,7 +82,8 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
         Wrap what only reads in `reading`, which takes no lock. A SQLite file is made readable by this user
         only; what SQLite puts beside it is as readable as it is. A connection that the server has ended
         meanwhile is replaced, not used. A machine of PostgreSQL that is gone without a word is noticed within
-        half a minute, unless the URL says otherwise. No error shows a stored value.
+        half a minute, unless the URL says otherwise, and PostgreSQL notices as soon that this one is, unless
+        its operator or the URL says otherwise. No error shows a stored value.
 
     Raises:
         InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
@@ -302,7 +310,7 @@ def _begin_sqlite(connection: Connection) -> None:
 def _configure_postgresql(connection: Any, _record: object) -> None:
     """Durable commits: an operator's default may be to acknowledge some that a crash then loses.
 
-    One that waits for standbys too stays.
+    One that waits for standbys too stays. And the server ends the transaction of a machine that is gone.
     """
     with connection.cursor() as cursor:
         cursor.execute("SHOW synchronous_commit")
@@ -312,4 +320,5 @@ def _configure_postgresql(connection: Any, _record: object) -> None:
             "SELECT set_config('synchronous_commit', %s, false)",
             (found if found in _DURABLE_COMMITS else "on",),
         )
+        cursor.execute(_SERVER_NOTICES_SILENCE)
     connection.commit()  # what is set in a transaction that is rolled back is not set

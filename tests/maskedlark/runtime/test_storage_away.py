@@ -87,3 +87,22 @@ def test_a_postgresql_machine_that_is_gone_without_a_word_is_noticed(postgres: P
     assert told["tcp_user_timeout"] == "30000"
     chosen = told_to_the_driver(url.update_query_dict({"tcp_user_timeout": "7000"}))
     assert chosen == told | {"tcp_user_timeout": "7000"}
+
+
+def test_postgresql_notices_that_our_machine_is_gone_unless_its_operator_chose(
+    postgres: Postgres,
+) -> None:
+    url = make_url(postgres.new_database())
+    chosen = url.update_query_dict({"options": "-c tcp_keepalives_idle=60"})
+    for one, source in ((url, "session"), (chosen, "client")):
+        engine = open_database(one.render_as_string(hide_password=False))
+        with engine.connect() as connection:
+            found = connection.exec_driver_sql(
+                "SELECT name, source FROM pg_settings WHERE name LIKE 'tcp_%%'"
+            )
+            sources = {row.name: row.source for row in found}
+        engine.dispose()
+        assert sources.pop("tcp_keepalives_idle") == source
+        assert sources == dict.fromkeys(
+            ("tcp_keepalives_count", "tcp_keepalives_interval", "tcp_user_timeout"), "session"
+        )
