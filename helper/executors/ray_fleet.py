@@ -43,6 +43,8 @@ LOOK_EVERY_S: Final = 1.0
 _NAME_BYTES: Final = 16
 _NO_TIME: Final = 0.0
 _MAX_FAILURES: Final = 3
+_MOST_WORKERS: Final = 1024
+"""Of one machine, however many cores it says that it has."""
 _CONTROL: Final = "control"
 _OPENING: Final = "opening"
 _LOG: Final = logging.getLogger(__name__)
@@ -173,9 +175,12 @@ class RayFleet:
         self.close()
 
     def _look(self, is_stopped: IsStopped) -> None:
-        """Let those in who answered, forget machines that are gone, and ask new ones."""
+        """Let those in who answered, forget machines that are gone, and ask new ones.
+
+        A machine gets one worker, and one a core once that has shown that it has the token.
+        """
         cores = {
-            node["NodeID"]: int(node["Resources"].get("CPU", 0))
+            node["NodeID"]: int(min(_MOST_WORKERS, node["Resources"].get("CPU", 0)))  # whatever it says
             for node in _nodes()
             if self._is_allowed(node["NodeID"], node["NodeManagerAddress"])
         }
@@ -190,8 +195,10 @@ class RayFleet:
                 self._applying.remove(one)
                 self._let_in(one)
         taken = Counter([one.node for one in self._joined.values()] + [one.node for one in self._applying])
+        proven = {one.node for one in self._joined.values()}
         for node, count in cores.items():
-            for _ in range(count - taken[node] if node not in self._refused else 0):
+            wanted = count if node in proven else min(count, 1)
+            for _ in range(wanted - taken[node] if node not in self._refused else 0):
                 self._ask(node)
 
     def _is_allowed(self, node: str, address: str) -> bool:

@@ -237,6 +237,7 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
 
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_nodes", list)
     monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     token = JoinToken(bytes(32))
@@ -250,6 +251,37 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
             )
     assert len(fleet.workers()) == ray_fleet._MAX_FAILURES
     assert not fleet.refused
+
+
+@pytest.mark.parametrize("cores", [3.0, 1e9, float("inf"), float("nan")])
+def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
+    monkeypatch: pytest.MonkeyPatch, cores: float
+) -> None:
+    import ray  # after `ray_machines`, as this
+
+    from helper.executors import ray_fleet
+
+    def ask(node: str) -> None:
+        fleet._applying.append(
+            ray_fleet._Applying(node=node, actor=None, challenge=bytes(32), application=None)
+        )
+
+    node = {"NodeID": "node", "NodeManagerAddress": "here", "Resources": {"CPU": cores}}
+    monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
+    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_nodes", lambda: [node])
+    monkeypatch.setattr(Periodic, "start", lambda _: None)
+    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
+    monkeypatch.setattr(fleet, "_ask", ask)
+    for _ in range(3):
+        fleet._look(lambda: False)
+    assert len(fleet._applying) == 1
+    fleet._applying.clear()
+    session = Session(bytes(32), bytes(32))
+    fleet._joined[b"one"] = ray_fleet._Actor(name=b"one", node="node", actor=None, session=session)
+    for _ in range(3):
+        fleet._look(lambda: False)
+    assert len(fleet._applying) == (2 if cores == 3 else ray_fleet._MOST_WORKERS - 1)
 
 
 @pytest.mark.parametrize("wrong", ["another", "short", "open", "missing"])
