@@ -8,12 +8,12 @@ What happens in a round, in the order that makes a crash harmless:
     2. both helpers answer round r                  each stores its answer before it sends it, charges once
     3. compare, add, step
     4. figures of r + 1 into the store              replaced if step 5 was not reached and r is run again
-    5. checkpoint r + 1 beside checkpoint r         one rename: the latest one counts, and round r is over
-    6. checkpoint r goes
+    5. checkpoint r + 1 beside checkpoint r         a rename or a commit: the latest counts, round r is over
+    6. checkpoint r goes                            of files; as rows, in the same commit
 
 So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed. One
 that was only stopped, and goes on when another worker has the job, is refused at step 4, or writes a
-checkpoint that is there already or no more the latest.
+checkpoint that is there already or no more the latest, or finds its transaction ended.
 """
 
 import math
