@@ -1,5 +1,6 @@
 """What the API does with jobs: list, show, plan, submit, cancel, resume, and their rounds and curves."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,7 +12,6 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobEvent, JobState, possible
 from adserver.store.paging import Place
-from adserver.training.curve_points import rounds_shown
 from adserver.training.planning import planned
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.training.submitting import submit_job
@@ -125,6 +125,24 @@ def curves_of(asked: Asked, job: JobRecord, points: int) -> dict[str, Any]:
         "is_federated": isinstance(job.plan, FederatedPlan),
         "points": [figures_json(one) for one in asked.site.jobs.figures_at(job.job_id, shown)],
     }
+
+
+def rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
+    """The numbers of rounds that stand for a job's whole curve, ascending.
+
+    They are even steps over all rounds, and even steps over those that were evaluated.
+
+    >>> len(rounds_shown(rounds_done=1_000_000, eval_every=20_000, most=500)) <= 2 * 500 + 2
+    True
+
+    Args:
+        rounds_done: How far the job is.
+        eval_every: How often it evaluates.
+        most: About how many points each kind of curve has.
+    """
+    step = max(1, math.ceil(rounds_done / most))
+    evaluated = eval_every * max(1, math.ceil(rounds_done / (eval_every * most)))
+    return sorted({*range(0, rounds_done + 1, step), *range(0, rounds_done + 1, evaluated), rounds_done})
 
 
 def _number(

@@ -9,7 +9,7 @@ from adserver.records.asked_query import Answer, ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, named
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -126,10 +126,7 @@ def read_evaluation(
     return EvaluationResult(
         **released(task, dataset, spec, answer),
         is_of_classes=is_of_classes,
-        metrics=readings.metrics,
-        roc=readings.roc,
-        pr=readings.pr,
-        calibration=readings.calibration,
+        **named(readings, ("metrics", "roc", "pr", "calibration")),
         num_bins=spec.num_bins,
         noise_scale=noise_scale,
     )

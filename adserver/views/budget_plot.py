@@ -17,6 +17,10 @@ from maskedlark.releases.budget import DatasetBudget
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
 
+_ADVERSARIES: Final = {
+    "ad_server": "against the ad server",
+    "colluding": "against it with either helper",
+}
 _POINTS: Final = 12
 """For each job."""
 
@@ -39,22 +43,10 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
     if not budget.is_noisy:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to draw")
     figure = new_figure(9, 3.6)
-    alone, colluding = figure.subplots(1, 2)
     points = growth(budget)
-    _draw(
-        alone,
-        "against the ad server",
-        budget.ad_server.budget,
-        points,
-        [one.epsilons.ad_server for one in points],
-    )
-    _draw(
-        colluding,
-        "against it with either helper",
-        budget.colluding.budget,
-        points,
-        [one.epsilons.colluding for one in points],
-    )
+    for axes, (whom, title) in zip(figure.subplots(1, 2), _ADVERSARIES.items(), strict=True):
+        limit, epsilons = getattr(budget, whom).budget, [getattr(one.epsilons, whom) for one in points]
+        _draw(axes, title, limit, points, epsilons)
     dataset = budget.dataset
     of = "a person" if dataset.is_person else f"dataset {dataset.dataset_id.hex()[:12]}"
     figure.suptitle(
