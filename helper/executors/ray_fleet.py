@@ -26,6 +26,7 @@ from ray._private import auto_init_hook
 from ray._private.ray_constants import OBJECT_METADATA_TYPE_RAW
 from ray._private.worker import global_worker
 from ray.exceptions import RayError, WorkerCrashedError
+from ray.experimental import get_object_locations
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from helper.executors.dispatch import NoWorkers, Worker, WorkerLost
@@ -191,7 +192,7 @@ class RayFleet:
                 return
             if one.node not in cores:
                 self._applying.remove(one)
-            elif ray.wait([one.application], timeout=_NO_TIME)[0]:
+            elif ray.wait([one.application], timeout=_NO_TIME, fetch_local=False)[0]:
                 self._applying.remove(one)
                 self._let_in(one)
         taken = Counter([one.node for one in self._joined.values()] + [one.node for one in self._applying])
@@ -224,6 +225,8 @@ class RayFleet:
     def _let_in(self, one: _Applying) -> None:
         """Take a worker in that answered, or end it."""
         try:
+            if _is_far(one.application):
+                raise JoinRefused("a worker's application is too long")
             admitted = self._gate.admit(one.challenge, ray.get(one.application, timeout=_NO_TIME))
         except (JoinRefused, RayError) as error:
             # Ray's text of what ended an actor can hold anything; ours can not
@@ -246,6 +249,11 @@ class RayFleet:
 def _nodes() -> list[dict[str, Any]]:
     """The machines of the cluster that are there."""
     return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _is_far(answer: Any) -> bool:
+    """Whether an answer is so long that it waits in an object store; a short one came with the word of it."""
+    return bool(get_object_locations([answer])[answer]["node_ids"])
 
 
 def _answer(ask: Callable[[], Any]) -> "Future[bytes]":

@@ -190,6 +190,27 @@ def test_nothing_that_comes_from_ray_runs_at_the_head(
     assert not (tmp_path / "ran").exists()
 
 
+def _zeros(length: int) -> bytes:
+    return bytes(length)
+
+
+def test_a_long_application_is_refused_and_not_fetched(
+    ray_machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray  # after `ray_machines`, which says how it authenticates
+
+    from helper.executors import ray_fleet
+
+    with ray_machines.fleet(1) as fleet:
+        short, long = (ray.remote(num_cpus=0)(_zeros).remote(length) for length in (200, 8 << 20))
+        ray.wait([short, long], num_returns=2, fetch_local=False)
+        assert not ray_fleet._is_far(short)
+        monkeypatch.setattr(ray, "get", None)
+        monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
+        fleet._let_in(ray_fleet._Applying(node="hostile", actor=None, challenge=bytes(32), application=long))
+        assert "hostile" in fleet.refused
+
+
 def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Machines) -> None:
     import ray  # after `ray_machines`, which says how it authenticates
 
@@ -238,6 +259,7 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
     monkeypatch.setattr(ray_fleet, "_nodes", list)
+    monkeypatch.setattr(ray_fleet, "_is_far", lambda _: False)
     monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     token = JoinToken(bytes(32))
