@@ -1,5 +1,6 @@
 """A job's files, in a folder beside SQLite and in rows of PostgreSQL: one contract, and the way into rows."""
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -256,7 +257,8 @@ def test_a_folder_that_cannot_be_read_keeps_no_server_from_starting(
     old_folder(shared)
     broken = JobFolder(shared.data_dir, bytes(16)).path  # sorted before the other one
     (broken / "model.onnx").mkdir(parents=True)
-    take_in_all(shared.engine, shared.data_dir)
+    with caplog.at_level(logging.WARNING, logger="adserver"):  # simulations in this process had it silent
+        take_in_all(shared.engine, shared.data_dir)
     assert str(broken) in caplog.text
     assert files_of(shared.engine, shared.data_dir / "elsewhere", JOB).checkpoint() == b"after 3"
 
