@@ -25,6 +25,7 @@ from tests.patience import HANGS_S
 
 OBJECT_STORE_BYTES = 80 << 20
 WORKER_BYTES = 64 << 20
+_STARTS = 3
 LOOPBACK = "127.0.0.2"
 
 
@@ -40,7 +41,19 @@ class Machines:
     def add(
         self, cores: int = 1, token_file: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Any:
-        """One more machine, with the token or with another file in its place."""
+        """One more machine, with the token or with another file in its place.
+
+        Ray gives a machine a fixed time to start, which now and then is not enough: then another one starts.
+        """
+        for left in reversed(range(_STARTS)):
+            try:
+                return self._add(cores, token_file, environment)
+            except Exception:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _add(self, cores: int, token_file: Path | None, environment: Mapping[str, str] | None) -> Any:
         node = self.cluster.add_node(
             num_cpus=cores,
             object_store_memory=OBJECT_STORE_BYTES,
