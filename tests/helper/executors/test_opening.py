@@ -92,7 +92,9 @@ def hostile(of: World) -> list[ShareForHelper]:
         plaintext[-8:] = b"\xff" * 8
 
     bad = [
-        replace(a, share=replace(share, ciphertext=share.ciphertext[:-1] + b"x")),
+        replace(
+            a, share=replace(share, ciphertext=share.ciphertext[:-1] + bytes([share.ciphertext[-1] ^ 1]))
+        ),
         replace(a, share=replace(share, ciphertext=share.ciphertext[:-1])),
         replace(a, share=replace(share, ciphertext=b"")),
         replace(a, share=replace(share, ciphertext=share.ciphertext + bytes(5))),
