@@ -3,11 +3,12 @@
     a day after a task's end      intakes refuse its reports
     the next time                 its reports go, but those of a dataset that is being committed
 
-Helpers begin nothing in a task that is over, so none of these reports can be opened any more; and since
-intakes refuse them, none can be received a second time when its id is gone.
+Helpers begin no job and no query in a task that is over, so none of these reports is of use any more; and
+since intakes refuse them, none can be received a second time when its id is gone.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import Engine
@@ -24,6 +25,8 @@ GRACE_S: Final = 86_400.0
 """How long after its end a task's reports are kept, for clocks that differ and helpers that were away."""
 SETTLED_S: Final = 2 * REFUSED_EVERY_S
 """How long after a task is marked all intakes refuse its reports, and have stored what they took before."""
+APART_S: Final = 3_600.0
+"""How far a server's own clock may be behind the database's; nothing expires if it is more."""
 EVERY_S: Final = 600.0
 _BATCH: Final = 5_000
 
@@ -43,6 +46,8 @@ def expire_reports(
     """
     count = 0
     for stored in tasks.all():
+        if is_stopped():
+            break
         if now_s < stored.bundle.task.expires_at + GRACE_S:
             continue
         if stored.refused_since is None:
@@ -64,13 +69,30 @@ def _forget(store: ReportStore, stored: StoredTask, is_stopped: IsStopped) -> in
     return count
 
 
-def report_expirer(engine: Engine, clock: Clock, every_s: float = EVERY_S) -> Periodic:
-    """A thread that deletes the reports of tasks that are over, every so many seconds."""
+def sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped], None]:
+    """What a server does every so often: expire reports, unless the clocks contradict each other.
+
+    Args:
+        engine: The ad server's database.
+        shared: The clock that all servers over it read alike.
+        own: This server's. If it is far behind, one of both is wrong, and what is deleted stays so.
+    """
     tasks, store, datasets = TaskStore(engine), ReportStore(engine), DatasetStore(engine)
 
     def expire(is_stopped: IsStopped) -> None:
-        count = expire_reports(tasks, store, datasets, clock(), is_stopped=is_stopped)
+        now_s = shared()
+        ahead_s = now_s - own()
+        if ahead_s > APART_S:
+            _LOG.warning("the database's clock is %d s ahead of this server's: no report expires", ahead_s)
+            return
+        count = expire_reports(tasks, store, datasets, now_s, is_stopped=is_stopped)
         if count:
             _LOG.info("%d reports of tasks that are over have expired", count)
 
-    return Periodic(expire, name="report-expiry", every_s=every_s, survives=(SQLAlchemyError,))
+    return expire
+
+
+def report_expirer(engine: Engine, shared: Clock, own: Clock, every_s: float = EVERY_S) -> Periodic:
+    """A thread that deletes the reports of tasks that are over, every so many seconds."""
+    work = sweeping(engine, shared, own)
+    return Periodic(work, name="report-expiry", every_s=every_s, survives=(SQLAlchemyError,))

@@ -91,7 +91,7 @@ def _start_work(
     worker = JobWorker(engine, helpers, settings.data_dir, clock)
     worker.start()
     stack.callback(worker.stop)
-    expirer = report_expirer(engine, shared_clock(engine, clock))
+    expirer = report_expirer(engine, shared_clock(engine, clock), clock)
     expirer.start()
     stack.callback(expirer.stop)
     refresher = key_refresher(TaskStore(engine), helpers, settings.refresh_keys_s)

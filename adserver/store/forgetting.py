@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Engine, delete, func, select
+from sqlalchemy import Engine, delete, exists, func, select
 
 from adserver.records.dataset_state import DatasetState
 from adserver.records.report_state import ReportEvent, ReportState, arrows
@@ -30,8 +30,9 @@ class Forgotten(NamedTuple):
 
 
 def handles_of(engine: Engine, task_id: bytes) -> Sequence[bytes | None]:
-    """The datasets that a task's reports may be of, and None for those that are of none."""
-    asked = select(datasets.c.handle).where(datasets.c.task_id == task_id)
+    """The datasets that a task's reports are of, and None for those that are of none."""
+    is_there = exists().where(reports.c.task_id == task_id, reports.c.handle == datasets.c.handle)
+    asked = select(datasets.c.handle).where(datasets.c.task_id == task_id, is_there)
     with reading(engine) as connection:
         return [None, *(bytes(handle) for handle in connection.execute(asked).scalars())]
 

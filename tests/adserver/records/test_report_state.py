@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, func, select
 
-from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports, report_expirer
+from adserver.collecting.report_expiry import (
+    APART_S,
+    GRACE_S,
+    SETTLED_S,
+    expire_reports,
+    report_expirer,
+    sweeping,
+)
 from adserver.ingest.intake import Intake
 from adserver.records.dataset_state import DatasetState
 from adserver.records.report_state import ReportEvent, ReportState, arrows
@@ -275,7 +282,7 @@ def test_a_report_that_is_taken_while_it_expires_is_one_or_the_other(engine: Eng
 def test_a_running_server_expires_by_itself_and_stops_at_once(engine: Engine) -> None:
     ReportStore(engine).add(MADE)
     TaskStore(engine).refuse(TASK_ID, OVER_S - SETTLED_S)
-    expirer = report_expirer(engine, lambda: OVER_S, every_s=3_600.0)
+    expirer = report_expirer(engine, lambda: OVER_S, lambda: OVER_S, every_s=3_600.0)
     expirer.start()
     waited_until = monotonic() + HANGS_S
     while ReportStore(engine).counts(TASK_ID).waiting and monotonic() < waited_until:
@@ -286,12 +293,41 @@ def test_a_running_server_expires_by_itself_and_stops_at_once(engine: Engine) ->
     assert ReportStore(engine).counts(TASK_ID).expired == len(MADE)
 
 
+@pytest.mark.parametrize(("behind_s", "stay"), [(APART_S, 0), (APART_S + 1, len(MADE))])
+def test_nothing_expires_by_a_database_clock_that_is_far_ahead(
+    engine: Engine, behind_s: float, stay: int
+) -> None:
+    ReportStore(engine).add(MADE)
+    TaskStore(engine).refuse(TASK_ID, OVER_S - SETTLED_S)
+    work = sweeping(engine, lambda: OVER_S, lambda: OVER_S - behind_s)
+    work(lambda: False)
+    assert num_rows(engine) == stay
+
+
+def test_no_task_is_refused_by_a_database_clock_that_is_far_ahead(engine: Engine) -> None:
+    sweeping(engine, lambda: OVER_S, lambda: float(OF.task.expires_at - 1))(lambda: False)
+    assert TaskStore(engine).refused() == frozenset()
+
+
+def test_a_dataset_whose_reports_are_gone_is_not_looked_at_again(engine: Engine) -> None:
+    ReportStore(engine).add(MADE)
+    begin(engine, limit=2)
+    with engine.begin() as connection:
+        connection.execute(datasets.update().values(state=DatasetState.COMMITTED))
+    assert ReportStore(engine).handles(TASK_ID) == [None, HANDLE]
+    expire(engine)
+    assert ReportStore(engine).handles(TASK_ID) == [None]
+
+
 def test_a_sweep_that_is_stopped_leaves_the_rest_for_the_next(engine: Engine) -> None:
     ReportStore(engine).add(MADE)
     stopped = Event()
     stopped.set()
     tasks, store = TaskStore(engine), ReportStore(engine)
-    for now_s in (OVER_S, OVER_S + SETTLED_S):
-        assert expire_reports(tasks, store, DatasetStore(engine), now_s, is_stopped=stopped.is_set) == 0
+    assert expire_reports(tasks, store, DatasetStore(engine), OVER_S, is_stopped=stopped.is_set) == 0
+    assert tasks.refused() == frozenset()
+    tasks.refuse(TASK_ID, OVER_S)
+    later_s = OVER_S + SETTLED_S
+    assert expire_reports(tasks, store, DatasetStore(engine), later_s, is_stopped=stopped.is_set) == 0
     assert num_rows(engine) == len(MADE)
-    assert expire_reports(tasks, store, DatasetStore(engine), OVER_S + SETTLED_S) == len(MADE)
+    assert expire_reports(tasks, store, DatasetStore(engine), later_s) == len(MADE)
