@@ -31,7 +31,7 @@ from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import Report
 from maskedlark.runtime.database import is_away, reading
 
-_PAGE_BYTES: Final = 1 << 19
+_PAGE_BYTES: Final = 1 << 20
 _ROW_OVERHEAD_BYTES: Final = 64
 _GROUP_BYTES: Final = 8 << 20
 _GROUP_CALLS: Final = 1_024

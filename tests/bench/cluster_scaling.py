@@ -40,7 +40,7 @@ from tests.helper.executors.ray_machines import machines
 from tests.progress import shown
 
 WORKER_BYTES = 1 << 30
-CHUNK = 417
+CHUNK = 825
 """Reports of 30 features that an ad server sends at once."""
 
 

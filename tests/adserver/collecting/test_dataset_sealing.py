@@ -307,12 +307,12 @@ def test_of_two_runs_over_the_same_reports_the_one_that_lost_them_commits_nothin
 def test_shares_stream_in_messages_far_below_grpcs_limit(tmp_path: Path) -> None:
     seen: list[tuple[int, int, int]] = []
     for broker in _broker(default_url(tmp_path), world(num_features=3_000)):
-        broker.receive(400)
+        broker.receive(600)
         dataset = replace(broker.sealer, progress=lambda *told: seen.append(told)).seal()
-        assert dataset.size == 400
+        assert dataset.size == 600
         assert broker.fakes[0].prepare_chunks > 2
         assert 100_000 < broker.fakes[0].largest_message_bytes < 1 << 20
-    assert [sum(count for role, count, _ in seen if role == one) for one in (0, 1)] == [400, 400]
+    assert [sum(count for role, count, _ in seen if role == one) for one in (0, 1)] == [600, 600]
 
 
 def test_no_page_of_shares_holds_a_lock_while_it_is_sent(broker: Broker) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import secrets
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -105,7 +107,30 @@ def raylet_pid(node: Any) -> int:
 
 @contextmanager
 def machines(folder: Path) -> Iterator[Machines]:
-    """A Ray cluster with token authentication, without dashboard and statistics; ended in any case."""
+    """A Ray cluster with token authentication, without dashboard and statistics.
+
+    It is ended in any case, also when this process is asked to end.
+    """
+    with _ended_by_sigterm(), _machines(folder) as made:
+        yield made
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM is an exception of the main thread, so that what was begun is ended."""
+
+    def leave(*_: object) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _machines(folder: Path) -> Iterator[Machines]:
     token_file = folder / "join-token"
     token_file.write_text(secrets.token_hex(32))
     token_file.chmod(0o600)
