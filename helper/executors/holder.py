@@ -19,7 +19,7 @@ from helper.datasets.segments import Piece, Rows
 from helper.datasets.spool import open_segment
 from helper.executors.held import HeldSegments
 from helper.executors.joining import NONCE_BYTES, Applicant, JoinToken, NotSealed, Session
-from helper.executors.opening_orders import Openers, write_opened
+from helper.executors.opening_orders import read_order, write_opened
 from helper.executors.orders import (
     Done,
     Failed,
@@ -91,7 +91,7 @@ class Holder(NeverPickled):
         self._last: tuple[bytes, _Weighted] | None = None
         self._made: tuple[Model, Loss, ExactEngine] | None = None
         self._working = threading.Lock()
-        self._openers, self._opening = Openers(), threading.Lock()
+        self._opening = threading.Lock()
         self._is_welcome = threading.Event()
 
     def apply(self, challenge: bytes) -> bytes:
@@ -168,7 +168,7 @@ class Holder(NeverPickled):
         with self._opening:
             opened = session.open(sealed_order, OPEN)
             try:
-                order = self._openers.read_order(opened)
+                order = read_order(opened)
                 answer = write_opened(order.opener.open(order.shares))
             except Exception as error:  # noqa: BLE001 # as in `work`
                 answer = write(Failed(reason=type(error).__name__[:100]))

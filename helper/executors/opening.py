@@ -69,7 +69,7 @@ class SharedOpening:
         """
         waiting, opened = deque(range(len(parts))), dict[int, PreparedShares]()
         flying: dict[Future[bytes], _Sent] = {}
-        undone = 0
+        undone: set[bytes] = set()
         self._pulses.forget_all_but(self._fleet.workers())
         while waiting or flying:
             self._send(opener, parts, waiting, flying)
@@ -84,11 +84,13 @@ class SharedOpening:
                     self._pulses.heard(sent.worker)
                 except (WorkerLost, NotSealed, InvalidTask) as error:
                     self._lose(sent, waiting)
-                    undone += isinstance(error, InvalidTask)
-                    if undone == MOST_UNDONE:  # the shares are the cause, or what all workers run
+                    if isinstance(error, InvalidTask):
+                        undone.add(sent.worker.name)
+                    if len(undone) == MOST_UNDONE:  # the shares are the cause, or what all workers run
                         return opened
+            there = self._fleet.workers()  # what another thread lost is not awaited here either
             for future, sent in list(flying.items()):
-                if self._pulses.is_silent(sent.worker):
+                if sent.worker.name not in there or self._pulses.is_silent(sent.worker):
                     del flying[future]
                     self._lose(sent, waiting)
         return opened

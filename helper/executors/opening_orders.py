@@ -1,7 +1,7 @@
 """What the head orders of a worker that opens shares, and what it gets back. They only travel sealed.
 
     order = write_order(opener, shares)                  # the head: the keys, and the shares as they came
-    asked = Openers().read_order(order)                  # the worker
+    asked = read_order(order)                            # the worker
     answer = write_opened(asked.opener.open(asked.shares))
     prepared = read_opened(answer, opener, shares)       # the head, which checks what can be checked
 
@@ -29,6 +29,7 @@ from maskedlark.reports.dataset import AdmittedSet, PreparedShares, ShareForHelp
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.proofs.check import residues
+from maskedlark.reports.report import wrong_views
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import SealedShare
@@ -82,48 +83,37 @@ def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> bytes:
     )
 
 
-class Openers:
-    """Makes a worker's openers, and keeps the one that was last used."""
+def read_order(encoded: bytes) -> OpeningOrder:
+    """An order that `write_order` wrote, with an opener of its own: keys that end are not kept at workers.
 
-    def __init__(self) -> None:
-        self._last: tuple[tuple[_Opening, bytes], ShareOpener] | None = None
-
-    def read_order(self, encoded: bytes) -> OpeningOrder:
-        """An order that `write_order` wrote.
-
-        Raises:
-            InvalidTask, ValueError: it is none.
-        """
-        message = read(_Opening, encoded)
-        task, numbers, *strings = message.parts
-        ids, ciphertexts = _split(*strings[:2]), _split(*strings[2:])
-        rows = np.frombuffer(numbers, "<u8").reshape(-1, 2).tolist()
-        return OpeningOrder(
-            opener=self._opener(message.head, task),
-            shares=[
-                ShareForHelper(
-                    report_id=report_id,
-                    time_bucket=time_bucket,
-                    share=SealedShare(key_id=key_id, ciphertext=ciphertext),
-                )
-                for (time_bucket, key_id), report_id, ciphertext in zip(rows, ids, ciphertexts, strict=True)
+    Raises:
+        InvalidTask, ValueError: it is none.
+    """
+    message = read(_Opening, encoded)
+    settings: _Opening = message.head
+    encoded_task, numbers, *strings = message.parts
+    ids, ciphertexts = _split(*strings[:2]), _split(*strings[2:])
+    rows = np.frombuffer(numbers, "<u8").reshape(-1, 2).tolist()
+    task = canonical.decode(Task, encoded_task)
+    return OpeningOrder(
+        opener=ShareOpener(
+            task=task,
+            role=settings.role,
+            opening_keys=[
+                OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in settings.keys
             ],
-        )
-
-    def _opener(self, settings: _Opening, encoded: bytes) -> ShareOpener:
-        if self._last is None or self._last[0] != (settings, encoded):
-            task = canonical.decode(Task, encoded)
-            opener = ShareOpener(
-                task=task,
-                role=settings.role,
-                opening_keys=[
-                    OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in settings.keys
-                ],
-                view_key=ViewKey(settings.view_key),
-                residues_of=compiled_residues if task.proof else residues,
+            view_key=ViewKey(settings.view_key),
+            residues_of=compiled_residues if task.proof else residues,
+        ),
+        shares=[
+            ShareForHelper(
+                report_id=report_id,
+                time_bucket=time_bucket,
+                share=SealedShare(key_id=key_id, ciphertext=ciphertext),
             )
-            self._last = (settings, encoded), opener
-        return self._last[1]
+            for (time_bucket, key_id), report_id, ciphertext in zip(rows, ids, ciphertexts, strict=True)
+        ],
+    )
 
 
 def write_opened(prepared: PreparedShares) -> bytes:
@@ -141,8 +131,8 @@ def write_opened(prepared: PreparedShares) -> bytes:
 def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHelper]) -> PreparedShares:
     """What a worker found in these shares, in the form that `opener.open(shares)` gives.
 
-    The worker is believed what it read. Its answer must be of all shares, in shape, with canonical masks, and
-    admit nothing whose id is none.
+    The worker is believed what it read. Its answer must be of all shares, in shape, with canonical masks,
+    with labels and keys of the task, and admit nothing whose id is none.
 
     Raises:
         InvalidTask: it is not.
@@ -166,12 +156,15 @@ def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHe
     ).reshape(-1, REPORT_ID_BYTES)
     for column, part in zip(rows.columns[1:], message.parts[3:], strict=True):
         _filled(column, part)
+    labels, measured = rows.shares.labels[is_admitted], rows.shares.measured
+    keys = np.empty((len(labels), 0), np.uint32) if measured is None else measured.keys[is_admitted]
     elements = [column[is_admitted] for column in rows.columns if column.dtype == np.uint64]
     if (
         sum(dropped.tolist()) != count - int(is_admitted.sum())
         or (is_admitted & ~has_id).any()
         or view_tags[~is_admitted].any()
         or any((column >= np.uint64(MODULUS)).any() for column in elements)
+        or any(is_wrong.any() for _, is_wrong in wrong_views(opener.task, labels, keys))
     ):
         raise InvalidTask("an answer is not what opening shares gives")
     return PreparedShares(

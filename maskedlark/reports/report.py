@@ -295,21 +295,33 @@ def _read_view(task: Task, plaintexts: NDArray[np.uint8]) -> _View:
     keys_start = labels_start + 4 * task.num_candidates
     labels = np.ascontiguousarray(plaintexts[:, labels_start:keys_start]).view("<u4").astype(np.uint32)
     keys = np.ascontiguousarray(plaintexts[:, keys_start : task.view_length]).view("<u4").astype(np.uint32)
-    ordered = np.sort(labels, axis=1)
     version = PROVEN_SHARE_VERSION if task.proof else SHARE_VERSION
     wrong: list[tuple[ReportReason, Any]] = [
         (ReportReason.WRONG_VERSION, plaintexts[:, 0] != version),
-        (
-            ReportReason.LABEL_OUTSIDE_TASK,
-            ~np.isin(labels, np.array(task.labels.reachable(), np.uint32)).all(axis=1),
-        ),
+        *wrong_views(task, labels, keys),
+    ]
+    return _View(features=plaintexts[:, start:labels_start].copy(), labels=labels, keys=keys, wrong=wrong)
+
+
+def wrong_views(
+    task: Task, labels: NDArray[np.uint32], keys: NDArray[np.uint32]
+) -> list[tuple[ReportReason, NDArray[np.bool_]]]:
+    """Which of n views hold labels or keys that no report of the task has: for each reason bool (n,)."""
+    ordered = np.sort(labels, axis=1)
+    is_outside = (
+        labels >= task.labels.size  # a million classes are not listed
+        if task.labels.kind is LabelKind.CLASSES
+        else ~np.isin(labels, np.array(task.labels.reachable(), np.uint32))
+    )
+    wrong: list[tuple[ReportReason, NDArray[np.bool_]]] = [
+        (ReportReason.LABEL_OUTSIDE_TASK, np.asarray(is_outside.any(axis=1), np.bool_)),
         (ReportReason.LABELS_REPEAT, (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)),
-        (ReportReason.KEY_OUTSIDE_TASK, (keys >= _key_sizes(task)).any(axis=1)),
+        (ReportReason.KEY_OUTSIDE_TASK, np.asarray((keys >= _key_sizes(task)).any(axis=1), np.bool_)),
     ]
     if task.labels.default_label is not None:
         is_missing = ~(labels == task.labels.default_label).any(axis=1)
         wrong.append((ReportReason.DEFAULT_LABEL_MISSING, is_missing))
-    return _View(features=plaintexts[:, start:labels_start].copy(), labels=labels, keys=keys, wrong=wrong)
+    return wrong
 
 
 def join_shares(parts: Sequence[InputShares]) -> InputShares:

@@ -1,11 +1,13 @@
 """Workers that open shares find what this machine finds, whatever is sent and whichever of them is lost."""
 
+import gc
 import itertools
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -15,13 +17,14 @@ from helper.executors.clustered import ClusterExecutor
 from helper.executors.holder import Holder
 from helper.executors.joining import JoinToken, NotSealed
 from helper.executors.local import LocalExecutor
-from helper.executors.opening_orders import read_opened, write_opened
+from helper.executors.opening_orders import read_opened, write_opened, write_order
+from helper.executors.orders import Failed, write
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example, MeasuredValues
-from maskedlark.reports.sealing import SealingKey, share_info
+from maskedlark.reports.sealing import OpeningKey, SealingKey, share_info
 from maskedlark.reports.upload import SealedShare
 from tests.builders import NOW, World, examples, reports, shares_for, world
 from tests.helper.executors.in_process import TOKEN, ThreadFleet, ThreadWorker
@@ -193,6 +196,50 @@ def test_shares_that_no_worker_can_open_cost_two_of_them(
     assert len(fleet.ended) == 2
 
 
+def test_one_worker_that_cannot_open_shares_leaves_them_to_the_others(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[bytes] = []
+    has_failed_twice = Event()
+    fleet.add(1)
+    fleet.add(1, fails=lambda: None if has_failed_twice.wait(60) else pytest.fail("worker 0 has two parts"))
+    broken = fleet.joined[b"worker 0"].holder
+
+    def fails(order: bytes) -> bytes:
+        failed.append(order)
+        if len(failed) == 2:
+            has_failed_twice.set()
+        return broken._joined().seal(write(Failed(reason="MemoryError")), order[:12])
+
+    monkeypatch.setattr(broken, "open", fails)
+    monkeypatch.setattr(LocalExecutor, "open", lambda *_: pytest.fail("a worker can do it"))
+    assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert set(fleet.joined) == {b"worker 1"}
+
+
+def test_parts_of_a_worker_that_another_preparation_found_lost_are_not_awaited(fleet: ThreadFleet) -> None:
+    fleet.add(1)
+    fleet.add(1, fails=lambda: fleet.drop(b"worker 0"))
+    fleet.joined[b"worker 0"].stands_still.set()
+    looks = itertools.repeat(0.0, 600)  # time that passes would find it silent
+    cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS), lambda: next(looks), opens_shares=True)
+    assert_same(cluster.open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+
+
+def test_a_worker_keeps_no_key_once_an_order_is_done(fleet: ThreadFleet) -> None:
+    fleet.add(1)
+    (worker,) = fleet.joined.values()
+    sealed = worker.session.seal(write_order(PLAIN.opener(0), honest(PLAIN)), b"open")
+
+    def keys() -> int:
+        gc.collect()
+        return sum(type(one) is OpeningKey for one in gc.get_objects())
+
+    before = keys()
+    worker.holder.open(sealed)
+    assert keys() == before
+
+
 def test_workers_get_no_keys_unless_they_open_shares(fleet: ThreadFleet) -> None:
     fleet.add(2)
     cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS))
@@ -262,6 +309,12 @@ def with_tag(prepared: PreparedShares, row: int) -> PreparedShares:
     return replace(prepared, admitted=replace(prepared.admitted, view_tags=tags))
 
 
+def with_label(prepared: PreparedShares, label: int) -> PreparedShares:
+    labels = prepared.shares.labels.copy()
+    labels[ADMITTED, 1] = label
+    return replace(prepared, shares=replace(prepared.shares, labels=labels))
+
+
 def of_another_task() -> PreparedShares:
     other = world(num_features=5)
     return other.opener(0).open([replace(one, share=honest(other)[0].share) for one in hostile(PLAIN)])
@@ -273,6 +326,8 @@ def of_another_task() -> PreparedShares:
         pytest.param(lambda: with_admitted(OPENED, DROPPED), id="one more admitted than not dropped"),
         pytest.param(lambda: with_admitted(OPENED, ADMITTED), id="one less"),
         pytest.param(lambda: with_mask(OPENED, MODULUS), id="a mask that is no element of the field"),
+        pytest.param(lambda: with_label(OPENED, 1 << 31), id="a label that the task has not"),
+        pytest.param(lambda: with_label(OPENED, OPENED.shares.labels[ADMITTED, 0]), id="a label twice"),
         pytest.param(lambda: with_tag(OPENED, DROPPED), id="a tag of a share that was dropped"),
         pytest.param(of_another_task, id="of another shape"),
         pytest.param(lambda: PLAIN.opener(0).open(hostile(PLAIN)[:-1]), id="not of all shares"),
@@ -283,6 +338,16 @@ def test_an_answer_that_opening_does_not_give_is_refused(lie: Callable[[], Prepa
     assert_same(read_opened(write_opened(OPENED), opener, incoming), OPENED)
     with pytest.raises(InvalidTask, match="answer"):
         read_opened(write_opened(lie()), opener, incoming)
+
+
+def test_an_answer_with_a_key_that_the_task_has_not_is_refused() -> None:
+    of = world(measurement=SHOP, min_batch_size=1)
+    incoming, opener = honest(of), of.opener(0)
+    prepared = opener.open(incoming)
+    assert prepared.shares.measured is not None
+    prepared.shares.measured.keys[3, 1] = 3  # of a key of three categories
+    with pytest.raises(InvalidTask, match="answer"):
+        read_opened(write_opened(prepared), opener, incoming)
 
 
 def test_an_answer_to_another_order_ends_its_worker_and_others_open(
