@@ -124,9 +124,9 @@ class Intake:
             waiting.append(report)
             waiting_bytes += sum(len(share.ciphertext) for share in report.shares)
             if len(waiting) >= _TRANSACTION_REPORTS or waiting_bytes >= _TRANSACTION_BYTES:
-                total += self._store(waiting)
+                total += self._store_if_open(waiting)
                 waiting, waiting_bytes = [], 0
-        return total + self._store(waiting)
+        return total + self._store_if_open(waiting)
 
     def count_rejection(self, rejection: ReportRejected) -> IntakeCounts:
         """Count a report that was rejected before it could be taken."""
@@ -159,6 +159,15 @@ class Intake:
         if now_s - self._refused_read_s >= REFUSED_EVERY_S:
             self._refused, self._refused_read_s = self._tasks.refused(), now_s
         return self._refused
+
+    def _store_if_open(self, checked: list[Report]) -> IntakeCounts:
+        """Store what was checked a while ago, for a stream may be slow; not what is refused since."""
+        refused = self._refused_tasks()
+        still_open = [report for report in checked if report.task_id not in refused]
+        counts = self._store(still_open)
+        if late := len(checked) - len(still_open):
+            counts += self._count(IntakeCounts(rejected=Counter({ReportReason.OUTSIDE_TASK_PERIOD: late})))
+        return counts
 
     def _store(self, checked: list[Report]) -> IntakeCounts:
         accepted = self._reports.add(checked)

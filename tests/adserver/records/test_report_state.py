@@ -1,5 +1,6 @@
 """A report's life, on both engines: waiting, sealed, dropped, expired; and never two of them at once."""
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
@@ -17,7 +18,7 @@ from adserver.collecting.report_expiry import (
     report_expirer,
     sweeping,
 )
-from adserver.ingest.intake import Intake
+from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.records.dataset_state import DatasetState
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store import reports as stored_reports
@@ -29,7 +30,9 @@ from adserver.store.schema import datasets, reports
 from adserver.store.tasks import REFUSED_EVERY_S, TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.reports.upload import Report
+from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.database import open_database
+from protos import report_pb2
 from tests import builders
 from tests.builders import NOW, world
 from tests.patience import HANGS_S
@@ -179,6 +182,23 @@ def test_an_intake_refuses_what_has_expired_within_a_minute_of_the_first_sweep(e
     with pytest.raises(ReportRejected):
         begun.take(MADE[0])
     assert ReportStore(engine).counts(TASK_ID).expired == 2
+
+
+def test_a_slow_stream_stores_nothing_of_a_task_that_is_refused_before_it_ends(engine: Engine) -> None:
+    now_s = 0.0
+    intake = Intake(TaskStore(engine), ReportStore(engine), lambda: now_s)
+    assert intake.take(MADE[0])
+
+    def slow() -> Iterator[report_pb2.Report]:
+        nonlocal now_s
+        yield from map(report_to_message, MADE[:2])  # checked, and waiting for the end of the stream
+        assert expire(engine) == 1
+        now_s = SETTLED_S
+
+    refused = Counter({ReportReason.OUTSIDE_TASK_PERIOD: 2})
+    assert intake.take_all(slow()) == IntakeCounts(rejected=refused)
+    assert intake.counts == IntakeCounts(accepted=1, rejected=refused)
+    assert num_rows(engine) == 0
 
 
 def test_an_expired_report_is_not_taken(engine: Engine) -> None:
