@@ -163,8 +163,9 @@ class Dispatcher:
                         undone += isinstance(error, _Undone)
                         if undone == MOST_UNDONE:
                             raise NoWorkers from None
+                there = self._fleet.workers()  # what another thread lost is not awaited here either
                 for future, sent in list(flying.items()):
-                    if self._pulses.is_silent(sent.worker):
+                    if sent.worker.name not in there or self._pulses.is_silent(sent.worker):
                         del flying[future]
                         self._lose(sent, queues)
         finally:

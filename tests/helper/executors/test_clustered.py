@@ -209,6 +209,15 @@ def test_a_worker_that_stands_still_holds_no_round_up(site: Site, others: int, i
     site.assert_equal(seed=6)
 
 
+def test_a_worker_that_another_round_found_lost_is_not_awaited(site: Site) -> None:
+    site.fleet.add(1)
+    site.fleet.add(1, fails=lambda: site.fleet.drop(b"worker 0"))
+    site.fleet.joined[b"worker 0"].stands_still.set()
+    looks = itertools.repeat(0.0, 600)  # time that passes would find it silent
+    site.cluster = ClusterExecutor(site.fleet, site.local, lambda: next(looks))
+    site.assert_equal()
+
+
 def test_a_worker_whose_order_takes_hours_is_kept_while_it_answers(site: Site) -> None:
     clock, goes_on = Hours(step_s=3600.0), Event()
 
