@@ -37,7 +37,10 @@ def test_a_cluster_on_loopback_needs_neither() -> None:
     RayCluster(address="127.0.0.1:6379", join_token=Path("token")).check({})
 
 
-@pytest.mark.parametrize("host", ["192.0.2.2", "10.0.0.5", "2001:db8::1", "head", "", "0.0.0.0"])  # noqa: S104
+@pytest.mark.parametrize(
+    "host",
+    ["192.0.2.2", "10.0.0.5", "2001:db8::1", "head", "", "0.0.0.0"],  # noqa: S104 # nothing listens: it is refused
+)
 def test_a_machine_that_others_reach_needs_authentication_and_tls_whatever_was_told(host: str) -> None:
     check_machine(host, SAFE)
     with pytest.raises(InvalidTask, match="not on loopback"):

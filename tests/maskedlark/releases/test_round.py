@@ -286,6 +286,31 @@ def test_a_sample_smaller_than_k_gives_a_sum_of_nothing() -> None:
     ] * 3
 
 
+def sum_of_nothing(of: World) -> MaskedSum:
+    """What an engine gives that looks at who is evaluated and sums nobody."""
+    return MaskedSum(
+        vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
+    )
+
+
+def summed_in_rounds(
+    of: World, spec: JobSpec, records: int, summed: Callable[[Evaluated], MaskedSum], *, rounds: int
+) -> None:
+    """The first rounds of a job at helper 0, whose engine is `summed`."""
+    for index in range(rounds):
+        aggregate(
+            task=of.task,
+            job=spec,
+            pair=of.pair(0),
+            round_index=index,
+            round_transcript=transcript(spec, round_index=index, weights=b"", numerics=b""),
+            records=records,
+            masked_sum=summed,
+            num_values=1,
+            noise=partial(noise_vector, randomness=seeded(index)),
+        )
+
+
 @pytest.mark.parametrize(("rate", "k"), [(0.0005, 10), (0.01, 10), (0.1, 10), (0.1, 600), (1.0, 10)])
 def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: float, k: int) -> None:
     of = world(min_batch_size=k)
@@ -295,22 +320,9 @@ def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: f
 
     def count(batch: InputShares) -> MaskedSum:
         seen.append((len(batch), int((batch.mask_shares != 0).any(axis=1).sum())))
-        return MaskedSum(
-            vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
-        )
+        return sum_of_nothing(of)
 
-    for index in range(20):
-        aggregate(
-            task=of.task,
-            job=spec,
-            pair=of.pair(0),
-            round_index=index,
-            round_transcript=transcript(spec, round_index=index, weights=b"", numerics=b""),
-            records=len(shares[0]),
-            masked_sum=of_shares(shares[0], count),
-            num_values=1,
-            noise=partial(noise_vector, randomness=seeded(index)),
-        )
+    summed_in_rounds(of, spec, len(shares[0]), of_shares(shares[0], count), rounds=20)
     assert {evaluated for evaluated, _ in seen} == {records_evaluated(of.task, spec, 2_000)}
     counted = {sampled for _, sampled in seen}
     assert len(counted) > 1 or counted == {0} or rate == 1.0
@@ -326,22 +338,9 @@ def test_every_part_of_a_dataset_has_its_share_of_the_records_that_fill_a_round_
 
     def keep(evaluated: Evaluated) -> MaskedSum:
         seen.append(evaluated)
-        return MaskedSum(
-            vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
-        )
+        return sum_of_nothing(of)
 
-    for index in range(5):
-        aggregate(
-            task=of.task,
-            job=spec,
-            pair=of.pair(0),
-            round_index=index,
-            round_transcript=transcript(spec, round_index=index, weights=b"", numerics=b""),
-            records=len(shares[0]),
-            masked_sum=keep,
-            num_values=1,
-            noise=partial(noise_vector, randomness=seeded(index)),
-        )
+    summed_in_rounds(of, spec, len(shares[0]), keep, rounds=5)
     for evaluated in seen:
         is_other = ~evaluated.counts
         is_filling = evaluated.is_evaluated & is_other
