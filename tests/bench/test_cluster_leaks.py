@@ -1,6 +1,9 @@
+from importlib.util import find_spec
+
 import pytest
 
-pytest.importorskip("ray", reason="needs the extra `ray`: make setup-cluster")
+if find_spec("ray") is None:  # which is not imported here: `ray_machines` says first how it authenticates
+    pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
 
 from tests.bench.cluster_leaks import _BLOCK, found_in  # needs ray
 
