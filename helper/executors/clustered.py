@@ -10,10 +10,11 @@ cluster while there is no worker.
 import os
 import time
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
 
 from helper.datasets.records import Records
 from helper.datasets.spool import SealedSegment
@@ -33,9 +34,11 @@ from helper.executors.orders import (
 from helper.executors.pulses import Clock
 from helper.gradient.engine import Interrupt, MaskedSum, OrderFree, PartialSum
 from helper.gradient.scoring import Scores, check_scored
+from maskedlark.errors import InvalidTask
 from maskedlark.model import weights as weights_format
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.numbers.field import is_canonical
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 
@@ -77,15 +80,17 @@ class ClusterExecutor:
         )
         if segments is None or not isinstance(engine, OrderFree):
             return self._local.masked_sum(gradient, records, evaluated, interrupt)
+        length = sum(tensor.values.size for tensor in gradient.weights) + gradient.clip.is_counted
         try:
             work = self._work(
                 Summing.of(gradient.clip, evaluated), gradient.loss, gradient.file, gradient.weights
             )
-            answers = self._dispatcher.run(work, _pieces(segments, evaluated), interrupt)
+            partial_sums = self._dispatcher.run(
+                work, _pieces(segments, evaluated), lambda answer: _partial(answer, length), interrupt
+            )
         except NoWorkers:
             return self._local.masked_sum(gradient, records, evaluated, interrupt)
-        length = sum(tensor.values.size for tensor in gradient.weights) + gradient.clip.is_counted
-        return engine.whole_sum([_partial(answer, length) for answer in answers])
+        return engine.whole_sum(partial_sums)
 
     def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
         """See `Executor`."""
@@ -93,26 +98,27 @@ class ClusterExecutor:
         if segments is None:
             return self._local.scan(scoring, records, interrupt)
         check_scored(scoring.model, scoring.loss)  # here, for no worker is at fault
+        classes = scoring.model.output_width if scoring.loss is Loss.CROSS_ENTROPY else None
         try:
             work = self._work(
                 Scanning(num_bins=scoring.num_bins), scoring.loss, scoring.file, scoring.weights
             )
             answers = self._dispatcher.run(
-                work, [Piece(segment=one, name=one.place.name) for one in segments], interrupt
+                work,
+                [Piece(segment=one, name=one.place.name) for one in segments],
+                lambda answer: _scores(answer, scoring.num_bins, classes),
+                interrupt,
             )
         except NoWorkers:
             return self._local.scan(scoring, records, interrupt)
         bins = np.full(records.count, -1, np.int64)
         choices = np.empty(records.count, np.int64) if scoring.loss is Loss.CROSS_ENTROPY else None
-        for answer in answers:
-            for place, piece in enumerate(answer.pieces):
-                parts = answer.message.parts[2 * place : 2 * place + 2]
-                told = [np.frombuffer(part, "<i8") for part in parts]
-                is_chosen = piece.segment.is_chosen
-                ranks = piece.segment.ranks[is_chosen]
-                bins[ranks] = told[0][is_chosen]
-                if choices is not None:
-                    choices[ranks] = told[1][is_chosen]
+        for piece, told in (one for scored in answers for one in scored):
+            is_chosen = piece.segment.is_chosen
+            ranks = piece.segment.ranks[is_chosen]
+            bins[ranks] = told.bins[is_chosen]
+            if choices is not None and told.choices is not None:
+                choices[ranks] = told.choices[is_chosen]
         if (bins < 0).any():
             raise AssertionError("each record is scored by some worker")
         return Scores(bins=bins, choices=choices)
@@ -159,11 +165,63 @@ def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Pie
 
 
 def _partial(answer: Answer, length: int) -> PartialSum:
-    """The partial sum of an answer, if it is of so many values and of all records it should be of."""
-    encoded, encoded_totals = answer.message.parts
+    """The partial sum of an answer, of so many values.
+
+    Raises:
+        InvalidTask: it is of more or fewer, of other records than it should be, or no sum in the field.
+    """
+    encoded, encoded_totals = _parts(answer, 2)
     totals = Totals.decode(encoded_totals)
-    vector = np.frombuffer(encoded, "<u8").astype(np.uint64)
-    records = sum(piece.evaluated for piece in answer.pieces)
-    if len(vector) != length or totals.records != records:
-        raise AssertionError("a worker's partial sum is of all records that it was told")
-    return PartialSum(vector=vector, hashes=totals.hashes, records=records)
+    vector = _numbers(encoded, "<u8", length).astype(np.uint64)
+    if totals.records != sum(piece.evaluated for piece in answer.pieces) or not is_canonical(vector):
+        raise InvalidTask("a worker's partial sum is not of all records that it was told")
+    return PartialSum(vector=vector, hashes=totals.hashes, records=totals.records)
+
+
+def _scores(answer: Answer, num_bins: int, classes: int | None) -> list[tuple[Piece, Scores]]:
+    """The scores of an answer, by its segments.
+
+    Args:
+        answer: A worker's.
+        num_bins: How many bins there are.
+        classes: How many classes a record's first choice is one of; None if the model has none.
+
+    Raises:
+        InvalidTask: they are not of all records, or there is no such bin or class.
+    """
+    parts, scores = _parts(answer, 2 * len(answer.pieces)), []
+    for place, piece in enumerate(answer.pieces):
+        count = piece.segment.place.records
+        bins = _numbers(parts[2 * place], "<i8", count)
+        choices = _numbers(parts[2 * place + 1], "<i8", 0 if classes is None else count)
+        if not _is_below(bins, num_bins) or not _is_below(choices, classes or 0):
+            raise InvalidTask("a worker's scores are bins and classes that there are")
+        scores.append((piece, Scores(bins=bins, choices=None if classes is None else choices)))
+    return scores
+
+
+def _parts(answer: Answer, count: int) -> tuple[bytes, ...]:
+    """The byte strings of an answer, which are so many.
+
+    Raises:
+        InvalidTask: they are more, or fewer.
+    """
+    if len(answer.message.parts) != count:
+        raise InvalidTask("a worker's answer does not have the parts that were asked for")
+    return answer.message.parts
+
+
+def _numbers(part: bytes, kind: str, count: int) -> NDArray[Any]:
+    """So many numbers.
+
+    Raises:
+        InvalidTask: there are more, or fewer.
+    """
+    if len(part) != count * np.dtype(kind).itemsize:
+        raise InvalidTask("a worker's answer is of another length than what was asked for")
+    return np.frombuffer(part, kind)
+
+
+def _is_below(numbers: NDArray[Any], most: int) -> bool:
+    """Whether all numbers are from 0 up, and less than `most`."""
+    return not ((numbers < 0) | (numbers >= most)).any()

@@ -1,7 +1,8 @@
 """The head's way with its workers: gives each its segments, takes its answers, and bears the loss of any.
 
-    dispatcher.run(work, pieces, interrupt)     # each piece in exactly one of the answers
+    dispatcher.run(work, pieces, read_answer, interrupt)     # each piece in exactly one of the answers
 
+A worker that answers something else than its order asks for is lost too, and its machine gets no other one.
 A worker has one order at a time. What it is known to hold goes into one order; other segments follow one by
 one, with their frames, so that neither side ever has more of a dataset in memory than it wants. Work may be
 done twice, where a worker is lost or stands still; an answer counts once.
@@ -10,10 +11,11 @@ done twice, where a worker is lost or stands still; an answer counts once.
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from cryptography.exceptions import InvalidTag
 
@@ -26,7 +28,7 @@ from helper.executors.orders import Done, Failed, Message, Order, Scanning, Segm
 from helper.executors.pulses import Asked, Clock, Pulses
 from helper.executors.sharing_out import shared_out
 from helper.gradient.engine import Interrupt
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 
@@ -36,6 +38,7 @@ MOST_UNDONE: Final = 2
 _REMEMBERED: Final = 1 << 16
 """How many segments of a worker are remembered. One that is forgotten is sent again, and taken as held."""
 _LOG: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class WorkerLost(Exception):
@@ -44,6 +47,10 @@ class WorkerLost(Exception):
 
 class _Undone(WorkerLost):
     """A worker says that it could not do an order."""
+
+
+class WrongAnswer(_Undone):
+    """A worker with the token answers something that is no answer to its order."""
 
 
 class Worker(Asked, Protocol):
@@ -67,6 +74,9 @@ class Fleet(Protocol):
 
     def drop(self, name: bytes) -> None:
         """Forget a worker that is lost."""
+
+    def refuse(self, name: bytes) -> None:
+        """Forget a worker that answers wrongly, and let no other one in that its machine starts."""
 
     def share(self, sealed: bytes) -> Any:
         """Put bytes where every worker finds them; what `Worker.work` takes.
@@ -135,16 +145,35 @@ class Dispatcher:
         self._pulses = Pulses(clock)
         self._held: dict[bytes, set[bytes]] = {}
 
-    def run(self, work: Work, pieces: Sequence[Piece], interrupt: Interrupt) -> list[Answer]:
-        """The answers of workers to all pieces, each piece in one of them.
+    def run(
+        self,
+        work: Work,
+        pieces: Sequence[Piece],
+        read_answer: Callable[[Answer], _T],
+        interrupt: Interrupt,
+    ) -> list[_T]:
+        """What workers say of all pieces, each piece in one of their answers.
+
+        Args:
+            work: What is asked.
+            pieces: Of which segments.
+            read_answer: What an answer says. Raises InvalidTask if it is none to `work`: then its worker is
+                given up, and others are asked.
+            interrupt: Ends the work if it raises.
 
         Raises:
             NoWorkers, JobRefused
         """
-        queues: dict[bytes, list[Piece]] = {}
+        queues: dict[bytes, deque[Piece]] = {}
         flying: dict[Future[bytes], _Sent] = {}
-        answers: list[Answer] = []
+        told: list[_T] = []
+        answered: list[bytes] = []
         undone = 0
+
+        def take(answer: Answer) -> None:
+            told.append(read_answer(answer))
+            answered.extend(piece.name for piece in answer.pieces)
+
         self._forget()
         self._queue(pieces, queues)
         try:
@@ -157,9 +186,9 @@ class Dispatcher:
                 for future in landed:
                     sent = flying.pop(future)
                     try:
-                        self._take(sent, future.result(), answers, queues)
-                    except (WorkerLost, NotSealed, InvalidTask) as error:
-                        self._lose(sent, queues)
+                        self._take(sent, future.result(), take, queues)
+                    except (WorkerLost, NotSealed) as error:
+                        self._lose(sent, queues, is_wrong=isinstance(error, WrongAnswer))
                         undone += isinstance(error, _Undone)
                         if undone == MOST_UNDONE:
                             raise NoWorkers from None
@@ -171,10 +200,9 @@ class Dispatcher:
         finally:
             for sent in flying.values():
                 sent.worker.stop(sent.worker.session.seal(sent.order.order_id, STOP))
-        named = [piece.name for answer in answers for piece in answer.pieces]
-        if len(named) != len(set(named)) or set(named) != {piece.name for piece in pieces}:
+        if sorted(answered) != sorted(piece.name for piece in pieces):
             raise AssertionError("each segment is worked on once")
-        return answers
+        return told
 
     def _forget(self) -> None:
         """Forget what is known of workers that are gone."""
@@ -183,15 +211,19 @@ class Dispatcher:
         for name in set(self._held) - names:
             self._held.pop(name, None)
 
-    def _lose(self, sent: _Sent, queues: dict[bytes, list[Piece]]) -> None:
+    def _lose(self, sent: _Sent, queues: dict[bytes, deque[Piece]], *, is_wrong: bool = False) -> None:
         """Forget a worker, and give what it had to do to the others."""
+        if is_wrong:
+            _LOG.error("a worker of the cluster answers something else than its order asks for")
+            self._fleet.refuse(sent.worker.name)
+        else:
+            self._fleet.drop(sent.worker.name)
         _LOG.warning("a worker of the cluster is lost: its segments go to others")
-        self._fleet.drop(sent.worker.name)
         self._held.pop(sent.worker.name, None)
         self._queue((*sent.pieces, *queues.pop(sent.worker.name, ())), queues)
 
-    def _queue(self, pieces: Sequence[Piece], queues: dict[bytes, list[Piece]]) -> None:
-        """Give pieces to the workers that there are now."""
+    def _queue(self, pieces: Sequence[Piece], queues: dict[bytes, deque[Piece]]) -> None:
+        """Give pieces to the workers that there are now; first comes what they are known to hold."""
         if not pieces:
             return
         workers = self._fleet.workers()
@@ -199,28 +231,35 @@ class Dispatcher:
             raise NoWorkers
         chosen = shared_out([piece.name for piece in pieces], list(workers))
         for piece in pieces:
-            queues.setdefault(chosen[piece.name], []).append(piece)
+            name = chosen[piece.name]
+            queue = queues.setdefault(name, deque())
+            if piece.name in self._held.get(name, ()):
+                queue.appendleft(piece)
+            else:
+                queue.append(piece)
 
     def _send(
         self,
         work: Work,
         name: bytes,
-        queues: dict[bytes, list[Piece]],
+        queues: dict[bytes, deque[Piece]],
         flying: dict[Future[bytes], _Sent],
     ) -> None:
         """Order one worker's next pieces: all that it holds at once, then the others one by one."""
         worker = self._fleet.workers().get(name)
         if worker is None:
-            self._queue(queues.pop(name), queues)
+            self._queue(tuple(queues.pop(name)), queues)
             return
-        queue, known = queues.pop(name), self._held.setdefault(name, set())
-        pieces = [piece for piece in queue if piece.name in known]
+        queue, known = queues[name], self._held.setdefault(name, set())
+        pieces: list[Piece] = []
+        while queue and queue[0].name in known:
+            pieces.append(queue.popleft())
         frames: tuple[bytes, ...] = ()
         if not pieces:
-            pieces = queue[:1]
-            frames = tuple(piece.segment.read() for piece in pieces)
-        if rest := [piece for piece in queue if piece not in pieces]:
-            queues[name] = rest
+            pieces = [queue.popleft()]
+            frames = (pieces[0].segment.read(),)
+        if not queue:
+            del queues[name]
         order = _order(work, pieces, is_sent=bool(frames))
         parts = [part for piece in pieces for part in piece.parts]
         sealed = worker.session.seal(write(order, parts), ORDER)
@@ -228,34 +267,55 @@ class Dispatcher:
         flying[worker.work(sealed, work.shared, *frames)] = sent
 
     def _take(
-        self, sent: _Sent, sealed: bytes, answers: list[Answer], queues: dict[bytes, list[Piece]]
+        self, sent: _Sent, sealed: bytes, take: Callable[[Answer], None], queues: dict[bytes, deque[Piece]]
     ) -> None:
         """Take an answer; what was not held any more is sent again, with its frames.
 
         Raises:
-            NotSealed, InvalidTask, WorkerLost: it is none.
-            JobRefused
+            NotSealed, WorkerLost: it is none.
+            NoWorkers, JobRefused: see `_failure`.
         """
         opened = sent.worker.session.open(sealed, sent.sealed[:NONCE_BYTES])
         self._pulses.heard(sent.worker)
         name, known = sent.worker.name, self._held.setdefault(sent.worker.name, set())
-        try:
-            message = read(Done, opened)
-        except InvalidTask:
-            raise _failure(read(Failed, opened).head, sent.pieces) from None
-        done: Done = message.head
-        if len(set(done.done)) != len(done.done) or not set(done.done) <= set(range(len(sent.pieces))):
-            raise WorkerLost
-        pieces = tuple(sent.pieces[place] for place in done.done)
+        message = _done(opened, sent)
+        done: tuple[int, ...] = message.head.done
+        pieces = tuple(sent.pieces[place] for place in done)
+        if pieces:
+            try:
+                take(Answer(pieces=pieces, message=message))
+            except InvalidTask:
+                raise WrongAnswer from None
         known.update(piece.name for piece in pieces)
-        missing = [piece for place, piece in enumerate(sent.pieces) if place not in done.done]
+        missing = [piece for place, piece in enumerate(sent.pieces) if place not in done]
         known.difference_update(piece.name for piece in missing)
         while len(known) > _REMEMBERED:
             known.pop()
         if missing:
-            queues.setdefault(name, []).extend(missing)
-        if pieces:
-            answers.append(Answer(pieces=pieces, message=message))
+            queues.setdefault(name, deque()).extend(missing)
+
+
+def _done(opened: bytes, sent: _Sent) -> Message:
+    """The answer of a worker that did its order, or as much of it as it had the segments for.
+
+    Raises:
+        WorkerLost: it could not, or this is no answer.
+        NoWorkers, JobRefused: see `_failure`.
+    """
+    try:
+        message = read(Done, opened)
+    except InvalidTask:
+        try:
+            failed = read(Failed, opened).head
+        except InvalidTask:
+            raise WrongAnswer from None
+        raise _failure(failed, sent.pieces) from None
+    done = message.head.done
+    if len(set(done)) != len(done) or not set(done) <= set(range(len(sent.pieces))):
+        raise WrongAnswer
+    if len(done) < len(sent.pieces) and sent.order.segments[0].is_sent:  # what came with its order is there
+        raise WrongAnswer
+    return message
 
 
 def _order(work: Work, pieces: Sequence[Piece], *, is_sent: bool) -> Order:
@@ -290,7 +350,7 @@ def _failure(failed: Failed, pieces: Sequence[Piece]) -> Exception:
     Frames may be damaged on their way: a dataset is lost only if they do not open here either.
     """
     if failed.reason == "refused":
-        return JobRefused(JobReason(failed.code), failed.message)
+        return NoWorkers()  # the head finds out by itself, and says so in its own words
     if failed.reason == "damaged" and not all(_opens(piece.segment) for piece in pieces):
         return dataset_lost()
     _LOG.error("a worker of the cluster could not do an order: %s", failed.reason)

@@ -145,9 +145,8 @@ class Holder(NeverPickled):
                 answer = self._answer(order, message.parts, sealed_shared, frames)
             except _Stopped:
                 answer = write(Failed(reason="stopped"))
-            except JobRefused as refused:
-                failed = Failed(reason="refused", code=refused.reason.value, message=str(refused)[:1000])
-                answer = write(failed)
+            except JobRefused:
+                answer = write(Failed(reason="refused"))
             except _Damaged:
                 answer = write(Failed(reason="damaged"))
             except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed

@@ -23,6 +23,7 @@ from maskedlark.releases.round import Evaluated
 
 _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
+_TOTALS_BYTES: Final = 16
 _OVER: Final = 50  # e^-50 is 1.9e-22: a million orders in a round leave its chances under `EXPOSURE`
 _T = TypeVar("_T")
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
@@ -160,7 +161,7 @@ class Totals:
 
     @property
     def encoded(self) -> bytes:
-        """16 bytes."""
+        """`_TOTALS_BYTES` bytes."""
         return np.array([self.hashes, self.records], "<u8").tobytes()
 
     @classmethod
@@ -168,8 +169,10 @@ class Totals:
         """What `encoded` gave.
 
         Raises:
-            ValueError: it is of another length.
+            InvalidTask: it is of another length.
         """
+        if len(encoded) != _TOTALS_BYTES:
+            raise InvalidTask("the totals of a message of the cluster are cut")
         hashes, records = np.frombuffer(encoded, "<u8").tolist()
         return cls(hashes=hashes, records=records)
 
@@ -179,14 +182,11 @@ class Failed:
     """An order that was not done.
 
     Attributes:
-        reason: `refused`, `damaged` (frames do not open), `stopped`, or the name of what went wrong.
-        code: Of a refusal: the `JobReason`.
-        message: Of a refusal, for its caller.
+        reason: `refused` (the records or the model are at fault), `damaged` (frames do not open), `stopped`,
+            or the name of what went wrong.
     """
 
     reason: Annotated[str, Field(max_length=100)]
-    code: Annotated[str, Field(max_length=100)] = ""
-    message: Annotated[str, Field(max_length=1000)] = ""
 
 
 @canonical

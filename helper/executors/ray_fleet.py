@@ -26,7 +26,6 @@ from ray._private import auto_init_hook
 from ray._private.ray_constants import OBJECT_METADATA_TYPE_RAW
 from ray._private.worker import global_worker
 from ray.exceptions import RayError, WorkerCrashedError
-from ray.experimental import get_object_locations
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from helper.executors.dispatch import NoWorkers, Worker, WorkerLost
@@ -153,6 +152,19 @@ class RayFleet:
         if lost is not None:
             _end(lost.actor)
 
+    def refuse(self, name: bytes) -> None:
+        """See `Fleet`; the other workers of the machine are ended too."""
+        with self._lock:
+            wrong = self._joined.get(name)
+            of_machine = [one.name for one in self._joined.values() if wrong and one.node == wrong.node]
+        if wrong is not None:
+            self._refused.add(wrong.node)
+            _LOG.error(
+                "Ray node %s gets no worker any more: one of its own answered wrongly", wrong.node[:12]
+            )
+        for one in of_machine:
+            self.drop(one)
+
     def share(self, sealed: bytes) -> Any:
         """See `Fleet`."""
         try:
@@ -190,8 +202,9 @@ class RayFleet:
         for one in list(self._applying):
             if is_stopped():
                 return
-            if one.node not in cores:
+            if one.node not in cores or one.node in self._refused:
                 self._applying.remove(one)
+                _end(one.actor)
             elif ray.wait([one.application], timeout=_NO_TIME, fetch_local=False)[0]:
                 self._applying.remove(one)
                 self._let_in(one)
@@ -252,8 +265,11 @@ def _nodes() -> list[dict[str, Any]]:
 
 
 def _is_far(answer: Any) -> bool:
-    """Whether an answer is so long that it waits in an object store; a short one came with the word of it."""
-    return bool(get_object_locations([answer])[answer]["node_ids"])
+    """Whether an answer is so long that it waits in an object store; a short one came with the word of it.
+
+    In which store a long one lies, Ray tells its head only later.
+    """
+    return not global_worker.core_worker.object_exists(answer, memory_store_only=True)
 
 
 def _answer(ask: Callable[[], Any]) -> "Future[bytes]":

@@ -83,6 +83,9 @@ class FirstOf:
     def drop(self, name: bytes) -> None:
         self._fleet.drop(name)
 
+    def refuse(self, name: bytes) -> None:
+        self._fleet.refuse(name)
+
     def share(self, sealed: bytes) -> Any:
         return self._fleet.share(sealed)
 

@@ -72,6 +72,7 @@ class ThreadFleet:
     capacity_bytes: int = 1 << 30
     joined: dict[bytes, ThreadWorker] = field(default_factory=dict)
     ended: list[ThreadWorker] = field(default_factory=list)
+    refused: list[bytes] = field(default_factory=list)
     _gate: Gate = field(default_factory=lambda: Gate(JoinToken(TOKEN)))
 
     def add(self, count: int = 1, *, fails: Callable[[], None] = lambda: None) -> None:
@@ -90,6 +91,10 @@ class ThreadFleet:
         worker = self.joined.pop(name, None)
         if worker is not None:
             self.ended.append(worker)
+
+    def refuse(self, name: bytes) -> None:
+        self.refused.append(name)
+        self.drop(name)
 
     def share(self, sealed: bytes) -> bytes:
         return sealed

@@ -137,13 +137,16 @@ def test_a_helper_looks_at_the_addresses_of_rays_machines_not_only_at_the_one_it
         RayFleet(ray_machines.address, token, capacity_bytes=0, check_machine=refuses)
     assert asked == [LOOPBACK]
 
+    came_later = False
+
     def refuses_later(address: str) -> None:
         asked.append(address)
-        if len(asked) > 1 + len(ray_machines.nodes) + 1:
+        if came_later:
             raise InvalidTask("a machine that came later")
 
     with RayFleet(ray_machines.address, token, capacity_bytes=0, check_machine=refuses_later) as fleet:
-        until(lambda: len(asked) > 10)
+        came_later, before = True, len(asked)
+        until(lambda: len(asked) > before + 10)
         assert not fleet.workers()
     with ray_machines.fleet(1) as fleet:
         site.cluster = ClusterExecutor(fleet, site.local)
@@ -205,6 +208,7 @@ def test_a_long_application_is_refused_and_not_fetched(
         short, long = (ray.remote(num_cpus=0)(_zeros).remote(length) for length in (200, 8 << 20))
         ray.wait([short, long], num_returns=2, fetch_local=False)
         assert not ray_fleet._is_far(short)
+        assert ray_fleet._is_far(long)  # at once, though Ray does not know yet where it lies
         monkeypatch.setattr(ray, "get", None)
         monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
         fleet._let_in(ray_fleet._Applying(node="hostile", actor=None, challenge=bytes(32), application=long))
@@ -304,6 +308,39 @@ def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
     for _ in range(3):
         fleet._look(lambda: False)
     assert len(fleet._applying) == (2 if cores == 3 else ray_fleet._MOST_WORKERS - 1)
+
+
+def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray  # after `ray_machines`, as this
+
+    from helper.executors import ray_fleet
+
+    def asked(node: str) -> ray_fleet._Applying:
+        return ray_fleet._Applying(node=node, actor=None, challenge=bytes(32), application=None)
+
+    nodes = [
+        {"NodeID": node, "NodeManagerAddress": node, "Resources": {"CPU": 3.0}} for node in ("right", "wrong")
+    ]
+    monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
+    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_nodes", lambda: nodes)
+    monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
+    monkeypatch.setattr(Periodic, "start", lambda _: None)
+    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
+    monkeypatch.setattr(fleet, "_ask", lambda node: fleet._applying.append(asked(node)))
+    session = Session(bytes(32), bytes(32))
+    for name, node in ((b"1", "wrong"), (b"2", "wrong"), (b"3", "right")):
+        fleet._joined[name] = ray_fleet._Actor(name=name, node=node, actor=None, session=session)
+    fleet._look(lambda: False)
+    assert sorted(one.node for one in fleet._applying) == ["right", "right", "wrong"]
+    fleet.refuse(b"1")
+    fleet._look(lambda: False)
+    assert fleet.workers().keys() == {b"3"}
+    assert [one.node for one in fleet._applying] == ["right", "right"]
+    assert fleet.refused == {"wrong"}
+    fleet.refuse(b"1")  # as another round may, which had lost it already
 
 
 @pytest.mark.parametrize("wrong", ["another", "short", "open", "missing"])
