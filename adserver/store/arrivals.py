@@ -1,30 +1,43 @@
 """How reports that came in become rows: those of all calls that wait, in one transaction.
 
-On PostgreSQL they go in one statement, each column as one array: 1,000 rows cost its driver a tenth of what
-1,000 value lists cost, and need no staging table (`python -m tests.bench.arrivals`).
+Statements go to the driver as they are written here: SQLAlchemy's lists of values cost more than the rest.
+On PostgreSQL each column is one array, which needs no staging table (`python -m tests.bench.arrivals`).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from adserver.store.database import insert_or_ignore
-from adserver.store.schema import reports
-from adserver.store.share_pages import sealed_row
 from maskedlark.reports.upload import Report
 
 ReportKey = tuple[bytes, bytes]
 """A task's id and a report's: what a report counts once under."""
 
-_IN_ARRAYS: Final = """
-    INSERT INTO reports
-        (task_id, report_id, time_bucket, key_id_0, ciphertext_0, key_id_1, ciphertext_1, state)
-    SELECT *, 'received' FROM unnest(
-        %b::bytea[], %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[], %b::smallint[], %b::bytea[])
+_COLUMNS: Final = "task_id, report_id, time_bucket, key_id_0, ciphertext_0, key_id_1, ciphertext_1"
+_IN_ARRAYS: Final = f"""
+    WITH stored AS (
+        INSERT INTO reports ({_COLUMNS})
+        SELECT * FROM unnest(
+            %b::bytea[], %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[], %b::smallint[], %b::bytea[])
+        ON CONFLICT (task_id, report_id) DO NOTHING
+        RETURNING sequence, task_id, report_id
+    ), waiting AS (
+        INSERT INTO report_states (task_id, handle, sequence, state)
+        SELECT task_id, '', sequence, 'received' FROM stored
+    )
+    SELECT task_id, report_id FROM stored
+"""  # noqa: S608 # constants
+_LAST: Final = "SELECT coalesce(max(sequence), 0) FROM reports"
+_IN_ROWS: Final = f"""
+    INSERT INTO reports ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (task_id, report_id) DO NOTHING
-    RETURNING task_id, report_id
+"""  # noqa: S608 # constants
+_WAITING: Final = """
+    INSERT INTO report_states (task_id, handle, sequence, state)
+    SELECT task_id, x'', sequence, 'received' FROM reports WHERE sequence > ?
 """
+_STORED: Final = "SELECT task_id, report_id FROM reports WHERE sequence > ?"
 
 
 def report_key(report: Report) -> ReportKey:
@@ -42,25 +55,35 @@ def insert_new(connection: Connection, arrived: Iterable[Report]) -> Sequence[Re
         connection: In a transaction.
         arrived: Checked reports with different keys.
     """
-    ordered = sorted(arrived, key=report_key)
+    rows = [_row(report) for report in sorted(arrived, key=report_key)]
+    if not rows:
+        return []
     if connection.dialect.name == "postgresql":
-        found = connection.exec_driver_sql(_IN_ARRAYS, _columns(ordered))
-    else:
-        rows = [{"task_id": report.task_id, **sealed_row(report)} for report in ordered]
-        inserting = insert_or_ignore(connection.engine, reports, ["task_id", "report_id"])
-        found = connection.execute(inserting.returning(reports.c.task_id, reports.c.report_id), rows)
-    return [(bytes(task_id), bytes(report_id)) for task_id, report_id in found]
+        arrays = tuple(list(column) for column in zip(*rows, strict=True))
+        found = connection.exec_driver_sql(_IN_ARRAYS, arrays)
+        return [(bytes(task_id), bytes(report_id)) for task_id, report_id in found]
+    return _insert_rows(connection, rows)
 
 
-def _columns(ordered: Sequence[Report]) -> tuple[list[object], ...]:
-    """The columns of `_IN_ARRAYS`."""
-    shares = [report.shares for report in ordered]
+def _insert_rows(connection: Connection, rows: list[tuple[Any, ...]]) -> Sequence[ReportKey]:
+    """Into SQLite, whose transactions are one at a time: what is new has the numbers behind the last one."""
+    last = connection.exec_driver_sql(_LAST).scalar_one()
+    new = connection.exec_driver_sql(_IN_ROWS, rows).rowcount
+    connection.exec_driver_sql(_WAITING, (last,))
+    if new == len(rows):
+        return [row[:2] for row in rows]
+    return [(task_id, report_id) for task_id, report_id in connection.exec_driver_sql(_STORED, (last,))]
+
+
+def _row(report: Report) -> tuple[Any, ...]:
+    """A report in the order of `_COLUMNS`."""
+    first, second = report.shares
     return (
-        [report.task_id for report in ordered],
-        [report.report_id for report in ordered],
-        [report.time_bucket for report in ordered],
-        [first.key_id for first, _ in shares],
-        [first.ciphertext for first, _ in shares],
-        [second.key_id for _, second in shares],
-        [second.ciphertext for _, second in shares],
+        report.task_id,
+        report.report_id,
+        report.time_bucket,
+        first.key_id,
+        first.ciphertext,
+        second.key_id,
+        second.ciphertext,
     )

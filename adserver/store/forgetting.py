@@ -10,15 +10,15 @@ no more use: `adserver.collecting.report_expiry` sees to that order.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, delete, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, delete, exists, func, select
 
 from adserver.records.dataset_state import DatasetState
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store.report_counts import shift
-from adserver.store.schema import datasets, reports
+from adserver.store.schema import NO_DATASET, datasets, report_states, reports
 from maskedlark.runtime.database import reading
 
 
@@ -29,15 +29,16 @@ class Forgotten(NamedTuple):
     last: int | None
 
 
-def handles_of(engine: Engine, task_id: bytes) -> Sequence[bytes | None]:
-    """The datasets that a task's reports are of, and None for those that are of none."""
-    is_there = exists().where(reports.c.task_id == task_id, reports.c.handle == datasets.c.handle)
+def handles_of(engine: Engine, task_id: bytes) -> Sequence[bytes]:
+    """The datasets that a task's reports are of, and `NO_DATASET` for those that are of none."""
+    c = report_states.c
+    is_there = exists().where(c.task_id == task_id, c.handle == datasets.c.handle)
     asked = select(datasets.c.handle).where(datasets.c.task_id == task_id, is_there)
     with reading(engine) as connection:
-        return [None, *(bytes(handle) for handle in connection.execute(asked).scalars())]
+        return [NO_DATASET, *(bytes(handle) for handle in connection.execute(asked).scalars())]
 
 
-def forget(engine: Engine, task_id: bytes, handle: bytes | None, *, after: int, limit: int) -> Forgotten:
+def forget(engine: Engine, task_id: bytes, handle: bytes, *, after: int, limit: int) -> Forgotten:
     """Delete up to `limit` of a task's reports with a sequence over `after`, in one transaction.
 
     Those that wait are counted as expired. Those of a dataset stay until it is committed: it may still give
@@ -46,33 +47,52 @@ def forget(engine: Engine, task_id: bytes, handle: bytes | None, *, after: int, 
     Args:
         engine: The ad server's database.
         task_id: The task's.
-        handle: A dataset's; None: reports that no dataset has taken.
+        handle: A dataset's; `NO_DATASET`: reports that no dataset has taken.
         after: Goes on behind this one.
         limit: How many at most.
 
     Guarantees: a report that a dataset takes at the same time is either expired, and not taken, or taken, and
         left alone.
     """
-    of_task = (reports.c.task_id == task_id) & (
-        reports.c.handle.is_(None) if handle is None else reports.c.handle == handle
-    )
-    behind = of_task & (reports.c.sequence > after)
-    found = select(reports.c.sequence).where(behind).order_by(reports.c.sequence).limit(limit).subquery()
+    c = report_states.c
+    behind = (c.task_id == task_id) & (c.handle == handle) & (c.sequence > after)
+    found = select(c.sequence).where(behind).order_by(c.sequence).limit(limit).subquery()
     with engine.begin() as connection:
-        if handle is not None:
+        if handle != NO_DATASET:
             state = select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()
             if connection.execute(state).scalar() != DatasetState.COMMITTED:
                 return Forgotten(0, None)
         last = connection.execute(select(func.max(found.c.sequence))).scalar()
         if last is None:
             return Forgotten(0, None)
-        these = behind & (reports.c.sequence <= last)
+        gone = _delete(connection, behind & (c.sequence <= last))
         moved: Counter[ReportState] = Counter()
         for waits, expired in arrows(ReportEvent.EXPIRE).items():
-            gone = connection.execute(delete(reports).where(these, reports.c.state == waits)).rowcount
-            moved[waits] -= gone
-            moved[expired] += gone
-        others = reports.c.state.not_in(list(arrows(ReportEvent.EXPIRE)))
-        connection.execute(delete(reports).where(these, others))
+            moved[waits] -= gone.get(waits, 0)
+            moved[expired] += gone.get(waits, 0)
         shift(connection, task_id, moved)
     return Forgotten(moved[ReportState.EXPIRED], int(last))
+
+
+def _delete(connection: Connection, these: ColumnElement[bool]) -> Mapping[str, int]:
+    """Delete some reports; how many there were of each state.
+
+    On PostgreSQL in one statement, which looks again at rows that another transaction changed while it waited
+    for them, and deletes ciphertexts of those only that it then deletes.
+    """
+    c = report_states.c
+    if connection.dialect.name == "sqlite":  # where transactions are one at a time
+        asked = select(c.state, func.count()).where(these).group_by(c.state)
+        counted = _by_state(connection.execute(asked))
+        connection.execute(delete(reports).where(reports.c.sequence.in_(select(c.sequence).where(these))))
+        connection.execute(delete(report_states).where(these))
+        return counted
+    gone = delete(report_states).where(these).returning(c.sequence, c.state).cte("gone")
+    sealed = delete(reports).where(reports.c.sequence.in_(select(gone.c.sequence))).cte("sealed")
+    asked = select(gone.c.state, func.count()).group_by(gone.c.state).add_cte(sealed)
+    return _by_state(connection.execute(asked))
+
+
+def _by_state(rows: Iterable[Any]) -> Mapping[str, int]:
+    """Rows of a state and a count."""
+    return {str(state): int(count) for state, count in rows}

@@ -6,9 +6,10 @@ A step may add tables and columns and fill them; it never loses a report, a data
 
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Column, Double, LargeBinary, func, insert, select, update
+from sqlalchemy import Column, Double, LargeBinary, TableClause, column, func, insert, select, update
 
 from adserver.records.plans import plan_columns, read_plan
+from adserver.store.report_split import begin_split
 from adserver.store.schema import (
     access_grants,
     arrived_reports,
@@ -20,7 +21,6 @@ from adserver.store.schema import (
     queries,
     query_answers,
     report_counts,
-    reports,
     tasks,
     update_reports,
     update_rounds,
@@ -47,6 +47,7 @@ def _to_5(operations: "Operations") -> None:
     connection = operations.get_bind()
     for table in (report_counts, query_answers, helper_keys, access_grants):
         table.create(connection)
+    reports = TableClause("reports", column("task_id"), column("state"))  # as they were then
     counted = select(reports.c.task_id, reports.c.state, func.count()).group_by(
         reports.c.task_id, reports.c.state
     )
@@ -94,5 +95,14 @@ def _fill_jobs(operations: "Operations") -> None:
         connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(of_plan))
 
 
-MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7, 7: _to_8, 8: _to_9}
+MIGRATIONS: Final[Migrations] = {
+    2: _to_3,
+    3: _to_4,
+    4: _to_5,
+    5: _to_6,
+    6: _to_7,
+    7: _to_8,
+    8: _to_9,
+    9: begin_split,
+}
 """Version 2 is the first that can be brought forward."""

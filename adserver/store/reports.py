@@ -2,8 +2,8 @@
 
 Ciphertext, the id under which each counts once, its state, and which dataset used it.
 
-`adserver.records.report_state` decides what can happen to one; nothing here changes a report but `_move`,
-which asks it. No column tells who sent a report or when it came in.
+`adserver.records.report_state` decides what can happen to one; nothing here changes a report's state but
+`_move`, which asks it. No column tells who sent a report or when it came in.
 """
 
 from collections import Counter
@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Column, Connection, Engine, Select, select, update
+from sqlalchemy import Connection, Engine, Select, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store.arrivals import ReportKey, insert_new, report_key
 from adserver.store.forgetting import Forgotten, forget, handles_of
 from adserver.store.report_counts import SLOTS, arrive, counted, shift
-from adserver.store.schema import reports
+from adserver.store.schema import NO_DATASET, report_states, reports
 from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
 from adserver.store.together import Together
 from maskedlark.frozen import frozen
@@ -135,11 +135,11 @@ class ReportStore:
             expired=found.get(ReportState.EXPIRED, 0),
         )
 
-    def handles(self, task_id: bytes) -> Sequence[bytes | None]:
+    def handles(self, task_id: bytes) -> Sequence[bytes]:
         """What `forget` is called with, one after the other, to forget all reports of a task."""
         return handles_of(self._engine, task_id)
 
-    def forget(self, task_id: bytes, handle: bytes | None, *, after: int, limit: int) -> Forgotten:
+    def forget(self, task_id: bytes, handle: bytes, *, after: int, limit: int) -> Forgotten:
         """Delete some reports of a task that is over, ids and all: `forgetting.forget`."""
         with self._writing:
             return forget(self._engine, task_id, handle, after=after, limit=limit)
@@ -151,35 +151,41 @@ class ReportStore:
 
         Guarantees: holds one page in memory, and no lock.
         """
-        chosen = (reports.c.task_id == task.task_id) & (reports.c.handle == handle)
+        chosen = _taken(task.task_id, handle) & _IS_OF_REPORT
         page_rows = _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)
-        return share_pages(self._engine, reports, chosen, role=role, page_rows=page_rows)
+        sequence = report_states.c.sequence
+        return share_pages(self._engine, reports, chosen, sequence, role=role, page_rows=page_rows)
 
 
 def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:
     """Give a dataset up to `limit` of the task's waiting reports, the oldest first; how many it got."""
-    chosen = _waiting(task_id).order_by(reports.c.sequence).limit(limit)
-    return _move(connection, task_id, ReportEvent.TAKE, [reports.c.sequence.in_(chosen)], handle=handle)
+    waiting = _taken(task_id, NO_DATASET) & (report_states.c.state == ReportState.RECEIVED)
+    oldest = _sequences(waiting).limit(limit).subquery()
+    up_to = report_states.c.sequence <= select(func.max(oldest.c.sequence)).scalar_subquery()
+    return _move(connection, task_id, ReportEvent.TAKE, [waiting & up_to], handle=handle)
 
 
 def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
     """Let all reports that a dataset took wait again."""
-    taken = (reports.c.task_id == task_id) & (reports.c.handle == handle)
-    _move(connection, task_id, ReportEvent.RELEASE, [taken], handle=None)
+    _move(connection, task_id, ReportEvent.RELEASE, [_taken(task_id, handle)], handle=NO_DATASET)
 
 
 def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray[np.bool_]) -> None:
     """Mark those of a dataset's reports, in order of arrival, that are not kept."""
-    sequences = _column(connection, reports.c.sequence, task_id, handle)
+    taken = _taken(task_id, handle)
+    sequences = connection.execute(_sequences(taken)).scalars().all()
     dropped = [sequences[position] for position in np.flatnonzero(~is_kept).tolist()]
     pages = [dropped[start : start + MAX_PAGE_ROWS] for start in range(0, len(dropped), MAX_PAGE_ROWS)]
-    _move(connection, task_id, ReportEvent.DROP, [reports.c.sequence.in_(page) for page in pages])
+    _move(
+        connection, task_id, ReportEvent.DROP, [taken & report_states.c.sequence.in_(page) for page in pages]
+    )
 
 
 def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
     """The ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
-    joined = b"".join(_column(connection, reports.c.report_id, task_id, handle))
-    return np.frombuffer(joined, np.uint8).reshape(-1, REPORT_ID_BYTES)
+    query = select(reports.c.report_id).where(_taken(task_id, handle) & _IS_OF_REPORT)
+    found = connection.execute(query.order_by(report_states.c.sequence)).scalars()
+    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, REPORT_ID_BYTES)
 
 
 def _move(
@@ -199,7 +205,9 @@ def _move(
     """
     moved: Counter[ReportState] = Counter()
     for before, following in arrows(event).items():
-        moving = update(reports).where(reports.c.state == before).values(state=following, **columns)
+        moving = (
+            update(report_states).where(report_states.c.state == before).values(state=following, **columns)
+        )
         count = sum(connection.execute(moving.where(page)).rowcount for page in pages)
         moved[before] -= count
         moved[following] += count
@@ -207,17 +215,14 @@ def _move(
     return -sum(moved[before] for before in arrows(event))
 
 
-def _waiting(task_id: bytes) -> Select[Any]:
-    """The sequences of a task's reports that wait; the empty handle is what the index knows them by."""
-    is_waiting = (reports.c.handle.is_(None), reports.c.state == ReportState.RECEIVED)
-    return select(reports.c.sequence).where(reports.c.task_id == task_id, *is_waiting)
+_IS_OF_REPORT: Final = report_states.c.sequence == reports.c.sequence
 
 
-def _column(connection: Connection, column: Column[Any], task_id: bytes, handle: bytes) -> Sequence[Any]:
-    """One column of the reports that a dataset took, in order of arrival."""
-    query = (
-        select(column)
-        .where(reports.c.task_id == task_id, reports.c.handle == handle)
-        .order_by(reports.c.sequence)
-    )
-    return connection.execute(query).scalars().all()
+def _taken(task_id: bytes, handle: bytes) -> ColumnElement[bool]:
+    """The reports of a task that a dataset took; of `NO_DATASET`: that none did."""
+    return (report_states.c.task_id == task_id) & (report_states.c.handle == handle)
+
+
+def _sequences(which: ColumnElement[bool]) -> Select[Any]:
+    """The sequences of some reports, in order of arrival."""
+    return select(report_states.c.sequence).where(which).order_by(report_states.c.sequence)

@@ -227,7 +227,8 @@ class RoundStore:
     def share_pages(self, round_id: bytes, role: int, share_bytes: int) -> Iterator[list[ShareForHelper]]:
         """One helper's shares of a round, in order of arrival, in pages well under a gRPC message."""
         chosen, page_rows = update_reports.c.round_id == round_id, PAGE_BYTES // share_bytes
-        return share_pages(self._engine, update_reports, chosen, role=role, page_rows=page_rows)
+        sequence = update_reports.c.sequence
+        return share_pages(self._engine, update_reports, chosen, sequence, role=role, page_rows=page_rows)
 
     def _stored(self, row: Any, connection: Connection) -> DeviceRound:
         chosen = None

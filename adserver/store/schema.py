@@ -25,7 +25,6 @@ from sqlalchemy import (
 )
 
 from adserver.records.defaults import QUERY_ID_BYTES
-from adserver.records.report_state import ReportState
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.runtime import database as storage
 
@@ -36,6 +35,8 @@ storage.schema_version_of(metadata)
 
 HANDLE_BYTES: Final = 16
 TASK_ID_BYTES: Final = 32
+NO_DATASET: Final = b""
+"""The handle of reports that no dataset has taken."""
 
 
 def _sealed_report() -> tuple[Column[Any], ...]:
@@ -94,6 +95,7 @@ dropped_reports: Final = Table(
     Column("reports", Integer, nullable=False),
 )
 
+# Reports as they came in: a row is written once, and nothing of it changes until it is deleted.
 reports: Final = Table(
     "reports",
     metadata,
@@ -102,11 +104,22 @@ reports: Final = Table(
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
     *_sealed_report(),
-    Column("state", String(8), nullable=False, default=ReportState.RECEIVED),
-    # The dataset that took this report; empty: none.
-    Column("handle", LargeBinary(16), ForeignKey("datasets.handle")),
     UniqueConstraint("task_id", "report_id"),
-    Index("reports_by_dataset", "task_id", "handle", "sequence"),
+)
+
+# What became of each of them: a row for each, made and deleted in one transaction with the other. Ciphertexts
+# are wide, and a dataset that takes reports rewrites these rows only. Without foreign keys, which would be
+# looked up for each row.
+report_states: Final = Table(
+    "report_states",
+    metadata,
+    Column("task_id", LargeBinary(TASK_ID_BYTES), nullable=False),
+    # The dataset that took this report; no bytes: none.
+    Column("handle", LargeBinary(HANDLE_BYTES), nullable=False),
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), nullable=False, autoincrement=False),
+    Column("state", String(8), nullable=False),
+    PrimaryKeyConstraint("task_id", "handle", "sequence"),
+    sqlite_with_rowid=False,
 )
 
 # How many of `reports` there are: changed with them in one transaction, so that nobody counts a million rows.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Engine, Table, select
+from sqlalchemy import Column, ColumnElement, Engine, Table, select
 
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.upload import Report, SealedShare
@@ -21,22 +21,36 @@ def sealed_row(report: Report) -> dict[str, Any]:
 
 
 def share_pages(
-    engine: Engine, table: Table, chosen: ColumnElement[Any], *, role: int, page_rows: int
+    engine: Engine,
+    table: Table,
+    chosen: ColumnElement[bool],
+    sequence: Column[int],
+    *,
+    role: int,
+    page_rows: int,
 ) -> Iterator[list[ShareForHelper]]:
     """One helper's shares of the rows of a table that are chosen, page after page.
+
+    Args:
+        engine: The ad server's database.
+        table: Of sealed rows.
+        chosen: Which of its rows; it may join another table.
+        sequence: The order of arrival, in the table whose index has it.
+        role: The helper's.
+        page_rows: How many at most.
 
     Guarantees: holds one page in memory, and no lock.
     """
     c = table.c
-    query = select(c.sequence, c.report_id, c.time_bucket, c[f"key_id_{role}"], c[f"ciphertext_{role}"])
-    query = query.where(chosen).order_by(c.sequence).limit(max(1, min(MAX_PAGE_ROWS, page_rows)))
+    query = select(sequence, c.report_id, c.time_bucket, c[f"key_id_{role}"], c[f"ciphertext_{role}"])
+    query = query.where(chosen).order_by(sequence).limit(max(1, min(MAX_PAGE_ROWS, page_rows)))
     last = -1
     while True:
         with reading(engine) as connection:
-            rows = connection.execute(query.where(c.sequence > last)).all()
+            rows = connection.execute(query.where(sequence > last)).all()
         if not rows:
             return
-        last = rows[-1].sequence
+        last = rows[-1][0]
         yield [
             ShareForHelper(
                 report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from adserver.store.arrivals import insert_new, report_key
 from adserver.store.database import create_tables, insert_or_ignore
-from adserver.store.schema import reports
+from adserver.store.schema import NO_DATASET, report_states, reports
 from adserver.store.share_pages import sealed_row
 from adserver.store.tasks import TaskStore
 from maskedlark.reports.upload import Report, SealedShare
@@ -45,7 +45,13 @@ def value_lists(connection: Connection, arrived: Sequence[Report]) -> int:
     """SQLAlchemy's insert of many rows, 1,000 value lists a statement."""
     rows = [{"task_id": one.task_id, **sealed_row(one)} for one in sorted(arrived, key=report_key)]
     inserting = insert_or_ignore(connection.engine, reports, ["task_id", "report_id"])
-    return len(connection.execute(inserting.returning(reports.c.task_id), rows).all())
+    stored = connection.execute(inserting.returning(reports.c.task_id, reports.c.sequence), rows).all()
+    states = [
+        {"task_id": task_id, "handle": NO_DATASET, "sequence": sequence, "state": "received"}
+        for task_id, sequence in stored
+    ]
+    connection.execute(report_states.insert(), states)
+    return len(stored)
 
 
 def copied(connection: Connection, arrived: Sequence[Report]) -> int:
@@ -62,8 +68,10 @@ def copied(connection: Connection, arrived: Sequence[Report]) -> int:
                      second.key_id, second.ciphertext)
                 )  # fmt: skip
         cursor.execute(
-            f"INSERT INTO reports ({_COLUMNS}, state) SELECT {_COLUMNS}, 'received' FROM arriving"  # noqa: S608 # constants
-            " ON CONFLICT (task_id, report_id) DO NOTHING RETURNING task_id, report_id"
+            f"WITH stored AS (INSERT INTO reports ({_COLUMNS}) SELECT {_COLUMNS} FROM arriving"  # noqa: S608 # constants
+            " ON CONFLICT (task_id, report_id) DO NOTHING RETURNING task_id, report_id, sequence), waiting AS"
+            " (INSERT INTO report_states SELECT task_id, '', sequence, 'received' FROM stored)"
+            " SELECT task_id, report_id FROM stored"
         )
         return len(cursor.fetchall())
 

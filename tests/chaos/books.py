@@ -131,7 +131,11 @@ class Books:
         """Reports in more than one dataset, in a dataset of one helper only, or in another than the ad server
         put them in.
         """
-        chosen = self.rows("adserver", "SELECT report_id FROM reports WHERE state = 'sealed'")
+        chosen = self.rows(
+            "adserver",
+            "SELECT report_id FROM reports JOIN report_states USING (task_id, sequence)"
+            " WHERE state = 'sealed'",
+        )
         ours = {bytes(report_id) for (report_id,) in chosen}
         wrong = 0
         for helper in HELPERS:
@@ -161,7 +165,7 @@ class Books:
 
     def is_all_sealed(self) -> bool:
         """Whether no report waits, and no dataset is left to be finished."""
-        waiting = self.rows("adserver", "SELECT count(*) FROM reports WHERE handle IS NULL")[0][0]
+        waiting = self.rows("adserver", "SELECT count(*) FROM report_states WHERE length(handle) = 0")[0][0]
         begun = self.rows("adserver", "SELECT count(*) FROM datasets WHERE state != 'committed'")[0][0]
         return not waiting and not begun
 

@@ -17,7 +17,7 @@ from adserver.store.datasets import DatasetStore
 from adserver.store.forgetting import Forgotten
 from adserver.store.receipts import ReceiptBook
 from adserver.store.reports import ReportStore
-from adserver.store.schema import reports
+from adserver.store.schema import report_states, reports
 from adserver.store.tasks import TaskStore
 from helper.core import HelperCore
 from helper.ledger.witness import FILE_NAME as WITNESS_FILE
@@ -46,9 +46,9 @@ class Restored(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """Where a report was that is deleted: its dataset, if it had one, and its sequence."""
+    """Where a report was that is deleted: its dataset's handle, empty if it had none, and its sequence."""
 
-    handle: bytes | None
+    handle: bytes
     sequence: int
 
 
@@ -59,9 +59,11 @@ class _Archived(ReportStore):
         super().__init__(engine)
         self._reading, self._gone = engine, gone
 
-    def forget(self, task_id: bytes, handle: bytes | None, *, after: int, limit: int) -> Forgotten:
-        c = reports.c
-        asked = select(c.report_id, c.sequence).where(c.task_id == task_id, c.handle == handle)
+    def forget(self, task_id: bytes, handle: bytes, *, after: int, limit: int) -> Forgotten:
+        c = report_states.c
+        asked = select(reports.c.report_id, c.sequence).where(
+            c.task_id == task_id, c.handle == handle, c.sequence == reports.c.sequence
+        )
         with reading(self._reading) as connection:
             for report_id, sequence in connection.execute(asked):
                 self._gone[bytes(report_id)] = Gone(handle=handle, sequence=sequence)

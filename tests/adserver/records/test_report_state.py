@@ -26,7 +26,7 @@ from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
 from adserver.store.report_counts import shift
 from adserver.store.reports import ReportCounts, ReportStore
-from adserver.store.schema import datasets, reports
+from adserver.store.schema import NO_DATASET, datasets, report_states, reports
 from adserver.store.tasks import REFUSED_EVERY_S, TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.reports.upload import Report
@@ -84,7 +84,12 @@ def forget_all(engine: Engine, limit: int = 7) -> int:
 
 def num_rows(engine: Engine) -> int:
     with engine.begin() as connection:
-        return int(connection.execute(select(func.count()).select_from(reports)).scalar_one())
+        counts = [
+            connection.execute(select(func.count()).select_from(one)).scalar_one()
+            for one in (reports, report_states)
+        ]
+    assert counts[0] == counts[1]
+    return int(counts[0])
 
 
 def bring_to(engine: Engine, state: ReportState) -> None:
@@ -103,7 +108,7 @@ def bring_to(engine: Engine, state: ReportState) -> None:
 def state_of(engine: Engine) -> ReportState:
     """The state of the one report; one that has expired is counted, and no more there."""
     with engine.begin() as connection:
-        state = connection.execute(select(reports.c.state)).scalar_one_or_none()
+        state = connection.execute(select(report_states.c.state)).scalar_one_or_none()
     if state is None:
         assert ReportStore(engine).counts(TASK_ID) == ReportCounts(waiting=0, sealed=0, dropped=0, expired=1)
         return ReportState.EXPIRED
@@ -235,8 +240,9 @@ def test_what_a_run_that_died_was_preparing_expires_with_the_rest(engine: Engine
 def test_reports_that_an_older_version_expired_go_and_are_counted_once(engine: Engine) -> None:
     ReportStore(engine).add(MADE)
     with engine.begin() as connection:  # as it did: shares deleted, ids kept
-        old = reports.c.report_id == MADE[0].report_id
-        connection.execute(reports.update().where(old).values(state=ReportState.EXPIRED, ciphertext_0=b""))
+        old = select(reports.c.sequence).where(reports.c.report_id == MADE[0].report_id).scalar_subquery()
+        expired = report_states.update().where(report_states.c.sequence == old)
+        connection.execute(expired.values(state=ReportState.EXPIRED))
         shift(connection, TASK_ID, {ReportState.RECEIVED: -1, ReportState.EXPIRED: 1})
     assert expire(engine) == len(MADE) - 1
     assert num_rows(engine) == 0
@@ -267,12 +273,12 @@ def test_one_transaction_expires_no_more_than_its_limit_and_the_next_goes_on_beh
 ) -> None:
     store = ReportStore(engine)
     store.add(MADE)
-    first = store.forget(TASK_ID, None, after=-1, limit=3)
+    first = store.forget(TASK_ID, NO_DATASET, after=-1, limit=3)
     assert first.last is not None
-    second = store.forget(TASK_ID, None, after=first.last, limit=3)
+    second = store.forget(TASK_ID, NO_DATASET, after=first.last, limit=3)
     assert (first.expired, second.expired) == (3, 2)
     assert second.last is not None
-    assert store.forget(TASK_ID, None, after=second.last, limit=3) == (0, None)
+    assert store.forget(TASK_ID, NO_DATASET, after=second.last, limit=3) == (0, None)
 
 
 def test_a_report_that_is_taken_while_it_expires_is_one_or_the_other(engine: Engine) -> None:
@@ -334,9 +340,9 @@ def test_a_dataset_whose_reports_are_gone_is_not_looked_at_again(engine: Engine)
     begin(engine, limit=2)
     with engine.begin() as connection:
         connection.execute(datasets.update().values(state=DatasetState.COMMITTED))
-    assert ReportStore(engine).handles(TASK_ID) == [None, HANDLE]
+    assert ReportStore(engine).handles(TASK_ID) == [NO_DATASET, HANDLE]
     expire(engine)
-    assert ReportStore(engine).handles(TASK_ID) == [None]
+    assert ReportStore(engine).handles(TASK_ID) == [NO_DATASET]
 
 
 def test_a_sweep_that_is_stopped_leaves_the_rest_for_the_next(engine: Engine) -> None:

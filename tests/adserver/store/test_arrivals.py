@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 from adserver.store.arrivals import ReportKey, insert_new, report_key
 from adserver.store.database import create_tables
 from adserver.store.reports import ReportCounts, ReportStore
+from adserver.store.schema import NO_DATASET
 from adserver.store.tasks import TaskStore
 from maskedlark.reports.upload import Report
 from maskedlark.runtime.database import open_database
@@ -143,5 +144,5 @@ def test_arrivals_of_intakes_with_different_slots_add_up(
         ReportStore(engine).add([report])
     store = ReportStore(engine)
     assert store.counts(FIRST.task.task_id).waiting == 3
-    store.forget(FIRST.task.task_id, None, after=-1, limit=2)
+    store.forget(FIRST.task.task_id, NO_DATASET, after=-1, limit=2)
     assert store.counts(FIRST.task.task_id) == ReportCounts(waiting=1, sealed=0, dropped=0, expired=2)

@@ -14,7 +14,7 @@ from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
 from adserver.store.report_counts import counted
 from adserver.store.reports import ReportStore
-from adserver.store.schema import reports
+from adserver.store.schema import NO_DATASET, report_states
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobRefused
 from maskedlark.runtime.database import open_database
@@ -46,11 +46,10 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 def there_are(engine: Engine) -> dict[ReportState, int]:
-    asked = select(reports.c.state, func.count()).where(reports.c.task_id == TASK_ID)
+    c = report_states.c
+    asked = select(c.state, func.count()).where(c.task_id == TASK_ID)
     with engine.begin() as connection:
-        found = {
-            ReportState(state): count for state, count in connection.execute(asked.group_by(reports.c.state))
-        }
+        found = {ReportState(state): count for state, count in connection.execute(asked.group_by(c.state))}
         told = {state: count for state, count in counted(connection, TASK_ID).items() if count}
     assert {state: told[state] for state in told if state is not ReportState.EXPIRED} == found
     return told
@@ -73,7 +72,7 @@ def happen(engine: Engine, step: str, number: int) -> None:
         for one in datasets.all():
             datasets.give_back(one)
     else:
-        store.forget(TASK_ID, None, after=-1, limit=number)
+        store.forget(TASK_ID, NO_DATASET, after=-1, limit=number)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
