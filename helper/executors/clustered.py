@@ -10,7 +10,7 @@ cluster while there is no worker.
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -41,6 +41,9 @@ from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import is_canonical
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
+
+_EVALUATED: Final = np.uint8(1)
+_COUNTS: Final = np.uint8(2)
 
 
 class ClusterExecutor:
@@ -146,21 +149,22 @@ class ClusterExecutor:
 
 def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Piece]:
     """Which records of each segment a round evaluates, and which of them count."""
+    told = evaluated.is_evaluated * _EVALUATED | evaluated.counts * _COUNTS
+    told = np.append(told, np.uint8(0))  # of a record that is in no dataset: its rank is past all others
     pieces = []
     for segment in segments:
-        is_chosen = segment.is_chosen
-        ranks = segment.ranks[is_chosen]
-        is_evaluated, counts = np.zeros((2, len(is_chosen)), np.bool_)
-        is_evaluated[is_chosen] = evaluated.is_evaluated[ranks]
-        counts[is_chosen] = evaluated.counts[ranks]
+        found = told.take(segment.ranks, mode="clip")
+        is_evaluated = (found & _EVALUATED).astype(np.bool_)
         pieces.append(
             Piece(
                 segment=segment,
                 name=segment.place.name,
-                parts=(bits(is_evaluated), bits(counts)),
-                evaluated=int(is_evaluated.sum()),
+                parts=(bits(is_evaluated), bits((found & _COUNTS).astype(np.bool_))),
+                evaluated=int(np.count_nonzero(is_evaluated)),
             )
         )
+    if sum(piece.evaluated for piece in pieces) != int(np.count_nonzero(evaluated.is_evaluated)):
+        raise AssertionError("each evaluated record is in one of the segments")
     return pieces
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from helper.datasets.segments import Piece, Rows
+from helper.datasets.segments import Rows
 from helper.datasets.spool import open_segment
+from helper.executors.gathering import gathered
 from helper.executors.held import HeldSegments
 from helper.executors.joining import NONCE_BYTES, Applicant, JoinToken, NotSealed, Session
 from helper.executors.opening_orders import read_order, write_opened
@@ -34,7 +35,6 @@ from helper.executors.orders import (
     write,
 )
 from helper.executors.pulses import ALIVE
-from helper.executors.summing import batches
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import score
 from maskedlark.errors import JobRefused
@@ -168,7 +168,7 @@ class Holder(NeverPickled):
             opened = session.open(sealed_order, OPEN)
             try:
                 order = read_order(opened)
-                answer = write_opened(order.opener.open(order.shares))
+                answer = write_opened(order.opener.open_columns(order.shares))
             except Exception as error:  # noqa: BLE001 # as in `work`
                 answer = write(Failed(reason=type(error).__name__[:100]))
             return session.seal(answer, sealed_order[:NONCE_BYTES])
@@ -201,16 +201,13 @@ class Holder(NeverPickled):
             return write(Done(done=()))
         engine = self._engine(weighted.model, order.loss, summing.clip)
         evaluated = _evaluated(order, parts, held)
-        count = int(evaluated.is_evaluated.sum())
-        others = _others(evaluated, summing.work(sum(order.segments[place].chosen for place in held)))
-        # the others behind them, in the same batches: no part of the sum, and the time tells nothing
-        pieces = [*_in_a_row(list(held.values()), 0), *_in_a_row(list(held.values()), len(others.counts))]
+        work = summing.work(sum(order.segments[place].chosen for place in held))
         interrupt = self._interrupt(order)
         summed = engine.partial_sum(
             weighted.weights,
-            batches(pieces, _together(evaluated, others), interrupt),
+            gathered(list(held.values()), evaluated, work, interrupt),
             interrupt,
-            hashed=count,
+            hashed=int(evaluated.is_evaluated.sum()),  # the others are no part of the sum
         )
         totals = Totals(hashes=summed.hashes, records=summed.records)
         return write(Done(done=tuple(held)), [summed.vector.astype("<u8").tobytes(), totals.encoded])
@@ -277,15 +274,6 @@ class Holder(NeverPickled):
         return self._session
 
 
-def _in_a_row(held: Sequence[Rows], first: int) -> list[Piece]:
-    """Segments as the pieces of one dataset, in which each record's rank is its place, from the first on."""
-    starts = first + np.cumsum([0, *map(len, held)])
-    return [
-        Piece(ranks=np.arange(start, start + len(rows)), rows=rows)
-        for start, rows in zip(starts.tolist(), held, strict=False)
-    ]
-
-
 def _evaluated(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Evaluated:
     """The flags of the segments at some places of an order, one behind the other."""
     is_evaluated, counts = (
@@ -293,19 +281,3 @@ def _evaluated(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Eva
         for kind in (0, 1)
     )
     return Evaluated(is_evaluated=is_evaluated, counts=counts)
-
-
-def _others(evaluated: Evaluated, work: int) -> Evaluated:
-    """As many records beside the evaluated ones as fill up the work of an order; none of them counts."""
-    is_spare = np.zeros(len(evaluated.is_evaluated), np.bool_)
-    missing = max(0, work - int(evaluated.is_evaluated.sum()))
-    is_spare[np.flatnonzero(~evaluated.is_evaluated)[:missing]] = True
-    return Evaluated(is_evaluated=is_spare, counts=np.zeros(len(is_spare), np.bool_))
-
-
-def _together(evaluated: Evaluated, others: Evaluated) -> Evaluated:
-    """The flags of records that come twice: once to be evaluated, and once to be the others."""
-    return Evaluated(
-        is_evaluated=np.concatenate((evaluated.is_evaluated, others.is_evaluated)),
-        counts=np.concatenate((evaluated.counts, others.counts)),
-    )

@@ -23,8 +23,15 @@ from helper.executors.pulses import Clock, Pulses
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
+from maskedlark.reports.task import REPORT_ID_BYTES
 
 _AT_A_TIME: Final = 2
+_CARRIED_BYTES: Final = 96 << 10
+"""An order of less goes with its call, a longer one by way of Ray's object stores, which takes longer."""
+_WORTH_A_CALL: Final = 256
+"""Fewer shares take so little time to open that more of them go at once, in whichever way."""
+_NUMBERS_BYTES: Final = 3 * 8
+"""Of a share in an order: its time, its key's id and two lengths."""
 _LOOK_EVERY_S: Final = 0.1
 _LOG: Final = logging.getLogger(__name__)
 
@@ -50,7 +57,7 @@ class SharedOpening:
         workers = len(self._fleet.workers())
         if not workers or len(incoming) < 2 * MIN_CHUNK:
             return self._local.open(opener, incoming)
-        size = max(MIN_CHUNK, min(MAX_CHUNK, -(-len(incoming) // workers)))
+        size = _part_records(incoming, workers)
         parts = [incoming[start : start + size] for start in range(0, len(incoming), size)]
         opened = self._opened_elsewhere(opener, parts)
         return join_prepared(
@@ -118,3 +125,12 @@ class SharedOpening:
                     sent = _Sent(worker=worker, part=part, nonce=order[:NONCE_BYTES])
                     flying[worker.open(order)] = sent
                     loads[name] += 1
+
+
+def _part_records(incoming: Sequence[ShareForHelper], workers: int) -> int:
+    """How many shares to open at once: so many that each worker has as many parts as the others."""
+    a_share = REPORT_ID_BYTES + _NUMBERS_BYTES + len(incoming[0].share.ciphertext)
+    carried = _CARRIED_BYTES // a_share
+    most = min(MAX_CHUNK, carried) if carried >= _WORTH_A_CALL else MAX_CHUNK
+    parts = workers * -(-len(incoming) // (workers * most))
+    return max(MIN_CHUNK, -(-len(incoming) // parts))

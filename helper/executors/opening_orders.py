@@ -2,7 +2,7 @@
 
     order = write_order(opener, shares)                  # the head: the keys, and the shares as they came
     asked = read_order(order)                            # the worker
-    answer = write_opened(asked.opener.open(asked.shares))
+    answer = write_opened(asked.opener.open_columns(asked.shares))
     prepared = read_opened(answer, opener, shares)       # the head, which checks what can be checked
 
 An order holds all that it takes to open its shares, so any worker can do it, and do it again. How long an
@@ -18,21 +18,27 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from helper.datasets.proofs import compiled_residues
-from helper.datasets.segments import Rows
+from helper.datasets.segments import Rows, RowShape
 from helper.executors.orders import Count, Message, bits, flags, read, write
 from maskedlark import canonical
 from maskedlark.canonical import Bytes32
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS
-from maskedlark.reports.dataset import AdmittedSet, PreparedShares, ShareForHelper, ShareOpener
+from maskedlark.reports.dataset import (
+    AdmittedSet,
+    PreparedShares,
+    ShareColumns,
+    ShareForHelper,
+    ShareOpener,
+    with_zeros_for_ids,
+)
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.report import wrong_views
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
-from maskedlark.reports.upload import SealedShare
 
 _REASONS: Final = tuple(ReportReason)
 
@@ -67,7 +73,7 @@ class OpeningOrder:
     """An order as a worker reads it."""
 
     opener: ShareOpener
-    shares: list[ShareForHelper]
+    shares: ShareColumns
 
 
 def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> bytes:
@@ -76,11 +82,10 @@ def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> bytes:
         _Key(key_id=key.key_id, suite=key.suite, secret=key.secret_bytes()) for key in opener.opening_keys
     )
     head = _Opening(role=opener.role, keys=keys, view_key=opener.view_key.secret_bytes())
-    numbers = np.array([(share.time_bucket, share.share.key_id) for share in shares], "<u8").reshape(-1, 2)
-    ids, ciphertexts = [one.report_id for one in shares], [one.share.ciphertext for one in shares]
-    return write(
-        head, (canonical.encode(opener.task), numbers.tobytes(), *_strings(ids), *_strings(ciphertexts))
-    )
+    columns = ShareColumns.of(shares)
+    numbers = np.array([columns.time_buckets, columns.key_ids], "<u8").T
+    ids, ciphertexts = _strings(columns.report_ids), _strings(columns.ciphertexts)
+    return write(head, (canonical.encode(opener.task), numbers.tobytes(), *ids, *ciphertexts))
 
 
 def read_order(encoded: bytes) -> OpeningOrder:
@@ -92,8 +97,7 @@ def read_order(encoded: bytes) -> OpeningOrder:
     message = read(_Opening, encoded)
     settings: _Opening = message.head
     encoded_task, numbers, *strings = message.parts
-    ids, ciphertexts = _split(*strings[:2]), _split(*strings[2:])
-    rows = np.frombuffer(numbers, "<u8").reshape(-1, 2).tolist()
+    time_buckets, key_ids = np.frombuffer(numbers, "<u8").reshape(-1, 2).T.tolist()
     task = canonical.decode(Task, encoded_task)
     return OpeningOrder(
         opener=ShareOpener(
@@ -105,14 +109,12 @@ def read_order(encoded: bytes) -> OpeningOrder:
             view_key=ViewKey(settings.view_key),
             residues_of=compiled_residues if task.proof else residues,
         ),
-        shares=[
-            ShareForHelper(
-                report_id=report_id,
-                time_bucket=time_bucket,
-                share=SealedShare(key_id=key_id, ciphertext=ciphertext),
-            )
-            for (time_bucket, key_id), report_id, ciphertext in zip(rows, ids, ciphertexts, strict=True)
-        ],
+        shares=ShareColumns(
+            report_ids=_split(*strings[:2]),
+            time_buckets=time_buckets,
+            key_ids=key_ids,
+            ciphertexts=_split(*strings[2:]),
+        ),
     )
 
 
@@ -139,21 +141,15 @@ def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHe
     """
     message: Message = read(_Opened, encoded)
     count = len(shares)
-    empty = opener.open([])
-    rows = Rows(report_ids=empty.report_ids, shares=empty.shares).shape.empty(count)
+    rows = _shape(opener.task).empty(count)
     if message.head.shares != count or len(message.parts) != 3 + len(rows.columns) - 1:
         raise InvalidTask("an answer is not of the shares that were sent")
     is_admitted = flags(message.parts[0], count)
     dropped = _filled(np.empty(len(_REASONS), np.uint64), message.parts[1])
     view_tags = _filled(np.empty((count, VIEW_TAG_BYTES), np.uint8), message.parts[2])
-    has_id = np.array([len(one.report_id) == REPORT_ID_BYTES for one in shares], np.bool_)
-    rows.report_ids[:] = np.frombuffer(
-        b"".join(
-            one.report_id if len(one.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
-            for one in shares
-        ),
-        np.uint8,
-    ).reshape(-1, REPORT_ID_BYTES)
+    ids = [one.report_id for one in shares]
+    has_id = np.array(list(map(len, ids))) == REPORT_ID_BYTES
+    _filled(rows.report_ids, b"".join(ids if has_id.all() else with_zeros_for_ids(ids)))
     for column, part in zip(rows.columns[1:], message.parts[3:], strict=True):
         _filled(column, part)
     labels, measured = rows.shares.labels[is_admitted], rows.shares.measured
@@ -180,9 +176,20 @@ def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHe
     )
 
 
+def _shape(task: Task) -> RowShape:
+    """The shape of what is read of the task's reports."""
+    measurement = task.measurement
+    return RowShape(
+        features=task.num_features,
+        candidates=task.num_candidates,
+        keys=len(measurement.keys) if measurement else 0,
+        columns=measurement.num_columns if measurement else 0,
+    )
+
+
 def _strings(strings: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Byte strings as their lengths, and all of them together."""
-    return np.array([len(one) for one in strings], "<u4").tobytes(), b"".join(strings)
+    return np.array(list(map(len, strings)), "<u4").tobytes(), b"".join(strings)
 
 
 def _split(lengths: bytes, together: bytes) -> list[bytes]:

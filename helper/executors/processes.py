@@ -12,13 +12,18 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from multiprocessing.reduction import ForkingPickler
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 
 from maskedlark.errors import HelperUnavailable
-from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
+from maskedlark.reports.dataset import (
+    PreparedShares,
+    ShareColumns,
+    ShareForHelper,
+    ShareOpener,
+    join_prepared,
+)
 from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.sealing import OpeningKey
-from maskedlark.reports.upload import SealedShare
 from maskedlark.runtime.hardening import forbid_core_files
 
 MIN_CHUNK: Final = 64
@@ -27,9 +32,6 @@ MAX_CHUNK: Final = 1_024
 """So many go to a process at once: it opens them while the next are on their way."""
 WORTH_WORKERS: Final = 1 << 15
 """Shares that take about as much processor time to open, 1.5 to 2 s, as two workers take to start."""
-
-_Flat: TypeAlias = tuple[bytes, int, int, bytes]
-"""A share's report id, time bucket, key id and ciphertext."""
 
 # the two secrets that an opener holds go to these processes through their own pipes, and through nothing else
 ForkingPickler.register(OpeningKey, OpeningKey.for_own_process)
@@ -64,7 +66,7 @@ class OpeningPool:
         executor = self._executor
         try:
             parts: list[Future[PreparedShares]] = [
-                executor.submit(_open, opener, _flat(incoming[start : start + size]))
+                executor.submit(opener.open_columns, ShareColumns.of(incoming[start : start + size]))
                 for start in range(0, len(incoming), size)
             ]
             return join_prepared([part.result() for part in parts])
@@ -93,24 +95,6 @@ class OpeningPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _flat(incoming: Sequence[ShareForHelper]) -> list[_Flat]:
-    """The shares as they go to another process: tuples take it a third of the time that records take."""
-    return [(one.report_id, one.time_bucket, one.share.key_id, one.share.ciphertext) for one in incoming]
-
-
-def _open(opener: ShareOpener, incoming: Sequence[_Flat]) -> PreparedShares:
-    return opener.open(
-        [
-            ShareForHelper(
-                report_id=report_id,
-                time_bucket=time_bucket,
-                share=SealedShare(key_id=key_id, ciphertext=ciphertext),
-            )
-            for report_id, time_bucket, key_id, ciphertext in incoming
-        ]
-    )
 
 
 def _end_with_parent() -> None:

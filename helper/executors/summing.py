@@ -49,7 +49,7 @@ def batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt)
     for piece in pieces:
         interrupt()
         waiting.append(evaluated.of(piece.shares, piece.ranks))
-        size = _batch_records(waiting[0])
+        size = batch_records(waiting[0])
         if len(piece.ranks) == len(evaluated.is_evaluated) or sum(map(len, waiting)) < size:
             continue  # of a dataset in one piece all is one batch
         together = join_shares(waiting)
@@ -61,7 +61,7 @@ def batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt)
         yield join_shares(waiting) if len(waiting) > 1 else waiting[0]
 
 
-def _batch_records(batch: Batch) -> int:
+def batch_records(batch: Batch) -> int:
     """How many records like these are worth an engine's while."""
     row: int = batch.features.shape[1] + 12 * batch.labels.shape[1]
     return min(SEGMENT_RECORDS, -(-_BATCH_BYTES // row))

@@ -41,6 +41,33 @@ class ShareForHelper:
 
 
 @frozen
+class ShareColumns:
+    """Several `ShareForHelper`, column by column: how they go from one process to another.
+
+    Attributes:
+        report_ids: One of each report.
+        time_buckets: As many.
+        key_ids: As many, of the shares.
+        ciphertexts: As many, of the shares.
+    """
+
+    report_ids: Sequence[bytes] = field(repr=False)
+    time_buckets: Sequence[int]
+    key_ids: Sequence[int]
+    ciphertexts: Sequence[bytes] = field(repr=False)
+
+    @classmethod
+    def of(cls, shares: Sequence[ShareForHelper]) -> "ShareColumns":
+        """The columns of some shares."""
+        return cls(
+            report_ids=[one.report_id for one in shares],
+            time_buckets=[one.time_bucket for one in shares],
+            key_ids=[one.share.key_id for one in shares],
+            ciphertexts=[one.share.ciphertext for one in shares],
+        )
+
+
+@frozen
 class AdmittedSet:
     """What a helper tells the ad server of a sequence of n reports, in the order in which they came.
 
@@ -96,21 +123,25 @@ class ShareOpener(SharesOpener):
         Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats
         between chunks.
         """
-        plaintexts = [bytes(self._length)] * len(incoming)
-        reasons: list[ReportReason | None] = [None] * len(incoming)
-        for row, item in enumerate(incoming):
+        return self.open_columns(ShareColumns.of(incoming))
+
+    def open_columns(self, incoming: ShareColumns) -> PreparedShares:
+        """What `open` gives, of shares that came from another process."""
+        plaintexts = [bytes(self._length)] * len(incoming.report_ids)
+        reasons: list[ReportReason | None] = [None] * len(plaintexts)
+        shares = zip(
+            incoming.report_ids, incoming.time_buckets, incoming.key_ids, incoming.ciphertexts, strict=True
+        )
+        for row, share in enumerate(shares):
             try:
-                plaintexts[row] = self._opened(item.report_id, item.time_bucket, item.share)
+                plaintexts[row] = self._opened(*share)
             except ReportRejected as rejection:
                 reasons[row] = rejection.reason
         rows = np.frombuffer(bytearray().join(plaintexts), np.uint8).reshape(-1, self._length)
-        ids = [
-            item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
-            for item in incoming
-        ]
+        ids = with_zeros_for_ids(incoming.report_ids)
         decoded = decode_shares(self._task, rows, role=self._role, report_ids=ids, task_id=self._task_id)
         reasons = [first or second for first, second in zip(reasons, decoded.reasons, strict=True)]
-        _mark_repeats(incoming, reasons)
+        _mark_repeats(incoming.report_ids, reasons)
         is_admitted = np.array([reason is None for reason in reasons], np.bool_)
         return PreparedShares(
             report_ids=np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES),
@@ -185,6 +216,11 @@ def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
     )
 
 
+def with_zeros_for_ids(report_ids: Sequence[bytes]) -> list[bytes]:
+    """These report ids, with zeros in the place of each that is of another length."""
+    return [one if len(one) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES) for one in report_ids]
+
+
 def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
     """What a helper tells the ad server of the reports that it dropped.
 
@@ -252,9 +288,9 @@ def _sorted_rows(rows: NDArray[np.intp], high: NDArray[np.uint64], low: NDArray[
     return rows
 
 
-def _mark_repeats(incoming: Sequence[ShareForHelper], reasons: list[ReportReason | None]) -> None:
+def _mark_repeats(report_ids: Sequence[bytes], reasons: list[ReportReason | None]) -> None:
     seen: set[bytes] = set()
-    for row, item in enumerate(incoming):
-        if reasons[row] is None and item.report_id in seen:
+    for row, report_id in enumerate(report_ids):
+        if reasons[row] is None and report_id in seen:
             reasons[row] = ReportReason.DUPLICATE_ID
-        seen.add(item.report_id)
+        seen.add(report_id)

@@ -107,7 +107,7 @@ class UpdateOpener(SharesOpener):
             ReportRejected(MALFORMED, OUTSIDE_TASK_PERIOD, WRONG_LENGTH, UNKNOWN_KEY, NOT_OPENED,
             WRONG_VERSION, MASK_NOT_CANONICAL)
         """
-        plaintext = self._opened(report_id, time_bucket, share)
+        plaintext = self._opened(report_id, time_bucket, share.key_id, share.ciphertext)
         read = decode_update_share(self._form, self._role, plaintext, self._round_id)
         return OpenedUpdate(read.payload, self._view_key.tag(report_id, read.view))
 

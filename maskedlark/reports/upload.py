@@ -223,7 +223,7 @@ class SharesOpener:
         """What tags their views."""
         return self._view_key
 
-    def _opened(self, report_id: bytes, time_bucket: int, share: SealedShare) -> bytes:
+    def _opened(self, report_id: bytes, time_bucket: int, key_id: int, ciphertext: bytes) -> bytes:
         """The plaintext of one share, of the task's length.
 
         Raises:
@@ -232,18 +232,18 @@ class SharesOpener:
         if len(report_id) != REPORT_ID_BYTES:
             raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes")
         self._task.check_time_bucket(time_bucket)
-        _check_sealed_length(self._length, share.ciphertext)
-        key = self._keys.get(share.key_id)
+        _check_sealed_length(self._length, ciphertext)
+        key = self._keys.get(key_id)
         if key is None:
-            raise ReportRejected(ReportReason.UNKNOWN_KEY, f"this helper has no HPKE key {share.key_id}")
+            raise ReportRejected(ReportReason.UNKNOWN_KEY, f"this helper has no HPKE key {key_id}")
         info = self._info(
             task_id=self._task_id,
             report_id=report_id,
             time_bucket=time_bucket,
             role=self._role,
-            key_id=share.key_id,
+            key_id=key_id,
         )
-        plaintext = key.open(share.ciphertext, info)
+        plaintext = key.open(ciphertext, info)
         if len(plaintext) != self._length:
             raise ReportRejected(
                 ReportReason.WRONG_LENGTH,

@@ -8,10 +8,10 @@ two, side by side.
 Each turn sums the same sampled records with one thread of this process, the dataset in its memory; with one
 worker; with two workers, a core each, which hold the dataset. Figures are medians of ratios within a turn, so
 that what else the machine does touches both sides. Processor time is that of the head's process and of all
-workers; what Ray's own daemons took meanwhile stands beside it. `round_scaling` is of elapsed time, and needs
-two idle cores; `round_scaling_cpu` is what it comes to by processor time alone: the head's, and then that of
-the worker which takes longest. Opening is of one chunk of reports after the other, as an ad server sends
-them.
+workers; what Ray's own daemons took meanwhile stands beside it, and the part of each. `round_scaling` is of
+elapsed time, and needs two idle cores; `round_scaling_cpu` is what it comes to by processor time alone: the
+head's, and then that of the worker which takes longest. Opening is of one chunk of reports after the other,
+as an ad server sends them.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,20 @@ class Results:
     opening_cpu_over_local: float
     threads_scaling: float  # what two threads of this process bring on this machine
     ray_cpu_s: float  # of a second: what Ray's daemons take beside it
+    round_cpu_s: dict[str, "Parties"]  # of each side: who takes how much of it
+    opening_cpu_s: dict[str, "Parties"]  # of each side, for all reports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parties:
+    """Processor time, a median for each party."""
+
+    head: float
+    workers: float
+    ray: float
+
+    def __str__(self) -> str:
+        return f"head {self.head:.3f}, workers {self.workers:.3f}, ray {self.ray:.3f}"
 
 
 class FirstOf:
@@ -95,11 +109,12 @@ class FirstOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What some work took: elapsed time, and processor time of the head and of each worker."""
+    """What some work took: elapsed time, and processor time of head, workers and daemons."""
 
     wall_s: float
     head_s: float
     workers_s: tuple[float, ...]
+    ray_s: float
 
     @property
     def cpu_s(self) -> float:
@@ -124,13 +139,13 @@ def daemon_pids() -> list[int]:
     return [one.pid for one in children if one.name() in ("raylet", "gcs_server")]
 
 
-def taken(work: Callable[[], object], workers: list[int]) -> Taken:
-    """The time of some work, and the processor time of this process and those of the workers."""
-    before = time.perf_counter(), time.process_time(), *processor_s(workers)
+def taken(work: Callable[[], object], workers: list[int], daemons: list[int]) -> Taken:
+    """The time of some work, and the processor time of this process, the workers' and the daemons'."""
+    before = time.perf_counter(), sum(processor_s(daemons)), time.process_time(), *processor_s(workers)
     work()
-    after = time.perf_counter(), time.process_time(), *processor_s(workers)
-    wall_s, head_s, *workers_s = (end - start for start, end in zip(before, after, strict=True))
-    return Taken(wall_s=wall_s, head_s=head_s, workers_s=tuple(workers_s))
+    after = time.perf_counter(), sum(processor_s(daemons)), time.process_time(), *processor_s(workers)
+    wall_s, ray_s, head_s, *workers_s = (end - start for start, end in zip(before, after, strict=True))
+    return Taken(wall_s=wall_s, head_s=head_s, workers_s=tuple(workers_s), ray_s=ray_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,20 +156,36 @@ class Compared:
 
     @classmethod
     def measure(
-        cls, sides: Mapping[str, Callable[[], object]], workers: list[int], turns: int, what: str
+        cls,
+        sides: Mapping[str, Callable[[], object]],
+        workers: list[int],
+        daemons: list[int],
+        turns: int,
+        what: str,
     ) -> "Compared":
         """Do the work of each side in turns."""
         found: dict[str, list[Taken]] = {side: [] for side in sides}
         with shown(what, turns) as show:
             for turn in range(turns):
                 for side, work in sides.items():
-                    found[side].append(taken(work, workers))
+                    found[side].append(taken(work, workers, daemons))
                 show(turn + 1, "")
         return cls(taken=found)
 
     def wall_s(self, side: str) -> float:
         """The median of a side."""
         return statistics.median(one.wall_s for one in self.taken[side])
+
+    def parties(self, pieces: int) -> dict[str, Parties]:
+        """The medians of each side, of one of so many equal pieces of the work."""
+        return {
+            side: Parties(
+                head=statistics.median(one.head_s for one in found) / pieces,
+                workers=statistics.median(sum(one.workers_s) for one in found) / pieces,
+                ray=statistics.median(one.ray_s for one in found) / pieces,
+            )
+            for side, found in self.taken.items()
+        }
 
     def ratio(self, above: str, below: str, of: str) -> float:
         """The median of the turns' ratios."""
@@ -187,7 +218,7 @@ def measured(
             workers, daemons = made.worker_pids(), daemon_pids()
             began, at_first = time.perf_counter(), sum(processor_s(daemons))
             opening = _opening(
-                executors, workers, features=features, reports=reports, chunk=chunk, turns=turns
+                executors, workers, daemons, features=features, reports=reports, chunk=chunk, turns=turns
             )
             in_memory = drawn.in_memory()
             here, threaded = gradient(features, hidden), gradient(features, hidden, threads=2)
@@ -203,7 +234,9 @@ def measured(
 
             sides = (*executors, "threads")
             sums = {side: one_sum(side, 0) for side in sides}  # workers take their segments
-            summing = Compared.measure({side: some_rounds(side) for side in sides}, workers, turns, "rounds")
+            summing = Compared.measure(
+                {side: some_rounds(side) for side in sides}, workers, daemons, turns, "rounds"
+            )
             ray_cpu_s = (sum(processor_s(daemons)) - at_first) / (time.perf_counter() - began)
         return Results(
             records=records,
@@ -227,12 +260,15 @@ def measured(
             opening_cpu_over_local=opening.ratio("one", "local", "cpu_s"),
             threads_scaling=summing.ratio("local", "threads", "wall_s"),
             ray_cpu_s=ray_cpu_s,
+            round_cpu_s=summing.parties(rounds),
+            opening_cpu_s=opening.parties(1),
         )
 
 
 def _opening(
     executors: Mapping[str, Executor],
     workers: list[int],
+    daemons: list[int],
     *,
     features: int,
     reports: int,
@@ -253,7 +289,7 @@ def _opening(
         return lambda: [executor.open(opener, kinds[:size]) for size in sizes]
 
     sides = {side: opened(executor) for side, executor in executors.items()}
-    return Compared.measure(sides, workers, turns, "reports")
+    return Compared.measure(sides, workers, daemons, turns, "reports")
 
 
 def main() -> None:
@@ -282,8 +318,12 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(asdict(results)))
         return
-    for key, value in asdict(results).items():
-        print(f"{key:32} {value:,.3f}" if isinstance(value, float) else f"{key:32} {value}")
+    for field in fields(results):
+        key, value = field.name, getattr(results, field.name)
+        for side, parties in value.items() if isinstance(value, dict) else ():
+            print(f"{key + ' ' + side:32} {parties}")
+        if not isinstance(value, dict):
+            print(f"{key:32} {value:,.3f}" if isinstance(value, float) else f"{key:32} {value}")
 
 
 if __name__ == "__main__":
