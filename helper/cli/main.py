@@ -1,6 +1,6 @@
 """The command line of a helper.
 
-helper keygen | serve | warmup | status | budget | keys | certificate
+helper keygen | serve | warmup | status | budget | keys | certificate | cluster
 """
 
 from typing import Final
@@ -18,6 +18,10 @@ COMMANDS: Final = {
     "certificate": Lazy(
         "helper.cli.certificate:certificate_app",
         "The TLS certificate that peers pin: show it, and renew it in two steps.",
+    ),
+    "cluster": Lazy(
+        "helper.cli.cluster:cluster_app",
+        "The secrets of this helper's own Ray cluster: tokens and certificates.",
     ),
 }
 

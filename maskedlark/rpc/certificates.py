@@ -23,7 +23,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 
 _MAX_COMMON_NAME: Final = 64
 """What X.509 allows."""
-_MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
+MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
     digital_signature=True,
     content_commitment=False,
     key_encipherment=False,
@@ -62,9 +62,9 @@ def write_certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName(_names(name, hosts)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternative_names(name, hosts)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_MAY_SIGN_HANDSHAKES_ONLY, critical=True)
+        .add_extension(MAY_SIGN_HANDSHAKES_ONLY, critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             critical=False,
@@ -84,8 +84,8 @@ def _label(name: str) -> str:
     return name if len(name) <= _MAX_COMMON_NAME else f"sha256 {sha256(name.encode()).hexdigest()[:40]}"
 
 
-def _names(name: str, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """The subject alternative names, without repetition."""
+def alternative_names(name: str, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    """The subject alternative names of a certificate, without repetition."""
     return list(dict.fromkeys(_general_name(one) for one in (name, *hosts)))
 
 

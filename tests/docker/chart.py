@@ -83,6 +83,12 @@ def containers(pod: Manifest) -> list[Manifest]:
     return [*pod["spec"]["initContainers"], *pod["spec"]["containers"]]
 
 
+def serving(pod: Manifest) -> list[Manifest]:
+    """The containers that run as long as the pod does; those that start before the others come first."""
+    first = [one for one in pod["spec"]["initContainers"] if one.get("restartPolicy") == "Always"]
+    return [*first, *pod["spec"]["containers"]]
+
+
 def _among(objects: Sequence[Manifest]) -> Iterator[str]:
     """Names that mean nothing, closed ports, pods that no policy covers or that are not hardened."""
     names = [_name(one) for one in objects]
@@ -91,7 +97,6 @@ def _among(objects: Sequence[Manifest]) -> Iterator[str]:
     for name, pod in templates.items():
         labels = pod["metadata"]["labels"]
         for kinds, place in (
-            (("Service",), ("selector",)),
             (("NetworkPolicy",), ("podSelector", "matchLabels")),
             (("PodDisruptionBudget",), ("selector", "matchLabels")),
             (_POD_KINDS, ("selector", "matchLabels")),
@@ -104,17 +109,37 @@ def _among(objects: Sequence[Manifest]) -> Iterator[str]:
             if len(chosen) != 1:
                 yield f"{name} is chosen by {len(chosen)} objects of kind {' or '.join(kinds)}"
         yield from (f"{name}: {what}" for what in _in_pod(pod, names))
+    yield from _services(objects, templates)
+
+
+def _services(objects: Sequence[Manifest], templates: Mapping[str, Manifest]) -> Iterator[str]:
+    """Services that lead nowhere, and open ports of pods that no Service leads to."""
+    led_to: set[tuple[str, str]] = set()
     for one in objects:
         if one["kind"] == "Service":
             open_ports = {
-                port["name"]
-                for pod in templates.values()
+                (name, port["name"], port["containerPort"])
+                for name, pod in templates.items()
                 if one["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
                 for container in containers(pod)
                 for port in container.get("ports", [])
             }
-            if not {port["targetPort"] for port in one["spec"]["ports"]} <= open_ports:
-                yield f"{_name(one)} leads to a port that is not open"
+            for port in one["spec"]["ports"]:
+                found = {
+                    (name, named)
+                    for name, named, number in open_ports
+                    if port["targetPort"] in {named, number}
+                }
+                if len(found) != 1:
+                    yield f"{_name(one)} leads to {len(found)} open ports {port['targetPort']}"
+                led_to |= found
+    for name, pod in templates.items():
+        named_ports = {port["name"] for one in containers(pod) for port in one.get("ports", [])}
+        yield from (
+            f"{name}: no Service leads to {port}"
+            for port in sorted(named_ports)
+            if (name, port) not in led_to
+        )
 
 
 def _in_pod(pod: Manifest, names: Sequence[str]) -> Iterator[str]:
@@ -126,6 +151,8 @@ def _in_pod(pod: Manifest, names: Sequence[str]) -> Iterator[str]:
         False,
     ):
         yield "runs as another user, or holds a token of the cluster"
+    if identity.get("seccompProfile") != {"type": "RuntimeDefault"}:
+        yield "may make any system call"
     volumes = {volume["name"] for volume in spec["volumes"]} | {"data"}
     for volume in spec["volumes"]:
         if "configMap" in volume and f"ConfigMap/{volume['configMap']['name']}" not in names:
@@ -136,13 +163,14 @@ def _in_pod(pod: Manifest, names: Sequence[str]) -> Iterator[str]:
             hardened.get("readOnlyRootFilesystem") is not True
             or hardened.get("allowPrivilegeEscalation") is not False
             or hardened.get("capabilities") != {"drop": ["ALL"]}
+            or hardened.get("runAsUser", 10001) == 0
         ):
             yield f"{container['name']} is not hardened"
         if not {mount["name"] for mount in container["volumeMounts"]} <= volumes:
             yield f"{container['name']} mounts a volume that is not there"
         if not container["resources"].get("limits", {}).get("memory"):
             yield f"{container['name']} has no bound on its memory"
-    for container in spec["containers"]:
+    for container in serving(pod):
         if not {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys():
             yield f"{container['name']} lacks a probe"
 

@@ -19,8 +19,8 @@ from tests.docker.chart import CHART, VALUES, VERSIONS, containers, found_helm, 
 
 needs_helm = pytest.mark.skipif(found_helm() is None, reason="no helm: `make chart` brings one")
 SECRETS = {"HELPER_DATABASE", "ADSERVER_DATABASE"}
-UNKNOWN = {"MPLCONFIGDIR"}
-"""Variables that no command of ours reads."""
+UNKNOWN = {"MPLCONFIGDIR", "POD_IP", "HOME", "TMPDIR", "HELPER_JOIN_TOKEN_FILE"}
+"""Variables that no option of ours is."""
 
 
 @cache
@@ -85,9 +85,24 @@ def test_every_variable_of_the_chart_is_one_that_a_command_reads(values: str) ->
     }
     for pod in pods(objects(values)).values():
         for container in containers(pod):
-            variables = {one["name"] for one in container.get("env", [])}
+            variables = {
+                one["name"] for one in container.get("env", []) if not one["name"].startswith("RAY_")
+            }
             assert variables - UNKNOWN <= known
             assert all("valueFrom" in one for one in container.get("env", []) if one["name"] in SECRETS)
+
+
+@needs_helm
+@pytest.mark.parametrize("values", VALUES)
+def test_each_server_is_told_the_three_files_of_its_tls(values: str) -> None:
+    for pod in pods(objects(values)).values():
+        for container in pod["spec"]["containers"]:
+            told = {one["name"].partition("_")[2]: one.get("value") for one in container["env"]}
+            folders = {mount["mountPath"] for mount in container["volumeMounts"]}
+            files = [Path(told.get(f"TLS_{name}") or "") for name in ("CERT", "KEY", "CA")]
+            if container.get("args") == ["serve"]:
+                assert files[0].parent == files[1].parent == Path(told["DATA"])
+                assert str(files[2].parent) in folders
 
 
 @needs_helm

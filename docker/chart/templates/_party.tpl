@@ -1,4 +1,5 @@
-{{- /* What the parties have in common. Each template takes a dictionary: root, name, party (helper or adserver) and own (its values). */ -}}
+{{- /* What the parties have in common. Each template takes a dictionary: root, name, party (helper or adserver), own (its values) and,
+of a helper with workers, cluster. */ -}}
 
 {{- define "maskedlark.labels" -}}
 app.kubernetes.io/name: maskedlark-{{ .party }}
@@ -22,7 +23,7 @@ labels:
 
 {{- define "maskedlark.image" -}}
 {{- $tag := .root.Values.image.tag | default .root.Chart.AppVersion -}}
-{{ .root.Values.image.registry }}/{{ .party }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
+{{ .root.Values.image.registry }}/{{ .image | default .party }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
 {{- end }}
 
 {{- define "maskedlark.trusted" -}}
@@ -129,6 +130,9 @@ spec:
     spec:
       automountServiceAccountToken: false
       enableServiceLinks: false
+      {{- if .cluster }}
+      shareProcessNamespace: true # the helper finds Ray's daemon of this machine among its processes
+      {{- end }}
       terminationGracePeriodSeconds: 45
       securityContext:
         runAsNonRoot: true
@@ -190,6 +194,10 @@ spec:
             {{- if .own.keysSecret }}
             - { name: keys, mountPath: /keys, readOnly: true }
             {{- end }}
+        {{- if .cluster }}
+        {{- include "maskedlark.cluster-files" . | nindent 8 }}
+        {{- include "maskedlark.ray-head" . | nindent 8 }}
+        {{- end }}
       containers:
         - name: {{ .party }}
           image: {{ include "maskedlark.image" . }}
@@ -201,6 +209,8 @@ spec:
             {{- toYaml .own.resources | nindent 12 }}
           env:
             - { name: {{ $variable }}_DATA, value: /data/{{ .party }} }
+            - { name: {{ $variable }}_TLS_CERT, value: /data/{{ .party }}/tls.crt }
+            - { name: {{ $variable }}_TLS_KEY, value: /data/{{ .party }}/tls.key }
             - { name: {{ $variable }}_TLS_CA, value: /trusted/trusted.crt }
             - { name: {{ $variable }}_METRICS_LISTEN, value: "127.0.0.1:9464" }
             - { name: {{ $variable }}_LOG_FORMAT, value: json }
@@ -213,6 +223,13 @@ spec:
             {{- end }}
             {{- with (.own.segments | default dict).url }}
             - { name: {{ $variable }}_SEGMENTS, value: {{ . | quote }} }
+            {{- end }}
+            {{- if .cluster }}
+            {{- include "maskedlark.ray-variables" . | nindent 12 }}
+            - { name: HELPER_RAY, value: "$(POD_IP):{{ (fromYaml (include "maskedlark.ray-ports" .)).gcs }}" }
+            - { name: HELPER_RAY_JOIN_TOKEN, value: /join/join-token }
+            - { name: HELPER_RAY_WORKER_BYTES, value: {{ .cluster.workerBytes | int64 | quote }} }
+            - { name: HELPER_RAY_OPEN_REPORTS, value: {{ ternary "1" "0" .cluster.openReports | quote }} }
             {{- end }}
             {{- range $name, $value := merge (deepCopy .own.env) .variables }}
             - name: {{ $name }}
@@ -230,6 +247,11 @@ spec:
             - { name: data, mountPath: /data }
             - { name: trusted, mountPath: /trusted, readOnly: true }
             - { name: tmp, mountPath: /tmp }
+            {{- if .cluster }}
+            - { name: cluster, mountPath: /cluster, readOnly: true }
+            - { name: join, mountPath: /join, readOnly: true }
+            - { name: ray, mountPath: /ray }
+            {{- end }}
           # Health is served on loopback only, and says `starting` while loops are compiled.
           startupProbe:
             exec:
@@ -259,5 +281,8 @@ spec:
         - name: keys
           secret:
             secretName: {{ . }}
+        {{- end }}
+        {{- if .cluster }}
+        {{- include "maskedlark.cluster-volumes" . | nindent 8 }}
         {{- end }}
 {{- end }}

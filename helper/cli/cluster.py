@@ -1,0 +1,43 @@
+"""`helper cluster`: the secrets of a helper's own Ray cluster, and a certificate for each of its machines."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from maskedlark.terminal.options import option
+
+cluster_app = typer.Typer(
+    no_args_is_help=True, help="The secrets of this helper's own Ray cluster: tokens and certificates."
+)
+
+SecretsOption = Annotated[Path, option("Folder of the cluster's secrets.", "--secrets")]
+
+
+@cluster_app.command("init")
+def init_command(secrets: SecretsOption) -> None:
+    """Make the join token, Ray's token and the authority of the machines' certificates."""
+    from helper.trust.cluster_secrets import AUTHORITY_KEY, JOIN_TOKEN, RAY_TOKEN, write_cluster_secrets
+
+    write_cluster_secrets(secrets, now=datetime.now(UTC))
+    typer.echo(
+        f"Bring {JOIN_TOKEN} and {RAY_TOKEN} to every machine of the cluster, and keep {AUTHORITY_KEY} here."
+    )
+
+
+@cluster_app.command("certificate")
+def certificate_command(
+    secrets: SecretsOption,
+    host: Annotated[
+        list[str],
+        option("The address that Ray knows the machine by, or a name that others call it; may be repeated."),
+    ],
+    out: Annotated[Path, option("Folder that gets tls.key, tls.crt and ca.crt.", "--out")],
+    days: Annotated[int, option("How long the certificate lives.", min=1, max=3_650)] = 3_650,
+) -> None:
+    """Make the TLS key and certificate of one machine of the cluster."""
+    from helper.trust.cluster_secrets import write_machine_certificate
+
+    write_machine_certificate(secrets, out, hosts=tuple(host), now=datetime.now(UTC), days=days)
+    typer.echo(f"Bring {out} to that machine: RAY_TLS_SERVER_KEY, RAY_TLS_SERVER_CERT and RAY_TLS_CA_CERT.")

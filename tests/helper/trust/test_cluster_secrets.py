@@ -1,0 +1,151 @@
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from typer.testing import CliRunner
+
+from helper.cli.main import app
+from helper.executors.joining import JoinToken
+from helper.trust.cluster_secrets import write_cluster_secrets, write_machine_certificate
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.trust import names_in
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    write_cluster_secrets(tmp_path / "secrets", now=NOW)
+    return tmp_path / "secrets"
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def handshake(server: Path, client: Path, asked_for: str) -> str:
+    """Whom the server's certificate names, once both sides have accepted each other's."""
+    serves = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(server / "ca.crt"))
+    serves.verify_mode = ssl.CERT_REQUIRED
+    serves.load_cert_chain(server / "tls.crt", server / "tls.key")
+    asks = ssl.create_default_context(cafile=str(client / "ca.crt"))
+    asks.load_cert_chain(client / "tls.crt", client / "tls.key")
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (
+        asks.wrap_bio(to_client, to_server, server_hostname=asked_for),
+        serves.wrap_bio(to_server, to_client, server_side=True),
+    )
+    for _ in range(4):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return str(sides[0].getpeercert() and sides[1].getpeercert())
+
+
+def made(authority: Path, folder: Path, *hosts: str, now: datetime | None = None) -> Path:
+    write_machine_certificate(authority, folder, hosts=hosts, now=now or datetime.now(UTC))
+    return folder
+
+
+def test_only_the_authoritys_certificate_may_be_read_by_others(authority: Path) -> None:
+    assert modes(authority) == {"join-token": 0o600, "ray-token": 0o600, "ca.key": 0o600, "ca.crt": 0o644}
+
+
+def test_the_tokens_are_two_secrets_that_are_never_made_again(authority: Path, tmp_path: Path) -> None:
+    write_cluster_secrets(tmp_path / "other", now=NOW)
+    tokens = {
+        (folder / name).read_text()
+        for folder in (authority, tmp_path / "other")
+        for name in ("join-token", "ray-token")
+    }
+    assert len(tokens) == 4
+    assert {len(bytes.fromhex(token)) for token in tokens} == {32}
+    JoinToken.read(authority / "join-token")
+
+
+def test_secrets_that_are_there_are_never_overwritten(authority: Path) -> None:
+    before = {path.name: path.read_bytes() for path in authority.iterdir()}
+    with pytest.raises(InvalidTask, match="never overwritten"):
+        write_cluster_secrets(authority, now=NOW)
+    assert {path.name: path.read_bytes() for path in authority.iterdir()} == before
+
+
+def test_two_machines_of_one_authority_accept_each_other_by_address(authority: Path, tmp_path: Path) -> None:
+    write_cluster_secrets(tmp_path / "fresh", now=datetime.now(UTC))
+    head = made(tmp_path / "fresh", tmp_path / "head", "10.0.0.1", "helper-ray")
+    worker = made(tmp_path / "fresh", tmp_path / "worker", "10.0.0.2")
+    for name in ("10.0.0.1", "helper-ray", "127.0.0.1", "localhost"):
+        assert "machine of a Ray cluster" in handshake(head, worker, name)
+
+
+def test_a_machine_of_another_authority_or_address_is_not_accepted(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        write_cluster_secrets(tmp_path / name, now=datetime.now(UTC))
+    head = made(tmp_path / "ours", tmp_path / "head", "10.0.0.1")
+    worker = made(tmp_path / "ours", tmp_path / "worker", "10.0.0.2")
+    stranger = made(tmp_path / "theirs", tmp_path / "stranger", "10.0.0.2")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(stranger, worker, "10.0.0.2")
+    with pytest.raises(ssl.SSLError):
+        handshake(head, stranger, "10.0.0.1")
+    with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
+        handshake(head, worker, "10.0.0.2")
+
+
+def test_a_machine_can_certify_nobody(authority: Path, tmp_path: Path) -> None:
+    machine = made(authority, tmp_path / "machine", "10.0.0.2", now=NOW)
+    (machine / "ca.key").write_bytes((machine / "tls.key").read_bytes())
+    (machine / "ca.key").chmod(0o600)
+    with pytest.raises(InvalidTask, match="is not the elliptic-curve key"):
+        made(machine, tmp_path / "next", "10.0.0.3")
+    certificate = x509.load_pem_x509_certificate((machine / "tls.crt").read_bytes())
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert not certificate.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    assert names_in(certificate) == {"10.0.0.2", "localhost", "127.0.0.1"}
+
+
+def test_a_name_longer_than_a_common_name_is_certified(authority: Path, tmp_path: Path) -> None:
+    host = f"{'h' * 60}.lark.svc.cluster.local"
+    machine = made(authority, tmp_path / "machine", host, now=NOW)
+    certificate = x509.load_pem_x509_certificate((machine / "tls.crt").read_bytes())
+    assert host in names_in(certificate)
+    assert certificate.not_valid_after_utc - NOW == timedelta(days=3_650)
+
+
+def test_an_authoritys_key_that_others_may_read_is_not_used(authority: Path, tmp_path: Path) -> None:
+    (authority / "ca.key").chmod(0o640)
+    with pytest.raises(InvalidTask, match="may be read by others"):
+        made(authority, tmp_path / "machine", "10.0.0.2")
+
+
+@pytest.mark.parametrize("broken", ["ca.key", "ca.crt"])
+def test_an_authority_that_cannot_be_read_is_refused_without_its_bytes(
+    authority: Path, tmp_path: Path, broken: str
+) -> None:
+    (authority / broken).write_text("-----BEGIN CANARY-----")
+    with pytest.raises(InvalidTask, match="no authority in PEM") as refused:
+        made(authority, tmp_path / "machine", "10.0.0.2")
+    assert "CANARY" not in str(refused.value)
+    (authority / broken).unlink()
+    with pytest.raises(InvalidTask, match="cannot read"):
+        made(authority, tmp_path / "machine", "10.0.0.2")
+
+
+def test_the_commands_make_what_a_cluster_needs_and_print_no_secret(tmp_path: Path) -> None:
+    secrets, machine = tmp_path / "secrets", tmp_path / "machine"
+    shown = [
+        CliRunner().invoke(app, ["cluster", *words])
+        for words in (
+            ["init", "--secrets", str(secrets)],
+            ["certificate", "--secrets", str(secrets), "--host", "10.0.0.7", "--out", str(machine)],
+        )
+    ]
+    assert [one.exit_code for one in shown] == [0, 0]
+    assert modes(machine) == {"tls.key": 0o600, "tls.crt": 0o644, "ca.crt": 0o644}
+    for path in (*secrets.iterdir(), *machine.iterdir()):
+        assert path.read_text() not in "".join(one.output for one in shown)
