@@ -59,13 +59,18 @@ class Witness:
         """
         position = self._verified(shown)
         with self._lock:
-            if position is not None and not self._ledger.holds(position):
+            is_shown_known = position is None or self._ledger.holds(position)
+            if position is not None and not is_shown_known:
                 self._seen = position
                 self._write(encode_receipt(self._receipt(position)))
-            if self._seen is not None and not self._ledger.holds(self._seen):
+            seen = self._seen
+            if seen is None:
+                return
+            is_known = is_shown_known if seen == position else self._ledger.holds(seen)  # looked up once
+            if not is_known:
                 _LOG.error(
                     "the ledger was rolled back: it does not know position %d, at which it was seen",
-                    self._seen.sequence,
+                    seen.sequence,
                 )
                 raise JobRefused(
                     JobReason.LEDGER_ROLLED_BACK,

@@ -120,24 +120,25 @@ class Jobs:
         Raises:
             JobRefused(UNKNOWN_JOB): there is none, or it is another origin's: callers cannot tell which.
         """
-        self._state_for(job_id, caller)
+        self._spec_for(job_id, caller)
 
     def at_work(self, job_id: bytes, caller: Caller) -> JobAtWork:
         """An open job, ready to answer; after a restart it is made again from what the ledger holds.
 
+        One that is at work here may have been closed by another process: `RunningJob.answer` finds that out.
+
         Raises:
             JobRefused(UNKNOWN_JOB, TASK_REFUSED, JOB_CLOSED)
         """
-        state = self._state_for(job_id, caller)
-        served = self._tasks.served(state.spec.task_id, caller)
-        _check_open(state)
-        with self._lock:
-            running = self._running.get(job_id)
+        spec = self._spec_for(job_id, caller)
+        served = self._tasks.served(spec.task_id, caller)
+        running = self._running_here(job_id)
         if running is None:
+            _check_open(self._state(job_id))
             model = self._ledger.job_model(job_id)
             if not model:  # it was closed since its state was read
                 raise _closed()
-            running = self._keep(self._computation(served.task, state.spec, model))
+            running = self._keep(self._computation(served.task, spec, model))
         return JobAtWork(served=served, running=running)
 
     def close(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never) -> int:
@@ -177,14 +178,19 @@ class Jobs:
         _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
 
-    def _state_for(self, job_id: bytes, caller: Caller) -> StoredJob:
-        """The state of a job that the caller may act in."""
-        state = self._state(job_id)
+    def _spec_for(self, job_id: bytes, caller: Caller) -> JobSpec:
+        """A job that the caller may act in. What is at work here is known without the ledger."""
+        running = self._running_here(job_id)
+        spec = self._state(job_id).spec if running is None else running.computation.spec
         try:
-            self._tasks.authorized(state.spec.task_id, caller)
+            self._tasks.authorized(spec.task_id, caller)
         except JobRefused:
             raise _unknown() from None
-        return state
+        return spec
+
+    def _running_here(self, job_id: bytes) -> RunningJob | None:
+        with self._lock:
+            return self._running.get(job_id)
 
     def _state(self, job_id: bytes) -> StoredJob:
         state = self._ledger.job_state(job_id)

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+from tests.bench.without_vnni import restart_without  # noqa: E402 # after the path is set
+
 Clock = Callable[[], float]
 CLIP_NORM = 1.0
 FRAC_BITS = 32
@@ -146,11 +148,11 @@ def round_of(
     return run
 
 
-def measure(threads: int, clock: Clock) -> Results:
+def measure(threads: int, clock: Clock, *, portable: bool = False) -> Results:
     """Everything that compares speed, with as many threads on both sides."""
     import torch
 
-    from helper.gradient.exact.products.fastest import measured
+    from helper.gradient.exact.products.fastest import BackendChoice, measured
     from maskedlark.privacy.samplers import discrete_gaussian
     from maskedlark.randomness import seeded
     from tests.bench import peers
@@ -162,14 +164,14 @@ def measure(threads: int, clock: Clock) -> Results:
     onnx = peers.export(net, 784)
     two = workload(onnx, features, labels, classes=10, candidates=2)
     ten = workload(onnx, features, labels, classes=10, candidates=10)
-    exact = round_of(two, "cross_entropy", threads)
+    exact = round_of(two, "cross_entropy", threads, portable=portable)
     times = best_times(
         [
             exact,
             peers.plain(net, two.features, two.labels),
             peers.opacus_ghost(net, two.features, two.labels, CLIP_NORM),
             peers.bookkeeping(net, two.features, two.labels, CLIP_NORM),
-            round_of(ten, "cross_entropy", threads),
+            round_of(ten, "cross_entropy", threads, portable=portable),
             lambda: discrete_gaussian(NOISE_SCALE, PARAMETERS, seeded(0)),
         ],
         runs=10,
@@ -182,12 +184,17 @@ def measure(threads: int, clock: Clock) -> Results:
     wbcd_net = peers.dense((30, 50, 50, 1))
     wbcd_features, wbcd_labels = peers.wbcd(500)
     wbcd = workload(peers.export(wbcd_net, 30), wbcd_features, wbcd_labels, classes=2, candidates=2)
-    (wbcd_time,) = best_times([round_of(wbcd, "binary_cross_entropy_with_logits", threads)], 100, clock)
+    tiny = round_of(wbcd, "binary_cross_entropy_with_logits", threads, portable=portable)
+    (wbcd_time,) = best_times([tiny], 100, clock)
     cnn = peers.convolutional()
     seen = workload(peers.export(cnn, 784), features[:512], labels[:512], classes=10, candidates=2)
     ghost = peers.opacus_ghost(cnn, seen.features, seen.labels, CLIP_NORM)
-    cnn_times = best_times([round_of(seen, "cross_entropy", threads), ghost], 4, clock)
-    limit_s = arithmetic_s(measured(), records=2000, labels=2, inputs=784, hidden=500, outputs=10)
+    convolved = round_of(seen, "cross_entropy", threads, portable=portable)
+    cnn_times = best_times([convolved, ghost], 4, clock)
+    choice = (
+        BackendChoice(**{kind.name: "float64" for kind in fields(BackendChoice)}) if portable else measured()
+    )
+    limit_s = arithmetic_s(choice, records=2000, labels=2, inputs=784, hidden=500, outputs=10)
     return Results(
         threads=threads,
         exact_records_per_s=len(features) / times[0],
@@ -280,17 +287,24 @@ def main() -> None:
         action="store_true",
         help="one thread, by processor time: for a machine that others are using",
     )
+    parser.add_argument(
+        "--without-vnni",
+        action="store_true",
+        help="this processor held to AVX2, on both sides, and float64 products: see without_vnni.py",
+    )
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     parser.add_argument("--records", type=int, default=2000, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak:
         print_peak(arguments.peak, arguments.records)
         return
+    if arguments.without_vnni:
+        restart_without(sys.argv)
     warnings.simplefilter("ignore")
     processors = len(os.sched_getaffinity(0))
     clock = time.process_time if arguments.busy else time.perf_counter
     results = [
-        measure(threads, clock)
+        measure(threads, clock, portable=arguments.without_vnni)
         for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})
     ]
     from helper.gradient.exact.products.fastest import measured
@@ -298,7 +312,7 @@ def main() -> None:
 
     extra: dict[str, object] = {
         "processor": processor(),
-        "products": str(measured()),
+        "products": "all by float64, AVX2 alone" if arguments.without_vnni else str(measured()),
         "peak_mb": round(peak_mb(2000)),
         "peak_mb_20000_records": round(peak_mb(20_000)),
         "bit_equal": bit_equal(100_000 if arguments.quick else 1_000_000),

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, PartialSum, Reclippable, never
+from helper.gradient.exact.kernels.buffers import Buffers, BufferShelf, Owner
 from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, Masking, clip_factors
 from helper.gradient.exact.kernels.field import add_to
 from helper.gradient.exact.kernels.masking import ValuesDigest
@@ -22,7 +23,7 @@ from helper.gradient.exact.kernels.rows import Real, Value
 from helper.gradient.exact.kernels.within_count import WithinCount
 from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.layers.losses import count_seeds, seeds
-from helper.gradient.exact.lowering.lowered import Lowered
+from helper.gradient.exact.lowering.lowered import Lowered, start_all
 from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
@@ -43,6 +44,7 @@ _MIN_PART_NS: Final = 8e6
 """A part of less is not worth a thread: Python's lock goes to and fro between short steps."""
 _NS_A_MULTIPLICATION: Final = 0.05
 _NS_AN_ENTRY: Final = 4.0
+_SHELF: Final = BufferShelf()
 
 
 class ExactEngine(Reclippable):
@@ -73,6 +75,7 @@ class ExactEngine(Reclippable):
         self._plan, self._loss, self._clip = lower(model, loss), loss, clip
         self._multiplications = model.work.multiplications
         self._threads = threads
+        self._owner = Owner()  # of the buffers of all rounds
         self._backend: Backend = FastestBackend() if backend is None else backend
 
     def masked_sum(
@@ -155,6 +158,7 @@ class ExactEngine(Reclippable):
             batch=batch,
             hashed=hashed,
             interrupt=interrupt,
+            owner=self._owner,
         )
         parts = cut(len(batch), self._threads, self._record_ns(batch.labels.shape[1]))
         if len(parts) == 1:
@@ -180,19 +184,27 @@ class _Work:
     batch: Batch
     hashed: int
     interrupt: Interrupt
+    owner: Owner
 
     def run(self, part: range) -> tuple[FieldVector, ValuesDigest]:
         """The masked sum over a range of records, and the digest of their values."""
+        with _SHELF.lent(self.owner) as buffers:
+            return self._run(part, buffers)
+
+    def _run(self, part: range, buffers: Buffers) -> tuple[FieldVector, ValuesDigest]:
         labels = self.batch.labels.shape[1]
         chunks = _chunks(part, self._chunk_records())
+        vector = np.zeros(self.plan.num_parameters, np.uint64)
         setup = RoundSetup(
             weights=self.weights,
             backend=self.backend,
             norm=self.clip.norm,
             labels=labels,
             chunk_records=max((len(chunk) for chunk in chunks), default=0),
+            vector=vector,
+            buffers=buffers,
         )
-        running = [step.layer.start(setup) for step in self.plan.steps]
+        running = start_all(self.plan.steps, setup)
         digest, within = ValuesDigest(), WithinCount(self.clip, labels)
         size = self._block_records(count_seeds(self.loss, labels))
         for chunk in chunks:
@@ -201,10 +213,10 @@ class _Work:
             with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
                 for start in range(0, len(chunk), size):
                     self.interrupt()
-                    self._block(running, chunk[start : start + size], start, digest, within)
+                    block = chunk[start : start + size]
+                    self._block(running, block, start, digest, within, buffers.part("loss"))
             for layer in running:
                 layer.flush()
-        vector = np.zeros(self.plan.num_parameters, np.uint64)
         for layer in running:
             layer.write(vector)
         return within.appended_to(vector), digest
@@ -224,7 +236,13 @@ class _Work:
         return int(np.clip(_BLOCK_BYTES // a_record, _MIN_BLOCK, _MAX_BLOCK))
 
     def _block(
-        self, running: list[Running], block: range, first: int, digest: ValuesDigest, within: WithinCount
+        self,
+        running: list[Running],
+        block: range,
+        first: int,
+        digest: ValuesDigest,
+        within: WithinCount,
+        buffers: Buffers,
     ) -> None:
         """Forward, loss, backward, norms, clip and mask of one block of records.
 
@@ -234,7 +252,7 @@ class _Work:
         values: dict[int, Value] = {0: self.batch.features[rows]}
         for layer, step in zip(running, self.plan.steps, strict=True):
             values[step.output] = layer.forward(*(values[number] for number in step.inputs))
-        start = seeds(self.loss, values[self.plan.output], self.batch.labels[rows])
+        start = seeds(self.loss, values[self.plan.output], self.batch.labels[rows], buffers)
         self._back(running, start.deltas)
         hashes = np.zeros(len(block), np.uint64)
         groups, clip = self._clipped_together(running)

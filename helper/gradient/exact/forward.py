@@ -7,8 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.rows import Bytes, Real, Value, to_real
 from helper.gradient.exact.layers.layer import RoundSetup
+from helper.gradient.exact.lowering.lowered import start_all
 from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import Backend
@@ -52,8 +54,16 @@ class ForwardPass:
         """
         records = np.ascontiguousarray(features, np.uint8)
         size = int(np.clip(_BLOCK_BYTES // (16 * sum(self._plan.sizes)), _MIN_BLOCK, _MAX_BLOCK))
-        setup = RoundSetup(weights=weights, backend=self._backend, norm=Norm.L2, labels=1, chunk_records=size)
-        running = [step.layer.start(setup) for step in self._plan.steps]
+        setup = RoundSetup(
+            weights=weights,
+            backend=self._backend,
+            norm=Norm.L2,
+            labels=1,
+            chunk_records=size,
+            vector=np.empty(0, np.uint64),
+            buffers=Buffers(),
+        )
+        running = start_all(self._plan.steps, setup)
         result = np.empty((len(records), self._width))
         for start in range(0, len(records), size):
             interrupt()
@@ -61,7 +71,6 @@ class ForwardPass:
             values: dict[int, Value] = {0: block}
             with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
                 for layer, step in zip(running, self._plan.steps, strict=True):
-                    layer.begin(len(block))
                     values[step.output] = layer.forward(*(values[number] for number in step.inputs))
             result[start : start + size] = to_real(values[self._plan.output]).reshape(len(block), self._width)
         return result

@@ -1,8 +1,10 @@
+import gc
 import math
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import onnx
@@ -292,6 +294,17 @@ def test_a_closed_job_keeps_no_model(scene: Scene) -> None:
         Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3"))).job_model(spec.job_id)
         == b""
     )
+
+
+def test_a_closed_job_leaves_nothing_of_its_engine_in_memory(scene: Scene) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    scene.answer(0, spec, 0)
+    engine = ref(scene.cores[0].jobs.at_work(spec.job_id, None).running.computation.engine)
+    assert engine() is not None
+    scene.cores[0].jobs.close(canonical.encode(spec), None)
+    gc.collect()
+    assert engine() is None
 
 
 def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply, shift_32, signed_limbs
@@ -84,13 +85,15 @@ class ValuesDigest:
         ).digest()
 
 
-def mask_rows(deltas: Rows, operand: Rows, masking: Masking, keys: Keys) -> FieldVector:
+def mask_rows(
+    deltas: Rows, operand: Rows, masking: Masking, keys: Keys, buffers: Buffers | None = None
+) -> FieldVector:
     """Field elements (records, width) to be multiplied by the operand.
 
-    Deltas have rows (seeds * records, width).
+    Deltas have rows (seeds * records, width). Given buffers, the elements lie in them until the next call.
     """
-    records, width = len(masking.factors), deltas.q.shape[1]
-    masked = np.empty((records, width), np.uint64)
+    shape = len(masking.factors), deltas.q.shape[1]
+    masked: FieldVector = (buffers or Buffers()).empty("masked", shape, np.uint64)
     _mask_rows(
         deltas.q,
         deltas.exponent,

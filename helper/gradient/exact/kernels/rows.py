@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.compiled import inlined, kernel
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
@@ -61,10 +62,14 @@ class Rows:
     norm: NDArray[np.int64]
 
 
-def quantise(values: Real, norm: Norm) -> Rows:
-    """Round reals (rows, width) to rows. A row that holds an infinity or a NaN becomes zeros."""
-    rows = len(values)
-    q, exponent, total = np.empty(values.shape, np.int16), np.empty(rows, np.int64), np.empty(rows, np.int64)
+def quantise(values: Real, norm: Norm, buffers: Buffers | None = None) -> Rows:
+    """Round reals (rows, width) to rows. A row that holds an infinity or a NaN becomes zeros.
+
+    Given buffers, the rows lie in them until the next call.
+    """
+    rows, buffers = len(values), buffers or Buffers()
+    q = buffers.empty("q", values.shape, np.int16)
+    exponent, total = (buffers.empty(name, (rows,), np.int64) for name in ("exponent", "norm"))
     _quantise(values, values.view(np.int64), norm is Norm.L2, q, exponent, total)
     return Rows(q=q, exponent=exponent, norm=total)
 

@@ -23,6 +23,7 @@ from helper.gradient.exact.kernels.rows import (
     scaled_norm,
 )
 from helper.gradient.exact.layers.layer import Affine, RoundSetup, Running
+from helper.gradient.exact.products.product import Accumulator
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -45,17 +46,22 @@ class _RunningDense(Running):
         weight = setup.weights[layer.weight.index]
         matrix = weight.values.T if layer.is_transposed else weight.values
         inputs, outputs = matrix.shape
+        buffers = setup.buffers
         self._layer, self._setup, self._exponent = layer, setup, weight.exponent
-        self._weights = setup.backend.factor(np.ascontiguousarray(matrix))
-        self._back = setup.backend.factor(np.ascontiguousarray(matrix.T)) if layer.passes_back else None
+        self._weights = setup.backend.factor(np.ascontiguousarray(matrix), buffers.part("weights"))
+        self._back = (
+            setup.backend.factor(np.ascontiguousarray(matrix.T), buffers.part("back"))
+            if layer.passes_back
+            else None
+        )
         self._bias = _NO_BIAS if layer.bias is None else setup.weights[layer.bias.index].to_float()
         self._keys = hash_keys(layer.number, Hashed.VALUES, setup.labels, outputs)
         self._bias_keys = hash_keys(layer.number, Hashed.BIAS_VALUES, setup.labels, outputs)
         self._operand_keys = hash_keys(layer.number, Hashed.OPERAND, 1, inputs)
         self._bias_total = np.zeros(outputs, np.uint64)
-        self._accumulator = setup.backend.accumulator(
-            inputs, outputs, is_bytes=layer.reads_bytes, records=setup.chunk_records
-        )
+        self._shape = inputs, outputs
+        self._total: FieldVector
+        self._accumulator: Accumulator | None = None
         self._operand: Rows
         self._deltas: Rows
 
@@ -65,7 +71,7 @@ class _RunningDense(Running):
         self._operand = (
             from_bytes(value, self._setup.norm)
             if self._layer.reads_bytes
-            else quantise(value, self._setup.norm)
+            else quantise(value, self._setup.norm, self._setup.buffers.part("operand"))
         )
         result = self._weights.product(self._operand.q)
         scale_rows(result, self._operand.exponent, self._exponent, self._bias)
@@ -74,7 +80,9 @@ class _RunningDense(Running):
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
         seeds, records, outputs = deltas.shape
-        self._deltas = quantise(deltas.reshape(seeds * records, outputs), self._setup.norm)
+        self._deltas = quantise(
+            deltas.reshape(seeds * records, outputs), self._setup.norm, self._setup.buffers.part("deltas")
+        )
         if self._back is None:
             return (None,)
         result = self._back.product(self._deltas.q)
@@ -90,25 +98,47 @@ class _RunningDense(Running):
 
     def begin(self, records: int) -> None:
         """See `Running`."""
+        self._accumulator = self._accumulator or self._accumulating()
         self._accumulator.begin(records)
+
+    def _accumulating(self) -> Accumulator:
+        """Into the flat sum itself, unless its part of it is transposed."""
+        layer, setup = self._layer, self._setup
+        self._total = (
+            setup.buffers.zeros("total", self._shape, np.uint64)
+            if layer.is_transposed
+            else layer.weight.place(setup.vector)
+        )
+        return setup.backend.accumulator(
+            self._total,
+            is_bytes=layer.reads_bytes,
+            records=setup.chunk_records,
+            buffers=setup.buffers.part("accumulator"),
+        )
 
     def mask(self, masking: Masking, first: int) -> None:
         """See `Running`."""
         hash_operand(self._operand.q, self._operand_keys, masking.hashes)
-        self._accumulator.put(
-            first, self._operand.q, mask_rows(self._deltas, self._operand, masking, self._keys)
-        )
+        masked = mask_rows(self._deltas, self._operand, masking, self._keys, self._setup.buffers)
+        self._begun.put(first, self._operand.q, masked)
         if self._layer.bias is not None:
             mask_sum(self._deltas, masking, self._bias_keys, self._bias_total)
 
     def flush(self) -> None:
         """See `Running`."""
-        self._accumulator.flush()
+        self._begun.flush()
+
+    @property
+    def _begun(self) -> Accumulator:
+        """The accumulator of a chunk."""
+        if self._accumulator is None:
+            raise AssertionError("a chunk begins before it is masked")
+        return self._accumulator
 
     def write(self, vector: FieldVector) -> None:
         """See `Running`."""
-        total = self._accumulator.total
-        self._layer.weight.place(vector)[...] = total.T if self._layer.is_transposed else total
+        if self._layer.is_transposed and self._accumulator is not None:
+            self._layer.weight.place(vector)[...] = self._total.T
         if self._layer.bias is not None:
             self._layer.bias.place(vector)[...] = self._bias_total
 

@@ -39,14 +39,15 @@ class Activation(Described):
 
 
 class _RunningActivation(Running):
-    def __init__(self, layer: Activation, _setup: RoundSetup) -> None:
-        self._layer = layer
+    def __init__(self, layer: Activation, setup: RoundSetup) -> None:
+        self._layer, self._buffers = layer, setup.buffers
         self._slope: Real
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
         argument = to_real(inputs[0])
-        value, self._slope = np.empty(argument.shape), np.empty(argument.shape)
+        value: Real
+        value, self._slope = (self._buffers.empty(name, argument.shape) for name in ("value", "slope"))
         if self._layer.curve <= Curve.LEAKY_RELU:
             _rectify(argument, self._layer.alpha, value, self._slope)
         else:
@@ -63,7 +64,7 @@ class _RunningActivation(Running):
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
-        return (deltas * self._slope,)
+        return (np.multiply(deltas, self._slope, out=self._buffers.empty("back", deltas.shape)),)
 
 
 Activation.running = _RunningActivation

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.rows import Real, Value
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
@@ -54,6 +55,9 @@ class RoundSetup:
         norm: The norm of the clip.
         labels: The number of candidate labels.
         chunk_records: The most records between `begin` and `flush`.
+        vector: The flat sum, zeros: a layer may add to its part of it on the way. Empty if there is only a
+            way forward.
+        buffers: The layer's own, of earlier rounds of the job; each round fills them anew.
     """
 
     weights: tuple[QuantisedTensor, ...]
@@ -61,6 +65,8 @@ class RoundSetup:
     norm: Norm
     labels: int
     chunk_records: int
+    vector: FieldVector
+    buffers: Buffers
 
 
 class Running:
@@ -95,7 +101,7 @@ class Running:
         """The chunk ends."""
 
     def write(self, vector: FieldVector) -> None:
-        """Set the layer's part of the flat sum."""
+        """Set the layer's part of the flat sum, where it is not written on the way."""
 
 
 class Described:

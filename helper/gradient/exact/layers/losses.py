@@ -10,6 +10,7 @@ Specification: docs/explanation/numerics.md, section "Losses".
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real
 from helper.gradient.exact.kernels.tables import MAX_RATE_LOG, ONE, Table, exponential, look_up
@@ -39,10 +40,11 @@ def count_seeds(loss: Loss, labels: int) -> int:
     return labels if loss is Loss.CROSS_ENTROPY else 1
 
 
-def seeds(loss: Loss, output: Real, labels: Labels) -> Seeds:
+def seeds(loss: Loss, output: Real, labels: Labels, buffers: Buffers | None = None) -> Seeds:
     """The deltas of a block.
 
-    Output (records, outputs), labels (records, labels); binary losses read the output as a logit.
+    Output (records, outputs), labels (records, labels); binary losses read the output as a logit. Given
+    buffers, the deltas lie in them until the next call.
 
     Raises:
         JobRefused(MALFORMED): a label is not a class of the output.
@@ -51,9 +53,10 @@ def seeds(loss: Loss, output: Real, labels: Labels) -> Seeds:
     if loss is Loss.CROSS_ENTROPY:
         if labels.size and int(labels.max()) >= output.shape[1]:
             raise JobRefused(JobReason.MALFORMED, f"a label is outside the model's {output.shape[1]} classes")
-        weights = np.empty(output.shape, np.int64)
+        buffers = buffers or Buffers()
+        weights = buffers.empty("weights", output.shape, np.int64)
         softmax_weights(output, exponential(), weights)
-        deltas = np.empty((count, records, output.shape[1]))
+        deltas: Real = buffers.empty("deltas", (count, records, output.shape[1]))
         _cross_entropy(weights, labels, deltas)
         return Seeds(deltas=deltas, coefficients=np.ones((records, count)))
     z, y = output[:, 0], labels.astype(np.float64)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.gradient.exact.layers.layer import Layer, NotExact, Trainable
+from helper.gradient.exact.layers.layer import Layer, NotExact, RoundSetup, Running, Trainable
 from helper.gradient.exact.layers.layout import Fixed, Rearrange
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Constant, Model, Node
@@ -30,6 +30,14 @@ class Step:
     inputs: tuple[int, ...]
     output: int
     has_parameters: bool
+
+
+def start_all(steps: Sequence[Step], setup: RoundSetup) -> list[Running]:
+    """The layers at work, each with buffers of its own."""
+    return [
+        step.layer.start(replace(setup, buffers=setup.buffers.part(f"step {index}")))
+        for index, step in enumerate(steps)
+    ]
 
 
 @frozen

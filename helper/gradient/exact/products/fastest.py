@@ -14,11 +14,13 @@ from typing import Final
 
 import numpy as np
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.rows import Real
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import Accumulator, Backend, Factor, Operand, Weights
 from maskedlark.frozen import frozen
+from maskedlark.numbers.field import FieldVector
 
 _RECORDS, _WIDTH, _OUTPUTS = 512, 512, 128  # of the layer that is timed
 _TURNS: Final = 3
@@ -56,23 +58,27 @@ class FastestBackend:
         self._backends = _backends()
         self._choice = measured() if choice is None else choice
 
-    def factor(self, weights: Weights) -> Factor:
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
         """See `Backend`; each kind's form of the weights is made when it is first used."""
-        return _ChosenFactor(self._backends, self._choice, weights)
+        return _ChosenFactor(self._backends, self._choice, weights, buffers or Buffers())
 
-    def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
+    def accumulator(
+        self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
+    ) -> Accumulator:
         """See `Backend`."""
         chosen = self._choice.sum_of_bytes if is_bytes else self._choice.sum_of_rows
-        return self._backends[chosen].accumulator(width, outputs, is_bytes=is_bytes, records=records)
+        return self._backends[chosen].accumulator(total, is_bytes=is_bytes, records=records, buffers=buffers)
 
 
 class _ChosenFactor:
     """A weight matrix, ready for the kinds of operand that it has met."""
 
-    __slots__ = ("_backends", "_choice", "_made", "_weights")
+    __slots__ = ("_backends", "_buffers", "_choice", "_made", "_weights")
 
-    def __init__(self, backends: dict[str, Backend], choice: BackendChoice, weights: Weights) -> None:
-        self._backends, self._choice, self._weights = backends, choice, weights
+    def __init__(
+        self, backends: dict[str, Backend], choice: BackendChoice, weights: Weights, buffers: Buffers
+    ) -> None:
+        self._backends, self._choice, self._weights, self._buffers = backends, choice, weights, buffers
         self._made: dict[str, Factor] = {}
 
     def product(self, operand: Operand) -> Real:
@@ -80,7 +86,7 @@ class _ChosenFactor:
         is_bytes = operand.dtype == np.uint8
         chosen = self._choice.bytes_by_weights if is_bytes else self._choice.rows_by_weights
         if chosen not in self._made:
-            self._made[chosen] = self._backends[chosen].factor(self._weights)
+            self._made[chosen] = self._backends[chosen].factor(self._weights, self._buffers.part(chosen))
         return self._made[chosen].product(operand)
 
 
@@ -96,6 +102,7 @@ def measured() -> BackendChoice:
     features = rng.integers(0, 256, (_RECORDS, _WIDTH)).astype(np.uint8)
     rows = rng.integers(-32767, 32768, (_RECORDS, _WIDTH)).astype(np.int16)
     masked = rng.integers(0, 2**63, (_RECORDS, _OUTPUTS)).astype(np.uint64)
+    kept = Buffers()
 
     def product(operand: Operand) -> str:
         factors = {name: backend.factor(weights) for name, backend in _backends().items()}
@@ -104,7 +111,10 @@ def measured() -> BackendChoice:
     def masked_sum(operand: Operand) -> str:
         def run(backend: Backend) -> None:
             is_bytes = operand.dtype == np.uint8
-            accumulator = backend.accumulator(_WIDTH, _OUTPUTS, is_bytes=is_bytes, records=_RECORDS)
+            total, buffers = np.zeros((_WIDTH, _OUTPUTS), np.uint64), kept.part(type(backend).__name__)
+            accumulator = backend.accumulator(
+                total, is_bytes=is_bytes, records=_RECORDS, buffers=buffers.part(operand.dtype.name)
+            )
             accumulator.begin(_RECORDS)
             accumulator.put(0, operand, masked)
             accumulator.flush()

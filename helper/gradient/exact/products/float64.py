@@ -7,6 +7,7 @@ Such sums are exact in any order and with or without fused multiply-add, so BLAS
 
 import numpy as np
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply
 from helper.gradient.exact.kernels.rows import Real
@@ -20,11 +21,14 @@ class FloatWeights:
     """A weight matrix as float64."""
 
     matrix: Real
+    buffers: Buffers
 
     def product(self, operand: Operand) -> Real:
         """See `Factor`."""
-        result: Real = operand.astype(np.float64) @ self.matrix
-        return result
+        wide: Real = self.buffers.empty("wide", operand.shape)
+        wide[...] = operand
+        result: Real = self.buffers.empty("result", (len(operand), self.matrix.shape[1]))
+        return np.matmul(wide, self.matrix, out=result)
 
 
 class Float64Backend:
@@ -36,30 +40,37 @@ class Float64Backend:
     def __init__(self) -> None:
         use_one_blas_thread()
 
-    def factor(self, weights: Weights) -> FloatWeights:
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> FloatWeights:
         """A (K, N) matrix as float64."""
-        return FloatWeights(matrix=np.ascontiguousarray(weights, np.float64))
+        buffers = buffers or Buffers()
+        matrix: Real = buffers.empty("matrix", weights.shape)
+        matrix[...] = weights
+        return FloatWeights(matrix=matrix, buffers=buffers)
 
-    def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
+    def accumulator(
+        self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
+    ) -> Accumulator:
         """Two 32-bit limbs beside 8-bit operands, three of 22 bits beside 16-bit ones.
 
         So 8 + 32 + 11 and 15 + 22 + 11 bits are enough.
         """
-        return _LimbAccumulator(
-            width, outputs, records, limbs=2 if is_bytes else 3, limb_bits=32 if is_bytes else 22
-        )
+        limbs, limb_bits = (2, 32) if is_bytes else (3, 22)
+        return _LimbAccumulator(total, records, buffers or Buffers(), limbs=limbs, limb_bits=limb_bits)
 
 
 class _LimbAccumulator:
     """Collects a chunk's operands and limbs as float64, multiplies once."""
 
-    __slots__ = ("_bits", "_limbs", "_masked", "_operand", "_records", "_total")
+    __slots__ = ("_bits", "_buffers", "_limbs", "_masked", "_operand", "_records", "_total")
 
-    def __init__(self, width: int, outputs: int, records: int, *, limbs: int, limb_bits: int) -> None:
-        self._operand = np.empty((records, width))
-        self._masked = np.empty((records, limbs * outputs))
+    def __init__(
+        self, total: FieldVector, records: int, buffers: Buffers, *, limbs: int, limb_bits: int
+    ) -> None:
+        width, outputs = total.shape
+        self._operand = buffers.empty("operand", (records, width))
+        self._masked = buffers.empty("masked", (records, limbs * outputs))
         self._limbs, self._bits, self._records = limbs, limb_bits, 0
-        self._total = np.zeros((width, outputs), np.uint64)
+        self._total, self._buffers = total, buffers
 
     def begin(self, records: int) -> None:
         """See `Accumulator`."""
@@ -73,17 +84,9 @@ class _LimbAccumulator:
 
     def flush(self) -> None:
         """See `Accumulator`."""
-        _recombine(
-            self._operand[: self._records].T @ self._masked[: self._records],
-            self._limbs,
-            self._bits,
-            self._total,
-        )
-
-    @property
-    def total(self) -> FieldVector:
-        """See `Accumulator`."""
-        return self._total
+        operand, masked = self._operand[: self._records], self._masked[: self._records]
+        sums: Real = self._buffers.empty("sums", (operand.shape[1], masked.shape[1]))
+        _recombine(np.matmul(operand.T, masked, out=sums), self._limbs, self._bits, self._total)
 
 
 @kernel

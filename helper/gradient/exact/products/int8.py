@@ -15,6 +15,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply
 from helper.gradient.exact.kernels.rows import Bytes, Real
@@ -54,18 +55,20 @@ class DigitWeights:
     digits: Digits
     offset: NDArray[np.int64]
     matrix: Real | None
+    buffers: Buffers
 
     def product(self, operand: Operand) -> Real:
         """See `Factor`."""
         rows, outputs = len(operand), len(self.offset)
+        result: Real = self.buffers.empty("result", (rows, outputs))
         if self.matrix is not None:
-            narrow: Real = operand.astype(np.float64) @ self.matrix
-            return narrow
-        result = np.empty((rows, outputs))
+            wide: Real = self.buffers.empty("wide", operand.shape)
+            wide[...] = operand
+            return np.matmul(wide, self.matrix, out=result)
         if operand.dtype == np.uint8:
             _combine_bytes(multiply_digits(operand.astype(np.uint8, copy=False), self.digits), result)
         else:
-            planes = np.empty((2 * rows, operand.shape[1]), np.uint8)
+            planes = self.buffers.empty("planes", (2 * rows, operand.shape[1]), np.uint8)
             _split_operand(operand, planes[:rows], planes[rows:])
             _combine_planes(multiply_digits(planes, self.digits), self.offset, result)
         return result
@@ -130,31 +133,37 @@ class Int8Backend:
         use_one_blas_thread()
         self._base_bits = base_bits if base_bits is not None else (7 if is_saturating() else 8)
 
-    def factor(self, weights: Weights) -> DigitWeights:
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> DigitWeights:
         """A (K, N) matrix as digits."""
         width, outputs = weights.shape
-        digits, offset = np.empty((width, 2 * outputs), np.int8), np.zeros(outputs, np.int64)
+        buffers = buffers or Buffers()
+        digits = buffers.empty("digits", (width, 2 * outputs), np.int8)
+        offset = buffers.zeros("offset", (outputs,), np.int64)
         _split_weights(weights, digits, offset)
-        return DigitWeights(
-            digits=digits, offset=offset, matrix=weights.astype(np.float64) if width <= _NARROW else None
-        )
+        matrix = weights.astype(np.float64) if width <= _NARROW else None
+        return DigitWeights(digits=digits, offset=offset, matrix=matrix, buffers=buffers)
 
-    def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
+    def accumulator(
+        self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
+    ) -> Accumulator:
         """With the digits that suit this machine."""
-        return _DigitAccumulator(width, outputs, records, is_bytes=is_bytes, base_bits=self._base_bits)
+        count = 8 if self._base_bits == 8 else 10
+        return _DigitAccumulator(total, records, buffers or Buffers(), is_bytes=is_bytes, count=count)
 
 
 class _DigitAccumulator:
     """Collects a chunk's operands as byte planes and its masked deltas as digits, multiplies once."""
 
-    __slots__ = ("_column_sums", "_count", "_digits", "_operand", "_records", "_total")
+    __slots__ = ("_buffers", "_column_sums", "_count", "_digits", "_operand", "_records", "_total")
 
-    def __init__(self, width: int, outputs: int, records: int, *, is_bytes: bool, base_bits: int) -> None:
-        self._count = 8 if base_bits == 8 else 10
-        self._operand = np.empty((records, width if is_bytes else 2 * width), np.uint8)
-        self._digits = np.empty((records, self._count * outputs), np.int8)
+    def __init__(
+        self, total: FieldVector, records: int, buffers: Buffers, *, is_bytes: bool, count: int
+    ) -> None:
+        width, outputs = total.shape
+        self._count, self._total, self._buffers = count, total, buffers
+        self._operand = buffers.empty("operand", (records, width if is_bytes else 2 * width), np.uint8)
+        self._digits = buffers.empty("digits", (records, count * outputs), np.int8)
         self._column_sums = np.zeros(outputs, np.uint64)
-        self._total = np.zeros((width, outputs), np.uint64)
         self._records = 0
 
     def begin(self, records: int) -> None:
@@ -182,14 +191,18 @@ class _DigitAccumulator:
         digits = self._digits[: self._records]
         planes = self._operand[: self._records].reshape(self._records, -1, width)
         for inputs in _blocks(width, 4 * planes.shape[1] * digits.shape[1]):
-            operand = np.ascontiguousarray(planes[:, :, inputs]).reshape(self._records, -1)
+            operand = self._columns(planes, inputs)
             sums = multiply_digits(operand, digits, transposes=True)
             _recombine(sums, planes.shape[1], self._count, self._column_sums, self._total[inputs])
 
-    @property
-    def total(self) -> FieldVector:
-        """See `Accumulator`."""
-        return self._total
+    def _columns(self, planes: Bytes, inputs: slice) -> Bytes:
+        """Some inputs of all planes, (records, planes * inputs)."""
+        chosen = planes[:, :, inputs]
+        if chosen.shape == planes.shape:
+            return planes.reshape(self._records, -1)
+        columns: Bytes = self._buffers.empty("columns", chosen.shape, np.uint8)
+        columns[...] = chosen
+        return columns.reshape(self._records, -1)
 
 
 def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.rows import Real
 from maskedlark.numbers.field import FieldVector
 
@@ -52,7 +53,10 @@ class Factor(Protocol):
     """A weight matrix (K, N) in the form that its backend multiplies by."""
 
     def product(self, operand: Operand) -> Real:
-        """The exact integers operand @ weights, (rows, N), each below 2^53, as float64."""
+        """The exact integers operand @ weights, (rows, N), each below 2^53, as float64.
+
+        They lie in the factor's buffers until the next call.
+        """
 
 
 class Accumulator(Protocol):
@@ -65,18 +69,19 @@ class Accumulator(Protocol):
         """Set the chunk's records from `first` on: operand (rows, K), masked (rows, N) field elements."""
 
     def flush(self) -> None:
-        """End the chunk: add its operand^T masked to the sum."""
-
-    @property
-    def total(self) -> FieldVector:
-        """(K, N): the sum of all chunks flushed."""
+        """End the chunk: add its operand^T masked to the sum that the accumulator was given."""
 
 
 class Backend(Protocol):
     """One way of computing both products."""
 
-    def factor(self, weights: Weights) -> Factor:
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
         """A (K, N) matrix of magnitudes at most 8127, ready to multiply by."""
 
-    def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
-        """For operands of `width` values and deltas of `outputs`, chunks of at most `records`."""
+    def accumulator(
+        self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
+    ) -> Accumulator:
+        """Adds to a sum (K, N), in C order: for operands of K values and deltas of N.
+
+        Chunks have at most `records`.
+        """

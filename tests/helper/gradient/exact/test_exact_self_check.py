@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from helper.gradient.exact import self_check
+from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.products import int8 as product_int8
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
@@ -60,8 +61,8 @@ def test_what_is_shipped_is_the_vectors_without_their_integers() -> None:
 class SaturatingBackend(Float64Backend):
     """A kernel whose sums stop at 32 bits."""
 
-    def factor(self, weights: Weights) -> Factor:  # type: ignore[override]  # wider than its parent's, as narrow as `Backend`'s
-        factor = super().factor(weights)
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:  # type: ignore[override]  # wider than its parent's, as narrow as `Backend`'s
+        factor = super().factor(weights, buffers)
 
         class Saturating:
             def product(self, operand: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,0 +1,114 @@
+"""The arrays that a round fills, kept for the job's next round.
+
+    shelf = BufferShelf(capacity_bytes=1 << 27)
+    with shelf.lent(job) as buffers:
+        deltas = buffers.part("layer 0").empty("deltas", (2, 512, 10))
+
+Memory that a process touches for the first time costs more than the arithmetic of a small round: a page has
+to be found and cleared for every 512 numbers. What an allocator gets back it may give to the operating
+system, and each thread that answers a round has memory of its own.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from threading import Lock
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+SHELF_BYTES: Final = 1 << 27
+
+
+class Buffers:
+    """Arrays by name, for one thread of one round. Not safe to share between threads.
+
+    Guarantees: two names never share memory. What `empty` gives holds anything, until the next call with the
+        same name.
+    """
+
+    __slots__ = ("_arrays", "_parts")
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._parts: dict[str, Buffers] = {}
+
+    def part(self, name: str) -> "Buffers":
+        """The buffers of a part of the work: names in it are its own."""
+        return self._parts.setdefault(name, Buffers())
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """An array to be filled, in C order. One name has one dtype."""
+        size = prod(shape)
+        kept = self._arrays.get(name)
+        if kept is None or kept.size < size:
+            self._arrays.pop(name, None)  # the smaller one goes before the larger one comes
+            kept = self._arrays[name] = np.empty(size, dtype)
+        return kept[:size].reshape(shape)
+
+    def zeros(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """An array of zeros, in C order. One name has one dtype."""
+        found = self.empty(name, shape, dtype)
+        found.fill(0)
+        return found
+
+    @property
+    def num_bytes(self) -> int:
+        """What all of them take."""
+        own = sum(one.nbytes for one in self._arrays.values())
+        return own + sum(part.num_bytes for part in self._parts.values())
+
+
+class Owner:
+    """Whose buffers they are: once it is gone, so are they."""
+
+    __slots__ = ("__weakref__",)
+
+
+class BufferShelf:
+    """Buffers between two rounds, of the owners that used theirs last. Safe to share between threads.
+
+    Args:
+        capacity_bytes: What they may take together. Past it those go whose owners waited longest; a set that
+            is larger by itself is not kept.
+    """
+
+    def __init__(self, capacity_bytes: int = SHELF_BYTES) -> None:
+        self._capacity = capacity_bytes
+        self._lock = Lock()
+        self._kept: WeakKeyDictionary[Owner, list[Buffers]] = WeakKeyDictionary()
+
+    @contextmanager
+    def lent(self, owner: Owner) -> Iterator[Buffers]:
+        """A set of an owner's buffers, kept or new, which nobody else has during a `with` block."""
+        with self._lock:
+            kept = self._kept.get(owner)
+            buffers = kept.pop() if kept else Buffers()
+        try:
+            yield buffers
+        finally:
+            with self._lock:
+                self._put(owner, buffers)
+
+    @property
+    def num_bytes(self) -> int:
+        """What is kept at the moment."""
+        with self._lock:
+            return self._num_bytes()
+
+    def _put(self, owner: Owner, buffers: Buffers) -> None:
+        """Under the lock: keep a set as the one that was used last."""
+        if buffers.num_bytes > self._capacity:
+            return
+        self._kept[owner] = [*self._kept.pop(owner, ()), buffers]  # a dictionary's last key is its newest
+        while self._num_bytes() > self._capacity:
+            oldest = next(iter(self._kept))
+            self._kept[oldest] = self._kept[oldest][1:]
+            if not self._kept[oldest]:
+                del self._kept[oldest]
+
+    def _num_bytes(self) -> int:
+        """Under the lock."""
+        return sum(one.num_bytes for sets in self._kept.values() for one in sets)

@@ -1,0 +1,25 @@
+"""This processor with the instructions that multiply bytes, and AVX-512, not used: a stand-in for a machine
+that has AVX2 alone.
+
+The engine's products are float64 then, and BLAS and PyTorch take their AVX2 code, so that both sides of a
+ratio go without. Caches, clock and memory are still this machine's.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+ENVIRONMENT: Final = {
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+"""What these libraries read when they are loaded."""
+
+
+def restart_without(arguments: Sequence[str]) -> None:
+    """Begin this Python anew with some arguments, unless it was begun so: libraries choose once."""
+    if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
+        os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **ENVIRONMENT})  # noqa: S606 # our own program
