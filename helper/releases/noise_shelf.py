@@ -63,7 +63,9 @@ class NoiseShelf:
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="noise")
 
     def prepare(self, job_id: bytes, order: NoiseOrder) -> None:
-        """Begin to draw a job's next noise, unless it lies ready."""
+        """Begin to draw a job's next noise, unless it lies ready, or has no room on the shelf."""
+        if 8 * order.count > self._capacity:
+            return
         with self._lock:
             present = self._ahead.get(job_id)
             if present is not None and present.order == order:

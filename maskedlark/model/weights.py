@@ -84,14 +84,12 @@ def decode(encoded: bytes, parameters: Sequence[Parameter]) -> tuple[QuantisedTe
     offset = 0
     for parameter in parameters:
         exponent = int.from_bytes(encoded[offset : offset + 1], "little", signed=True)
-        end = offset + 1 + 2 * parameter.size
-        values = (
-            np.frombuffer(encoded[offset + 1 : end], dtype="<i2").astype(np.int16).reshape(parameter.shape)
-        )
-        offset = end
+        found = np.frombuffer(encoded, dtype="<i2", count=parameter.size, offset=offset + 1)
+        values = found.astype(np.int16).reshape(parameter.shape)
+        offset += 1 + found.nbytes
         if not MIN_EXPONENT <= exponent <= MAX_EXPONENT:
             raise JobRefused(JobReason.MALFORMED, f"weights of {parameter.name!r} have exponent {exponent}")
-        if (np.abs(values.astype(np.int32)) > MAX_MAGNITUDE).any():
+        if max(int(values.max(initial=0)), -int(values.min(initial=0))) > MAX_MAGNITUDE:
             raise JobRefused(JobReason.MALFORMED, f"weights of {parameter.name!r} exceed {MAX_MAGNITUDE}")
         tensors.append(QuantisedTensor(values=values, exponent=exponent))
     return tuple(tensors)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from maskedlark.errors import InvalidTask
 from maskedlark.hmac_sha256 import HmacKey, hmac_sha256
 from maskedlark.never_pickled import NeverPickled
-from maskedlark.numbers.field import FieldVector, negate, random_vector
+from maskedlark.numbers.field import BLOCK, FieldVector, negate, random_vector
 from maskedlark.randomness import Randomness, Stream, below, derive_key
 from maskedlark.reports.task import Task
 
@@ -79,7 +79,10 @@ class PairKey(NeverPickled):
         If the two helpers were shown different transcripts, the sum is uniform and tells nothing.
         """
         vector = random_vector(count, Stream(derive_key(self._secret, b"blind", transcript)))
-        return vector if self._role == 0 else negate(vector)
+        for start in range(0, count if self._role else 0, BLOCK):  # in place: it may be as large as memory
+            part = vector[start : start + BLOCK]
+            part[...] = negate(part)
+        return vector
 
     def sample(self, transcript: bytes, count: int, sampling_numerator: int) -> NDArray[np.bool_]:
         """Poisson sampling: which of `count` records, in canonical order, this round uses.

@@ -1,27 +1,34 @@
-"""How a round's time grows with records, parameters, labels and threads.
+"""How a round's time grows with records, parameters, labels and threads, with VNNI and without.
 
 `python -m tests.bench.gradient_sweep [--busy]`.
 
 Writes docs/img/gradient-sweep.png and prints the points. One factor varies at a time around 784-500-10, 2,000
-records, 2 labels and one thread. With --busy one thread is timed by processor time: for a machine that others
-are using.
+records, 2 labels and one thread. The second line is this processor held to AVX2 and float64 products
+(`without_vnni`). With --busy one thread is timed by processor time: for a machine that others are using.
 """
 
+import argparse
+import json
 import os
+import subprocess
 import sys
 import time
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import matplotlib.pyplot as plt
 
 from tests.bench import peers
 from tests.bench.gradient import best_times, images, round_of, workload
+from tests.bench.processor import processor
+from tests.bench.without_vnni import restart_without
 
 ROOT = Path(__file__).resolve().parents[2]
 PLOT = ROOT / "docs" / "img" / "gradient-sweep.png"
 RUNS = 5
+LINES: Final = {"this processor": (), "held to AVX2": ("--without-vnni",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,28 +71,54 @@ def sweeps() -> list[Sweep]:
     ]
 
 
-def seconds(point: Point) -> float:
+def milliseconds(point: Point, *, is_busy: bool, portable: bool) -> float:
     """The best time of one round."""
     features, labels = images(point.records)
     onnx = peers.export(peers.dense((784, point.hidden, 10)), 784)
     work = workload(onnx, features, labels, classes=10, candidates=point.labels)
-    clock = time.process_time if point.threads == 1 and "--busy" in sys.argv else time.perf_counter
-    return best_times([round_of(work, "cross_entropy", point.threads)], RUNS, clock)[0]
+    clock = time.process_time if point.threads == 1 and is_busy else time.perf_counter
+    run = round_of(work, "cross_entropy", point.threads, portable=portable)
+    return 1e3 * best_times([run], RUNS, clock)[0]
+
+
+def measured(options: tuple[str, ...]) -> list[list[float]]:
+    """All points of a line, measured in a process of its own: libraries choose their code once."""
+    command = [sys.executable, "-m", "tests.bench.gradient_sweep", "--points", *options]
+    found: list[list[float]] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return found
 
 
 def main() -> None:
     """Measure, print, plot."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--points", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--without-vnni", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    if arguments.points:
+        if arguments.without_vnni:
+            restart_without(["-m", "tests.bench.gradient_sweep", *sys.argv[1:]])
+        of = {"is_busy": arguments.busy, "portable": arguments.without_vnni}
+        print(json.dumps([[milliseconds(point, **of) for point in sweep.points] for sweep in sweeps()]))
+        return
+    busy = ("--busy",) if arguments.busy else ()
+    print(processor())
+    lines = {name: measured((*busy, *options)) for name, options in LINES.items()}
     figure, panels = plt.subplots(1, 4, figsize=(14, 3.2), layout="constrained")
-    for panel, sweep in zip(panels, sweeps(), strict=True):
-        times = [seconds(point) * 1e3 for point in sweep.points]
-        for value, taken in zip(sweep.values, times, strict=True):
-            print(f"{sweep.axis:18}{value:>10,}{taken:>10.1f} ms")
-        panel.plot(sweep.values, times, marker="o")
+    for index, (panel, sweep) in enumerate(zip(panels, sweeps(), strict=True)):
+        taken = [line[index] for line in lines.values()]
+        for value, *both in zip(sweep.values, *taken, strict=True):
+            print(f"{sweep.axis:18}{value:>10,}" + "".join(f"{one:>10.1f} ms" for one in both))
+        for name, times in zip(lines, taken, strict=True):
+            panel.plot(sweep.values, times, marker="o", label=name)
         panel.set_xlabel(sweep.axis)
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("ms a round")
+    panels[0].legend()
     PLOT.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(PLOT, dpi=100)
 

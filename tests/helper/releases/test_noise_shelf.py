@@ -103,6 +103,13 @@ def test_past_its_capacity_the_oldest_is_forgotten_and_drawn_when_asked_for() ->
     assert shelf.take(JOB, ORDER).tolist() != shelf.take(OTHER_JOB, ORDER).tolist()
 
 
+def test_noise_that_has_no_room_is_not_drawn_ahead(draws: list[bytes]) -> None:
+    shelf = NoiseShelf(seeded(1), capacity_bytes=8 * ORDER.count - 1)
+    shelf.prepare(b"job", ORDER)
+    vector = shelf.take(b"job", ORDER)
+    assert (len(vector), len(draws)) == (ORDER.count, 1)
+
+
 def test_noise_that_waits_behind_another_jobs_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on = Event()
 
