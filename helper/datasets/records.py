@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from helper.datasets.segments import Piece
 from helper.datasets.spool import SealedSegment
+from helper.datasets.update_vault import SealedUpdates, StoredUpdate
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 
@@ -23,3 +24,18 @@ class Records:
     count: int
     pieces: Callable[[Interrupt], Iterator[Piece]]
     sealed: Callable[[Interrupt], Sequence[SealedSegment] | None]
+
+
+@frozen
+class Updates:
+    """The shares of the updates of a round's dataset, to be read when they are needed.
+
+    Attributes:
+        shares: All of them, one at a time; JobRefused(DATASET_LOST) or HelperUnavailable perhaps only after
+            some.
+        sealed: All of them in sealed parts of at most so many; raises the same, perhaps only when a part is
+            read.
+    """
+
+    shares: Callable[[], Iterator[StoredUpdate]]
+    sealed: Callable[[int], Sequence[SealedUpdates]]

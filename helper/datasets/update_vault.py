@@ -12,7 +12,9 @@ under a key of the salt and the dataset's id, so no file can be cut, extended or
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from helper.datasets.spool import KeyFor
 from helper.datasets.vault import StoredFile, damage_told, emptied_of, files_of
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.updates import ROUND_ID_BYTES
@@ -42,6 +45,36 @@ class StoredUpdate(NamedTuple):
 
     report_id: bytes
     payload: bytes
+
+
+@frozen(eq=False)
+class SealedUpdates:
+    """Some shares of a dataset that may leave the helper's process: ciphertext, and what opens it.
+
+    Attributes:
+        header: Of their file, which they are bound to.
+        rows: Their places in it.
+        key: Whoever has it reads every share of the same preparation.
+        read: Reads them, sealed, one behind the other.
+    """
+
+    header: bytes
+    rows: Sequence[int] = field(repr=False)
+    key: bytes = field(repr=False)
+    read: Callable[[], bytes] = field(repr=False)
+
+
+def open_updates(header: bytes, rows: Sequence[int], key: bytes, frames: bytes) -> Iterator[StoredUpdate]:
+    """The shares of `SealedUpdates` that left their file; called wherever their key is.
+
+    Raises:
+        InvalidTag, ValueError: the frames are cut, altered, or of other places; perhaps after some shares.
+    """
+    cipher, length, view = ChaCha20Poly1305(key), _segment_bytes(header), memoryview(frames)
+    if len(frames) != length * len(rows):
+        raise ValueError("not as long as it says")
+    for place, row in enumerate(rows):
+        yield _opened(cipher, header, row, view[place * length : (place + 1) * length])
 
 
 class Spool:
@@ -134,11 +167,45 @@ class UpdateVault:
         with damage_told(), self._path(dataset_id).open("rb") as stream:
             yield from self._read(stream, dataset_id, round_id)
 
+    def sealed(self, dataset_id: bytes, round_id: bytes, most_shares: int) -> list[SealedUpdates]:
+        """The shares of a dataset as they lie in its file, some together, to be read when they are needed.
+
+        Args:
+            dataset_id: The dataset.
+            round_id: Its round.
+            most_shares: So many are together at most.
+
+        Raises:
+            VaultDamaged, HelperUnavailable: as of `shares`; `read` raises an OSError that is not told yet.
+        """
+        path = self._path(dataset_id)
+        with damage_told(), path.open("rb") as stream:
+            stored = self._stored(stream, dataset_id, round_id)
+        length = _segment_bytes(stored.header)
+        return [
+            SealedUpdates(
+                header=stored.header,
+                rows=rows,
+                key=self._key_for(_salt(stored.header)),
+                read=partial(_read_at, path, length, rows),
+            )
+            for rows in (stored.rows[at : at + most_shares] for at in range(0, len(stored.rows), most_shares))
+        ]
+
     def files(self) -> Iterator[StoredFile]:
         """The datasets that are files, committed or not."""
         return files_of(self._folder, _SUFFIX)
 
     def _read(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
+        header, rows = self._stored(stream, dataset_id, round_id)
+        cipher = ChaCha20Poly1305(self._key_for(_salt(header)))
+        length = _segment_bytes(header)
+        for row in rows:
+            stream.seek(_HEADER_BYTES + row * length)
+            yield _opened(cipher, header, row, stream.read(length))
+
+    def _stored(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> "_Stored":
+        """What a file says of itself."""
         header = stream.read(_HEADER_BYTES)
         if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC) or _round(header) != round_id:
             raise ValueError("not a dataset of the round")
@@ -152,15 +219,32 @@ class UpdateVault:
         index_cipher = ChaCha20Poly1305(self._key_for(dataset_id + _salt(header)))
         bits = index_cipher.decrypt(_nonce(0), stream.read(-(-count // 8) + _TAG_BYTES), header + tail)
         chosen = np.unpackbits(np.frombuffer(bits, np.uint8), count=count, bitorder="little").astype(np.bool_)
-        cipher = ChaCha20Poly1305(self._key_for(_salt(header)))
-        length = _segment_bytes(header)
-        for row in np.flatnonzero(chosen).tolist():
-            stream.seek(_HEADER_BYTES + row * length)
-            opened = cipher.decrypt(_nonce(row), stream.read(length), header)
-            yield StoredUpdate(opened[:REPORT_ID_BYTES], opened[REPORT_ID_BYTES:])
+        return _Stored(header, np.flatnonzero(chosen).tolist())
 
     def _path(self, dataset_id: bytes) -> Path:
         return self._folder / f"{dataset_id.hex()}{_SUFFIX}"
+
+
+class _Stored(NamedTuple):
+    """A file's header, and the places of the shares that are in the dataset."""
+
+    header: bytes
+    rows: list[int]
+
+
+def _opened(cipher: ChaCha20Poly1305, header: bytes, row: int, frame: bytes | memoryview) -> StoredUpdate:
+    opened = cipher.decrypt(_nonce(row), frame, header)
+    return StoredUpdate(opened[:REPORT_ID_BYTES], opened[REPORT_ID_BYTES:])
+
+
+def _read_at(path: Path, length: int, rows: Sequence[int]) -> bytes:
+    """The frames at some places of a file."""
+    frames = []
+    with path.open("rb") as stream:
+        for row in rows:
+            stream.seek(_HEADER_BYTES + row * length)
+            frames.append(stream.read(length))
+    return b"".join(frames)
 
 
 def _salt(header: bytes) -> bytes:

@@ -13,7 +13,9 @@ the number of its preparations and by the floors on a task's dataset.
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from contextlib import contextmanager
+from dataclasses import field, replace
+from functools import partial
 from threading import Lock
 from typing import Final, Self
 
@@ -22,10 +24,11 @@ from numpy.typing import NDArray
 
 from helper.datasets.datasets import HANDLE_BYTES, chosen_rows
 from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
+from helper.datasets.records import Updates
 from helper.datasets.segments import Ids
 from helper.datasets.shelves import Handle
-from helper.datasets.update_vault import Spool, StoredUpdate, UpdateVault
-from helper.datasets.vault import VaultDamaged
+from helper.datasets.update_vault import SealedUpdates, Spool, StoredUpdate, UpdateVault
+from helper.datasets.vault import VaultDamaged, damage_told
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, ServedTask, Tasks
@@ -149,21 +152,26 @@ class UpdateDatasets:
         _LOG.info("dataset of updates committed: %d devices", size)
         return size
 
-    def shares(self, one: UpdateRound, of_dataset: bytes) -> Iterator[StoredUpdate]:
-        """The shares of a committed dataset of a round, one at a time.
+    def records(self, one: UpdateRound, of_dataset: bytes) -> Updates:
+        """The shares of a committed dataset of a round, for an executor.
 
-        Raises:
-            JobRefused(DATASET_LOST): the stored shares are missing, damaged, or of another round.
-            HelperUnavailable: they cannot be read at the moment.
+        Reading them raises JobRefused(DATASET_LOST) if they are missing, damaged, or of another round, and
+        HelperUnavailable if they cannot be read at the moment.
         """
-        try:
+        return Updates(
+            shares=partial(self.shares, one, of_dataset),
+            sealed=partial(self._sealed, one, of_dataset),
+        )
+
+    def shares(self, one: UpdateRound, of_dataset: bytes) -> Iterator[StoredUpdate]:
+        """The shares of a committed dataset of a round, one at a time; raises as `records` says."""
+        with _loss_told():
             yield from self.vault.shares(of_dataset, one.round_id)
-        except VaultDamaged as error:
-            _LOG.error("%s", error)
-            raise JobRefused(
-                JobReason.DATASET_LOST,
-                "this helper's shares of the dataset are lost, damaged, or of another round",
-            ) from None
+
+    def _sealed(self, one: UpdateRound, of_dataset: bytes, most_shares: int) -> list[SealedUpdates]:
+        with _loss_told():
+            parts = self.vault.sealed(of_dataset, one.round_id, most_shares)
+        return [replace(one, read=partial(_read, one.read)) for one in parts]
 
     def _store(
         self, task_id: bytes, prepared: PreparedUpdates, rows: NDArray[np.bool_], expected_id: bytes
@@ -303,6 +311,24 @@ class UpdatePreparation:
         self._seen.add(item.report_id)
         self._spool.add(item.report_id, opened.payload)
         return opened.view_tag
+
+
+@contextmanager
+def _loss_told() -> Iterator[None]:
+    try:
+        yield
+    except VaultDamaged as error:
+        _LOG.error("%s", error)
+        raise JobRefused(
+            JobReason.DATASET_LOST,
+            "this helper's shares of the dataset are lost, damaged, or of another round",
+        ) from None
+
+
+def _read(read: Callable[[], bytes]) -> bytes:
+    """The sealed shares of a part."""
+    with _loss_told(), damage_told():
+        return read()
 
 
 def _handle(served: ServedTask, name: bytes) -> Handle:

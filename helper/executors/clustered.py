@@ -16,10 +16,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from helper.datasets.records import Records
+from helper.datasets.records import Records, Updates
 from helper.datasets.spool import SealedSegment
+from helper.executors.adding import SharedAdding
 from helper.executors.dispatch import Answer, Dispatcher, Fleet, NoWorkers, Piece, Work
-from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
+from helper.executors.executor import Adding, Executor, Gradient, ModelFile, Scoring, SummedUpdates
 from helper.executors.holder import SHARED
 from helper.executors.joining import NONCE_BYTES
 from helper.executors.opening import SharedOpening
@@ -67,6 +68,7 @@ class ClusterExecutor:
         """
         self._fleet, self._local = fleet, local
         self._dispatcher = Dispatcher(fleet, clock)
+        self._adding = SharedAdding(fleet, local, clock)
         self._opening = SharedOpening(fleet, local, clock) if opens_shares else local
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
@@ -125,6 +127,10 @@ class ClusterExecutor:
         if (bins < 0).any():
             raise AssertionError("each record is scored by some worker")
         return Scores(bins=bins, choices=choices)
+
+    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+        """See `Executor`."""
+        return self._adding.add_up(adding, updates, interrupt)
 
     def close(self) -> None:
         """See `Executor`."""

@@ -62,6 +62,9 @@ class Worker(Asked, Protocol):
     def open(self, order: bytes) -> "Future[bytes]":
         """See `Holder.open`; the future may raise WorkerLost."""
 
+    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
+        """See `Holder.add_up`; the future may raise WorkerLost."""
+
     def stop(self, sealed: bytes) -> None:
         """See `Holder.stop`; awaits nothing."""
 

@@ -1,8 +1,9 @@
-"""What a helper asks of the machines that do its work on many records: `Executor`, four methods.
+"""What a helper asks of the machines that do its work on many records: `Executor`, five methods.
 
     executor.open(opener, incoming)                              # report shares become rows
     executor.masked_sum(gradient, records, evaluated, interrupt) # a round
     executor.scan(scoring, records, interrupt)                   # an evaluation's scores
+    executor.add_up(adding, updates, interrupt)                  # a federated round
     executor.close()
 
 An executor computes, and nothing else. The caller keeps the keys of its pair, the noise and the ledger, and
@@ -14,16 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Protocol
 
-from helper.datasets.records import Records
+from helper.datasets.records import Records, Updates
 from helper.gradient.engine import GradientEngine, Interrupt, MaskedSum
 from helper.gradient.scoring import Scores
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
+from maskedlark.reports.updates import UpdateForm
 
 
 @frozen
@@ -67,6 +70,23 @@ class Scoring:
     file: ModelFile
 
 
+@frozen
+class Adding:
+    """What the shares of a federated round are: of which form, which helper's, and of which task."""
+
+    form: UpdateForm
+    role: int
+    task_id: bytes
+
+
+@frozen(eq=False)
+class SummedUpdates:
+    """The sum of a round's shares, in the field, and of how many it is."""
+
+    vector: FieldVector = field(repr=False)
+    records: int
+
+
 class Executor(Protocol):
     """Works on many records. Safe to call from many threads."""
 
@@ -92,6 +112,14 @@ class Executor(Protocol):
         Raises:
             InvalidModel: the model has no exact form.
             JobRefused(DATASET_LOST)
+        """
+
+    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+        """The sum of all shares of a federated round's dataset; see `UpdateSum`.
+
+        Raises:
+            JobRefused(DATASET_LOST)
+            HelperUnavailable: they cannot be read at the moment.
         """
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from helper.datasets.segments import Rows
 from helper.datasets.spool import open_segment
+from helper.executors.adding_orders import ADD, AddingOrder, added
 from helper.executors.gathering import gathered
 from helper.executors.held import HeldSegments
 from helper.executors.joining import NONCE_BYTES, Applicant, JoinToken, NotSealed, Session
@@ -24,6 +25,7 @@ from helper.executors.opening_orders import read_order, write_opened
 from helper.executors.orders import (
     Done,
     Failed,
+    Message,
     Order,
     Scanning,
     SegmentOrder,
@@ -78,7 +80,8 @@ class _Weighted:
 class Holder(NeverPickled):
     """One worker.
 
-    `work` and `open` are each called by one thread at a time, `stop` and `alive` by another meanwhile.
+    `work` and `add_up` are called by one thread at a time, `open` by another one, and meanwhile `stop` and
+    `alive` by a third.
     """
 
     def __init__(self, token: JoinToken, capacity_bytes: int) -> None:
@@ -141,16 +144,23 @@ class Holder(NeverPickled):
         with self._working:
             message = read(Order, session.open(sealed_order, ORDER))
             order: Order = message.head
-            try:
-                answer = self._answer(order, message.parts, sealed_shared, frames)
-            except _Stopped:
-                answer = write(Failed(reason="stopped"))
-            except JobRefused:
-                answer = write(Failed(reason="refused"))
-            except _Damaged:
-                answer = write(Failed(reason="damaged"))
-            except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed
-                answer = write(Failed(reason=type(error).__name__[:100]))
+            answer = _told(lambda: self._answer(order, message.parts, sealed_shared, frames))
+            return session.seal(answer, sealed_order[:NONCE_BYTES])
+
+    def add_up(self, sealed_order: bytes, frames: bytes) -> bytes:
+        """Add shares of a federated round up; their sum, sealed, and bound to the order. None is kept.
+
+        Args:
+            sealed_order: See `helper.executors.adding_orders`.
+            frames: The shares as they lie on the head's disk, one behind the other.
+
+        Raises:
+            NotSealed: the order is not the head's.
+        """
+        session = self._joined()
+        with self._working:
+            message = read(AddingOrder, session.open(sealed_order, ADD))
+            answer = _told(lambda: self._added(message, frames))
             return session.seal(answer, sealed_order[:NONCE_BYTES])
 
     def open(self, sealed_order: bytes) -> bytes:
@@ -166,12 +176,14 @@ class Holder(NeverPickled):
         session = self._joined()
         with self._opening:
             opened = session.open(sealed_order, OPEN)
-            try:
-                order = read_order(opened)
-                answer = write_opened(order.opener.open_columns(order.shares))
-            except Exception as error:  # noqa: BLE001 # as in `work`
-                answer = write(Failed(reason=type(error).__name__[:100]))
+            answer = _told(lambda: _opened(opened))
             return session.seal(answer, sealed_order[:NONCE_BYTES])
+
+    def _added(self, message: Message, frames: bytes) -> bytes:
+        try:
+            return added(message, frames, self._interrupt(message.head.order_id))
+        except (InvalidTag, ValueError):
+            raise _Damaged from None
 
     def _answer(
         self, order: Order, parts: tuple[bytes, ...], sealed_shared: bytes, frames: tuple[bytes, ...]
@@ -180,7 +192,7 @@ class Holder(NeverPickled):
         sent = iter(frames)
         rows: list[Rows | None] = []
         for segment in order.segments:
-            self._check_awaited(order)
+            self._check_awaited(order.order_id)
             rows.append(self._rows(segment, next(sent) if segment.is_sent else None))
         held = {place: one for place, one in enumerate(rows) if one is not None}
         if order.scanning is not None:
@@ -202,7 +214,7 @@ class Holder(NeverPickled):
         engine = self._engine(weighted.model, order.loss, summing.clip)
         evaluated = _evaluated(order, parts, held)
         work = summing.work(sum(order.segments[place].chosen for place in held))
-        interrupt = self._interrupt(order)
+        interrupt = self._interrupt(order.order_id)
         summed = engine.partial_sum(
             weighted.weights,
             gathered(list(held.values()), evaluated, work, interrupt),
@@ -221,7 +233,7 @@ class Holder(NeverPickled):
                 weighted.weights,
                 rows.shares.features,
                 scanning.num_bins,
-                interrupt=self._interrupt(order),
+                interrupt=self._interrupt(order.order_id),
             )
             parts.append(found.bins.astype("<i8").tobytes())
             parts.append(b"" if found.choices is None else found.choices.astype("<i8").tobytes())
@@ -261,17 +273,37 @@ class Holder(NeverPickled):
             self._made = model, loss, ExactEngine(model, loss, clip)
         return self._made[2].with_clip(clip)
 
-    def _interrupt(self, order: Order) -> Callable[[], None]:
-        return lambda: self._check_awaited(order)
+    def _interrupt(self, order_id: bytes) -> Callable[[], None]:
+        return lambda: self._check_awaited(order_id)
 
-    def _check_awaited(self, order: Order) -> None:
-        if order.order_id in self._stopped:
+    def _check_awaited(self, order_id: bytes) -> None:
+        if order_id in self._stopped:
             raise _Stopped
 
     def _joined(self) -> Session:
         if self._session is None:
             raise NotSealed
         return self._session
+
+
+def _told(work: Callable[[], bytes]) -> bytes:
+    """What some work answers, or what became of it: an error is an answer too."""
+    try:
+        return work()
+    except _Stopped:
+        return write(Failed(reason="stopped"))
+    except JobRefused:
+        return write(Failed(reason="refused"))
+    except _Damaged:
+        return write(Failed(reason="damaged"))
+    except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed
+        return write(Failed(reason=type(error).__name__[:100]))
+
+
+def _opened(order: bytes) -> bytes:
+    """What is found in the shares of an order."""
+    asked = read_order(order)
+    return write_opened(asked.opener.open_columns(asked.shares))
 
 
 def _evaluated(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Evaluated:

@@ -5,10 +5,10 @@ from typing import Self
 
 import numpy as np
 
-from helper.datasets.records import Records
-from helper.executors.executor import Gradient, Scoring
+from helper.datasets.records import Records, Updates
+from helper.executors.executor import Adding, Gradient, Scoring, SummedUpdates
 from helper.executors.processes import OpeningPool
-from helper.executors.summing import summed
+from helper.executors.summing import added_up, summed
 from helper.gradient.engine import Interrupt, MaskedSum
 from helper.gradient.scoring import Scores, score
 from maskedlark.model.losses import Loss
@@ -50,6 +50,10 @@ class LocalExecutor:
             if choices is not None and found.choices is not None:
                 choices[piece.ranks] = found.choices
         return Scores(bins=bins, choices=choices)
+
+    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+        """See `Executor`."""
+        return added_up(adding, updates.shares(), interrupt)
 
     def close(self) -> None:
         """See `Executor`."""

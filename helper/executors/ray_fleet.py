@@ -67,6 +67,10 @@ class _Actor:
         """See `Worker`; beside an order that it works on, which may take long."""
         return _answer(lambda: self.actor.open.options(concurrency_group=_OPENING).remote(order))
 
+    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
+        """See `Worker`."""
+        return _answer(lambda: self.actor.add_up.remote(order, frames))
+
     def stop(self, sealed: bytes) -> None:
         """See `Worker`."""
         try:

@@ -51,6 +51,10 @@ class RayWorker:
         """See `Holder`."""
         return self._holder.open(order)
 
+    def add_up(self, order: bytes, frames: bytes) -> bytes:
+        """See `Holder`."""
+        return self._holder.add_up(order, frames)
+
     def stop(self, sealed: bytes) -> None:
         """See `Holder`."""
         self._holder.stop(sealed)

@@ -11,10 +11,13 @@ from typing import Final
 import numpy as np
 
 from helper.datasets.segments import SEGMENT_RECORDS, Piece
+from helper.datasets.update_vault import StoredUpdate
+from helper.executors.executor import Adding, SummedUpdates
 from helper.gradient.engine import Batch, GradientEngine, Interrupt, MaskedSum, OrderFree
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.report import join_shares
+from maskedlark.reports.updates import UpdateSum
 
 _BATCH_BYTES: Final = 32 << 20
 
@@ -59,6 +62,17 @@ def batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt)
         waiting = [together.rows(np.arange(len(together) // size * size, len(together)))]
     if any(map(len, waiting)) or not yielded:
         yield join_shares(waiting) if len(waiting) > 1 else waiting[0]
+
+
+def added_up(adding: Adding, shares: Iterable[StoredUpdate], interrupt: Interrupt) -> SummedUpdates:
+    """The sum of a federated round's shares, in the memory of a few of them, however many there are."""
+    summed = UpdateSum(form=adding.form, role=adding.role, task_id=adding.task_id)
+    records = 0
+    for report_id, payload in shares:
+        interrupt()
+        summed.add(report_id, payload)
+        records += 1
+    return SummedUpdates(vector=summed.total(), records=records)
 
 
 def batch_records(batch: Batch) -> int:

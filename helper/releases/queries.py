@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
 from helper.datasets.updates import UpdateDatasets
-from helper.executors.executor import Executor, ModelFile, Scoring
+from helper.executors.executor import Adding, Executor, ModelFile, Scoring
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Reservation, StoredQuery
 from helper.ledger.spending import check_fits, cost
@@ -32,7 +32,6 @@ from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.update import UpdateSpec, answer_update, form_of
 from maskedlark.reports.report import InputShares
-from maskedlark.reports.updates import UpdateSum
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -174,23 +173,15 @@ class Queries:
         )
 
     def _summed(self, spec: UpdateSpec, served: ServedTask, interrupt: Interrupt) -> AggregateShare:
-        """The sum of the updates of a federated round.
-
-        Shares are read from disk one at a time: the work takes the memory of a few vectors, however many
-        devices there are.
-        """
-        summed = UpdateSum(form=form_of(served.task), role=served.role, task_id=served.task_id)
-        records = 0
-        for report_id, payload in self.updates.shares(spec.round, spec.dataset_id):
-            interrupt()
-            summed.add(report_id, payload)
-            records += 1
+        """The sum of the updates of a federated round."""
+        adding = Adding(form=form_of(served.task), role=served.role, task_id=served.task_id)
+        summed = self.executor.add_up(adding, self.updates.records(spec.round, spec.dataset_id), interrupt)
         return answer_update(
             task=served.task,
             spec=spec,
             pair=served.pair,
-            records=records,
-            vector=summed.total(),
+            records=summed.records,
+            vector=summed.vector,
             noise=self._noise(interrupt),
         )
 

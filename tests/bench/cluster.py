@@ -40,6 +40,7 @@ from tests.bench.cluster_records import (
     differing,
     opened_by_workers,
 )
+from tests.bench.cluster_updates import UpdateBench, updates_added
 from tests.bench.clustered_helper import ClusteredHelper, Site, sealed_site
 from tests.helper.executors.ray_machines import Machines, await_workers, machines
 from tests.progress import shown
@@ -76,6 +77,14 @@ class Results:
     raylets_of_each_kind: int
     comings_and_goings_unequal: int  # 0
     cancel_s: float  # 1
+    update_sums_compared: int
+    update_bytes_that_differ: int  # 0
+    update_kills: int  # of workers, while updates were added up
+    update_kill_late_s: float  # 10
+    update_cancel_s: float  # 1
+    update_local_cpu_s: float  # of this machine's sum
+    update_head_cpu_s: float  # of it left to the head
+    update_workers_cpu_s: float
     leaks: int  # 0
     leaked: str  # which kinds: none
     searched_for: str
@@ -97,12 +106,13 @@ class Sizes:
     turns: int
     refused: int
     refused_raylets: int
+    update_kills: int
 
     @property
     def work(self) -> float:
         """Of all, in seconds of an idle machine, roughly: what the bar shows the rest of."""
         return (
-            60.0 + .5 * 6 * self.rounds + 6.0 * self.kills + 9.0 * self.raylet_kills
+            75.0 + 8.0 * self.update_kills + .5 * 6 * self.rounds + 6.0 * self.kills + 9.0 * self.raylet_kills
             + .5 * self.turns + 10.0 * self.refused_raylets
         )  # fmt: skip
 
@@ -159,6 +169,8 @@ def measured(sizes: Sizes, told: Told) -> Results:
                 await_workers(workers, 2)
                 results["cancel_s"] = cancelled(bench, cluster, dataset)
                 add(cluster.masked_sum(bench.gradient, dataset, bench.sampled(1), never).vector, bench.noise)
+                updates = UpdateBench(Path(name) / "updates", workers)
+                secrets |= _updates(updates, made, results, sizes, told)
                 secrets |= opened_by_workers(workers, bench.local)
                 secrets |= bench.secrets(dataset) | {"join token": [made.token_file.read_bytes()]}
                 results |= _searched(made, secrets, bucket, service / "helper-1.log", told)
@@ -181,6 +193,16 @@ def _equal(bench: Bench, made: Machines, sizes: Sizes, told: Told) -> dict[str, 
                     compared += 1
                     told(0.5, f"{compared} sums, {differ} bytes differ")
     return {"sums_compared": compared, "bytes_that_differ": differ}
+
+
+def _updates(
+    bench: UpdateBench, made: Machines, results: dict[str, object], sizes: Sizes, told: Told
+) -> dict[str, list[bytes]]:
+    """Updates added up by two workers; what must be nowhere of them."""
+    found = asdict(updates_added(bench, made, workers=2, kills=sizes.update_kills))
+    results |= {f"update_{key}": value for key, value in found.items()}
+    told(15.0 + 8.0 * sizes.update_kills, f"{bench.compared} sums of updates, {bench.differ} bytes differ")
+    return bench.secrets
 
 
 def _killed(site: Site, sizes: Sizes, told: Told) -> dict[str, object]:
@@ -292,6 +314,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="of each segment size and number of raylets")
     parser.add_argument("--kills", type=int, default=20, help="of workers, in the midst of rounds")
     parser.add_argument("--raylet-kills", type=int, default=10)
+    parser.add_argument("--update-kills", type=int, default=6, help="of workers, while updates are added up")
     parser.add_argument("--turns", type=int, default=30, help="rounds while workers come and go")
     parser.add_argument("--refused", type=int, default=100, help="workers of each kind, in this process")
     parser.add_argument("--refused-raylets", type=int, default=3, help="raylets of each kind")

@@ -36,6 +36,10 @@ class ThreadWorker:
         self.passed.append(order)
         return self._answered(lambda: self.holder.open(order))
 
+    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
+        self.passed += [order, frames]
+        return self._answered(lambda: self.holder.add_up(order, frames))
+
     def _answered(self, work: Callable[[], bytes]) -> "Future[bytes]":
         def run() -> bytes:
             try:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from helper.datasets import segments
+from helper.executors import adding
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.dispatch import NoWorkers
 from helper.executors.holder import Holder
@@ -21,6 +22,7 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import never
 from maskedlark.runtime.periodic import Periodic
 from tests.builders import examples, reports, shares_for, world
+from tests.helper.executors.test_adding import Site as UpdateSite
 from tests.helper.executors.test_clustered import Hours, Site, sampled
 
 if find_spec("ray") is None:
@@ -119,6 +121,21 @@ def test_workers_on_ray_open_shares_as_this_machine_does_and_others_do_when_one_
             assert found.shares.mask_shares.tobytes() == expected.shares.mask_shares.tobytes()
             for pid in ray_machines.worker_pids():
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_workers_on_ray_add_updates_up_as_this_machine_does_and_others_do_when_one_is_killed(
+    ray_machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adding, "MOST_SHARES", 2)
+    made = UpdateSite(tmp_path)
+    with ray_machines.fleet(1) as fleet, made.local:
+        made.cluster = ClusterExecutor(fleet, made.local)
+        made.assert_equal()
+        for pid in ray_machines.worker_pids():
+            os.kill(pid, signal.SIGKILL)
+        made.assert_equal()
+        until(lambda: len(fleet.workers()) == 1)
+        made.assert_equal()
 
 
 def test_a_helper_looks_at_the_addresses_of_rays_machines_not_only_at_the_one_it_is_told(

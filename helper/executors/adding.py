@@ -1,0 +1,130 @@
+"""The head's way with workers that add the updates of a federated round up: a part of the shares to each.
+
+    SharedAdding(fleet, local).add_up(adding, updates, interrupt)    # what local.add_up gives
+
+Shares of a round are summed once, so workers keep none. They travel as they lie on the head's disk, and only
+those that are seeds do: a share that is a whole vector takes the head more time to send than to add. How many
+devices sent one is public, and with it how long an order is and takes.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+
+from helper.datasets.datasets import dataset_lost
+from helper.datasets.records import Updates
+from helper.datasets.update_vault import SealedUpdates, StoredUpdate, open_updates
+from helper.executors.adding_orders import ADD, AddingOrder, read_added, write_order
+from helper.executors.dispatch import Fleet, Worker
+from helper.executors.executor import Adding, Executor, SummedUpdates
+from helper.executors.holder import STOP
+from helper.executors.orders import Failed, read
+from helper.executors.parts import Parts, Sent
+from helper.executors.pulses import Clock
+from helper.executors.summing import added_up
+from maskedlark.errors import InvalidTask
+from maskedlark.interrupt import Interrupt
+from maskedlark.numbers.field import add
+from maskedlark.reports.updates import SEED_ROLE
+
+MOST_COORDINATES: Final = 1 << 24
+"""So many coordinates are summed by one order at most: a tenth of a second of work."""
+MOST_SHARES: Final = 1 << 13
+"""So many shares are summed by one order at most, however short they are."""
+
+
+class SharedAdding:
+    """Adds updates up at the workers of a fleet. Safe to call from many threads."""
+
+    def __init__(self, fleet: Fleet, local: Executor, clock: Clock = time.monotonic) -> None:
+        """Add up at the workers of `fleet`, and by `local` what is not worth the way."""
+        self._fleet, self._local, self._parts = fleet, local, Parts(fleet, clock)
+
+    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+        """See `Executor.add_up`."""
+        most = max(1, min(MOST_SHARES, MOST_COORDINATES // adding.form.length))
+        is_shared = adding.role == SEED_ROLE and self._fleet.workers()
+        sealed = updates.sealed(most) if is_shared else ()
+        if len(sealed) < 2:
+            return self._local.add_up(adding, updates, interrupt)
+        work = _Work(adding, sealed, interrupt)
+        for place in self._parts.run(len(sealed), work, interrupt):
+            work.do_here(place)
+        return work.summed()
+
+
+class _Work:
+    """One sum, in parts."""
+
+    def __init__(self, adding: Adding, sealed: Sequence[SealedUpdates], interrupt: Interrupt) -> None:
+        self._adding, self._sealed, self._interrupt = adding, sealed, interrupt
+        self._vector = np.zeros(adding.form.length, np.uint64)
+        self._done: set[int] = set()
+
+    def send(self, part: int, worker: Worker) -> Sent:
+        """See `PartWork`."""
+        sealed, adding = self._sealed[part], self._adding
+        order = AddingOrder(
+            order_id=os.urandom(32),
+            form=adding.form,
+            role=adding.role,
+            task_id=adding.task_id,
+            header=sealed.header,
+            key=sealed.key,
+        )
+        written = worker.session.seal(write_order(order, sealed.rows), ADD)
+        stop = worker.session.seal(order.order_id, STOP)
+        return Sent(
+            order=written,
+            answer=worker.add_up(written, sealed.read()),
+            stop=partial(worker.stop, stop),
+        )
+
+    def take(self, part: int, answer: bytes) -> None:
+        """See `PartWork`.
+
+        Raises:
+            JobRefused(DATASET_LOST): the shares do not open here either; they may have been damaged on their
+                way.
+        """
+        try:
+            summed = read_added(answer, self._adding, len(self._sealed[part].rows))
+        except InvalidTask:
+            if read(Failed, answer).head.reason == "damaged":
+                for _ in _opened(self._sealed[part]):
+                    self._interrupt()
+            raise
+        self._add(part, summed)
+
+    def do_here(self, part: int) -> None:
+        """Add up a part that no worker did."""
+        self._add(part, added_up(self._adding, _opened(self._sealed[part]), self._interrupt))
+
+    def summed(self) -> SummedUpdates:
+        """The whole sum."""
+        if len(self._done) != len(self._sealed):
+            raise AssertionError("each part is added once")
+        return SummedUpdates(vector=self._vector, records=sum(len(one.rows) for one in self._sealed))
+
+    def _add(self, part: int, summed: SummedUpdates) -> None:
+        if part in self._done:
+            raise AssertionError("each part is added once")
+        self._done.add(part)
+        self._vector = add(self._vector, summed.vector)
+
+
+def _opened(part: SealedUpdates) -> Iterator[StoredUpdate]:
+    """The shares of a part, which are read again.
+
+    Raises:
+        JobRefused(DATASET_LOST)
+    """
+    try:
+        yield from open_updates(part.header, part.rows, part.key, part.read())
+    except (InvalidTag, ValueError):
+        raise dataset_lost() from None
