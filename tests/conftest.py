@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from playwright.sync_api import Browser
 
+import tests.ray_environment  # noqa: F401 # says how Ray authenticates, before any test imports it
 from tests.browser_sim.js.chromium import chromium
 from tests.postgres import Postgres, running_postgres
 

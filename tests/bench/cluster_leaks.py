@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tests.helper.executors.ray_machines import Machines
+if TYPE_CHECKING:  # it needs the extra `ray`, which the search does without
+    from tests.helper.executors.ray_machines import Machines
 
 _CANARY_BYTES = 64
 """Of longer secrets, only so much of their beginning is looked for."""
@@ -31,7 +32,7 @@ def in_the_clear(secrets: Mapping[str, Sequence[bytes]], bucket: Path) -> Iterat
     GCS keeps; the join token as an environment.
     """
 
-    import ray  # after `ray_machines`, which says how it authenticates
+    import ray  # needs the extra `ray`
 
     class Naive:
         def __init__(self, *keys: bytes) -> None:
@@ -68,7 +69,7 @@ def found_in(places: Iterable[bytes], secrets: Mapping[str, Sequence[bytes]]) ->
     return Counter(wanted[secret] for secret in found), total
 
 
-def kept(machines: Machines, bucket: Path, log: Path) -> Iterator[bytes]:
+def kept(machines: "Machines", bucket: Path, log: Path) -> Iterator[bytes]:
     """All that Ray keeps of this cluster, all objects of a bucket, and a log."""
     shared = Path("/dev/shm")  # noqa: S108 # where Ray keeps objects
     for path in (log, *machines.session.rglob("*"), *bucket.rglob("*"), *shared.iterdir()):
@@ -80,7 +81,7 @@ def kept(machines: Machines, bucket: Path, log: Path) -> Iterator[bytes]:
         yield from _memory(pid)
 
 
-def _daemons(machines: Machines) -> list[int]:
+def _daemons(machines: "Machines") -> list[int]:
     """The raylets and the GCS of this cluster."""
     return [
         process.pid

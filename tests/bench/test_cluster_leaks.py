@@ -1,11 +1,4 @@
-from importlib.util import find_spec
-
-import pytest
-
-if find_spec("ray") is None:  # which is not imported here: `ray_machines` says first how it authenticates
-    pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
-
-from tests.bench.cluster_leaks import _BLOCK, found_in  # needs ray
+from tests.bench.cluster_leaks import _BLOCK, found_in
 
 
 def test_a_secret_is_found_wherever_it_lies_also_across_two_blocks() -> None:

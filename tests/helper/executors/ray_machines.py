@@ -1,6 +1,5 @@
 """A Ray cluster of several raylets on this machine, and a fleet of workers on them."""
 
-import os
 import secrets
 import signal
 import sys
@@ -14,9 +13,9 @@ from typing import Any
 
 import psutil
 
-# read when ray is imported
-os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+import tests.ray_environment  # noqa: F401 # says how Ray authenticates, before it is imported
 
+# isort: split
 import ray
 from ray.cluster_utils import Cluster
 
@@ -49,13 +48,16 @@ class Machines:
         """
         for left in reversed(range(_STARTS)):
             try:
-                return self._add(cores, token_file, environment)
+                return self.add_once(cores, token_file, environment)
             except Exception:
                 if not left:
                     raise
         raise AssertionError("unreachable")
 
-    def _add(self, cores: int, token_file: Path | None, environment: Mapping[str, str] | None) -> Any:
+    def add_once(
+        self, cores: int = 1, token_file: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> Any:
+        """The same, of which Ray's time to start is enough or not."""
         node = self.cluster.add_node(
             num_cpus=cores,
             object_store_memory=OBJECT_STORE_BYTES,

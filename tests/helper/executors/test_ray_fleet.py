@@ -141,7 +141,7 @@ def test_workers_on_ray_add_updates_up_as_this_machine_does_and_others_do_when_o
 def test_a_helper_looks_at_the_addresses_of_rays_machines_not_only_at_the_one_it_is_told(
     ray_machines: Machines, site: Site
 ) -> None:
-    from helper.executors.ray_fleet import RayFleet  # after `ray_machines`, as it imports ray
+    from helper.executors.ray_fleet import RayFleet
 
     asked: list[str] = []
 
@@ -201,7 +201,7 @@ def _explode(path: Path, is_raised: bool) -> _Bomb:
 def test_nothing_that_comes_from_ray_runs_at_the_head(
     ray_machines: Machines, tmp_path: Path, is_raised: bool
 ) -> None:
-    import ray  # after `ray_machines`, which says how it authenticates
+    import ray
 
     with ray_machines.fleet(1):
         answer = ray.remote(num_cpus=0, max_retries=0)(_explode).remote(tmp_path / "ran", is_raised)
@@ -217,7 +217,7 @@ def _zeros(length: int) -> bytes:
 def test_a_long_application_is_refused_and_not_fetched(
     ray_machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import ray  # after `ray_machines`, which says how it authenticates
+    import ray
 
     from helper.executors import ray_fleet
 
@@ -233,7 +233,7 @@ def test_a_long_application_is_refused_and_not_fetched(
 
 
 def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Machines) -> None:
-    import ray  # after `ray_machines`, which says how it authenticates
+    import ray
 
     with ray_machines.fleet(1) as fleet:
         pass
@@ -243,7 +243,7 @@ def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Mach
 
 
 def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
-    from helper.executors.ray_fleet import _Actor  # after `ray_machines`, as it imports ray
+    from helper.executors.ray_fleet import _Actor
 
     asked: list[tuple[dict[str, str], bytes]] = []
 
@@ -266,7 +266,7 @@ def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
 def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import ray  # after `ray_machines`, as this
+    import ray
 
     from helper.executors import ray_fleet
 
@@ -300,7 +300,7 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
 def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
     monkeypatch: pytest.MonkeyPatch, cores: float
 ) -> None:
-    import ray  # after `ray_machines`, as this
+    import ray
 
     from helper.executors import ray_fleet
 
@@ -330,7 +330,7 @@ def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
 def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import ray  # after `ray_machines`, as this
+    import ray
 
     from helper.executors import ray_fleet
 
