@@ -59,7 +59,7 @@ test: $(STAMP)  ## Run every test but the longest runs and those of whole pages
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page and not long'
 
 .PHONY: test-long
-test-long: $(STAMP)  ## Run the longest tests: chaos, audits, killed browsers, strangers at the door
+test-long: $(STAMP)  ## Run the longest tests: chaos, audits, killed browsers, strangers at the door, and workers on Ray after `make setup-cluster`
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 .PHONY: test-pages
@@ -175,7 +175,7 @@ bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, la
 chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run, then while federated rounds do, then two ad servers and two intakes on PostgreSQL (ARGS="--only replicas --kills 20")
 	$(BIN)/python -m tests.chaos.chaos $(ARGS)
 
-same-round: $(STAMP)  ## Send one round 10,000 times to a helper that is killed again and again: one answer (ARGS="--times 2000"; "--cluster": with a worker on Ray)
+same-round: $(STAMP)  ## Send five rounds 10,000 times to a helper that dies at chosen moments around each charge: one answer each (ARGS="--times 2000"; "--cluster": with a worker on Ray)
 	$(BIN)/python -m tests.e2e.same_round $(ARGS)
 
 bench-proofs: $(STAMP)  ## Proofs of form: honest and malformed reports, time at browser and helper, bytes (ARGS="--quick --json")

@@ -1,12 +1,12 @@
-"""`make same-round`: one round, sent to a real helper 10,000 times by eight callers at once, while the helper
-is killed again and again.
+"""`make same-round`: five rounds, sent to a real helper 10,000 times by eight callers, while it dies.
 
-Each kill comes while calls are under way, the first ones before the round was ever answered: during its first
-computation. A caller whose connection is lost asks again. There is noise, so that a second computation would
-show. Then whole epochs of random allocation (`same_epoch`). Ends with one JSON object.
+It dies in each round at the moments of `dying_helper`: while the round is computed for the first time, before
+it is charged, before that is committed, and after; then once more while callers have answers and ask again.
+A caller whose connection is lost asks again. There is noise, so that a second computation would show. Then
+whole epochs of random allocation (`same_epoch`). Ends with one JSON object.
 
 With `--cluster` the helper has a worker on Ray in each of its lives, from before the first call on, which is
-lost with it. It ends after the round.
+lost with it. It ends after the rounds.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock
@@ -35,15 +35,14 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.upload import Report, Sealer
 from tests.builders import examples
+from tests.chaos.books import Books
 from tests.chaos.uploads import Uploads
+from tests.e2e.dying_helper import DyingFleet, Moment
 from tests.progress import Show, shown
 
-KILLS: Final = 5
-KILLS_AT_FIRST: Final = (0.002, 0.02)
-"""Seconds after the first call of a life at which it ends, before there was an answer.
-
-Of as many kills as there are numbers.
-"""
+ROUNDS: Final = 5
+_ANSWERING: Final = "answering"
+"""A kill from outside, once half of a round's answers are there."""
 REPORTS: Final = 100
 FEATURES: Final = 4
 OPTIONS: Final = ("--release-grid-ms", "0.5")
@@ -55,23 +54,25 @@ _AWAY_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came back. Wanted: one distinct answer, and one round charged.
+    """What came back. Wanted: one distinct answer for each round, and each charged once.
 
     Attributes:
-        sent: How often the round was asked for and answered.
-        kills: How often the helper was killed meanwhile.
-        kills_before_an_answer: Of them, before anybody had an answer.
-        kills_under_way: Of them, with calls under way.
+        rounds: How many were asked for.
+        sent: How often a round was asked for and answered, of all rounds together.
+        kills: How often the helper died, by the moment of a round.
+        kills_at_workers: Of those while a round was computed, how many when a worker had the work.
+        charged_otherwise: Of all, after which the ledger had not the charges that the moment tells.
         lost: Calls that died with the helper, and were made again.
-        distinct_answers: By content.
+        distinct_answers: By round and content.
         rounds_charged: By the helper's own count.
         seconds: Of the asking.
     """
 
+    rounds: int
     sent: int
-    kills: int
-    kills_before_an_answer: int
-    kills_under_way: int
+    kills: dict[str, int]
+    kills_at_workers: int
+    charged_otherwise: int
     lost: int
     distinct_answers: int
     rounds_charged: int
@@ -79,9 +80,10 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether there is one answer and one charge, and every kill was one that could have broken that."""
-        is_tried = self.kills == self.kills_under_way == KILLS and self.kills_before_an_answer > 0
-        return is_tried and self.distinct_answers == self.rounds_charged == 1
+        """Whether each round has one answer and one charge, and was killed at each moment."""
+        is_tried = self.kills == dict.fromkeys([*Moment, _ANSWERING], self.rounds)
+        is_once = self.distinct_answers == self.rounds_charged == self.rounds
+        return is_tried and is_once and not self.charged_otherwise
 
 
 @dataclass(kw_only=True)
@@ -92,6 +94,7 @@ class Asking:
     """
 
     spec: JobSpec
+    round_index: int
     sent: bytes
     length: int
     left: int
@@ -127,7 +130,7 @@ class Asking:
     def _ask(self) -> bytes | None:
         helper = self.helper
         try:
-            return helper.run_round(self.spec.job_id, 0, self.sent, self.length).encode()
+            return helper.run_round(self.spec.job_id, self.round_index, self.sent, self.length).encode()
         except HelperUnavailable:
             if helper is self.helper and self.is_up.is_set():
                 time.sleep(_LOOK_S)  # killed a moment ago, and not known yet
@@ -135,12 +138,14 @@ class Asking:
 
 
 def run(
-    fleet: Fleet,
+    fleet: DyingFleet,
     times: int,
     show: Show = lambda _done, _note: None,
+    *,
+    rounds: int = ROUNDS,
     await_helper: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Have one round answered `times` times, by one life of the helper more than there are kills.
+    """Have rounds answered `times` times together, by five lives of the helper each, and a last one.
 
     `await_helper` is called in each life before anybody asks.
     """
@@ -148,10 +153,8 @@ def run(
     path = fleet.folder / "again.onnx"
     fleet.run("adserver", "model", "create", str(path), "--layers", f"{FEATURES},1", "--seed", "5")
     model = parse(path.read_bytes(), num_features=FEATURES)
-    spec, sent = (
-        job_over(task, dataset, model),
-        weights.encode([weights.quantise(values) for values in model.initial_values]),
-    )
+    spec = replace(job_over(task, dataset, model), rounds=rounds + 1)
+    sent = weights.encode([weights.quantise(values) for values in model.initial_values])
     address = (fleet.folder / "helper-0.address").read_text()
     began = time.monotonic()
     with ExitStack() as lives:
@@ -160,17 +163,29 @@ def run(
             await_helper()
             return lives.enter_context(HelperClient(address, None, 30.0))
 
-        asking = Asking(spec=spec, sent=sent, length=model.num_parameters, left=times, helper=client())
-        asking.helper.start_job(spec, path.read_bytes())
-        kills = _asked_and_killed(fleet, asking, client, times, show)
-        charged = asking.helper.status().rounds_answered or 0
+        helper, asked, kills = client(), list[Asking](), list[Kill]()
+        helper.start_job(spec, path.read_bytes())
+        for index in range(rounds):
+            asking = Asking(
+                spec=spec,
+                round_index=index,
+                sent=sent,
+                length=model.num_parameters,
+                left=times * (index + 1) // rounds - times * index // rounds,
+                helper=helper,
+            )
+            kills += _asked_and_killed(fleet, asking, client, times * index // rounds, show)
+            asked.append(asking)
+            helper = asking.helper
+        charged = helper.status().rounds_answered or 0
     return Outcome(
-        sent=asking.answers.total(),
-        kills=len(kills),
-        kills_before_an_answer=sum(not kill.answered for kill in kills),
-        kills_under_way=sum(kill.under_way > 0 for kill in kills),
-        lost=asking.lost,
-        distinct_answers=len(asking.answers),
+        rounds=rounds,
+        sent=sum(one.answers.total() for one in asked),
+        kills=dict(Counter(kill.moment for kill in kills)),
+        kills_at_workers=sum(kill.where == "worker" for kill in kills),
+        charged_otherwise=sum(not kill.is_charged_right for kill in kills),
+        lost=sum(one.lost for one in asked),
+        distinct_answers=sum(len(one.answers) for one in asked),
         rounds_charged=charged,
         seconds=round(time.monotonic() - began, 1),
     )
@@ -178,17 +193,29 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """What there was when the helper was killed: answers so far, and calls under way."""
+    """What there was when the helper died.
 
-    answered: int
-    under_way: int
+    Attributes:
+        moment: Of the round.
+        where: `worker` if one had the work of the round, else `head`.
+        is_charged_right: Whether the ledger has the charges that this moment tells.
+    """
+
+    moment: str
+    where: str
+    is_charged_right: bool
 
 
 def _asked_and_killed(
-    fleet: Fleet, asking: Asking, client: Callable[[], HelperClient], times: int, show: Show
+    fleet: DyingFleet, asking: Asking, client: Callable[[], HelperClient], before: int, show: Show
 ) -> list[Kill]:
-    """Let the callers ask until they have enough, and kill the helper meanwhile."""
+    """Let the callers ask until they have enough, while the helper dies of each moment, and once more.
+
+    `before` answers are those of earlier rounds.
+    """
     kills: list[Kill] = []
+    moments, half = iter(Moment), asking.left // 2
+    fleet.die_at(next(moments))
     with ThreadPoolExecutor(_THREADS) as threads:
         asking.is_up.set()
         callers = [threads.submit(asking.ask_on) for _ in range(_THREADS)]
@@ -196,9 +223,12 @@ def _asked_and_killed(
             while (waited := wait(callers, _LOOK_S, FIRST_EXCEPTION)).not_done and not any(
                 one.exception() for one in waited.done
             ):
-                show(asking.answers.total(), f"{len(asking.answers)} distinct answers")
-                if len(kills) < KILLS and _is_time(asking, len(kills), times):
-                    kills.append(_killed(fleet, asking))
+                show(before + asking.answers.total(), f"round {asking.round_index}, {len(kills)} kills")
+                is_last = len(kills) == len(Moment)
+                if fleet.is_dead or (is_last and asking.under_way and asking.answers.total() >= half):
+                    kills.append(_killed(fleet, asking, is_last=is_last))
+                    if (moment := next(moments, None)) is not None:
+                        fleet.die_at(moment)
                     fleet.start_helper(0)
                     asking.helper = client()
                     asking.is_up.set()
@@ -210,27 +240,23 @@ def _asked_and_killed(
     return kills
 
 
-def _is_time(asking: Asking, kills: int, times: int) -> bool:
-    """Whether the next kill is due.
-
-    The first ones a moment after the first call, the others spread over the answers.
-    """
-    if not asking.under_way:
-        return False
-    if kills < len(KILLS_AT_FIRST):
-        time.sleep(KILLS_AT_FIRST[kills])
-        return True
-    return asking.answers.total() >= times * (kills - len(KILLS_AT_FIRST) + 1) // (
-        KILLS - len(KILLS_AT_FIRST) + 1
-    )
-
-
-def _killed(fleet: Fleet, asking: Asking) -> Kill:
-    with asking.lock:
-        kill = Kill(answered=asking.answers.total(), under_way=asking.under_way)
-    fleet.kill(HELPERS[0])
+def _killed(fleet: DyingFleet, asking: Asking, *, is_last: bool) -> Kill:
+    """The helper is dead, or is killed now; what it left behind."""
+    if is_last:
+        fleet.kill(HELPERS[0])
+        moment, where = _ANSWERING, "head"
+    else:
+        moment, where = fleet.await_death().split()
     asking.is_up.clear()
-    return kill
+    is_charged = moment in {Moment.AFTER, _ANSWERING}
+    ((charged,),) = Books(fleet=fleet).rows(
+        HELPERS[0], "SELECT rounds_answered FROM jobs WHERE job_id = ?", asking.spec.job_id
+    )
+    return Kill(
+        moment=moment,
+        where=where,
+        is_charged_right=charged == asking.round_index + is_charged,
+    )
 
 
 def sealed_dataset(fleet: Fleet) -> tuple[str, str]:
@@ -281,16 +307,16 @@ def run_on_ray(times: int, show: Show) -> Outcome:
     with tempfile.TemporaryDirectory() as folder, machines(Path(folder)) as made:
         made.add()
         workers = ("--ray", made.address, "--ray-join-token", str(made.token_file))
-        fleet = Fleet(folder=Path(folder) / "fleet", helper_options=OPTIONS, helper_options_of=(workers, ()))
-        lives = 0
+        fleet = DyingFleet(
+            folder=Path(folder) / "fleet", helper_options=OPTIONS, helper_options_of=(workers, ())
+        )
 
         def await_worker() -> None:
-            nonlocal lives
-            lives += 1
-            until(lambda: fleet.log(HELPERS[0]).count(" joined\n") >= lives)
+            """The helper's log of this life alone says that one has joined."""
+            until(lambda: " joined\n" in fleet.life())
 
         with fleet:
-            return run(fleet, times, show, await_worker)
+            return run(fleet, times, show, await_helper=await_worker)
 
 
 def main() -> None:
@@ -307,10 +333,12 @@ def main() -> None:
         with shown("the same round, clustered", arguments.times) as show:
             outcome = run_on_ray(arguments.times, show)
         print(json.dumps(asdict(outcome)))  # the run's output
-        raise SystemExit(0 if outcome.is_right and outcome.sent == arguments.times else 1)
+        is_at_workers = outcome.kills_at_workers == outcome.rounds
+        is_right = outcome.is_right and is_at_workers and outcome.sent == arguments.times
+        raise SystemExit(0 if is_right else 1)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Fleet(folder=Path(folder), helper_options=OPTIONS) as fleet,
+        DyingFleet(folder=Path(folder), helper_options=OPTIONS) as fleet,
         shown("the same round", arguments.times) as show,
     ):
         outcome = run(fleet, arguments.times, show)

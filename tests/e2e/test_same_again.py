@@ -18,6 +18,7 @@ from protos import ingest_pb2_grpc
 from tests.apart import run_apart
 from tests.chaos.books import Books
 from tests.e2e import same_epoch, same_round
+from tests.e2e.dying_helper import DyingFleet
 from tests.patience import HANGS_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -28,9 +29,9 @@ KILLS_IN_EPOCHS = 4
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DyingFleet]:
     folder = tmp_path_factory.mktemp("again")
-    with Fleet(folder=folder, is_no_noise=True, helper_options=same_round.OPTIONS) as running:
+    with DyingFleet(folder=folder, is_no_noise=True, helper_options=same_round.OPTIONS) as running:
         yield running
 
 
@@ -101,9 +102,9 @@ def test_of_a_thousand_submissions_at_once_over_grpc_one_is_accepted_and_all_oth
 
 
 def test_the_same_round_sent_hundreds_of_times_across_crashes_has_one_distinct_answer_and_one_charge(
-    fleet: Fleet,
+    fleet: DyingFleet,
 ) -> None:
-    outcome = same_round.run(fleet, ROUNDS_SENT)
+    outcome = same_round.run(fleet, ROUNDS_SENT, rounds=1)
     assert outcome.is_right, outcome
     assert outcome.sent == ROUNDS_SENT
 
