@@ -1,9 +1,9 @@
-"""A helper, its worker and the Ray between them with TLS, and a machine of another authority that would join.
+"""A helper, its worker and Ray between them with TLS, and machines that would join with other certificates.
 
-    RAY_USE_TLS=1 RAY_TLS_...=... python -m tests.helper.executors.ray_over_tls FOLDER OTHERS
+    RAY_USE_TLS=1 RAY_TLS_...=... python -m tests.helper.executors.ray_over_tls SITE OTHERS ELSEWHERE
 
-A process of its own, for Ray reads once whether it speaks TLS. FOLDER is made; OTHERS has the certificates of
-the other authority. Ends with one JSON object.
+A process of its own, for Ray reads once whether it speaks TLS. The folder SITE is made. In OTHERS are the
+certificates of another authority, in ELSEWHERE those of this one for another address. Ends with JSON.
 """
 
 import json
@@ -17,15 +17,16 @@ from typing import Any
 
 from helper.datasets import segments
 from helper.executors.clustered import ClusterExecutor
-from tests.helper.executors.ray_machines import LOOPBACK, Machines, machines
+from tests.helper.executors.ray_machines import LOOPBACK, Machines, machines, until
 
 # isort: split
 import ray
 
+from helper.executors.ray_fleet import RayFleet
 from tests.helper.executors.test_clustered import Site
 
 CERTIFICATE, KEY, AUTHORITY = "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"
-FILES = {CERTIFICATE: "ray.crt", KEY: "ray.key", AUTHORITY: "ca.crt"}
+FILES = {CERTIFICATE: "tls.crt", KEY: "tls.key", AUTHORITY: "ca.crt"}
 _ANSWERS_S = 30.0
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """How every gRPC call begins: the preface, and settings that are empty."""
@@ -44,8 +45,10 @@ class Outcome:
         answers_without: Whether it does one without a certificate.
         answers_other: Whether it does one with the other authority's.
         answers_plaintext: Whether it does one without TLS.
-        others: How many machines are there after one with the other authority's certificate tried to join.
-        machines: How many there are meant to be.
+        machines: How many there are.
+        after_others: How many after one with a certificate of the other authority tried to join.
+        workers_elsewhere: How many workers one had with a certificate for another address, until Ray took it
+            for dead.
     """
 
     is_equal: bool
@@ -54,8 +57,9 @@ class Outcome:
     answers_without: bool
     answers_other: bool
     answers_plaintext: bool
-    others: int
     machines: int
+    after_others: int
+    workers_elsewhere: int
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -63,7 +67,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {"RAY_USE_TLS": "1", **{name: str(folder / file) for name, file in FILES.items()}}
 
 
-def tried(folder: Path, others: Path) -> Outcome:
+def tried(folder: Path, others: Path, elsewhere: Path) -> Outcome:
     """Sum on a worker, and let others try to come in."""
     segments.SEGMENT_RECORDS = 4  # type: ignore[misc]
     folder.mkdir()
@@ -74,7 +78,6 @@ def tried(folder: Path, others: Path) -> Outcome:
             site.cluster = ClusterExecutor(fleet, site.local)
             local, clustered = site.both()
             (held,) = site.cluster._dispatcher._held.values()
-            before = alive()
             outcome = Outcome(
                 is_equal=clustered.vector.tobytes() == local.vector.tobytes()
                 and clustered.values_digest == local.values_digest,
@@ -85,26 +88,41 @@ def tried(folder: Path, others: Path) -> Outcome:
                     made, _context(environment(others) | {AUTHORITY: os.environ[AUTHORITY]})
                 ),
                 answers_plaintext=_answers(made, None),
-                others=_after_another(made, others),
-                machines=before,
+                machines=_alive(),
+                after_others=_after_another(made, others),
+                workers_elsewhere=_workers_elsewhere(made, fleet, elsewhere),
             )
         site.local.close()
     return outcome
 
 
-def alive() -> int:
+def _alive() -> int:
     """How many machines the cluster has."""
     return sum(node["Alive"] for node in ray.nodes())
 
 
 def _after_another(made: Machines, others: Path) -> int:
-    """How many machines there are once one of the other authority has tried for as long as Ray does."""
+    """How many machines there are once one with these certificates has tried for as long as Ray lets it."""
     try:
         made.add_once(environment=environment(others))
     except Exception as error:  # Ray has no class for it
         if "timed out" not in str(error):
             raise
-    return alive()
+    return _alive()
+
+
+def _workers_elsewhere(made: Machines, fleet: RayFleet, elsewhere: Path) -> int:
+    """How many workers a machine gets that nobody can call at its address."""
+    before, most = len(fleet.workers()), 0
+    made.add_once(environment=environment(elsewhere))
+
+    def is_given_up() -> bool:
+        nonlocal most
+        most = max(most, len(fleet.workers()) - before)
+        return _alive() == len(made.nodes)  # the head is none of them: all but that one
+
+    until(is_given_up)
+    return most
 
 
 def _context(files: Any) -> ssl.SSLContext:
@@ -130,7 +148,7 @@ def _answers(made: Machines, context: ssl.SSLContext | None) -> bool:
 
 def main() -> None:
     """Try, and print what came of it."""
-    print(json.dumps(asdict(tried(Path(sys.argv[1]), Path(sys.argv[2])))))  # the run's output
+    print(json.dumps(asdict(tried(*map(Path, sys.argv[1:])))))  # the run's output
 
 
 if __name__ == "__main__":

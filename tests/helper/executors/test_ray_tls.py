@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,47 +12,45 @@ import pytest
 
 if find_spec("ray") is None:
     pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
-if shutil.which("openssl") is None:
-    pytest.skip("needs openssl", allow_module_level=True)
 
 from tests.helper.executors.ray_machines import LOOPBACK
-from tests.helper.executors.ray_over_tls import FILES, environment
+from tests.helper.executors.ray_over_tls import environment
 from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.long
 GROW = Path("docs/how-to/grow.md")
+ELSEWHERE = "10.9.8.7"
 
 
-def commands() -> str:
-    """The commands of the how-to that make certificates."""
-    section = GROW.read_text().split("\n### Certificates\n")[1].split("\n## ")[0]
-    return "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+def commands() -> list[str]:
+    """Those of the how-to that make certificates: for an authority, and for a machine of it."""
+    lines = [line.strip() for line in GROW.read_text().splitlines()]
+    return [line for line in lines if line.startswith("helper cluster ")]
 
 
-def certificates(folder: Path) -> Path:
-    """An authority of its own, and the certificate of a machine at the loopback address."""
-    folder.mkdir()
-    made = subprocess.run(
-        ["/bin/sh", "-eu", "-c", commands()],
-        cwd=folder,
-        env={**os.environ, "ADDRESS": LOOPBACK},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
-    assert {path.name for path in folder.iterdir()} >= set(FILES.values())
-    for key in folder.glob("*.key"):
-        assert key.stat().st_mode & 0o077 == 0
-    return folder
+def run(command: str, folder: Path) -> None:
+    program, *arguments = command.split()
+    subprocess.run([Path(sys.executable).parent / program, *arguments], cwd=folder, check=True)
+
+
+def certificates(folder: Path, address: str = LOOPBACK) -> Path:
+    """An authority in `folder`, unless it is there, and where the certificate of a machine is."""
+    authority, machine = commands()
+    if not folder.exists():
+        folder.mkdir()
+        run(authority, folder)
+    assert "10.0.0.7" in machine
+    run(machine.replace("10.0.0.7", address).replace("machine-7", f"machine-{address}"), folder)
+    return folder / f"machine-{address}"
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("tls")
     own, others = certificates(folder / "own"), certificates(folder / "others")
+    elsewhere = certificates(folder / "own", ELSEWHERE)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.helper.executors.ray_over_tls", folder / "site", others],
+        [sys.executable, "-m", "tests.helper.executors.ray_over_tls", folder / "site", others, elsewhere],
         env={**os.environ, **environment(own)},
         capture_output=True,
         text=True,
@@ -80,4 +77,8 @@ def test_rays_control_store_answers_nobody_without_a_certificate_of_its_authorit
 
 
 def test_a_machine_with_a_certificate_of_another_authority_does_not_join(outcome: dict[str, Any]) -> None:
-    assert outcome["machines"] == outcome["others"] == 2
+    assert outcome["machines"] == outcome["after_others"] == 2
+
+
+def test_a_machine_whose_certificate_names_another_address_gets_no_worker(outcome: dict[str, Any]) -> None:
+    assert outcome["workers_elsewhere"] == 0
