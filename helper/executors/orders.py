@@ -41,6 +41,7 @@ class Summing:
         is_per_layer: See `Clip`.
         evaluated: How many records of the dataset the round evaluates.
         records: How many the dataset has.
+        reports: How many of them may be one person's.
     """
 
     norm: Norm
@@ -50,6 +51,7 @@ class Summing:
     is_per_layer: bool
     evaluated: Count
     records: Count
+    reports: Count
 
     @classmethod
     def of(cls, clip: Clip, evaluated: Evaluated) -> "Summing":
@@ -62,12 +64,16 @@ class Summing:
             is_per_layer=clip.is_per_layer,
             evaluated=int(evaluated.is_evaluated.sum()),
             records=len(evaluated.is_evaluated),
+            reports=evaluated.reports,
         )
 
     def work(self, records: int) -> int:
-        """On how many records to spend time for so many of the dataset's, whichever of them are sampled."""
+        """On how many records to spend time for so many of the dataset's, whichever of them are sampled.
+
+        All reports of one person may be among them.
+        """
         expected = self.evaluated * records // self.records
-        return padded_size(expected=expected, least=0, most=records, over=_OVER)
+        return padded_size(expected=expected, least=0, most=records, reports=self.reports, over=_OVER)
 
     @property
     def clip(self) -> Clip:

@@ -56,10 +56,13 @@ class Evaluated:
     Attributes:
         is_evaluated: bool (n,).
         counts: bool (n,) whose mask shares count; the others' are taken as zero.
+        reports: How many of them may be one person's: what hides how many of some records are sampled has
+            room for all of these.
     """
 
     is_evaluated: NDArray[np.bool_] = field(repr=False)
     counts: NDArray[np.bool_] = field(repr=False)
+    reports: int = 1
 
     def of(self, shares: InputShares, ranks: NDArray[np.intp]) -> InputShares:
         """Those among some records, of whose ranks (m,) shares has a row each."""
@@ -114,7 +117,12 @@ def aggregate(
     is_sampled = sampled(job, pair, round_index, round_transcript, records)
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
     summed = masked_sum(
-        _evaluated(is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, records))
+        _evaluated(
+            is_sampled,
+            is_enough=is_enough,
+            at_least=records_evaluated(task, job, records),
+            reports=task.reports_per_user,
+        )
     )
     bound = clip or job_clip(task, job)
     if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
@@ -155,7 +163,7 @@ def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
     )
 
 
-def _evaluated(is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int) -> Evaluated:
+def _evaluated(is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int, reports: int) -> Evaluated:
     """The sampled records among enough others; the sampled ones count, if they are enough.
 
     The others lie evenly in the canonical order: any part of a dataset has its share of them, so that the
@@ -165,4 +173,4 @@ def _evaluated(is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int)
     missing = min(len(others), max(0, at_least - int(is_sampled.sum())))
     chosen = is_sampled.copy()
     chosen[others[np.arange(missing) * len(others) // max(1, missing)]] = True
-    return Evaluated(is_evaluated=chosen, counts=is_sampled & is_enough)
+    return Evaluated(is_evaluated=chosen, counts=is_sampled & is_enough, reports=reports)

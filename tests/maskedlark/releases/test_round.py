@@ -329,6 +329,19 @@ def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: f
     assert all(sampled == 0 or sampled >= k for sampled in counted)
 
 
+@pytest.mark.parametrize("reports", [1, 3])
+def test_what_sums_a_round_is_told_how_many_reports_one_person_may_have(reports: int) -> None:
+    of = world(unit="user" if reports > 1 else "report", reports_per_user=reports)
+    seen: list[Evaluated] = []
+
+    def keep(evaluated: Evaluated) -> MaskedSum:
+        seen.append(evaluated)
+        return sum_of_nothing(of)
+
+    summed_in_rounds(of, job(of, bytes(32)), 50, keep, rounds=2)
+    assert [evaluated.reports for evaluated in seen] == [reports, reports]
+
+
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_every_part_of_a_dataset_has_its_share_of_the_records_that_fill_a_round_up(rate: float) -> None:
     of = world(min_batch_size=10)

@@ -1,0 +1,59 @@
+"""The work of an order against who would tell by its time whether one person's reports are sampled."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from helper.executors.orders import Summing
+from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.privacy.sample_size import padded_size
+from maskedlark.releases import round as rounds
+from maskedlark.releases.round import Evaluated
+
+RECORDS = 20_000
+SEGMENT = 2_000
+RATE = 0.05
+REPORTS = 400
+CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=20)
+DRAWS = 40
+
+
+def evaluated(seed: int, *, is_sampled: bool) -> Evaluated:
+    """A round in which all reports of a person are sampled, or none; they are in the first segment."""
+    draw = np.random.default_rng(seed)
+    sample = draw.random(RECORDS) < RATE
+    sample[:REPORTS] = is_sampled
+    size = padded_size(expected=int(RECORDS * RATE), least=0, most=RECORDS, reports=REPORTS)
+    return rounds._evaluated(sample, is_enough=True, at_least=size, reports=REPORTS)
+
+
+def worked_on(one: Evaluated) -> int:
+    """On how many records a worker that holds the first segment spends time."""
+    count = int(one.is_evaluated[:SEGMENT].sum())
+    return max(count, Summing.of(CLIP, one).work(SEGMENT))
+
+
+def test_an_orders_work_does_not_tell_whether_all_reports_of_a_person_are_sampled() -> None:
+    with_them = {worked_on(evaluated(seed, is_sampled=True)) for seed in range(DRAWS)}
+    without = {worked_on(evaluated(seed, is_sampled=False)) for seed in range(DRAWS)}
+    assert len(with_them) == 1
+    assert with_them == without
+
+
+def test_with_room_for_one_report_an_orders_work_would_tell() -> None:
+    """What shows that the test before can fail."""
+    for seed in range(DRAWS):
+        others = {
+            worked_on(replace(evaluated(seed, is_sampled=is_sampled), reports=1))
+            for is_sampled in (True, False)
+        }
+        assert len(others) == 2
+
+
+@pytest.mark.parametrize("reports", [1, 7, 1024])
+def test_an_order_has_room_for_a_persons_reports_and_never_more_than_there_are(reports: int) -> None:
+    summing = Summing.of(CLIP, replace(evaluated(1, is_sampled=True), reports=1))
+    wider = replace(summing, reports=reports)
+    assert wider.work(SEGMENT) == min(SEGMENT, summing.work(SEGMENT) + reports - 1)
+    assert wider.work(10) == 10
