@@ -3,7 +3,8 @@
     undone = Parts(fleet).run(3, work, interrupt)     # the parts that no worker did
 
 An order holds all that its part takes, so any worker can do it, and do it again: a part whose worker is lost
-goes to another one. Each worker has two parts at a time, so that it does not wait for the next one.
+goes to another one. Each worker has two parts at a time, so that it does not wait for the next one. One that
+answers something else than its order asks for is lost, and its machine gets no other one.
 """
 
 import logging
@@ -13,8 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final, Protocol
 
-from helper.executors.dispatch import MOST_UNDONE, Fleet, Worker, WorkerLost
+from helper.executors.dispatch import MOST_UNDONE, Fleet, Worker, WorkerLost, WrongAnswer
 from helper.executors.joining import NONCE_BYTES, NotSealed
+from helper.executors.orders import Failed, read
 from helper.executors.pulses import Clock, Pulses
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -91,8 +93,8 @@ class Parts:
                         self._take(future, one, work)
                         done.add(one.part)
                     except (WorkerLost, NotSealed, InvalidTask) as error:
-                        self._lose(one, waiting)
-                        if isinstance(error, InvalidTask):
+                        self._lose(one, waiting, is_wrong=isinstance(error, WrongAnswer))
+                        if isinstance(error, InvalidTask | WrongAnswer):
                             undone.add(one.worker.name)
                         if len(undone) == MOST_UNDONE:
                             break
@@ -114,15 +116,26 @@ class Parts:
         """Take an answer.
 
         Raises:
-            WorkerLost, NotSealed, InvalidTask: it is none.
+            WorkerLost, NotSealed: it is none.
+            InvalidTask: the worker says that it could not do the part.
         """
-        work.take(one.part, one.worker.session.open(future.result(), one.sent.order[:NONCE_BYTES]))
+        answer = one.worker.session.open(future.result(), one.sent.order[:NONCE_BYTES])
+        try:
+            work.take(one.part, answer)
+        except InvalidTask:
+            if _is_failure(answer):
+                raise
+            raise WrongAnswer from None
         self._pulses.heard(one.worker)
 
-    def _lose(self, one: _Flying, waiting: deque[int]) -> None:
+    def _lose(self, one: _Flying, waiting: deque[int], *, is_wrong: bool = False) -> None:
         """Forget a worker, and give its part to the others."""
+        if is_wrong:
+            _LOG.error("a worker of the cluster answers something else than its order asks for")
+            self._fleet.refuse(one.worker.name)
+        else:
+            self._fleet.drop(one.worker.name)
         _LOG.warning("a worker of the cluster is lost: its part of the work goes to others")
-        self._fleet.drop(one.worker.name)
         waiting.appendleft(one.part)
 
     def _send(
@@ -141,3 +154,12 @@ class Parts:
                     sent = work.send(waiting[0], worker)
                     flying[sent.answer] = _Flying(worker=worker, part=waiting.popleft(), sent=sent)
                     loads[name] += 1
+
+
+def _is_failure(answer: bytes) -> bool:
+    """Whether a worker says in an answer that it could not do its order."""
+    try:
+        read(Failed, answer)
+    except InvalidTask:
+        return False
+    return True

@@ -268,6 +268,7 @@ def test_answers_that_are_no_sum_cost_two_workers_and_are_made_here(
     site.fleet.add(4)
     site.assert_equal()
     assert len(site.fleet.ended) >= 2
+    assert bool(site.fleet.refused) is (lie is not cannot)
     assert not [part for part in passed(site) if b"secret" in part]
 
 

@@ -15,9 +15,9 @@ import pytest
 from helper.executors import opening
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.holder import Holder
-from helper.executors.joining import JoinToken, NotSealed
+from helper.executors.joining import NONCE_BYTES, JoinToken, NotSealed
 from helper.executors.local import LocalExecutor
-from helper.executors.opening_orders import read_opened, write_opened, write_order
+from helper.executors.opening_orders import _Opened, read_opened, write_opened, write_order
 from helper.executors.orders import Failed, write
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS
@@ -214,6 +214,26 @@ def test_one_worker_that_cannot_open_shares_leaves_them_to_the_others(
     monkeypatch.setattr(broken, "open", fails)
     monkeypatch.setattr(LocalExecutor, "open", lambda *_: pytest.fail("a worker can do it"))
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert set(fleet.joined) == {b"worker 1"}
+    assert not fleet.refused
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff" * 40, write(_Opened(shares=0)), write(_Opened(shares=PART))])
+def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    answered = Event()
+    fleet.add(1)
+    fleet.add(1, fails=lambda: None if answered.wait(60) else pytest.fail("worker 0 has a part"))
+    wrong = fleet.joined[b"worker 0"].holder
+
+    def answers(order: bytes) -> bytes:
+        answered.set()
+        return wrong._joined().seal(answer, order[:NONCE_BYTES])
+
+    monkeypatch.setattr(wrong, "open", answers)
+    assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert fleet.refused == [b"worker 0"]
     assert set(fleet.joined) == {b"worker 1"}
 
 
