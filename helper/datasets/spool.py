@@ -14,7 +14,7 @@ how many records there are and how many are chosen: so no file can be cut, exten
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
@@ -245,9 +245,13 @@ class StoredSegments:
         self._key = key_for(_salt(self._header))
         self._cipher = ChaCha20Poly1305(self._key)
 
-    def pieces(self) -> Iterator[Piece]:
-        """The chosen records of each segment; segments without any are not read."""
+    def pieces(self, *, has_features: bool = True) -> Iterator[Piece]:
+        """The chosen records of each segment; segments without any are not read.
+
+        Without features those are neither read nor checked, and have no width.
+        """
         size, widths = self._shape.segment_records, self._shape.widths
+        shape = self._shape if has_features else replace(self._shape, features=0)
         found = 0
         for number, start in enumerate(range(0, self._count, size)):
             ranks = self._ranks(number, min(size, self._count - start))
@@ -256,9 +260,12 @@ class StoredSegments:
             if len(chosen):
                 order = chosen[np.argsort(ranks[chosen])]
                 self._stream.seek(_HEADER_BYTES + start * sum(widths) + number * TAG_BYTES * len(widths))
-                rows = self._shape.empty(len(ranks))
-                for place, column in enumerate(rows.columns):
-                    self._read_into(column, self._cipher, _nonce(number, place), self._header)
+                rows = shape.empty(len(ranks))
+                for place, (column, width) in enumerate(zip(rows.columns, widths, strict=True)):
+                    if shape.widths[place] == width:
+                        self._read_into(column, self._cipher, _nonce(number, place), self._header)
+                    else:
+                        self._stream.seek(width * len(ranks) + TAG_BYTES, os.SEEK_CUR)
                 yield Piece(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
         if found != self.records:
             raise ValueError("not as many records as it says")

@@ -192,16 +192,19 @@ class Vault:
         Raises:
             VaultDamaged, HelperUnavailable: as of `read`.
         """
-        narrow = [without_features(piece) for piece in self.pieces(dataset_id)]
+        narrow = [without_features(piece) for piece in self.pieces(dataset_id, has_features=False)]
         with damage_told():
             return put_together(dataset_id, narrow, sum(len(piece.ranks) for piece in narrow))
 
-    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Generator[Piece, None, None]:
+    def pieces(
+        self, dataset_id: bytes, interrupt: Interrupt = never, *, has_features: bool = True
+    ) -> Generator[Piece, None, None]:
         """The dataset of an id, one segment after the other; an old file in one piece.
 
         Args:
             dataset_id: The dataset.
             interrupt: Called while a segment is awaited.
+            has_features: False where features are not needed: those of a file are not read then.
 
         Raises:
             VaultDamaged: it is missing, cut, altered, or another dataset's; perhaps only after some pieces.
@@ -215,7 +218,8 @@ class Vault:
             if _is_whole(stream):
                 yield whole(whole_file.read_whole(stream, dataset_id, self._key_for))
             else:
-                yield from StoredSegments(stream, dataset_id, self._key_for).pieces()
+                stored = StoredSegments(stream, dataset_id, self._key_for)
+                yield from stored.pieces(has_features=has_features)
 
     def sealed(self, dataset_id: bytes, interrupt: Interrupt = never) -> list[SealedSegment] | None:
         """The segments of the dataset of an id, still sealed; None for an old file, which has none.

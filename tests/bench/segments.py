@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import insert
 
-from helper.datasets.preparing import PreparedTotals
+from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
 from helper.datasets.shelves import OpenedShelf
 from helper.executors.summing import summed
 from helper.gradient.exact.engine import ExactEngine
@@ -51,7 +51,8 @@ CHUNK: Final = 16_384
 class Drawn:
     """Takes the opening pool's place: as many shares as were asked for, drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int) -> None:
+        self._features = features
         self._draw = np.random.default_rng(1)
 
     def open(self, _: object, incoming: Sequence[object]) -> PreparedShares:
@@ -60,7 +61,7 @@ class Drawn:
         return PreparedShares(
             report_ids=np.ascontiguousarray(table[:, :16]),
             shares=InputShares(
-                features=np.frombuffer(self._draw.bytes(FEATURES * count), np.uint8).reshape(count, FEATURES),
+                features=np.frombuffer(self._draw.bytes(self._features * count), np.uint8).reshape(count, -1),
                 labels=np.tile(np.array([0, 1], np.uint32), (count, 1)),
                 mask_shares=self._draw.integers(0, MODULUS, (count, 2), np.uint64),
             ),
@@ -104,16 +105,22 @@ def peak_mb() -> int:
 class Large:
     """A helper that takes so many drawn shares for a dataset, which has no room in its memory."""
 
-    def __init__(self, folder: Path, records: int, segments: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, records: int, segments: str | None = None, features: int = FEATURES
+    ) -> None:
         scene = Scene(folder)
         scene.restart(segments=opened_bucket(segments) if segments is not None else None)
-        self.records = records
+        self.records, self.chunk = records, min(CHUNK, MAX_CHUNK_BYTES // (2 * features))
         self.core = scene.cores[0]
-        self.task = make_task(scene.parties, num_features=FEATURES, max_dataset_size=records)
+        self.task = make_task(scene.parties, num_features=features, max_dataset_size=records)
         self.core.tasks._floors = replace(FLOORS, max_dataset_size=records, max_dataset_bytes=1 << 50)
         self.core.tasks.register(canonical.encode(self.task), None)
         ledger = NoLedger(self.core.datasets.ledger)
-        for name, stub in (("open_shares", Drawn().open), ("ledger", ledger), ("_opened", OpenedShelf(0))):
+        for name, stub in (
+            ("open_shares", Drawn(features).open),
+            ("ledger", ledger),
+            ("_opened", OpenedShelf(0)),
+        ):
             object.__setattr__(self.core.datasets, name, stub)
 
     def prepare(self, finished: Callable[[Callable[[], Any]], Any], told: Callable[[int], None]) -> bytes:
@@ -124,8 +131,8 @@ class Large:
             told: Hears after each chunk how many were taken.
         """
         with self.core.datasets.prepare(self.task.task_id, b"h" * 16, None) as preparation:
-            for start in range(0, self.records, CHUNK):
-                only_counted: Any = range(min(CHUNK, self.records - start))
+            for start in range(0, self.records, self.chunk):
+                only_counted: Any = range(min(self.chunk, self.records - start))
                 preparation.add(only_counted)
                 told(start + len(only_counted))
             totals: PreparedTotals = finished(preparation.finish)
@@ -137,10 +144,10 @@ class Large:
         self.core.datasets.commit(self.task.task_id, b"h" * 16, bits, dataset, None)
 
 
-def measure(records: int, rounds: int, segments: str | None = None) -> dict[str, Any]:
+def measure(records: int, rounds: int, segments: str | None, features: int) -> dict[str, Any]:
     """Prepare, commit and sum so many records."""
     with tempfile.TemporaryDirectory() as folder, shown("shares", records) as show:
-        large = Large(Path(folder), records, segments)
+        large = Large(Path(folder), records, segments, features)
         datasets = large.core.datasets
         told: dict[str, Any] = {"records": records, "base_mb": peak_mb()}
 
@@ -158,7 +165,8 @@ def measure(records: int, rounds: int, segments: str | None = None) -> dict[str,
         )
         timed("commit", lambda: large.commit(dataset))
         told["sealed_mb"] = datasets.vault.num_bytes(dataset) >> 20
-        model = parse(dense_network([FEATURES, 1], "relu", seed=1), num_features=FEATURES)
+        timed("labels", lambda: datasets.labels(dataset))  # as each query reads them
+        model = parse(dense_network([features, 1], "relu", seed=1), num_features=features)
         engine = ExactEngine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, large.task.clip, threads=2)
         tensors = tuple(weights.quantise(values) for values in model.initial_values)
         everyone = Evaluated(is_evaluated=np.ones(records, np.bool_), counts=np.ones(records, np.bool_))
@@ -177,10 +185,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A large dataset at one helper.")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--features", type=int, default=FEATURES)
     parser.add_argument("--segments", help="a URL of object storage; by default a file")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    told = measure(arguments.records, arguments.rounds, arguments.segments)
+    told = measure(arguments.records, arguments.rounds, arguments.segments, arguments.features)
     print(
         json.dumps(told)
         if arguments.json

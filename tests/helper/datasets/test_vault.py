@@ -23,6 +23,7 @@ from tests.helper.stored import write, write_as_before
 
 KEYS = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
 ID = b"d" * 32
+HEADER, TAG = 72, 16
 PATTERN = b"\xde\xad\xbe\xef" * 8
 
 
@@ -81,6 +82,29 @@ def test_a_dataset_reads_back_whatever_the_segments_and_chunks(
     narrow = vault.read_without_features(ID).shares
     assert narrow.features.shape == (25, 0)
     np.testing.assert_array_equal(narrow.labels, written.shares.labels)
+
+
+@pytest.mark.parametrize("features", [1, 300])
+def test_features_that_nobody_asks_for_are_not_read(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: int
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    written = dataset(10, features=features)
+    write(vault, written)
+    path = only_file(tmp_path)
+    stored, start = path.read_bytes(), HEADER + 4 * 16 + TAG
+    end = start + 4 * features + TAG
+    path.write_bytes(stored[:start] + bytes(end - start) + stored[end:])
+    narrow = vault.read_without_features(ID)
+    assert narrow.shares.features.shape == (10, 0)
+    np.testing.assert_array_equal(narrow.report_ids, written.report_ids)
+    np.testing.assert_array_equal(narrow.shares.labels, written.shares.labels)
+    np.testing.assert_array_equal(narrow.shares.mask_shares, written.shares.mask_shares)
+    with pytest.raises(VaultDamaged):
+        vault.read(ID)
+    path.write_bytes(stored[:end] + bytes([stored[end] ^ 1]) + stored[end + 1 :])
+    with pytest.raises(VaultDamaged):
+        vault.read_without_features(ID)
 
 
 def test_records_that_were_not_chosen_are_in_no_piece(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +249,6 @@ SEGMENT = 4
 """Records in a segment of the files that are damaged here: each has two."""
 FRAMES = SEGMENT * 72 + 4 * 16
 """Bytes of a segment: 16, 32, 8 and 16 a record, and four tags."""
-HEADER = 72
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["segments", "whole"])
