@@ -10,14 +10,16 @@ from contextvars import copy_context
 from dataclasses import field
 from functools import partial
 from threading import Event, Lock
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from adserver.peers.retrying import Backoff, with_retries
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.releases.job import JobSpec
-from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.started_job import StartedJob
+
+if TYPE_CHECKING:
+    from maskedlark.releases.job import JobSpec
+    from maskedlark.releases.release import AggregateShare
+    from maskedlark.releases.started_job import StartedJob
 
 _T = TypeVar("_T")
 _POLL_S: Final = 0.1
@@ -27,7 +29,7 @@ ROLES: Final = (0, 1)
 class JobHelper(Protocol):
     """What a job needs of a helper; `adserver.peers.client.HelperClient` is one."""
 
-    def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
+    def start_job(self, job: "JobSpec", model: bytes) -> "StartedJob":
         """Have the helper check the job and reserve its budget."""
 
     def run_round(
@@ -38,10 +40,10 @@ class JobHelper(Protocol):
         num_parameters: int,
         *,
         cancelled: Event | None = None,
-    ) -> AggregateShare:
+    ) -> "AggregateShare":
         """The helper's answer to a round; ends early when `cancelled` is set."""
 
-    def close_job(self, job: JobSpec) -> int:
+    def close_job(self, job: "JobSpec") -> int:
         """Tell the helper that no more rounds will come, also of a job it has not seen.
 
         How many it answered, and charged.
@@ -119,13 +121,13 @@ class HelperPair:
                 interrupted.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def start_job(self, job: JobSpec, model: bytes) -> tuple[StartedJob, StartedJob]:
+    def start_job(self, job: "JobSpec", model: bytes) -> "tuple[StartedJob, StartedJob]":
         """Start a job at both helpers. Raises as `ask` does."""
         return self.ask(lambda _, helper: helper.start_job(job, model))
 
     def run_round(
         self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int
-    ) -> tuple[AggregateShare, AggregateShare]:
+    ) -> "tuple[AggregateShare, AggregateShare]":
         """Both answers to one round. Raises as `ask` does."""
         return self.ask(
             lambda _, helper: helper.run_round(

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from maskedlark.canonical import build, decode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
-from maskedlark.privacy.accounting import Epsilons
-from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.pair import VIEW_TAG_BYTES
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from protos import helper_pb2
+
+if TYPE_CHECKING:
+    from maskedlark.privacy.accounting import Epsilons
+    from maskedlark.releases.release import AggregateShare
+    from maskedlark.releases.started_job import StartedJob
 
 _DIGEST_BYTES: Final = 32
 _Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
@@ -62,8 +64,8 @@ class QueryAnswer:
         dataset_spent: Of the dataset by this helper's ledger: all jobs and queries, this one included.
     """
 
-    share: AggregateShare = field(repr=False)
-    dataset_spent: Epsilons
+    share: "AggregateShare" = field(repr=False)
+    dataset_spent: "Epsilons"
 
 
 class PreparedReplies:
@@ -146,8 +148,10 @@ def commit_from_reply(reply: helper_pb2.CommitReply, peer: str, *, dataset_id: b
     )
 
 
-def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> StartedJob:
+def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> "StartedJob":
     """Parse the answer to a job."""
+    from maskedlark.releases.started_job import StartedJob
+
     require(reply.path in ("exact", "general"), peer, "an unknown gradient path")
     require(len(reply.numerics_digest) == _DIGEST_BYTES, peer, "a numerics digest of another length")
     require(reply.num_parameters > 0, peer, "a model without parameters")
@@ -156,8 +160,10 @@ def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> Starte
     return StartedJob(**{one.name: getattr(reply, one.name) for one in fields(StartedJob)})
 
 
-def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> Epsilons:
+def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> "Epsilons":
     """Parse the first part of the answer to a query."""
+    from maskedlark.privacy.accounting import Epsilons
+
     require(reply.WhichOneof("part") == "spent", peer, "no budget that was spent")
     epsilons = (reply.spent.epsilon, reply.spent.collusion_epsilon)
     require(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Column, Double, LargeBinary, TableClause, column, func, insert, select, update
 
-from adserver.records.plans import plan_columns, read_plan
 from adserver.store.report_split import begin_split
 from adserver.store.schema import (
     access_grants,
@@ -89,6 +88,8 @@ def _to_9(operations: "Operations") -> None:
 
 def _fill_jobs(operations: "Operations") -> None:
     """Say of each job what its plan is of."""
+    from adserver.records.plans import plan_columns, read_plan
+
     connection = operations.get_bind()
     for job_id, encoded in connection.execute(select(jobs.c.job_id, jobs.c.plan)).all():
         of_plan = plan_columns(read_plan(bytes(encoded)))

@@ -172,6 +172,8 @@ def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
 
 def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray[np.bool_]) -> None:
     """Mark those of a dataset's reports, in order of arrival, that are not kept."""
+    if is_kept.all():
+        return
     taken = _taken(task_id, handle)
     sequences = connection.execute(_sequences(taken)).scalars().all()
     dropped = [sequences[position] for position in np.flatnonzero(~is_kept).tolist()]
@@ -184,7 +186,7 @@ def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray
 def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
     """The ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
     query = select(reports.c.report_id).where(_taken(task_id, handle) & _IS_OF_REPORT)
-    found = connection.execute(query.order_by(report_states.c.sequence)).scalars()
+    found = connection.execute(query.order_by(report_states.c.sequence)).scalars().all()
     return np.frombuffer(b"".join(found), np.uint8).reshape(-1, REPORT_ID_BYTES)
 
 

@@ -53,7 +53,9 @@ def share_pages(
         last = rows[-1][0]
         yield [
             ShareForHelper(
-                report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])
+                report_id=report_id,
+                time_bucket=bucket,
+                share=SealedShare(key_id=key_id, ciphertext=ciphertext),
             )
-            for row in rows
+            for _, report_id, bucket, key_id, ciphertext in rows
         ]

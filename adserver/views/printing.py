@@ -2,29 +2,22 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plain_text import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
 _LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
@@ -38,6 +31,9 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; an empty one still shows its head."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(plain(column), overflow="fold")  # an id that is cut off is of no use
@@ -80,6 +76,9 @@ def short(identifier: bytes) -> str:
 @contextmanager
 def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int], None]]:
     """One bar for each helper: called with the role, how many more are done, and of how many."""
+    if not is_shown or not _may_be_seen():
+        yield lambda _role, _count, _total: None
+        return
     with progress_bars(is_shown=is_shown) as bars:
         rows = [bars.add_task(f"helper {role}", total=None) for role in (0, 1)]
 
@@ -90,19 +89,37 @@ def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int],
 
 
 @contextmanager
-def progress_bars(*, is_shown: bool = True) -> Iterator[Progress]:
+def progress_bars(*, is_shown: bool = True) -> Iterator["Progress"]:
     """Progress bars with the time that is left, on a terminal or in a notebook, until the end.
 
     On standard error: standard output is for programs.
     """
+    from rich.console import Console
+
     console = Console(stderr=True)
     is_seen = is_shown and (console.is_terminal or console.is_jupyter)
     with progress_on(console, is_shown=is_seen, transient=True) as progress:
         yield progress
 
 
-def progress_on(console: Console, *further: ProgressColumn, is_shown: bool, transient: bool) -> Progress:
+def _may_be_seen() -> bool:
+    """Whether bars may find a terminal or a notebook: without one nobody loads what draws them."""
+    return sys.stderr.isatty() or "IPython" in sys.modules or "FORCE_COLOR" in os.environ
+
+
+def progress_on(
+    console: "Console", *further: "ProgressColumn", is_shown: bool, transient: bool
+) -> "Progress":
     """Bars with what they are of, how much of it is done, the times, and `further` columns."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

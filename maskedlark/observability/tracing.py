@@ -10,19 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from opentelemetry import propagate, trace
 from opentelemetry.context import attach, detach
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import (
-    BatchSpanProcessor,
-    ConsoleSpanExporter,
-    SimpleSpanProcessor,
-    SpanExporter,
-)
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from maskedlark.errors import InvalidTask
@@ -30,6 +22,10 @@ from maskedlark.observability.traces import Traces
 from maskedlark.rpc.call_details import with_metadata
 from maskedlark.rpc.faults import refusal_of
 from maskedlark.rpc.handlers import wrapped
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 _TRACER: Final = trace.get_tracer("maskedlark")
 _ENDS_WITHIN_S: Final = 5.0
@@ -45,6 +41,8 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
     if traces is Traces.NONE:
         yield
         return
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
     provider = provider_of(service, None)
     provider.add_span_processor(
         BatchSpanProcessor(_otlp() if traces is Traces.OTLP else ConsoleSpanExporter(out=sys.stderr))
@@ -57,8 +55,12 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
         provider.shutdown()
 
 
-def provider_of(service: str, exporter: SpanExporter | None) -> TracerProvider:
+def provider_of(service: str, exporter: "SpanExporter | None") -> "TracerProvider":
     """A provider that names the service and nothing else of this machine."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
     provider = TracerProvider(resource=Resource({"service.name": service}))
     if exporter is not None:
         provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -168,7 +170,7 @@ class Calls:
 _calls: Final = Calls()
 
 
-def _otlp() -> SpanExporter:
+def _otlp() -> "SpanExporter":
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:

@@ -4,13 +4,17 @@ r"""What others named, for tables on a terminal.
 '[red]a\\x1b[2J'
 """
 
+from typing import TYPE_CHECKING
 from unicodedata import category
 
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
-def plain(value: object) -> Text:
+def plain(value: object) -> "Text":
     """A value in one line: it is no markup, and what cannot be seen is shown as an escape."""
+    from rich.text import Text
+
     text = str(value)
     return Text(text if text.isprintable() else "".join(map(_shown, text)))
 
