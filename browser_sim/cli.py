@@ -5,6 +5,7 @@ browser-sim run | devices | describe | encode | download
 
 from typing import Final
 
+from maskedlark.runtime import collector
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 COMMANDS: Final = {
@@ -22,4 +23,5 @@ app = lazy_app(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    with collector.command():
+        app()

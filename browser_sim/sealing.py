@@ -30,6 +30,7 @@ from maskedlark.randomness import below
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import Sealer
+from maskedlark.runtime import collector
 
 _MAX_BATCH: Final = 256
 _TARGET_BATCH_BYTES: Final = 1 << 20
@@ -175,8 +176,10 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     What is still queued is dropped when the caller stops early.
     """
     pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn")
-    )  # gRPC's threads do not survive a fork
+        workers,
+        mp_context=get_context("spawn"),  # gRPC's threads do not survive a fork
+        initializer=collector.seldom,
+    )
     try:
         yield pool
     finally:

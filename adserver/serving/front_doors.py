@@ -26,6 +26,7 @@ from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.patience import Patience
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime import collector
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.runtime.signals import wait_for
 from protos import ingest_pb2_grpc
@@ -102,6 +103,7 @@ def running_ingest(
 def wait_at(addresses: Addresses, addresses_file: Path | None, stop: Event) -> None:
     """Say where this server listens, and wait until it is to end."""
     _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
+    collector.serving()
     if addresses_file is not None:
         write_durably(addresses_file, addresses.encode())
     wait_for(stop)

@@ -5,6 +5,7 @@ helper keygen | serve | warmup | status | budget | keys | certificate | cluster
 
 from typing import Final
 
+from maskedlark.runtime import collector
 from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
@@ -34,4 +35,5 @@ app = lazy_app(
 
 def main() -> None:
     """Run the command line; a refusal becomes one line and an exit status."""
-    run(app)
+    with collector.command():
+        run(app)

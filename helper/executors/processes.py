@@ -24,6 +24,7 @@ from maskedlark.reports.dataset import (
 )
 from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.sealing import OpeningKey
+from maskedlark.runtime import collector
 from maskedlark.runtime.hardening import forbid_core_files
 
 MIN_CHUNK: Final = 64
@@ -103,6 +104,7 @@ def _end_with_parent() -> None:
     Its memory is as secret as its parent's.
     """
     forbid_core_files()
+    collector.serving()
     threading.Thread(target=_watch_parent, daemon=True, name="end-with-parent").start()
 
 

@@ -39,6 +39,7 @@ from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime import collector
 from maskedlark.runtime.bucket import opened_bucket
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.durable_file import write_durably
@@ -199,6 +200,7 @@ def _answer_calls(settings: HelperSettings, watched: WatchedServer, is_ready: Ev
     warm_up(_stopping(stop))
     watched.start()
     is_ready.set()
+    collector.serving()
     if settings.port_file is not None:
         write_durably(settings.port_file, address.encode())
     _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
