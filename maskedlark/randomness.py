@@ -94,15 +94,27 @@ def each_below(bounds: Sequence[int], randomness: Randomness) -> list[int]:
 
     In as few calls of the source as can be: for callers that draw a few numbers at a time.
     """
-    if bounds and not 1 <= min(bounds) <= max(bounds) <= 1 << 63:
-        raise ValueError("a bound must be in 1..2^63")
-    drawn: list[int] = []
+    if not bounds:
+        return []
+    largest, drawn = max(bounds), list[int]()
+    rest = iter(_with_bits(tuple(bounds)))
+    bound, bits = next(rest)
     while missing := len(bounds) - len(drawn):
-        for word in unpack(f"<{missing}Q", randomness(8 * missing)):
-            bound = bounds[len(drawn)]
-            if (found := word & ((1 << (bound - 1).bit_length()) - 1)) < bound:
+        words = randomness(8 * missing)
+        # of a bound of at most 256 a word's first byte decides
+        for word in words[::8] if largest <= 1 << 8 else unpack(f"<{missing}Q", words):
+            if (found := word & bits) < bound:
                 drawn.append(found)
+                bound, bits = next(rest)
     return drawn
+
+
+@lru_cache(maxsize=16)
+def _with_bits(bounds: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Each bound, with a mask of the bits that a number below it has; then a pair to end on."""
+    if not 1 <= min(bounds) <= max(bounds) <= 1 << 63:
+        raise ValueError("a bound must be in 1..2^63")
+    return (*((bound, (1 << (bound - 1).bit_length()) - 1) for bound in bounds), (0, 0))
 
 
 def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:

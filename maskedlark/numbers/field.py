@@ -14,6 +14,7 @@ canonical) of an element.
 [5, -7]
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -122,6 +123,16 @@ def random_vector(count: int, randomness: Randomness) -> FieldVector:
         vector[found : found + len(words)] = words
         found += len(words)
     return vector
+
+
+def random_rows(width: int, sources: Sequence[Randomness]) -> FieldVector:
+    """What `random_vector` draws from each source, a row each: uint64 (n, width)."""
+    encoded = b"".join([source(ELEMENT_BYTES * width) for source in sources])
+    table = np.frombuffer(encoded, "<u8").astype(np.uint64).reshape(len(sources), width)
+    for row in np.flatnonzero((table >= _P).any(axis=1)).tolist():  # about one element in 2^32 is skipped
+        kept = table[row][table[row] < _P]
+        table[row] = np.concatenate([kept, random_vector(width - len(kept), sources[row])])
+    return table
 
 
 def share(secret: FieldVector, randomness: Randomness) -> Shares:

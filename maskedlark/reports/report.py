@@ -129,6 +129,9 @@ class _Measured(NamedTuple):
     values: NDArray[np.int64]
 
 
+_NOTHING_MEASURED: Final = _Measured(np.empty(0, np.uint32), np.empty(0, np.int64))
+
+
 class _View(NamedTuple):
     features: NDArray[np.uint8]
     labels: NDArray[np.uint32]
@@ -361,7 +364,7 @@ def _measured(task: Task, example: Example) -> _Measured:
     if declared is None or measured is None:
         if declared is not None or measured is not None:
             raise InvalidTask("an example holds keys and values if, and only if, the task has a measurement")
-        return _Measured(np.empty(0, np.uint32), np.empty(0, np.int64))
+        return _NOTHING_MEASURED
     if (len(measured.keys), len(measured.values)) != (len(declared.keys), len(declared.values)):
         raise InvalidTask(f"the task declares {len(declared.keys)} keys and {len(declared.values)} values")
     keys = np.array(measured.keys, np.int64)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
-from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, random_vector, subtract, total
+from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, random_rows, subtract, total
 from maskedlark.randomness import Randomness
 from maskedlark.reports.proofs.polynomials import extended, interpolated, range_tables, steps_to
 from maskedlark.reports.proofs.shape import BLIND_BYTES, POINTS, ProofShape
@@ -80,9 +80,8 @@ def secret_elements(
     places = shape.places
     elements = np.empty((len(sources), shape.num_elements), np.uint64)
     elements[:, : places.bits.start], elements[:, places.bits] = vectors, bits
-    for row, source in enumerate(sources):
-        for place in (places.rho, *places.phi):
-            elements[row, place] = random_vector(place.stop - place.start, source)
+    for place in (places.rho, *places.phi):
+        elements[:, place] = random_rows(place.stop - place.start, sources)
     elements[:, places.square] = multiply(elements[:, places.rho], elements[:, places.rho])
     count = total(elements[:, places.vectors[0]], axis=1)
     for index, place in enumerate(places.quotient):

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from maskedlark.numbers import field
 from maskedlark.numbers.field import MAX_SIGNED, MODULUS
-from maskedlark.randomness import seeded
+from maskedlark.randomness import Randomness, seeded
 
 EXTREMES = [
     0,
@@ -143,6 +143,28 @@ def test_random_elements_in_blocks_are_the_streams_first_canonical_words(
     found = field.random_vector(50, half_wrong)
     words = np.frombuffer(seeded(5)(8 * 500), "<u8")
     assert found.tolist() == words[(words % np.uint64(2) == 1) & (words < MODULUS)][:50].tolist()
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_random_rows_are_what_each_source_gives_by_itself(wrong: int) -> None:
+    def drawing(row: int) -> Randomness:
+        """Of one word in four, in some rows, the modulus."""
+        stream = seeded(row)
+
+        def draw(count: int) -> bytes:
+            words = np.frombuffer(stream(count), "<u8").astype(np.uint64)
+            return np.where((words % np.uint64(4) == 0) & (row < wrong), np.uint64(MODULUS), words).tobytes()
+
+        return draw
+
+    together, alone = ([drawing(row) for row in range(3)] for _ in range(2))
+    found = field.random_rows(20, together)
+    assert found.tolist() == [field.random_vector(20, source).tolist() for source in alone]
+    assert [source(8) for source in together] == [source(8) for source in alone]
+
+
+def test_random_rows_of_no_sources_are_none() -> None:
+    assert field.random_rows(3, []).shape == (0, 3)
 
 
 @given(st.lists(elements, max_size=20))
