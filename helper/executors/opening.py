@@ -13,6 +13,7 @@ from helper.executors.dispatch import Fleet, Worker
 from helper.executors.executor import Executor
 from helper.executors.holder import OPEN
 from helper.executors.opening_orders import read_opened, write_order
+from helper.executors.orders import CARRIED_BYTES
 from helper.executors.parts import Parts, Sent
 from helper.executors.processes import MAX_CHUNK, MIN_CHUNK
 from helper.executors.pulses import Clock
@@ -21,8 +22,6 @@ from maskedlark.interrupt import never
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
 from maskedlark.reports.task import REPORT_ID_BYTES
 
-_CARRIED_BYTES: Final = 96 << 10
-"""An order of less goes with its call, a longer one by way of Ray's object stores, which takes longer."""
 _WORTH_A_CALL: Final = 256
 """Fewer shares take so little time to open that more of them go at once, in whichever way."""
 _NUMBERS_BYTES: Final = 3 * 8
@@ -70,7 +69,7 @@ class SharedOpening:
 def _part_records(incoming: Sequence[ShareForHelper], workers: int) -> int:
     """How many shares to open at once: so many that each worker has as many parts as the others."""
     a_share = REPORT_ID_BYTES + _NUMBERS_BYTES + len(incoming[0].share.ciphertext)
-    carried = _CARRIED_BYTES // a_share
+    carried = CARRIED_BYTES // a_share
     most = min(MAX_CHUNK, carried) if carried >= _WORTH_A_CALL else MAX_CHUNK
     parts = workers * -(-len(incoming) // (workers * most))
     return max(MIN_CHUNK, -(-len(incoming) // parts))

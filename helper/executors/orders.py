@@ -21,6 +21,8 @@ from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.sample_size import padded_size
 from maskedlark.releases.round import Evaluated
 
+CARRIED_BYTES: Final = 96 << 10
+"""What is no longer than this goes with its call; Ray keeps more in its object stores, which takes longer."""
 _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
 _TOTALS_BYTES: Final = 16
@@ -70,10 +72,11 @@ class Summing:
     def work(self, records: int) -> int:
         """On how many records to spend time for so many of the dataset's, whichever of them are sampled.
 
-        All reports of one person may be among them.
+        All reports of one person may be among them. No part of a round evaluates more than all of it does, so
+        one that has the whole dataset pads nothing.
         """
-        expected = self.evaluated * records // self.records
-        return padded_size(expected=expected, least=0, most=records, reports=self.reports, over=_OVER)
+        expected, most = self.evaluated * records // self.records, min(records, self.evaluated)
+        return padded_size(expected=expected, least=0, most=most, reports=self.reports, over=_OVER)
 
     @property
     def clip(self) -> Clip:

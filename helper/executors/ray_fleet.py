@@ -30,6 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from helper.executors.dispatch import NoWorkers, Worker, WorkerLost
 from helper.executors.joining import Gate, JoinRefused, JoinToken, Session
+from helper.executors.orders import CARRIED_BYTES
 from helper.executors.ray_worker import RayWorker
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -170,7 +171,9 @@ class RayFleet:
             self.drop(one)
 
     def share(self, sealed: bytes) -> Any:
-        """See `Fleet`."""
+        """See `Fleet`; what is short goes with each order."""
+        if len(sealed) <= CARRIED_BYTES:
+            return sealed
         try:
             return ray.put(sealed)
         except RayError:

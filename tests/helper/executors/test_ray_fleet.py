@@ -238,7 +238,7 @@ def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Mach
     with ray_machines.fleet(1) as fleet:
         pass
     with pytest.raises(NoWorkers):
-        fleet.share(b"sealed")
+        fleet.share(bytes(1 << 20))
     assert not ray.is_initialized()
 
 
