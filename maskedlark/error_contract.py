@@ -101,6 +101,9 @@ _JOBS: Final = {
         "the helper's operator restores `datasets/` or the bucket from a backup, then `adserver job resume`; "
         "or seal another dataset"
     ),
+    JobReason.REPORTS_LOST: (
+        "the ad server's operator restores the object that the message names, under its name; then seal again"
+    ),
     JobReason.DATASET_TOO_LARGE: "seal several datasets",
     JobReason.DATASET_EMPTY: "see why reports are dropped (`adserver dataset list --json`), and collect more",
     JobReason.DATASET_CHANGED: "prepare the dataset again at both helpers",

@@ -119,6 +119,11 @@ class JobReason(Reason):
         "the helper's file or objects of the dataset are missing or damaged: its operator must bring them "
         "back, or another dataset must be sealed",
     )
+    REPORTS_LOST = (
+        "reports_lost",
+        "an object with reports that wait to be sealed is missing from the ad server's bucket, or damaged: "
+        "its operator must bring it back",
+    )
     DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
     DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
     DATASET_CHANGED = "dataset_changed", "the chosen reports do not give the expected dataset id"

@@ -28,7 +28,7 @@ RETRY_AFTER_S: Final = 2
 _CONFLICT: Final = frozenset(
     {
         JobReason.WRONG_STATE, JobReason.JOB_CHANGED, JobReason.JOB_CLOSED, JobReason.DATASET_CHANGED,
-        JobReason.BUDGET_EXHAUSTED, JobReason.QUERY_CHANGED, JobReason.TOO_MANY_JOBS,
+        JobReason.BUDGET_EXHAUSTED, JobReason.QUERY_CHANGED, JobReason.TOO_MANY_JOBS, JobReason.REPORTS_LOST,
     }
 )  # fmt: skip
 _HELPERS_FAULT: Final = frozenset(

@@ -44,6 +44,12 @@ intake_of: Final = making(
     http_listen=option("host:port of the HTTP intake; port 0 for any."),
     addresses_file=option("Write the addresses here as JSON once both answer."),
     metrics_listen=watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT"),
+    report_objects=option(
+        "Object storage for the ciphertexts of reports: s3://BUCKET/PREFIX, gs:// or az://; credentials come"
+        " from the environment.",
+        metavar="URL",
+        show_default="rows of the database",
+    ),
 )
 
 

@@ -55,6 +55,7 @@ def expire_reports(
         elif now_s >= stored.refused_since + SETTLED_S:
             datasets.give_back_preparing(stored.task_id)
             count += _forget(store, stored, is_stopped)
+            store.forget_objects(stored.task_id)
     return count
 
 

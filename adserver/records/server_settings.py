@@ -28,12 +28,15 @@ class IntakeSettings:
         http_listen: The same.
         addresses_file: Gets the addresses as JSON, in one step, once both answer.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+        report_objects: URL of the object storage that ciphertexts of large groups of reports go to, or None
+            for the database.
     """
 
     grpc_listen: str = "127.0.0.1:0"
     http_listen: str = "127.0.0.1:0"
     addresses_file: Path | None = None
     metrics_listen: str | None = None
+    report_objects: str | None = None
 
 
 @frozen

@@ -18,6 +18,8 @@ from adserver.ingest.intake import Intake
 from adserver.ingest.local_app import LocalIntake
 from adserver.records.server_settings import IntakeSettings
 from adserver.serving.intake_metrics import IntakeMetrics
+from adserver.store.object_putting import PutsReports
+from adserver.store.report_buckets import ReportBucket
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
@@ -58,18 +60,21 @@ def running_ingest(
     metrics: IntakeMetrics | None = None,
     check_disk: Callable[[], object] = lambda: None,
     local: LocalIntake | None = None,
+    bucket: ReportBucket | None = None,
 ) -> Iterator[Addresses]:
     """Both front doors, open until the block ends; requests that have begun by then are finished.
 
     So is the operator's endpoint, if there is to be one. Browsers need no certificate. `check_disk` raises
     when the disk is full, and is asked with health. `local` takes updates of jobs without helpers.
+    Ciphertexts of large groups of reports go to `bucket`.
 
     Raises:
-        InvalidTask: an address is taken, or may not be used without TLS.
+        InvalidTask: an address is taken, or may not be used without TLS; or the bucket cannot be opened.
     """
     tasks = TaskStore(engine)
     rounds = RoundStore(engine)
-    intake = Intake(tasks, ReportStore(engine), time.monotonic, rounds)
+    putting = None if bucket is None else PutsReports(bucket, bucket.opened(), monotonic=time.monotonic)
+    intake = Intake(tasks, ReportStore(engine, putting), time.monotonic, rounds)
     metrics = metrics or IntakeMetrics()
     metrics.watch_intake(lambda: intake.counts)
     grpc_settings = ServerSettings(

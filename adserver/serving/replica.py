@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from adserver.records.server_settings import IntakeSettings
 from adserver.serving.front_doors import running_ingest, wait_at
 from adserver.serving.intake_metrics import IntakeMetrics
+from adserver.store.report_buckets import bucket_of
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.ownership import check_own
@@ -27,10 +28,13 @@ def serve_intake(engine: Engine, tls: TlsFiles | None, settings: IntakeSettings,
         stop: Ends it.
 
     Raises:
-        InvalidTask: the TLS key is another user's or open to others, or an address is taken.
+        InvalidTask: the TLS key is another user's or open to others, or an address is taken; or the ad server
+            does not know the object storage yet.
     """
     forbid_core_files()  # before the TLS key is read
     if tls is not None:
         check_own(tls.private_key)
-    with running_ingest(engine, settings, tls=tls, metrics=IntakeMetrics()) as addresses:
+    url = settings.report_objects
+    bucket = bucket_of(engine, url, may_add=False) if url else None
+    with running_ingest(engine, settings, tls=tls, metrics=IntakeMetrics(), bucket=bucket) as addresses:
         wait_at(addresses, settings.addresses_file, stop)

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from adserver.collecting.key_refresh import key_refresher
+from adserver.collecting.object_sweeping import object_sweeper
 from adserver.collecting.report_expiry import report_expirer
 from adserver.ingest.local_app import LocalIntake
 from adserver.peers.client import HelperClient
@@ -19,6 +20,7 @@ from adserver.store.job_files import take_in_all
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
+from adserver.store.report_buckets import bucket_of
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidTask
@@ -53,6 +55,8 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
         metrics = AdserverMetrics(engine, clock)
+        url = settings.intake.report_objects
+        bucket = bucket_of(engine, url, may_add=True) if url else None
         local = open_local(settings.local_database or default_local_url(settings.data_dir))
         stack.callback(local.dispose)
         addresses = stack.enter_context(
@@ -63,9 +67,14 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
                 metrics=metrics,
                 check_disk=lambda: check_room(settings.data_dir),
                 local=LocalIntake(LocalJobs(local, clock)),
+                bucket=bucket,
             )
         )
         _start_work(stack, engine, helpers, settings, clock)
+        if bucket is not None:
+            sweeper = object_sweeper(engine, bucket, shared_clock(engine, clock), clock)
+            sweeper.start()
+            stack.callback(sweeper.stop)
         if settings.dashboard is not None:
             _open_dashboard(
                 stack,

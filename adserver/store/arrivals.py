@@ -4,15 +4,18 @@ Statements go to the driver as they are written here: SQLAlchemy's lists of valu
 On PostgreSQL each column is one array, which needs no staging table (`python -m tests.bench.arrivals`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from adserver.store.schema import PLACE_BYTES
 from maskedlark.reports.upload import Report
 
 ReportKey = tuple[bytes, bytes]
 """A task's id and a report's: what a report counts once under."""
+
+NO_PLACES: Final[Mapping[ReportKey, int]] = {}
 
 _COLUMNS: Final = "task_id, report_id, time_bucket, key_id_0, ciphertext_0, key_id_1, ciphertext_1"
 _IN_ARRAYS: Final = f"""
@@ -45,7 +48,9 @@ def report_key(report: Report) -> ReportKey:
     return report.task_id, report.report_id
 
 
-def insert_new(connection: Connection, arrived: Iterable[Report]) -> Sequence[ReportKey]:
+def insert_new(
+    connection: Connection, arrived: Iterable[Report], places: Mapping[ReportKey, int] = NO_PLACES
+) -> Sequence[ReportKey]:
     """Store the reports that are not stored yet; which they are.
 
     They are stored in one order everywhere: two transactions with common ids in different orders would wait
@@ -54,8 +59,9 @@ def insert_new(connection: Connection, arrived: Iterable[Report]) -> Sequence[Re
     Args:
         connection: In a transaction.
         arrived: Checked reports with different keys.
+        places: Of those whose ciphertexts lie in object storage: where (`adserver.store.object_putting`).
     """
-    rows = [_row(report) for report in sorted(arrived, key=report_key)]
+    rows = [_row(report, places.get(report_key(report))) for report in sorted(arrived, key=report_key)]
     if not rows:
         return []
     if connection.dialect.name == "postgresql":
@@ -75,15 +81,18 @@ def _insert_rows(connection: Connection, rows: list[tuple[Any, ...]]) -> Sequenc
     return [(task_id, report_id) for task_id, report_id in connection.exec_driver_sql(_STORED, (last,))]
 
 
-def _row(report: Report) -> tuple[Any, ...]:
+def _row(report: Report, place: int | None) -> tuple[Any, ...]:
     """A report in the order of `_COLUMNS`."""
     first, second = report.shares
+    ciphertexts = (
+        (first.ciphertext, second.ciphertext) if place is None else (place.to_bytes(PLACE_BYTES), b"")
+    )
     return (
         report.task_id,
         report.report_id,
         report.time_bucket,
         first.key_id,
-        first.ciphertext,
+        ciphertexts[0],
         second.key_id,
-        second.ciphertext,
+        ciphertexts[1],
     )

@@ -19,7 +19,9 @@ from adserver.store.schema import (
     jobs,
     queries,
     query_answers,
+    report_buckets,
     report_counts,
+    report_objects,
     tasks,
     update_reports,
     update_rounds,
@@ -86,6 +88,12 @@ def _to_9(operations: "Operations") -> None:
     operations.add_column("tasks", Column("refused_since", Double))
 
 
+def _to_11(operations: "Operations") -> None:
+    """The objects that ciphertexts of reports lie in: none yet."""
+    for table in (report_buckets, report_objects):
+        table.create(operations.get_bind())
+
+
 def _fill_jobs(operations: "Operations") -> None:
     """Say of each job what its plan is of."""
     from adserver.records.plans import plan_columns, read_plan
@@ -105,5 +113,6 @@ MIGRATIONS: Final[Migrations] = {
     7: _to_8,
     8: _to_9,
     9: begin_split,
+    10: _to_11,
 }
 """Version 2 is the first that can be brought forward."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from secrets import randbelow
 from threading import Lock
+from time import monotonic, sleep
 from typing import Any, Final
 
 import numpy as np
@@ -18,9 +19,13 @@ from sqlalchemy import Connection, Engine, Select, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
-from adserver.store.arrivals import ReportKey, insert_new, report_key
+from adserver.store.arrivals import NO_PLACES, ReportKey, insert_new, report_key
 from adserver.store.forgetting import Forgotten, forget, handles_of
+from adserver.store.gathering import Gathering
+from adserver.store.object_putting import PutsReports, name_objects, places_of
+from adserver.store.object_reading import ReadsObjects, place_or_ciphertext, with_ciphertexts
 from adserver.store.report_counts import SLOTS, arrive, counted, shift
+from adserver.store.report_manifest import forget_objects
 from adserver.store.schema import NO_DATASET, report_states, reports
 from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
 from adserver.store.together import Together
@@ -71,8 +76,10 @@ class _Adding:
 class ReportStore:
     """Where ingest puts reports. Safe to share between threads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, putting: PutsReports | None = None) -> None:
+        """Store reports in `engine`; ciphertexts of groups that are worth it where `putting` puts them."""
         self._engine = engine
+        self._putting = putting
         self._slot = randbelow(SLOTS)
         self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
         self._adding = Together(
@@ -80,13 +87,15 @@ class ReportStore:
             most=_GROUP_CALLS,
             weigh=lambda call: call.num_bytes,
             most_weight=_GROUP_BYTES,
+            **_held_open(putting),
         )
 
     def add(self, accepted: Sequence[Report]) -> int:
         """Store checked reports; how many of them are new.
 
         The others were stored before and stay as they are. Calls that come while a transaction commits share
-        the next one, up to 8 MiB of them; one that comes while none does waits for nobody.
+        the next one, up to 8 MiB of them; one that comes while none does waits for nobody, but where objects
+        are put: `adserver.store.gathering`.
 
         Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever
             else adds it at the same time. What the database refuses of one call spoils no other call.
@@ -118,8 +127,13 @@ class ReportStore:
         for call in calls:
             for report in call.reports:
                 first.setdefault(report_key(report), (call, report))
+        reports = [report for _, report in first.values()]
+        puts = self._putting.put(reports) if self._putting is not None else ()
         with self._writing, self._engine.begin() as connection:
-            new = insert_new(connection, (report for _, report in first.values()))
+            places = places_of(connection, puts) if puts else NO_PLACES
+            new = insert_new(connection, reports, places)
+            if self._putting is not None:
+                name_objects(connection, self._putting.bucket, puts, places, new)
             arrive(connection, Counter(task_id for task_id, _ in new), self._slot)
         for key in new:
             first[key][0].new += 1
@@ -144,17 +158,42 @@ class ReportStore:
         with self._writing:
             return forget(self._engine, task_id, handle, after=after, limit=limit)
 
+    def forget_objects(self, task_id: bytes) -> int:
+        """Delete the rows of a task's objects, once none of its reports is left; how many."""
+        return forget_objects(self._engine, task_id)
+
     def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
         """One helper's shares of the reports that a dataset took, in order of arrival.
 
         Each page is well under the limit of a gRPC message.
 
-        Guarantees: holds one page in memory, and no lock.
+        Guarantees: holds one page in memory, some objects (`object_reading.HELD_BYTES`), and no lock.
+
+        Raises:
+            JobRefused(REPORTS_LOST): an object in which some lie is missing, or is not the one that was put.
+            InvalidTask: the bucket of one cannot be opened here.
+            HelperUnavailable: it cannot be read at the moment.
         """
         chosen = _taken(task.task_id, handle) & _IS_OF_REPORT
         page_rows = _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)
         sequence = report_states.c.sequence
-        return share_pages(self._engine, reports, chosen, sequence, role=role, page_rows=page_rows)
+        pages = share_pages(
+            self._engine,
+            reports,
+            chosen,
+            sequence,
+            role=role,
+            page_rows=page_rows,
+            ciphertext=place_or_ciphertext(role),
+        )
+        return with_ciphertexts(pages, ReadsObjects(self._engine), role=role)
+
+
+def _held_open(putting: PutsReports | None) -> dict[str, Any]:
+    """How long groups are held open: longer than a transaction takes only where objects are put."""
+    if putting is None:
+        return {}
+    return {"hold": Gathering(most_bytes=_GROUP_BYTES, monotonic=monotonic, pause=sleep).hold}
 
 
 def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:

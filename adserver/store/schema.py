@@ -35,6 +35,10 @@ storage.schema_version_of(metadata)
 
 HANDLE_BYTES: Final = 16
 TASK_ID_BYTES: Final = 32
+POSITIONS: Final = 1 << 20
+"""A report's place is its object's number times this, plus its position in the object."""
+PLACE_BYTES: Final = 8
+"""Of a place, big-endian; every ciphertext is longer."""
 NO_DATASET: Final = b""
 """The handle of reports that no dataset has taken."""
 
@@ -95,7 +99,9 @@ dropped_reports: Final = Table(
     Column("reports", Integer, nullable=False),
 )
 
-# Reports as they came in: a row is written once, and nothing of it changes until it is deleted.
+# Reports as they came in: a row is written once, and nothing of it changes until it is deleted. One whose
+# ciphertexts lie in object storage has its place (`PLACE_BYTES`) for `ciphertext_0`, and no bytes for
+# `ciphertext_1`: a column of its own would take 8 bytes of every row without one.
 reports: Final = Table(
     "reports",
     metadata,
@@ -105,6 +111,28 @@ reports: Final = Table(
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
     *_sealed_report(),
     UniqueConstraint("task_id", "report_id"),
+)
+
+# Buckets that ciphertexts of reports lie in.
+report_buckets: Final = Table(
+    "report_buckets",
+    metadata,
+    Column("bucket", Integer, primary_key=True),
+    Column("folder", String(16), nullable=False, unique=True),  # of this database alone: names begin with it
+    Column("url", Text, nullable=False, unique=True),
+)
+
+# The manifest: objects with ciphertexts of reports, each of one task. A row is written with its reports.
+report_objects: Final = Table(
+    "report_objects",
+    metadata,
+    Column("object", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("bucket", Integer, ForeignKey("report_buckets.bucket"), nullable=False),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("task_id", LargeBinary(TASK_ID_BYTES), nullable=False, index=True),
+    Column("num_bytes", Integer, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),  # SHA-256
+    Column("reports", Integer, nullable=False),
 )
 
 # What became of each of them: a row for each, made and deleted in one transaction with the other. Ciphertexts

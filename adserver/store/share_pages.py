@@ -28,6 +28,7 @@ def share_pages(
     *,
     role: int,
     page_rows: int,
+    ciphertext: ColumnElement[bytes] | None = None,
 ) -> Iterator[list[ShareForHelper]]:
     """One helper's shares of the rows of a table that are chosen, page after page.
 
@@ -38,11 +39,13 @@ def share_pages(
         sequence: The order of arrival, in the table whose index has it.
         role: The helper's.
         page_rows: How many at most.
+        ciphertext: What is read as the ciphertext; by default the column of the role.
 
     Guarantees: holds one page in memory, and no lock.
     """
     c = table.c
-    query = select(sequence, c.report_id, c.time_bucket, c[f"key_id_{role}"], c[f"ciphertext_{role}"])
+    found = c[f"ciphertext_{role}"] if ciphertext is None else ciphertext
+    query = select(sequence, c.report_id, c.time_bucket, c[f"key_id_{role}"], found)
     query = query.where(chosen).order_by(sequence).limit(max(1, min(MAX_PAGE_ROWS, page_rows)))
     last = -1
     while True:

@@ -37,6 +37,7 @@ class Together(Generic[_Call]):
         most: int = 64,
         weigh: Callable[[_Call], int] = lambda _call: 0,
         most_weight: int = 0,
+        hold: Callable[[Callable[[], int]], object] = lambda _waiting: None,
     ) -> None:
         """Serve by a function that writes each call's answer into the call.
 
@@ -46,11 +47,14 @@ class Together(Generic[_Call]):
             most: The most calls of a batch.
             weigh: What a call counts of `most_weight`.
             most_weight: What the calls of a batch weigh at most; the first one is served in any case.
+            hold: Called before a batch is closed, with what tells how much all calls that wait weigh; others
+                may come until it returns.
         """
         self._serve = serve
         self._most = most
         self._weigh = weigh
         self._most_weight = most_weight
+        self._hold = hold
         self._guard = Lock()
         self._queue: list[_Waiting[_Call]] = []
         self._is_served = False
@@ -74,6 +78,7 @@ class Together(Generic[_Call]):
 
     def _serve_first(self) -> None:
         """Serve the calls that came first, this thread's at their head, and let the next thread serve."""
+        self._hold(self._weight)
         with self._guard:
             count = self._batch_length()
             batch, self._queue = self._queue[:count], self._queue[count:]
@@ -91,6 +96,11 @@ class Together(Generic[_Call]):
                 self._queue[0].sleeping.release()
             else:
                 self._is_served = False
+
+    def _weight(self) -> int:
+        """What all calls that wait weigh."""
+        with self._guard:
+            return sum(self._weigh(one.call) for one in self._queue)
 
     def _batch_length(self) -> int:
         """How many calls at the head of the queue are served now."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 10
+SCHEMA_VERSION: Final = 11
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A database of version 1 does not say which it has.

@@ -1,4 +1,4 @@
-"""Objects in a store: written once, read whole, never changed. How dataset segments lie outside a machine.
+"""Objects in a store: written once, read whole, never changed. So segments and reports leave a machine.
 
     store = Retrying(opened_bucket("s3://bucket/prefix"))
     store.put(name, content)                     # refused if the name is taken
@@ -94,9 +94,26 @@ class Retrying:
     A put is not repeated here: a name may be taken by the try that failed, so each try needs a fresh one.
     """
 
-    def __init__(self, store: ObjectStore, *, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        whose: str = "this helper",
+        tries: int = MAX_TRIES,
+    ) -> None:
+        """Nothing is asked of the store yet.
+
+        Args:
+            store: Its requests are repeated.
+            sleep: Waits between two tries.
+            whose: Named in the error once the tries are used up.
+            tries: How many, at most.
+        """
         self._store = store
         self._sleep = sleep
+        self._whose = whose
+        self._tries = tries
         self._random = SystemRandom()
 
     def put_fresh(self, fresh_name: Callable[[], str], content: bytes) -> str:
@@ -127,8 +144,8 @@ class Retrying:
                 return
             except StoreFailed as error:
                 tries += 1
-                if tries == MAX_TRIES:
-                    raise _unavailable(error) from None
+                if tries == self._tries:
+                    raise self._unavailable(error) from None
                 self._sleep(self._random.uniform(0, min(FIRST_WAIT_S * 2**tries, LONGEST_WAIT_S)))
 
     def delete(self, names: Iterable[str]) -> None:
@@ -139,7 +156,7 @@ class Retrying:
 
     def _tried(self, request: Callable[[], _Result]) -> _Result:
         wait_s = FIRST_WAIT_S
-        for _ in range(MAX_TRIES - 1):
+        for _ in range(self._tries - 1):
             try:
                 return request()
             except StoreFailed:
@@ -148,7 +165,12 @@ class Retrying:
         try:
             return request()
         except StoreFailed as error:
-            raise _unavailable(error) from None
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: StoreFailed) -> HelperUnavailable:
+        return HelperUnavailable(
+            f"{self._whose} cannot reach its object storage ({error}); ask again", retry_after_s=RETRY_AFTER_S
+        )
 
 
 def read_exactly(store: Retrying, name: str, num_bytes: int, digest: bytes) -> bytes:
@@ -170,9 +192,3 @@ def read_exactly(store: Retrying, name: str, num_bytes: int, digest: bytes) -> b
             if sha256(content).digest() == digest:
                 return content
     raise ObjectLost("an object is not the one that was put")
-
-
-def _unavailable(error: StoreFailed) -> HelperUnavailable:
-    return HelperUnavailable(
-        f"this helper cannot reach its object storage ({error}); ask again", retry_after_s=RETRY_AFTER_S
-    )

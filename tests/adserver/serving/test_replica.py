@@ -27,6 +27,8 @@ from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.serving.replica import serve_intake
 from adserver.store.database import check_tables, create_tables
+from adserver.store.object_putting import PutsReports
+from adserver.store.report_buckets import bucket_of
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
@@ -36,10 +38,12 @@ from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.runtime.database import open_database
+from maskedlark.runtime.objects import Retrying
 from protos import ingest_pb2_grpc
 from tests.builders import NOW, examples, reports, world
 from tests.patience import HANGS_S
 from tests.postgres import Postgres
+from tests.stores import InMemory
 from tests.update_builders import FORM, random_vector, update_job, update_reports, update_round, update_world
 
 WORLD = world()
@@ -61,6 +65,8 @@ BEYOND_A_REPLICA = (
     "UPDATE update_rounds SET content = ''",
     "UPDATE update_rounds SET state = 'open'",
     "UPDATE tasks SET bundle = ''",
+    "DELETE FROM report_objects",
+    "UPDATE report_buckets SET url = ''",
 )
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "replicas.md"
 
@@ -148,7 +154,9 @@ def test_a_round_that_is_closed_is_closed_at_every_replica(database_url: str, st
     assert rounds.count(one.round_id) == 1
 
 
-def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(postgres: Postgres) -> None:
+def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = make_url(postgres.new_database())
     owner = open_database(url.render_as_string(hide_password=False))
     create_tables(owner)
@@ -171,6 +179,14 @@ def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(postgres: Postgre
         for path in ("", "/encoder", "/round"):
             answer = fetched(f"{http}/v1/tasks/{UPDATES.task.task_id.hex()}{path}")
             assert answer.status_code == (404 if path == "/encoder" else 200)
+    monkeypatch.setattr("adserver.store.object_putting.WORTH_BYTES", 0)
+    with pytest.raises(InvalidTask, match="--report-objects first"):
+        bucket_of(replica, "s3://reports", may_add=False)
+    bucket_of(owner, "s3://reports", may_add=True)
+    bucket, memory = bucket_of(replica, "s3://reports", may_add=False), InMemory()
+    putting = PutsReports(bucket, Retrying(memory), monotonic=time.monotonic)
+    assert ReportStore(replica, putting).add(SOME) == len(SOME) - 2
+    assert len(memory.objects) == 1
     for forbidden in BEYOND_A_REPLICA:
         with replica.connect() as connection, pytest.raises(ProgrammingError, match="permission denied"):
             connection.execute(text(forbidden))

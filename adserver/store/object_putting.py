@@ -1,0 +1,183 @@
+"""Ciphertexts of reports on their way to object storage, before their ids go into the database.
+
+    puts = putting.put(reports)                      # those objects are there; nothing names them yet
+    with engine.begin() as connection:
+        places = places_of(connection, puts)         # what a report's row says of where its ciphertexts are
+        new = insert_new(connection, reports, places)
+        name_objects(connection, bucket, puts, new)
+
+Until the transaction commits, an object is nobody's, and a sweep removes it one day: a crash at any point
+leaves acknowledged reports whole, or orphans.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import Final
+
+from sqlalchemy import Connection, func, insert, select, text
+
+from adserver.store.arrivals import ReportKey, report_key
+from adserver.store.ciphertexts import object_of
+from adserver.store.gathering import WORTH_BYTES
+from adserver.store.report_buckets import ReportBucket
+from adserver.store.schema import POSITIONS, report_objects
+from maskedlark.errors import HelperUnavailable
+from maskedlark.frozen import frozen
+from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.reports.upload import Report
+from maskedlark.runtime.objects import Retrying
+
+_LOG: Final = logging.getLogger(__name__)
+_NAME_BYTES: Final = 16
+_PUTS_AT_ONCE: Final = 4
+AWAY_S: Final = 60.0
+"""How long no put is tried after one has failed for good: each would hold up a group of reports."""
+_NEXT_NUMBERS: Final = text(
+    "SELECT nextval('report_objects_object_seq') FROM generate_series(1, CAST(:count AS integer))"
+)
+
+
+@frozen
+class Put:
+    """An object that lies in the bucket.
+
+    Attributes:
+        name: Its name.
+        num_bytes: How long it is.
+        digest: SHA-256 of its bytes.
+        keys: The reports in it, all of one task, by position.
+    """
+
+    name: str
+    num_bytes: int
+    digest: bytes
+    keys: tuple[ReportKey, ...]
+
+
+class PutsReports:
+    """Puts the ciphertexts of groups of reports. Safe to call from many threads."""
+
+    def __init__(
+        self,
+        bucket: ReportBucket,
+        store: Retrying,
+        *,
+        monotonic: Callable[[], float],
+        randomness: Randomness = system_randomness,
+    ) -> None:
+        """Nothing is asked of the store yet.
+
+        Args:
+            bucket: The database's row of it.
+            store: Its store.
+            monotonic: Seconds, for how long the store is left alone after it failed.
+            randomness: Names objects.
+        """
+        self.bucket = bucket
+        self._store = store
+        self._monotonic = monotonic
+        self._randomness = randomness
+        self._away_until_s = float("-inf")
+
+    def put(self, reports: Iterable[Report]) -> list[Put]:
+        """Put the ciphertexts of each task that has enough of them to be worth it, as one object a task.
+
+        What is in no object is to become rows: all of it while the store does not answer.
+        """
+        by_task: dict[bytes, list[Report]] = {}
+        for report in reports:
+            by_task.setdefault(report.task_id, []).append(report)
+        worth = [some for some in by_task.values() if _size(some) >= WORTH_BYTES and len(some) < POSITIONS]
+        if not worth or self._monotonic() < self._away_until_s:
+            return []
+        if len(worth) == 1:
+            return self._put_all(map(self._put_one, worth))
+        with ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="puts") as pool:
+            return self._put_all(pool.map(self._put_one, worth))
+
+    def _put_all(self, putting: Iterable[Put | None]) -> list[Put]:
+        return [one for one in putting if one is not None]
+
+    def _put_one(self, reports: Sequence[Report]) -> Put | None:
+        """Put one object; None if the store does not take it."""
+        content = object_of(reports)
+        try:
+            name = self._store.put_fresh(self._fresh_name, content)
+        except HelperUnavailable as error:
+            self._away_until_s = self._monotonic() + AWAY_S
+            _LOG.warning("reports go into the database for %g s: %s", AWAY_S, error)
+            return None
+        return Put(
+            name=name,
+            num_bytes=len(content),
+            digest=sha256(content).digest(),
+            keys=tuple(map(report_key, reports)),
+        )
+
+    def _fresh_name(self) -> str:
+        return f"{self.bucket.folder}/{self._randomness(_NAME_BYTES).hex()}"
+
+
+def places_of(connection: Connection, puts: Sequence[Put]) -> Mapping[ReportKey, int]:
+    """Number the objects, and say of each report in them what its row is to say.
+
+    Args:
+        connection: In the transaction that will name them with `name_objects`.
+        puts: The objects.
+    """
+    numbers = _next_numbers(connection, len(puts))
+    return {
+        key: number * POSITIONS + position
+        for number, put in zip(numbers, puts, strict=True)
+        for position, key in enumerate(put.keys)
+    }
+
+
+def name_objects(
+    connection: Connection,
+    bucket: ReportBucket,
+    puts: Sequence[Put],
+    places: Mapping[ReportKey, int],
+    new: Iterable[ReportKey],
+) -> None:
+    """Write the manifest: a row for each object with a report that was not stored before.
+
+    Args:
+        connection: In the transaction that stores the reports.
+        bucket: Where the objects lie.
+        puts: The objects.
+        places: Of `places_of`.
+        new: The reports that this transaction stored.
+    """
+    needed = {places[key] // POSITIONS for key in new if key in places}
+    rows = [
+        {
+            "object": number,
+            "bucket": bucket.number,
+            "name": put.name,
+            "task_id": put.keys[0][0],
+            "num_bytes": put.num_bytes,
+            "digest": put.digest,
+            "reports": len(put.keys),
+        }
+        for put in puts
+        if (number := places[put.keys[0]] // POSITIONS) in needed
+    ]
+    if rows:
+        connection.execute(insert(report_objects), rows)
+
+
+def _next_numbers(connection: Connection, count: int) -> Sequence[int]:
+    """Numbers that no other object has or gets."""
+    if not count:
+        return []
+    if connection.dialect.name == "postgresql":
+        return connection.execute(_NEXT_NUMBERS, {"count": count}).scalars().all()
+    last = connection.execute(select(func.coalesce(func.max(report_objects.c.object), 0))).scalar_one()
+    return range(last + 1, last + 1 + count)  # the transaction holds SQLite's lock
+
+
+def _size(reports: Iterable[Report]) -> int:
+    return sum(len(share.ciphertext) for report in reports for share in report.shares)

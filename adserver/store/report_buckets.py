@@ -1,0 +1,80 @@
+"""The buckets that reports lie in: a row for each, so that whoever reads a report finds its object.
+
+    store = PutsReports(bucket_of(engine, "s3://bucket/prefix", may_add=True), opened(url))
+
+Only who writes needs the URL as an option; who reads takes it from the row that the manifest names. Each
+database has a folder of its own in a bucket, so two ad servers that share one never sweep each other's.
+"""
+
+from secrets import token_hex
+from typing import Final
+
+from sqlalchemy import Connection, Engine, select
+
+from adserver.store.database import insert_of
+from adserver.store.schema import report_buckets
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime.database import reading
+from maskedlark.runtime.objects import Retrying
+
+_FOLDER_BYTES: Final = 8
+_TRIES: Final = 4
+"""A put that fails so often makes rows of its reports; a browser waits for it."""
+
+
+@frozen
+class ReportBucket:
+    """Where objects of reports lie.
+
+    Attributes:
+        number: Of its row.
+        folder: What the names of its objects begin with.
+        url: As it was given to the ad server.
+    """
+
+    number: int
+    folder: str
+    url: str
+
+    def opened(self) -> Retrying:
+        """Its store; nothing is asked of it yet.
+
+        Raises:
+            InvalidTask: obstore is not installed, or the URL or what the environment says of it is wrong.
+        """
+        return Retrying(opened_bucket(self.url), whose="the ad server", tries=_TRIES)
+
+
+def bucket_of(engine: Engine, url: str, *, may_add: bool) -> ReportBucket:
+    """The bucket of a URL, for those who write reports to it or sweep it.
+
+    Args:
+        engine: The ad server's database.
+        url: Of object storage.
+        may_add: Whether it becomes known with this call; an intake replica's account may not add it.
+
+    Raises:
+        InvalidTask: the database does not know it.
+    """
+    url = url.rstrip("/")
+    with reading(engine) as connection:
+        found = _found(connection, url)
+    if found is None and may_add:
+        adding = insert_of(engine.dialect.name, report_buckets).on_conflict_do_nothing(index_elements=["url"])
+        with engine.begin() as connection:
+            connection.execute(adding.values(url=url, folder=token_hex(_FOLDER_BYTES)))
+            found = _found(connection, url)
+    if found is None:
+        raise InvalidTask(
+            "this object storage is not known to the ad server: start its `serve` with the same"
+            " --report-objects first"
+        )
+    return found
+
+
+def _found(connection: Connection, url: str) -> ReportBucket | None:
+    c = report_buckets.c
+    row = connection.execute(select(c.bucket, c.folder, c.url).where(c.url == url)).one_or_none()
+    return None if row is None else ReportBucket(number=row[0], folder=row[1], url=row[2])
