@@ -87,6 +87,10 @@ $(BIN)/helm: $(STAMP)
 chart: $(BIN)/helm  ## Render docker/chart with each values file, and check every object against four versions of Kubernetes (ARGS=--json)
 	$(BIN)/python -m tests.docker.chart $(ARGS)
 
+.PHONY: chart-pods
+chart-pods: $(BIN)/helm  ## Run a helper of docker/chart, Ray's head and a worker as pods in namespaces of this machine; as root (ARGS="--root FOLDER")
+	$(BIN)/python -m tests.docker.pods $(ARGS)
+
 simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--operations 20000", or ARGS="--seed 7" for one seed)
 	$(BIN)/python -m tests.simulation $(ARGS)
 
