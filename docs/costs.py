@@ -11,6 +11,7 @@ from typing import Final
 
 DAYS_A_MONTH: Final = 30
 GB: Final = 1e9
+MB: Final = 1e6
 HOUR_US: Final = 3_600e6
 DAY_HOURS: Final = 24
 
@@ -35,7 +36,9 @@ MEASURED: Final = {
     "round": Figure(value=0.73, page="operations", words="over all records, read from disk, 7.3 s"),
     "forgetting": Figure(value=2.8, page="replicas", words="2.8 us of PostgreSQL's processor"),
     # Bytes.
-    "stored": Figure(value=573.0, page="replicas", words="573 bytes a report"),
+    "stored": Figure(value=643.0, page="replicas", words="643 bytes a report"),
+    "stored_beside": Figure(value=407.0, page="replicas", words="407 where ciphertexts lie in objects"),
+    "object": Figure(value=246.0, page="replicas", words="objects, which take 246"),
     "sent": Figure(value=304.0, page="replicas", words="304 bytes to both helpers"),
     "segment": Figure(value=70.5, page="operations", words="the file has 705"),
     "ledger": Figure(value=61.4, page="replicas", words="61.4 bytes in each helper's ledger"),
@@ -54,6 +57,9 @@ class Assumed:
         database_gb_month: A disk of a database.
         object_gb_month: Object storage, or the disk of segments.
         sent_gb: What leaves the ad server for the helpers.
+        object_mb: How large objects of reports are on average, in 10^6 bytes.
+        put_million: A million requests that write an object.
+        get_million: A million that read one; each object is read for both helpers.
     """
 
     rounds: float = 100
@@ -62,6 +68,9 @@ class Assumed:
     database_gb_month: float = 0.10
     object_gb_month: float = 0.023
     sent_gb: float = 0.09
+    object_mb: float = 1.0
+    put_million: float = 5.0
+    get_million: float = 0.4
 
 
 def rows(reports: float, of: Assumed) -> dict[str, float]:
@@ -82,6 +91,8 @@ def rows(reports: float, of: Assumed) -> dict[str, float]:
     opening, rounds = hours("opening", "preparing", "committing"), hours("round", times=of.rounds)
     stored, segments = gigabytes("stored", of.days), gigabytes("segment", of.days)
     ledger, sent = gigabytes("ledger", of.days), gigabytes("sent", 1)
+    beside, objects = gigabytes("stored_beside", of.days), gigabytes("object", of.days)
+    requests = gigabytes("object", 1) * GB / (of.object_mb * MB) * (of.put_million + 2 * of.get_million) / 1e6
     return {
         "core-hours a day, ad server: intake, its PostgreSQL, sealing, expiry": adserver,
         "core-hours a day, each helper: opening and storing": opening,
@@ -89,10 +100,13 @@ def rows(reports: float, of: Assumed) -> dict[str, float]:
         "cores busy on average, ad server": adserver / DAY_HOURS,
         "cores busy on average, each helper": (opening + rounds) / DAY_HOURS,
         f"GB in the ad server's PostgreSQL, {of.days:g} days": stored,
+        f"GB there with `--report-objects`, {of.days:g} days": beside,
+        f"GB of objects then, {of.days:g} days": objects,
         f"GB of segments at each helper, {of.days:g} days": segments,
         f"GB of each helper's ledger, {of.days:g} days": ledger,
         "GB a day from the ad server to both helpers": sent,
         "dollars a day, ad server": money(adserver, stored, 0, sent),
+        "dollars a day, ad server with `--report-objects`": money(adserver, beside, objects, sent) + requests,
         "dollars a day, each helper": money(opening + rounds, ledger, segments, 0),
     }
 

@@ -37,19 +37,33 @@ def test_a_billion_reports_come_to_what_the_page_works_out_by_hand() -> None:
     assert told["core-hours a day, ad server: intake, its PostgreSQL, sealing, expiry"] == pytest.approx(
         core_hours
     )
-    adserver = core_hours * 0.04 + 573 * 30 * 0.10 / DAYS_A_MONTH + 304 * 0.09
+    adserver = core_hours * 0.04 + 643 * 30 * 0.10 / DAYS_A_MONTH + 304 * 0.09
     assert told["dollars a day, ad server"] == pytest.approx(adserver)
+    beside = core_hours * 0.04 + (407 * 0.10 + 246 * 0.023) * 30 / DAYS_A_MONTH + 304 * 0.09
+    puts = 246 * BILLION / 1e6
+    assert told["dollars a day, ad server with `--report-objects`"] == pytest.approx(
+        beside + puts * (5 + 2 * 0.4) / 1e6
+    )
     helper = (61 + 3.7 + 0.23 + 73) / 3.6 * 0.04 + (70.5 * 0.023 + 61.4 * 0.10) * 30 / DAYS_A_MONTH
     assert told["dollars a day, each helper"] == pytest.approx(helper)
 
 
-@pytest.mark.parametrize("price", ["core_hour", "database_gb_month", "object_gb_month", "sent_gb"])
+@pytest.mark.parametrize(
+    "price", ["core_hour", "database_gb_month", "object_gb_month", "sent_gb", "put_million", "get_million"]
+)
 def test_twice_every_price_is_twice_the_money_and_each_price_counts(price: str) -> None:
     plain = rows(BILLION, Assumed())
     names = [name for name in plain if name.startswith("dollars")]
-    dearer = rows(BILLION, Assumed(**{price: 1.0}))
+    dearer = rows(BILLION, Assumed(**{price: 10.0}))
     assert sum(dearer[name] for name in names) > sum(plain[name] for name in names)
-    doubled = Assumed(core_hour=0.08, database_gb_month=0.20, object_gb_month=0.046, sent_gb=0.18)
+    doubled = Assumed(
+        core_hour=0.08,
+        database_gb_month=0.20,
+        object_gb_month=0.046,
+        sent_gb=0.18,
+        put_million=10,
+        get_million=0.8,
+    )
     for name in names:
         assert rows(BILLION, doubled)[name] == pytest.approx(2 * plain[name])
 
