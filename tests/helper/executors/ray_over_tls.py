@@ -103,26 +103,31 @@ def _alive() -> int:
 
 def _after_another(made: Machines, others: Path) -> int:
     """How many machines there are once one with these certificates has tried for as long as Ray lets it."""
-    try:
-        made.add_once(environment=environment(others))
-    except Exception as error:  # Ray has no class for it
-        if "timed out" not in str(error):
-            raise
+    _try_to_join(made, others)
     return _alive()
 
 
 def _workers_elsewhere(made: Machines, fleet: RayFleet, elsewhere: Path) -> int:
-    """How many workers a machine gets that nobody can call at its address."""
-    before, most = len(fleet.workers()), 0
-    made.add_once(environment=environment(elsewhere))
+    """How many workers a machine gets that nobody can call at its address, until Ray takes it for dead."""
+    machines_before, before, most = _alive(), len(fleet.workers()), 0
+    _try_to_join(made, elsewhere)
 
     def is_given_up() -> bool:
         nonlocal most
         most = max(most, len(fleet.workers()) - before)
-        return _alive() == len(made.nodes)  # the head is none of them: all but that one
+        return _alive() == machines_before
 
     until(is_given_up)
     return most
+
+
+def _try_to_join(made: Machines, certificates: Path) -> None:
+    """Start a machine with these certificates. Ray waits half a minute until it is in the cluster."""
+    try:
+        made.add_once(environment=environment(certificates))
+    except Exception as error:  # Ray has no class for it
+        if "timed out" not in str(error).lower():
+            raise
 
 
 def _context(files: Any) -> ssl.SSLContext:
