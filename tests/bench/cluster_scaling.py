@@ -129,7 +129,10 @@ class Taken:
 
 def processor_s(pids: list[int]) -> list[float]:
     """Of each of these processes, since it began."""
-    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    try:
+        times = [psutil.Process(pid).cpu_times() for pid in pids]
+    except psutil.NoSuchProcess:
+        raise SystemExit("a worker was lost: this machine is too busy to measure on") from None
     return [one.user + one.system for one in times]
 
 

@@ -18,7 +18,8 @@ from helper.executors.holder import Holder
 from helper.executors.joining import NONCE_BYTES, JoinToken, NotSealed
 from helper.executors.local import LocalExecutor
 from helper.executors.opening_orders import _Opened, read_opened, write_opened, write_order
-from helper.executors.orders import Failed, write
+from helper.executors.orders import CARRIED_BYTES, Failed, write
+from helper.executors.processes import MAX_CHUNK, MIN_CHUNK
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper
@@ -244,6 +245,29 @@ def test_parts_of_a_worker_that_another_preparation_found_lost_are_not_awaited(f
     looks = itertools.repeat(0.0, 600)  # time that passes would find it silent
     cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS), lambda: next(looks), opens_shares=True)
     assert_same(cluster.open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+
+
+@pytest.mark.parametrize(
+    ("shares", "ciphertext_bytes", "workers", "part"),
+    [
+        pytest.param(825, 129, 1, 413, id="one order would be too long to go with its call"),
+        pytest.param(825, 129, 2, 413, id="a part each"),
+        pytest.param(3000, 129, 2, 500, id="three parts each"),
+        pytest.param(825, 5000, 1, 825, id="parts that are short would hold too few"),
+        pytest.param(3000, 5000, 2, 750, id="two parts each, though no call carries them"),
+        pytest.param(128, 129, 16, 64, id="no part is less than is worth the way"),
+    ],
+)
+def test_shares_are_cut_evenly_and_to_go_with_calls_where_that_is_worth_it(
+    monkeypatch: pytest.MonkeyPatch, shares: int, ciphertext_bytes: int, workers: int, part: int
+) -> None:
+    monkeypatch.setattr(opening, "MIN_CHUNK", MIN_CHUNK)
+    monkeypatch.setattr(opening, "MAX_CHUNK", MAX_CHUNK)
+    share = SealedShare(key_id=0, ciphertext=bytes(ciphertext_bytes))
+    incoming = [ShareForHelper(report_id=bytes(16), time_bucket=0, share=share)] * shares
+    assert opening._part_records(incoming, workers) == part
+    is_short = len(write_order(PLAIN.opener(0), incoming[:part])) <= CARRIED_BYTES
+    assert is_short == (ciphertext_bytes == 129)
 
 
 def test_a_worker_keeps_no_key_once_an_order_is_done(fleet: ThreadFleet) -> None:
