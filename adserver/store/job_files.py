@@ -10,17 +10,29 @@ large checkpoint holds up nobody who writes to the database. In PostgreSQL they 
 `adserver.store.job_rows`, so that ad servers on several machines have them.
 """
 
+import logging
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import OperationalError
 
 from adserver.records.federated_plan import AnyPlan
 from adserver.store.database import Clock
-from adserver.store.job_folder import JobFolder, folders_with_files
+from adserver.store.job_folder import JobFolder, folders_with_files, remove_submission
 from adserver.store.job_rows import JobRows, take_in
 from adserver.store.jobs import JobStore
+from adserver.store.only_writer import is_lock_timeout
+from adserver.store.schema import jobs
+from adserver.store.version import FILE_NAME
+from maskedlark.runtime.database import reading
+
+_LOG: Final = logging.getLogger(__name__)
+_TOLD_EVERY: Final = 10
+_JOB_ID_BYTES: Final = 16
+_UNNAMED_S: Final = 86_400.0
+"""How old the files of a job that is not stored are at least when they are removed."""
 
 
 class JobFiles(Protocol):
@@ -54,7 +66,7 @@ def submit(
     """Keep what was submitted, and queue its job: a stored job has its files.
 
     In PostgreSQL both are there, or neither. Beside SQLite, a process that is killed in between leaves a
-    folder of no job.
+    folder of no job, which `remove_unnamed` removes.
     """
     files = files_of(engine, data_dir, plan.job.job_id)
     store = JobStore(engine, clock)
@@ -76,7 +88,40 @@ def files_of(engine: Engine, data_dir: Path, job_id: bytes) -> JobFolder | JobRo
 
 
 def take_in_all(engine: Engine, data_dir: Path) -> None:
-    """Bring the files of all jobs that an older version left in the data folder into PostgreSQL."""
-    if engine.dialect.name != "sqlite":
-        for job_id in folders_with_files(data_dir):
+    """Bring the files of all jobs that an older version left in the data folder into PostgreSQL.
+
+    The log says how far it is. Files of a job that another process is writing stay for now: who opens the job
+    takes them in.
+    """
+    if engine.dialect.name == "sqlite":
+        return
+    found = list(folders_with_files(data_dir))
+    for number, job_id in enumerate(found):
+        if number % _TOLD_EVERY == 0:
+            _LOG.warning("job files come into the database: %d of %d jobs are done", number, len(found))
+        try:
             files_of(engine, data_dir, job_id)
+        except OperationalError as error:
+            if not is_lock_timeout(error):
+                raise
+            _LOG.warning("another process holds the files of job %s: they stay for now", job_id.hex())
+
+
+def remove_unnamed(engine: Engine, data_dir: Path, now_s: float) -> None:
+    """Remove submissions whose command died before it stored the job, beside SQLite.
+
+    Only those that are a day old, and of which no round ever ran; and only beside the folder's own database,
+    for of another one's jobs this one knows nothing. What cannot be removed stays, which the log says.
+    """
+    if engine.dialect.name != "sqlite" or Path(engine.url.database or "") != data_dir / FILE_NAME:
+        return
+    with reading(engine) as connection:
+        known = {bytes(job_id) for job_id in connection.execute(select(jobs.c.job_id)).scalars()}
+    for job_id in folders_with_files(data_dir):
+        if job_id in known or len(job_id) != _JOB_ID_BYTES:
+            continue
+        try:
+            if remove_submission(data_dir, job_id, before_s=now_s - _UNNAMED_S):
+                _LOG.info("the files of job %s, which was never stored, are removed", job_id.hex())
+        except OSError as error:
+            _LOG.warning("the files of job %s, which was never stored: %s", job_id.hex(), error.strerror)

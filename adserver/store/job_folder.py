@@ -105,6 +105,26 @@ def folders_with_files(data_dir: Path) -> Iterator[bytes]:
             yield bytes.fromhex(folder.name)
 
 
+def remove_submission(data_dir: Path, job_id: bytes, *, before_s: float) -> bool:
+    """Remove the files of a submission, if the folder holds nothing else and they are old; whether it did.
+
+    Args:
+        data_dir: The ad server's.
+        job_id: Of a job that is not stored.
+        before_s: Unix seconds; a file that was written later may belong to a command that still runs.
+    """
+    folder = data_dir / _JOBS / job_id.hex()
+    found = sorted(
+        folder.iterdir(), key=lambda path: path.name == _MODEL
+    )  # last: it is how folders are found
+    if any(path.name not in (_MODEL, _EVAL_SET) or path.stat().st_mtime >= before_s for path in found):
+        return False
+    for path in found:
+        path.unlink()
+    folder.rmdir()
+    return True
+
+
 def remove_unfinished_of_jobs(data_dir: Path) -> None:
     """Remove the temporary files of writers that were killed.
 

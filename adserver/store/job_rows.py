@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, 
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.job_folder import JobFolder
-from adserver.store.only_writer import become_only_writer
+from adserver.store.only_writer import become_only_writer, wait_briefly
 from adserver.store.schema import job_files, jobs
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading
@@ -89,11 +89,14 @@ class JobRows:
         A checkpoint is taken in if it is later than those that are there. Nothing is taken in for a job that
         is not in this database.
 
+        Guarantees: waits for another process that writes the same files for half a minute at most.
+
         Args:
             submission: The submitted ONNX file, and the evaluation set if there is one.
             checkpoint: How many rounds the latest one is after, and its bytes.
         """
         with self._engine.begin() as connection:
+            wait_briefly(connection)
             known = select(jobs.c.job_id).where(jobs.c.job_id == self._job_id)
             if connection.execute(known).first() is None:
                 return

@@ -1,6 +1,7 @@
 """A job's files, in a folder beside SQLite and in rows of PostgreSQL: one contract, and the way into rows."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 from sqlalchemy import event, func, select
 
 from adserver.records.job_state import JobState
-from adserver.store import job_rows
-from adserver.store.job_files import JobFiles, files_of, take_in_all
+from adserver.store import job_rows, only_writer
+from adserver.store.job_files import JobFiles, files_of, remove_unnamed, take_in_all
 from adserver.store.job_folder import JobFolder
 from adserver.store.job_rows import JobRows
 from adserver.store.schema import job_files
@@ -20,6 +21,7 @@ from adserver.training.export import export_model
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, Site, plan_for, sealed
+from tests.builders import NOW
 from tests.patience import HANGS_S
 from tests.postgres import Postgres
 
@@ -27,6 +29,7 @@ OF = sealed()
 JOB = bytes(range(16))
 OTHER = bytes([7]) * 16
 MODEL = b"a model"
+DAY_S = 86_400
 
 
 @pytest.fixture
@@ -280,6 +283,69 @@ def test_a_folder_of_a_job_that_is_not_in_the_database_stays(shared: Site) -> No
     assert folder.model() == MODEL
     with pytest.raises(JobRefused):
         files_of(shared.engine, shared.data_dir / "elsewhere", OTHER).model()
+
+
+def unnamed_folder(site: Site, job_id: bytes = OTHER) -> JobFolder:
+    """What a command leaves that dies before it stores its job: two days old."""
+    folder = JobFolder(site.data_dir, job_id)
+    folder.write_submission(MODEL, b"held out")
+    for path in folder.path.iterdir():
+        os.utime(path, (NOW - 2 * DAY_S, NOW - 2 * DAY_S))
+    return folder
+
+
+def test_a_submission_that_was_never_stored_goes_after_a_day(tmp_path: Path) -> None:
+    site = Site(tmp_path, OF)
+    folder = unnamed_folder(site)
+    remove_unnamed(site.engine, tmp_path, NOW - 1.5 * DAY_S)
+    assert folder.model() == MODEL
+    remove_unnamed(site.engine, tmp_path, NOW)
+    assert not folder.path.exists()
+    site.engine.dispose()
+
+
+@pytest.mark.parametrize("what", ["a stored job", "a checkpoint", "a young file", "another name"])
+def test_files_that_somebody_may_name_stay(tmp_path: Path, what: str) -> None:
+    site = Site(tmp_path, OF)
+    folder = unnamed_folder(site, b"short" if what == "another name" else JOB)
+    if what == "a stored job":
+        site.store.submit(plan_for(OF, job_id=JOB))
+    elif what == "a checkpoint":
+        folder.write_checkpoint(b"after 3", rounds_done=3)
+        os.utime(folder.path / "checkpoint-00000003.npz", (0, 0))
+    elif what == "a young file":
+        os.utime(folder.path / "eval.npz", (NOW, NOW))
+    remove_unnamed(site.engine, tmp_path, NOW)
+    assert (folder.model(), folder.eval_set()) == (MODEL, b"held out")
+    site.engine.dispose()
+
+
+def test_beside_another_database_no_submission_goes(site: Site) -> None:
+    folder = unnamed_folder(site)
+    remove_unnamed(site.engine, site.data_dir / "of another one", NOW)
+    other = Site(site.data_dir / "elsewhere", OF)
+    remove_unnamed(other.engine, site.data_dir, NOW)
+    assert folder.model() == MODEL
+    other.engine.dispose()
+
+
+def test_a_process_that_stands_still_does_not_hold_a_start_up(
+    shared: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(only_writer, "_LOCK_TIMEOUT", "100ms")
+    folder = old_folder(shared)
+    standing = open_database(str(shared.url))
+    with standing.connect() as connection:  # it stops before it commits
+        JobRows(standing, JOB, shared.data_dir).add_submission(connection, MODEL, None)
+        with caplog.at_level(logging.WARNING, logger="adserver"):
+            take_in_all(shared.engine, shared.data_dir)
+        assert "0 of 1 jobs are done" in caplog.text
+        assert "another process holds the files of job" in caplog.text
+        connection.rollback()
+    assert folder.model() == MODEL
+    take_in_all(shared.engine, shared.data_dir)
+    assert files_of(shared.engine, shared.data_dir / "elsewhere", JOB).model() == MODEL
+    standing.dispose()
 
 
 def test_servers_that_start_at_once_take_a_folder_in_once(shared: Site) -> None:
