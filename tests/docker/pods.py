@@ -54,6 +54,11 @@ _READ: Final = (
     " head -c 1 /proc/{pid}/$one > /dev/null 2>&1 && echo $one; done;"
     " head -c 1 /data/helper/keys.json /join/join-token 2> /dev/null; true"
 )
+_KNOCK: Final = (
+    'python -c "import socket; one = socket.socket(); one.settimeout(5);'
+    " print(one.connect_ex(('{address}', 10001)) == 0)\""
+)
+"""At a port that Ray opens at the head, and the policies do not."""
 _READ_OF_ITSELF: Final = "head -c 1 /proc/self/environ > /dev/null && echo environ"
 
 
@@ -91,6 +96,10 @@ def tried(made: Pods) -> dict[str, Any]:
     joined, worker = _joined(made), made.start(WORKERS, "worker")
     found["joined_again"] = joins(made, joined)
     found["dropped_packets"] = {pod: dropped(pod) for pod in NETWORKS}
+    knock = _KNOCK.format(address=ADDRESSES[HEAD])
+    found["open_at_the_head"] = made.finish(HEAD, "keys", knock).strip()
+    found["open_to_workers"] = made.finish(WORKERS, "worker", knock).strip()
+    found["dropped_packets_then"] = dropped(WORKERS)
     end(NETWORKS[HEAD], _RAYS_USER)
     until(lambda: helper.poll() is not None and worker.poll() is not None)
     found["ended_with"] = {"helper": helper.poll(), "worker": worker.poll()}
@@ -195,6 +204,8 @@ def main() -> None:
         and found["rays_user_reads_of_itself"] == ["environ"]
         and "joined" not in found["refused"].values()
         and not any(found["dropped_packets"].values())
+        and (found["open_at_the_head"], found["open_to_workers"]) == ("True", "False")
+        and found["dropped_packets_then"]
         and all(found["ended_with"].values())
     )
     sys.exit(not is_right)
