@@ -90,9 +90,10 @@ def check_backends(first: Backend, second: Backend) -> None:
                 factors = first.factor(weights), second.factor(weights)
                 _require_equal("product", factors[0].product(operand), factors[1].product(operand))
                 masked = _extreme_elements(rng, (rows, outputs))
-                _require_equal(
-                    "masked sum", _masked(first, operand, masked), _masked(second, operand, masked)
-                )
+                expected = _masked(second, operand, masked, is_transposed=False)
+                for backend, is_transposed in ((first, False), (first, True), (second, True)):
+                    found = _masked(backend, operand, masked, is_transposed=is_transposed)
+                    _require_equal("masked sum", found, expected)
 
 
 def check_sum_of_parts() -> None:
@@ -131,9 +132,13 @@ def _extreme_elements(rng: np.random.Generator, shape: tuple[int, int]) -> Field
     return rng.choice(np.array(edges, np.uint64), shape)
 
 
-def _masked(backend: Backend, operand: NDArray[Any], masked: FieldVector) -> FieldVector:
+def _masked(
+    backend: Backend, operand: NDArray[Any], masked: FieldVector, *, is_transposed: bool
+) -> FieldVector:
+    """The sum of two chunks, perhaps where it lies transposed."""
     is_bytes = operand.dtype == np.uint8
-    total = np.zeros((operand.shape[1], masked.shape[1]), np.uint64)
+    shape = operand.shape[1], masked.shape[1]
+    total = np.zeros(shape[::-1], np.uint64).T if is_transposed else np.zeros(shape, np.uint64)
     accumulator = backend.accumulator(total, is_bytes=is_bytes, records=len(operand))
     for _ in range(2):
         accumulator.begin(len(operand))

@@ -80,3 +80,16 @@ def add_to(total: FieldVector, more: FieldVector) -> None:
     """total += more, entry by entry."""
     for i in range(len(total)):
         total[i] = add(total[i], more[i])
+
+
+@kernel
+def add_transposed(block: FieldVector, total: FieldVector, first: int) -> None:
+    """total (N, K) += block (K', N) transposed, from column `first` on.
+
+    So many rows of the total at a time as a processor has their pages at hand.
+    """
+    rows, outputs = block.shape
+    for low in range(0, outputs, 512):
+        for i in range(rows):
+            for j in range(low, min(low + 512, outputs)):
+                total[j, first + i] = add(total[j, first + i], block[i, j])

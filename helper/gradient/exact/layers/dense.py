@@ -59,8 +59,6 @@ class _RunningDense(Running):
         self._bias_keys = hash_keys(layer.number, Hashed.BIAS_VALUES, setup.labels, outputs)
         self._operand_keys = hash_keys(layer.number, Hashed.OPERAND, 1, inputs)
         self._bias_total = np.zeros(outputs, np.uint64)
-        self._shape = inputs, outputs
-        self._total: FieldVector
         self._accumulator: Accumulator | None = None
         self._operand: Rows
         self._deltas: Rows
@@ -102,15 +100,11 @@ class _RunningDense(Running):
         self._accumulator.begin(records)
 
     def _accumulating(self) -> Accumulator:
-        """Into the flat sum itself, unless its part of it is transposed."""
+        """Into the flat sum itself."""
         layer, setup = self._layer, self._setup
-        self._total = (
-            setup.buffers.zeros("total", self._shape, np.uint64)
-            if layer.is_transposed
-            else layer.weight.place(setup.vector)
-        )
+        place = layer.weight.place(setup.vector)
         return setup.backend.accumulator(
-            self._total,
+            place.T if layer.is_transposed else place,
             is_bytes=layer.reads_bytes,
             records=setup.chunk_records,
             buffers=setup.buffers.part("accumulator"),
@@ -137,8 +131,6 @@ class _RunningDense(Running):
 
     def write(self, vector: FieldVector) -> None:
         """See `Running`."""
-        if self._layer.is_transposed and self._accumulator is not None:
-            self._layer.weight.place(vector)[...] = self._total.T
         if self._layer.bias is not None:
             self._layer.bias.place(vector)[...] = self._bias_total
 

@@ -11,7 +11,13 @@ from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply
 from helper.gradient.exact.kernels.rows import Real
-from helper.gradient.exact.products.product import Accumulator, Operand, Weights, use_one_blas_thread
+from helper.gradient.exact.products.product import (
+    Accumulator,
+    BlockedSum,
+    Operand,
+    Weights,
+    use_one_blas_thread,
+)
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -70,7 +76,7 @@ class _LimbAccumulator:
         self._operand = buffers.empty("operand", (records, width))
         self._masked = buffers.empty("masked", (records, limbs * outputs))
         self._limbs, self._bits, self._records = limbs, limb_bits, 0
-        self._total, self._buffers = total, buffers
+        self._total, self._buffers = BlockedSum(total, buffers), buffers
 
     def begin(self, records: int) -> None:
         """See `Accumulator`."""
@@ -85,8 +91,10 @@ class _LimbAccumulator:
     def flush(self) -> None:
         """See `Accumulator`."""
         operand, masked = self._operand[: self._records], self._masked[: self._records]
-        sums: Real = self._buffers.empty("sums", (operand.shape[1], masked.shape[1]))
-        _recombine(np.matmul(operand.T, masked, out=sums), self._limbs, self._bits, self._total)
+        for inputs, into in self._total.blocks(masked.itemsize * masked.shape[1]):
+            sums: Real = self._buffers.empty("sums", (len(into), masked.shape[1]))
+            np.matmul(operand[:, inputs].T, masked, out=sums)
+            _recombine(sums, self._limbs, self._bits, into)
 
 
 @kernel

@@ -6,7 +6,6 @@ base-128 digits where it does not (AVX2 adds two products in 16 bits: 2 * 255 * 
 of the two changes the speed and no bit.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -19,7 +18,13 @@ from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply
 from helper.gradient.exact.kernels.rows import Bytes, Real
-from helper.gradient.exact.products.product import Accumulator, Operand, Weights, use_one_blas_thread
+from helper.gradient.exact.products.product import (
+    Accumulator,
+    BlockedSum,
+    Operand,
+    Weights,
+    use_one_blas_thread,
+)
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector
 
@@ -29,13 +34,6 @@ Sums = NDArray[np.int32]
 _NARROW: Final = 48
 """Up to this many inputs a float64 product is faster than four digit products, and as exact."""
 _OFFSET: Final = 32768
-_SUMS_BYTES: Final = 1 << 25
-_CACHED_BYTES: Final = 1 << 22
-"""Of digit sums, which lie in a cache until they are put together."""
-_ENOUGH_INPUTS: Final = 256
-"""So many at a time make little of what it takes to prepare the digits, whatever becomes of the cache."""
-_LEAST_INPUTS: Final = 64
-"""Fewer inputs at a time would spend more on preparing the digits than on multiplying by them."""
 
 _EPSILON: Final = np.uint64(2**32 - 1)
 _LARGEST_BALANCED: Final = np.uint64(0x7F7F7F7F7F7F7F7F)  # 127 * (256^8 - 1) / 255
@@ -160,7 +158,8 @@ class _DigitAccumulator:
         self, total: FieldVector, records: int, buffers: Buffers, *, is_bytes: bool, count: int
     ) -> None:
         width, outputs = total.shape
-        self._count, self._total, self._buffers = count, total, buffers
+        self._count, self._buffers = count, buffers
+        self._total = BlockedSum(total, buffers)
         self._operand = buffers.empty("operand", (records, width if is_bytes else 2 * width), np.uint8)
         self._digits = buffers.empty("digits", (records, count * outputs), np.int8)
         self._column_sums = np.zeros(outputs, np.uint64)
@@ -181,19 +180,19 @@ class _DigitAccumulator:
         if operand.dtype == np.uint8:
             self._operand[rows] = operand
         else:
-            width = len(self._total)
+            width = self._total.shape[0]
             _split_operand(operand, self._operand[rows, :width], self._operand[rows, width:])
             _add_columns(masked, self._column_sums)
 
     def flush(self) -> None:
         """See `Accumulator`."""
-        width = len(self._total)
+        width = self._total.shape[0]
         digits = self._digits[: self._records]
         planes = self._operand[: self._records].reshape(self._records, -1, width)
-        for inputs in _blocks(width, 4 * planes.shape[1] * digits.shape[1]):
+        for inputs, into in self._total.blocks(4 * planes.shape[1] * digits.shape[1]):
             operand = self._columns(planes, inputs)
             sums = multiply_digits(operand, digits, transposes=True)
-            _recombine(sums, planes.shape[1], self._count, self._column_sums, self._total[inputs])
+            _recombine(sums, planes.shape[1], self._count, self._column_sums, into)
 
     def _columns(self, planes: Bytes, inputs: slice) -> Bytes:
         """Some inputs of all planes, (records, planes * inputs)."""
@@ -203,14 +202,6 @@ class _DigitAccumulator:
         columns: Bytes = self._buffers.empty("columns", chosen.shape, np.uint8)
         columns[...] = chosen
         return columns.reshape(self._records, -1)
-
-
-def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:
-    """The inputs of a layer in equal blocks whose digit sums take about `_CACHED_BYTES`."""
-    wanted = max(_ENOUGH_INPUTS, _CACHED_BYTES // bytes_an_input)
-    size = max(_LEAST_INPUTS, min(wanted, _SUMS_BYTES // bytes_an_input))
-    count = max(1, round(width / size))
-    return (slice(width * one // count, width * (one + 1) // count) for one in range(count))
 
 
 @kernel

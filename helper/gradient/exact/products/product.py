@@ -13,6 +13,7 @@ other before it serves.
 Specification: docs/explanation/numerics.md, section "Products".
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, Protocol
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from helper.gradient.exact.kernels.buffers import Buffers
+from helper.gradient.exact.kernels.field import add_transposed
 from helper.gradient.exact.kernels.rows import Real
 from maskedlark.numbers.field import FieldVector
 
@@ -33,6 +35,14 @@ MAX_WIDTH: Final = 2**15
 """The most values that one linear layer may read or write: keeps every digit sum of a product below 2^31."""
 MAX_POSITIONS: Final = 2**20
 """The most positions of a convolution or pool: keeps the sum of 15-bit products over them below 2^53."""
+
+_PRODUCTS_BYTES: Final = 1 << 25
+_CACHED_BYTES: Final = 1 << 22
+"""Of products, which lie in a cache until they are put together."""
+_ENOUGH_INPUTS: Final = 256
+"""So many at a time make little of what it takes to prepare the digits, whatever becomes of the cache."""
+_LEAST_INPUTS: Final = 64
+"""Fewer inputs at a time would spend more on preparing the digits than on multiplying by them."""
 
 Operand = NDArray[Any]
 """int16 rows, or the features themselves as uint8."""
@@ -81,7 +91,41 @@ class Backend(Protocol):
     def accumulator(
         self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
     ) -> Accumulator:
-        """Adds to a sum (K, N), in C order: for operands of K values and deltas of N.
+        """Adds to a sum (K, N), in C order or the transpose of one: for operands of K values and deltas of N.
 
         Chunks have at most `records`.
         """
+
+
+class BlockedSum:
+    """The sum that an accumulator adds to, some inputs at a time.
+
+    So what is put together on the way follows the block, not the layer.
+    """
+
+    __slots__ = ("_buffers", "_total", "shape")
+
+    def __init__(self, total: FieldVector, buffers: Buffers) -> None:
+        self._total, self._buffers, self.shape = total, buffers, total.shape
+
+    def blocks(self, bytes_an_input: int) -> Iterator[tuple[slice, FieldVector]]:
+        """Inputs in equal blocks, and for each where to add its part of the sum, (inputs, N) in C order.
+
+        Args:
+            bytes_an_input: What an input's products take: a block's are to stay in a cache.
+        """
+        for inputs in _blocks(self.shape[0], bytes_an_input):
+            if self._total.flags.c_contiguous:
+                yield inputs, self._total[inputs]
+                continue
+            part = self._buffers.zeros("part", (inputs.stop - inputs.start, self.shape[1]), np.uint64)
+            yield inputs, part
+            add_transposed(part, self._total.T, inputs.start)
+
+
+def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:
+    """The inputs of a layer in equal blocks whose products take about `_CACHED_BYTES`."""
+    wanted = max(_ENOUGH_INPUTS, _CACHED_BYTES // bytes_an_input)
+    size = max(_LEAST_INPUTS, min(wanted, _PRODUCTS_BYTES // bytes_an_input))
+    count = max(1, round(width / size))
+    return (slice(width * one // count, width * (one + 1) // count) for one in range(count))

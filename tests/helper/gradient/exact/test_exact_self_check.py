@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from helper.gradient.exact import self_check
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.products import int8 as product_int8
+from helper.gradient.exact.products import product
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import Factor, Weights
+from maskedlark.numbers.field import random_vector
 from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.randomness import seeded
 from tests.helper.gradient.exact.oracle import norm_at_most
 from tests.vectors.numerics import generate
 
@@ -34,9 +37,16 @@ def test_seven_bit_digits_give_the_golden_vectors_too() -> None:
 def test_sums_of_inputs_in_blocks_are_those_of_all_at_once(
     inputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(product_int8, "_SUMS_BYTES", 0)
-    monkeypatch.setattr(product_int8, "_LEAST_INPUTS", inputs)
-    self_check.check_backends(Int8Backend(), Float64Backend())
+    rng = np.random.default_rng(2)
+    operand, masked = rng.integers(0, 256, (30, 41)).astype(np.uint8), random_vector(150, seeded(1))
+    given = operand, masked.reshape(30, 5)
+    whole = self_check._masked(Float64Backend(), *given, is_transposed=False)
+    monkeypatch.setattr(product, "_PRODUCTS_BYTES", 0)
+    monkeypatch.setattr(product, "_LEAST_INPUTS", inputs)
+    for is_transposed in (False, True):
+        for backend in (Int8Backend(), Float64Backend()):
+            found = self_check._masked(backend, *given, is_transposed=is_transposed)
+            assert np.array_equal(found, whole)
 
 
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case["name"])
