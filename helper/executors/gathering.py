@@ -83,7 +83,7 @@ def _batch(
     )
     for one in stretches:
         low, high = max(one.low, part.start), min(one.high, part.stop)
-        if low < high:
+        if low <= high:  # also of none: a segment without a sampled record takes no less time
             rows, into = places[low:high] - one.start, slice(low - part.start, high - part.start)
             # all places exist: any mode but "raise" writes to `out` at once, and not to a copy of it first
             one.shares.features.take(rows, axis=0, out=batch.features[into], mode="clip")
