@@ -24,11 +24,12 @@ look like a failure.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -56,7 +57,6 @@ _STATUS: Final = {
     ReportReason.MALFORMED: HTTPStatus.BAD_REQUEST,
     ReportReason.WRONG_TASK: HTTPStatus.NOT_FOUND,
 }
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -76,6 +76,7 @@ class _Endpoints:
     room: BodyRoom
     check_well: Callable[[], object]
     rounds: RoundStore | None
+    storing: CapacityLimiter | None
 
     async def post_report(self, request: Request) -> Response:
         with self.room.held() as held:
@@ -84,7 +85,7 @@ class _Endpoints:
             except ReportRejected as rejection:
                 self.intake.count_rejection(rejection)
                 raise
-            is_new = await _in_thread(self.intake.take, report)
+            is_new = await _in_thread(partial(self.intake.take, report), self.storing)
         return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
 
     async def post_batch(self, request: Request) -> Response:
@@ -98,7 +99,7 @@ class _Endpoints:
             return await _body(request, limit, held)
 
     async def get_task(self, request: Request) -> Response:
-        bundle = await _in_thread(self.tasks.get, _task_id(request))
+        bundle = await _in_thread(partial(self.tasks.get, _task_id(request)))
         if bundle is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such task")
         encoded = encode(bundle)
@@ -108,14 +109,16 @@ class _Endpoints:
         return Response(encoded, headers=headers, media_type="application/json")
 
     async def get_encoder(self, request: Request) -> Response:
-        encoder = await _in_thread(self.tasks.encoder, _task_id(request))
+        encoder = await _in_thread(partial(self.tasks.encoder, _task_id(request)))
         if encoder is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such task, or it names no encoder")
         return Response(encode(encoder), media_type="application/json")
 
     async def get_round(self, request: Request) -> Response:
         open_one = (
-            None if self.rounds is None else await _in_thread(self.rounds.newest_open, _task_id(request))
+            None
+            if self.rounds is None
+            else await _in_thread(partial(self.rounds.newest_open, _task_id(request)))
         )
         if open_one is None:
             return Response(status_code=HTTPStatus.NO_CONTENT)
@@ -147,6 +150,7 @@ def http_app(
     check_well: Callable[[], object] | None = None,
     rounds: RoundStore | None = None,
     local: LocalIntake | None = None,
+    storing_threads: int | None = None,
 ) -> Starlette:
     """The application, for any ASGI server.
 
@@ -158,6 +162,8 @@ def http_app(
             into the database.
         rounds: The federated rounds that devices are served; None for none.
         local: The jobs without helpers; None for none.
+        storing_threads: How many reports that come one by one may wait at once to be stored; None: as many as
+            the threads that everything shares, 40.
     """
     at = _Endpoints(
         intake=intake,
@@ -165,6 +171,7 @@ def http_app(
         room=room or BodyRoom(),
         check_well=check_well or (lambda: tasks.get(b"")),
         rounds=rounds,
+        storing=None if storing_threads is None else CapacityLimiter(storing_threads),
     )
     local_ones = [] if local is None else local_routes(local, at.read_update)
     return Starlette(
@@ -203,10 +210,10 @@ def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
     return counted
 
 
-async def _in_thread(look_up: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def _in_thread(look_up: Callable[[], _T], limiter: CapacityLimiter | None = None) -> _T:
     """What the database takes its time for, in a thread; HelperUnavailable while it is away."""
     with database_at_hand("the ad server"):
-        return await run_in_threadpool(look_up, *args, **kwargs)
+        return await to_thread.run_sync(look_up, limiter=limiter)
 
 
 async def _body(request: Request, limit: int, held: Held) -> bytes:

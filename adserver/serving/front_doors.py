@@ -35,6 +35,8 @@ from protos import ingest_pb2_grpc
 
 _LOG: Final = logging.getLogger(__name__)
 _GRPC_THREADS: Final = 64
+_STORING_THREADS: Final = 512
+"""For single reports over HTTP where groups of them become objects: each waits in a thread for its group."""
 _WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
 _DRAIN_S: Final = 10.0
 
@@ -91,7 +93,15 @@ def running_ingest(
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
         stack.callback(watched.drain, _DRAIN_S)
         app = counting_answers(
-            http_app(intake, tasks, check_well=check_well, rounds=rounds, local=local), metrics.count_http
+            http_app(
+                intake,
+                tasks,
+                check_well=check_well,
+                rounds=rounds,
+                local=local,
+                storing_threads=None if bucket is None else _STORING_THREADS,
+            ),
+            metrics.count_http,
         )
         http = HttpServer(app, settings.http_listen, tls, on_refused=metrics.count_http)
         stack.callback(http.stop)

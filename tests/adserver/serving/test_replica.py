@@ -6,14 +6,14 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 
 import httpx
 import pytest
@@ -28,7 +28,7 @@ from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.serving.replica import serve_intake
 from adserver.store.database import check_tables, create_tables
 from adserver.store.object_putting import PutsReports
-from adserver.store.report_buckets import bucket_of
+from adserver.store.report_buckets import ReportBucket, bucket_of
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
@@ -111,6 +111,34 @@ def test_the_same_report_at_two_replicas_at_once_is_counted_once(database_url: s
         )
     assert sorted(answer.status_code for answer in codes) == [200] * len(SOME) + [201] * len(SOME)
     assert waiting(store) == len(SOME)
+
+
+def test_where_groups_become_objects_more_single_reports_wait_at_once_than_threads_are_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'adserver.sqlite3'}")
+    create_tables(engine)
+    TaskStore(engine).add(WORLD.bundle, created_at=NOW)
+    monkeypatch.setattr(ReportBucket, "opened", lambda _bucket: Retrying(InMemory()))
+    all_wait, added = Barrier(48), ReportStore.add
+
+    def add(store: ReportStore, accepted: Sequence[Report]) -> int:
+        all_wait.wait(HANGS_S)
+        return added(store, accepted)
+
+    monkeypatch.setattr(ReportStore, "add", add)
+    bodies = [encode_report(replace(SOME[0], report_id=bytes([number]) * 16)) for number in range(48)]
+    bucket = bucket_of(engine, "s3://reports", may_add=True)
+    with (
+        running_ingest(engine, IntakeSettings(), tls=None, bucket=bucket) as door,
+        ThreadPoolExecutor(48) as threads,
+    ):
+        answers = list(
+            threads.map(lambda body: posted(f"http://{door.http}/v1/reports", content=body), bodies)
+        )
+    assert {answer.status_code for answer in answers} == {201}
+    assert waiting(engine) == 48
+    engine.dispose()
 
 
 def test_a_report_taken_over_http_by_one_is_a_duplicate_over_grpc_at_the_other(
