@@ -44,9 +44,7 @@ def certificates(folder: Path, address: str = LOOPBACK) -> Path:
     return folder / f"machine-{address}"
 
 
-@pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("tls")
+def tried_in(folder: Path) -> dict[str, Any]:
     own, others = certificates(folder / "own"), certificates(folder / "others")
     elsewhere = certificates(folder / "own", ELSEWHERE)
     done = subprocess.run(
@@ -62,23 +60,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_a_worker_sums_as_this_machine_does_with_tls_between_them(outcome: dict[str, Any]) -> None:
+def test_with_tls_a_worker_sums_and_no_other_certificate_gets_in(tmp_path: Path) -> None:
+    """One test, so that Ray starts once: a machine that does not join takes half a minute."""
+    outcome = tried_in(tmp_path)
     assert outcome["is_equal"]
     assert outcome["segments_at_workers"] == 13
-
-
-def test_rays_control_store_answers_nobody_without_a_certificate_of_its_authority(
-    outcome: dict[str, Any],
-) -> None:
     assert outcome["answers_own"]
     assert not outcome["answers_without"]
     assert not outcome["answers_other"]
     assert not outcome["answers_plaintext"]
-
-
-def test_a_machine_with_a_certificate_of_another_authority_does_not_join(outcome: dict[str, Any]) -> None:
     assert outcome["machines"] == outcome["after_others"] == 2
-
-
-def test_a_machine_whose_certificate_names_another_address_gets_no_worker(outcome: dict[str, Any]) -> None:
     assert outcome["workers_elsewhere"] == 0
