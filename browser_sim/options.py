@@ -61,18 +61,22 @@ def table_of(
     ] = None,
 ) -> "Callable[[Path], TableSettings]":
     """How a table's columns are read, as the options say; or typer.BadParameter."""
-    from browser_sim.sources.table import TableSettings
 
-    return lambda path: TableSettings(
-        path=path,
-        label=label,
-        label_kind=label_kind,
-        ignore=tuple(ignore or ()),
-        binning=binning,
-        bins=bins,
-        kinds=column_kinds(types),
-        values=columns(value),
-    )
+    def table(path: Path) -> "TableSettings":
+        from browser_sim.sources.table import TableSettings
+
+        return TableSettings(
+            path=path,
+            label=label,
+            label_kind=label_kind,
+            ignore=tuple(ignore or ()),
+            binning=binning,
+            bins=bins,
+            kinds=column_kinds(types),
+            values=columns(value),
+        )
+
+    return table
 
 
 @takes(table=table_of)

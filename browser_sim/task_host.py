@@ -4,14 +4,17 @@ Get the task's bundle from a file or a task host, and believe nothing in it that
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import httpx
 
 from browser_sim.endpoint import Protection, as_path, http_client, is_url, read_limited
 from maskedlark import canonical
-from maskedlark.encoding.encoder import MAX_ENCODER_BYTES, Encoder, read_encoder
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.reports.task import TaskBundle
+
+if TYPE_CHECKING:
+    from maskedlark.encoding.encoder import Encoder
 
 
 def load_bundle(
@@ -49,13 +52,15 @@ def _read(location: str) -> bytes:
         raise InvalidTask(f"cannot read the task bundle {location}: {error.strerror}") from None
 
 
-def load_encoder_of(location: str, protection: Protection) -> Encoder:
+def load_encoder_of(location: str, protection: Protection) -> "Encoder":
     """The encoder that a task host serves beside a task; the caller compares its digest with the task's.
 
     Raises:
         InvalidTask: the task is a file, or the host serves no encoder.
         HelperUnavailable: the task host does not answer.
     """
+    from maskedlark.encoding.encoder import MAX_ENCODER_BYTES, read_encoder
+
     if not is_url(location):
         raise InvalidTask("the task names an encoder: give it by --encoder, or the task by its URL")
     return read_encoder(_fetch(f"{location.rstrip('/')}/encoder", protection, limit=MAX_ENCODER_BYTES))

@@ -1,6 +1,6 @@
 """The tasks that browsers are served; the ad server is a task host."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine, select
 
@@ -8,11 +8,13 @@ from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import Place, newest_first
 from adserver.store.schema import encoders, tasks
 from maskedlark import canonical
-from maskedlark.encoding.encoder import Encoder, read_encoder
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.runtime.database import reading
+
+if TYPE_CHECKING:
+    from maskedlark.encoding.encoder import Encoder
 
 REFUSED_EVERY_S: Final = 60.0
 """How often an intake looks for tasks whose reports are to be refused."""
@@ -43,7 +45,7 @@ class TaskStore:
         self._engine = engine
         self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
 
-    def add(self, bundle: TaskBundle, *, created_at: float, encoder: Encoder | None = None) -> bytes:
+    def add(self, bundle: TaskBundle, *, created_at: float, encoder: "Encoder | None" = None) -> bytes:
         """Store a task that both helpers signed, with the encoder that it names; its id.
 
         A task that is there stays as it is: the same settings are the same task.
@@ -79,7 +81,7 @@ class TaskStore:
             known = self._known[task_id] = bundle.task
         return known
 
-    def encoder(self, task_id: bytes) -> Encoder | None:
+    def encoder(self, task_id: bytes) -> "Encoder | None":
         """The encoder that the task of an id names, or None."""
         task = self.task(task_id)
         if task is None or task.encoder is None:
@@ -88,6 +90,8 @@ class TaskStore:
             stored = connection.execute(
                 select(encoders.c.encoder).where(encoders.c.digest == task.encoder)
             ).scalar_one()
+        from maskedlark.encoding.encoder import read_encoder
+
         return read_encoder(stored)
 
     def replace_keys(self, bundle: TaskBundle) -> None:

@@ -1,15 +1,15 @@
-"""The sources of records: one module each, chosen by name."""
+"""The sources of records: one module each, chosen by name, and loaded when its records are."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from browser_sim.draws import Draws
 from browser_sim.kinds import SourceKind
 from browser_sim.source import InvalidSource, Source
-from browser_sim.sources.mnist import default_folder, load_mnist
-from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
-from browser_sim.sources.table import TableSettings, load_table
-from browser_sim.sources.wbcd import load_wbcd
 from maskedlark.frozen import frozen
+
+if TYPE_CHECKING:
+    from browser_sim.sources.table import TableSettings
 
 
 @frozen
@@ -26,7 +26,7 @@ class SourceSettings:
     """
 
     kind: SourceKind
-    table: TableSettings | None = None
+    table: "TableSettings | None" = None
     mnist_folder: Path | None = None
     synthetic_features: int = 8
     synthetic_rows: int = 10_000
@@ -41,14 +41,22 @@ def load_source(settings: SourceSettings, draws: Draws) -> Source:
     """
     match settings.kind:
         case SourceKind.WBCD:
+            from browser_sim.sources.wbcd import load_wbcd
+
             return load_wbcd()
         case SourceKind.MNIST:
+            from browser_sim.sources.mnist import default_folder, load_mnist
+
             return load_mnist(settings.mnist_folder or default_folder())
         case SourceKind.CSV:
             if settings.table is None:
                 raise InvalidSource("source csv needs --csv FILE and --label COLUMN")
+            from browser_sim.sources.table import load_table
+
             return load_table(settings.table)
         case SourceKind.SYNTHETIC:
+            from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
+
             truth = draw_truth(settings.synthetic_features, draws)
             if settings.truth is not None:
                 save_truth(settings.truth, truth)

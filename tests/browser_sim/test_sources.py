@@ -1,5 +1,7 @@
 import gzip
 import json
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -285,3 +287,10 @@ def test_saved_records_are_read_back(tmp_path: Path, kind: LabelKind, dtype: typ
         assert (saved["features"] == records.features).all()
         assert saved["labels"].dtype == dtype
         assert (saved["labels"] == records.labels).all()
+
+
+def test_a_run_loads_encoders_only_for_a_table() -> None:
+    code = "import browser_sim.run, browser_sim.sources.mnist, sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "numpy" in ran.stdout.split()
+    assert not {"maskedlark.encoding.encoder", "browser_sim.sources.table"} & set(ran.stdout.split())
