@@ -4,7 +4,8 @@
 
 Writes docs/img/gradient-sweep.png and prints the points. One factor varies at a time around 784-500-10, 2,000
 records, 2 labels and one thread. The second line is this processor held to AVX2 and float64 products
-(`without_vnni`). With --busy one thread is timed by processor time: for a machine that others are using.
+(`without_vnni`). With --busy it is processor time and threads are left out: for a machine that others are
+using.
 """
 
 import argparse
@@ -54,14 +55,14 @@ class Sweep:
     values: list[int]
 
 
-def sweeps() -> list[Sweep]:
+def sweeps(*, is_busy: bool) -> list[Sweep]:
     base = Point()
     records = [250, 500, 1000, 2000, 4000, 8000, 16000]
     hidden = [16, 50, 125, 250, 500, 1000, 2000]
     labels = [1, 2, 3, 5, 7, 10]
     threads = list(range(1, len(os.sched_getaffinity(0)) + 1))
     widths = [replace(base, hidden=count) for count in hidden]
-    return [
+    found = [
         Sweep(axis="records", points=[replace(base, records=count) for count in records], values=records),
         Sweep(axis="parameters", points=widths, values=[point.parameters for point in widths]),
         Sweep(
@@ -69,6 +70,7 @@ def sweeps() -> list[Sweep]:
         ),
         Sweep(axis="threads", points=[replace(base, threads=count) for count in threads], values=threads),
     ]
+    return found[:-1] if is_busy else found
 
 
 def milliseconds(point: Point, *, is_busy: bool, portable: bool) -> float:
@@ -76,7 +78,7 @@ def milliseconds(point: Point, *, is_busy: bool, portable: bool) -> float:
     features, labels = images(point.records)
     onnx = peers.export(peers.dense((784, point.hidden, 10)), 784)
     work = workload(onnx, features, labels, classes=10, candidates=point.labels)
-    clock = time.process_time if point.threads == 1 and is_busy else time.perf_counter
+    clock = time.process_time if is_busy else time.perf_counter
     run = round_of(work, "cross_entropy", point.threads, portable=portable)
     return 1e3 * best_times([run], RUNS, clock)[0]
 
@@ -102,13 +104,15 @@ def main() -> None:
         if arguments.without_vnni:
             restart_without(["-m", "tests.bench.gradient_sweep", *sys.argv[1:]])
         of = {"is_busy": arguments.busy, "portable": arguments.without_vnni}
-        print(json.dumps([[milliseconds(point, **of) for point in sweep.points] for sweep in sweeps()]))
+        points = [sweep.points for sweep in sweeps(is_busy=arguments.busy)]
+        print(json.dumps([[milliseconds(point, **of) for point in line] for line in points]))
         return
     busy = ("--busy",) if arguments.busy else ()
     print(processor())
     lines = {name: measured((*busy, *options)) for name, options in LINES.items()}
-    figure, panels = plt.subplots(1, 4, figsize=(14, 3.2), layout="constrained")
-    for index, (panel, sweep) in enumerate(zip(panels, sweeps(), strict=True)):
+    swept = sweeps(is_busy=arguments.busy)
+    figure, panels = plt.subplots(1, len(swept), figsize=(3.5 * len(swept), 3.2), layout="constrained")
+    for index, (panel, sweep) in enumerate(zip(panels, swept, strict=True)):
         taken = [line[index] for line in lines.values()]
         for value, *both in zip(sweep.values, *taken, strict=True):
             print(f"{sweep.axis:18}{value:>10,}" + "".join(f"{one:>10.1f} ms" for one in both))
