@@ -7,6 +7,9 @@ The step renames the table of reports, so that no process of the older version s
 moves the reports may end at any moment: the next start goes on where it was. Until the last report has moved,
 both versions refuse to work with the database.
 
+A later step that changes one of these tables comes after the reports have moved, not in the transaction of
+the steps: until then, PostgreSQL has them under the old name.
+
 On SQLite, which drops no column without writing the whole table anew, rows move from the old table to the new
 ones. On PostgreSQL they stay where they are, and only what became of them is copied.
 """

@@ -33,7 +33,7 @@ def _numbers(words: str) -> set[float]:
 
 def test_a_billion_reports_come_to_what_the_page_works_out_by_hand() -> None:
     told = rows(BILLION, Assumed())
-    core_hours = (24.5 + 17.4 + 60 + 2.8) * BILLION / 3.6e9
+    core_hours = (24.5 + 17.4 + 31 + 2.8) * BILLION / 3.6e9
     assert told["core-hours a day, ad server: intake, its PostgreSQL, sealing, expiry"] == pytest.approx(
         core_hours
     )
