@@ -15,6 +15,7 @@ not tell how many were sampled, nor that they were too few.
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,7 @@ def aggregate(
     summed = masked_sum(
         _evaluated(
             is_sampled,
+            partial(pair.padding, round_transcript),
             is_enough=is_enough,
             at_least=records_evaluated(task, job, records),
             reports=task.reports_per_user,
@@ -163,14 +165,21 @@ def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
     )
 
 
-def _evaluated(is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int, reports: int) -> Evaluated:
+def _evaluated(
+    is_sampled: NDArray[np.bool_],
+    padding: Callable[[int, int], NDArray[np.bool_]],
+    *,
+    is_enough: bool,
+    at_least: int,
+    reports: int,
+) -> Evaluated:
     """The sampled records among enough others; the sampled ones count, if they are enough.
 
-    The others lie evenly in the canonical order: any part of a dataset has its share of them, so that the
-    part's work does not tell how many they are. Their ids may be chosen by whoever sent them.
+    The others are drawn from the pair's key: any part of a dataset has its share of them, whoever chose the
+    ids of its reports, so that the part's work does not tell how many they are.
     """
     others = np.flatnonzero(~is_sampled)
     missing = min(len(others), max(0, at_least - int(is_sampled.sum())))
     chosen = is_sampled.copy()
-    chosen[others[np.arange(missing) * len(others) // max(1, missing)]] = True
+    chosen[others[padding(len(others), missing)]] = True
     return Evaluated(is_evaluated=chosen, counts=is_sampled & is_enough, reports=reports)

@@ -94,6 +94,21 @@ class PairKey(NeverPickled):
         words = np.frombuffer(Stream(derive_key(self._secret, b"sample", transcript))(4 * count), dtype="<u4")
         return words.astype(np.uint64) < np.uint64(sampling_numerator)
 
+    def padding(self, transcript: bytes, count: int, wanted: int) -> NDArray[np.bool_]:
+        """Which of `count` records that a round does not sample fill its work up: so many are wanted of them.
+
+        Guarantees: any of the records as likely as any other; equal at both helpers; unpredictable to anyone
+            else, and so not to who chose the records' places.
+        """
+        if not 0 < wanted < count:
+            return np.full(count, wanted > 0)
+        words = np.frombuffer(Stream(derive_key(self._secret, b"padding", transcript))(4 * count), "<u4")
+        last = np.partition(words, wanted - 1)[wanted - 1]
+        is_chosen: NDArray[np.bool_] = words < last
+        alike = np.flatnonzero(words == last)
+        is_chosen[alike[: wanted - int(np.count_nonzero(is_chosen))]] = True
+        return is_chosen
+
     def slots(self, job_digest: bytes, epoch: int, count: int, steps: int) -> NDArray[np.uint64]:
         """Random allocation: the step of an epoch that each of `count` records, in canonical order, is in.
 
