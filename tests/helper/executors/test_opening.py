@@ -234,7 +234,7 @@ def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
 
     monkeypatch.setattr(wrong, "open", answers)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
-    assert fleet.refused == [b"worker 0"]
+    assert set(fleet.refused) == {b"worker 0"}  # once or twice: it may have answered both of its parts
     assert set(fleet.joined) == {b"worker 1"}
 
 
