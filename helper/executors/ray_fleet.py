@@ -162,8 +162,9 @@ class RayFleet:
         with self._lock:
             wrong = self._joined.get(name)
             of_machine = [one.name for one in self._joined.values() if wrong and one.node == wrong.node]
+            if wrong is not None:
+                self._refused.add(wrong.node)
         if wrong is not None:
-            self._refused.add(wrong.node)
             _LOG.error(
                 "Ray node %s gets no worker any more: one of its own answered wrongly", wrong.node[:12]
             )
@@ -261,7 +262,12 @@ class RayFleet:
         name = system_randomness(_NAME_BYTES)
         joined = _Actor(name=name, node=one.node, actor=one.actor, session=admitted.session)
         with self._lock:
-            self._joined[name] = joined
+            is_refused = one.node in self._refused  # since its application was looked at
+            if not is_refused:
+                self._joined[name] = joined
+        if is_refused:
+            _end(one.actor)
+            return
         del self._failures[one.node]
         _LOG.info("a worker of Ray node %s joined", one.node[:12])
 

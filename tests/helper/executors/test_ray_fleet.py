@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,7 +17,7 @@ from helper.executors import adding
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.dispatch import NoWorkers
 from helper.executors.holder import Holder
-from helper.executors.joining import JoinToken, Session
+from helper.executors.joining import Applicant, JoinToken, Session
 from helper.executors.processes import MIN_CHUNK
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import never
@@ -358,6 +359,38 @@ def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
     assert [one.node for one in fleet._applying] == ["right", "right"]
     assert fleet.refused == {"wrong"}
     fleet.refuse(b"1")  # as another round may, which had lost it already
+
+
+def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from helper.executors import ray_fleet
+
+    node = {"NodeID": "wrong", "NodeManagerAddress": "wrong", "Resources": {"CPU": 2.0}}
+    ended: list[object] = []
+    monkeypatch.setattr(ray, "wait", lambda *_, **__: ([None], []))
+    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_nodes", lambda: [node])
+    monkeypatch.setattr(ray_fleet, "_is_far", lambda _: False)
+    monkeypatch.setattr(ray_fleet, "_end", ended.append)
+    monkeypatch.setattr(Periodic, "start", lambda _: None)
+    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
+    applicant, challenge = Applicant(JoinToken(bytes(32))), bytes(32)
+    other = MagicMock()
+
+    def applied(*_: object, **__: object) -> bytes:
+        fleet.refuse(b"1")  # another thread, which has just taken a wrong answer
+        return applicant.apply(challenge)
+
+    monkeypatch.setattr(ray, "get", applied)
+    session = Session(bytes(32), bytes(32))
+    fleet._joined[b"1"] = ray_fleet._Actor(name=b"1", node="wrong", actor=None, session=session)
+    fleet._applying.append(
+        ray_fleet._Applying(node="wrong", actor=other, challenge=challenge, application=None)
+    )
+    fleet._look(lambda: False)
+    assert not fleet.workers()
+    assert ended == [None, other]
 
 
 @pytest.mark.parametrize("wrong", ["another", "short", "open", "missing"])
