@@ -12,7 +12,7 @@ leaves acknowledged reports whole, or orphans.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from hashlib import sha256
 from typing import Final
 
@@ -34,6 +34,8 @@ _NAME_BYTES: Final = 16
 _PUTS_AT_ONCE: Final = 4
 AWAY_S: Final = 60.0
 """How long no put is tried after one has failed for good: each would hold up a group of reports."""
+LONGEST_S: Final = 10.0
+"""How long a group waits for its objects: a bucket that hangs would hold up all that come meanwhile."""
 _NEXT_NUMBERS: Final = text(
     "SELECT nextval('report_objects_object_seq') FROM generate_series(1, CAST(:count AS integer))"
 )
@@ -80,34 +82,45 @@ class PutsReports:
         self._monotonic = monotonic
         self._randomness = randomness
         self._away_until_s = float("-inf")
+        self._pool = ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="puts")
 
     def put(self, reports: Iterable[Report]) -> list[Put]:
         """Put the ciphertexts of each task that has enough of them to be worth it, as one object a task.
 
-        What is in no object is to become rows: all of it while the store does not answer.
+        What is in no object is to become rows: all of it while the store does not answer. Returns within
+        `LONGEST_S`; an object that is there only later is an orphan.
         """
         by_task: dict[bytes, list[Report]] = {}
         for report in reports:
             by_task.setdefault(report.task_id, []).append(report)
         worth = [some for some in by_task.values() if _size(some) >= WORTH_BYTES and len(some) < POSITIONS]
-        if not worth or self._monotonic() < self._away_until_s:
+        if not worth or self._is_away():
             return []
-        if len(worth) == 1:
-            return self._put_all(map(self._put_one, worth))
-        with ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="puts") as pool:
-            return self._put_all(pool.map(self._put_one, worth))
+        until_s = self._monotonic() + LONGEST_S
+        putting = [self._pool.submit(self._put_one, some, until_s) for some in worth]
+        done, late = wait(putting, LONGEST_S)
+        for one in late:
+            one.cancel()
+        if late:
+            self._leave_alone("it has not answered in time")
+        return [put for one in putting if one in done and (put := one.result()) is not None]
 
-    def _put_all(self, putting: Iterable[Put | None]) -> list[Put]:
-        return [one for one in putting if one is not None]
+    def _put_one(self, reports: Sequence[Report], until_s: float) -> Put | None:
+        """Put one object; None if the store does not take it, or has just not taken another one."""
+        if self._is_away():
+            return None
 
-    def _put_one(self, reports: Sequence[Report]) -> Put | None:
-        """Put one object; None if the store does not take it."""
+        def fresh_name() -> str:
+            if self._monotonic() >= until_s:
+                raise HelperUnavailable("nobody waits for this object any more")
+            return f"{self.bucket.folder}/{self._randomness(_NAME_BYTES).hex()}"
+
         content = object_of(reports)
         try:
-            name = self._store.put_fresh(self._fresh_name, content)
+            name = self._store.put_fresh(fresh_name, content)
         except HelperUnavailable as error:
-            self._away_until_s = self._monotonic() + AWAY_S
-            _LOG.warning("reports go into the database for %g s: %s", AWAY_S, error)
+            if self._monotonic() < until_s:
+                self._leave_alone(str(error))
             return None
         return Put(
             name=name,
@@ -116,8 +129,14 @@ class PutsReports:
             keys=tuple(map(report_key, reports)),
         )
 
-    def _fresh_name(self) -> str:
-        return f"{self.bucket.folder}/{self._randomness(_NAME_BYTES).hex()}"
+    def _is_away(self) -> bool:
+        """Whether the store is left alone."""
+        return self._monotonic() < self._away_until_s
+
+    def _leave_alone(self, why: str) -> None:
+        """Put nothing for a while."""
+        self._away_until_s = self._monotonic() + AWAY_S
+        _LOG.warning("reports go into the database for %g s: %s", AWAY_S, why)
 
 
 def places_of(connection: Connection, puts: Sequence[Put]) -> Mapping[ReportKey, int]:

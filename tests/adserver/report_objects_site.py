@@ -21,6 +21,7 @@ from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.objects import ObjectStore, Retrying
 from tests.builders import NOW, world
+from tests.patience import HANGS_S
 from tests.stores import InMemory
 
 URL: Final = "s3://reports/prefix"
@@ -63,6 +64,7 @@ class Site:
         self.bucket = bucket_of(self.engine, URL, may_add=True)
         self.goes_to(self.memory)
         self.monkeypatch.setattr("adserver.store.object_putting.WORTH_BYTES", 1_000)
+        self.monkeypatch.setattr("adserver.store.object_putting.LONGEST_S", HANGS_S)
 
     def goes_to(self, store: ObjectStore) -> None:
         """From now on the bucket's URL leads to this store."""

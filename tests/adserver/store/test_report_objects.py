@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from threading import Event
 
 import pytest
 from sqlalchemy import func, select
@@ -12,15 +13,16 @@ from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
 from adserver.store import reports as reports_module
 from adserver.store.ciphertexts import Ciphertexts, object_of
 from adserver.store.datasets import DatasetStore
-from adserver.store.object_putting import AWAY_S
+from adserver.store.object_putting import AWAY_S, PutsReports
 from adserver.store.report_buckets import bucket_of
 from adserver.store.reports import ReportStore
 from adserver.store.schema import reports
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.reports.upload import Report
-from maskedlark.runtime.objects import ObjectLost, StoreFailed
+from maskedlark.runtime.objects import MAX_TRIES, ObjectLost, StoreFailed
 from tests.adserver.report_objects_site import OF, OTHER, TASK_ID, URL, Site, by_id, drawn, site_at
+from tests.patience import HANGS_S
 from tests.stores import Faulty, InMemory
 
 OTHER_ID = OTHER.task.task_id
@@ -37,6 +39,18 @@ class Down(InMemory):
 
     def get(self, name: str, most_bytes: int) -> bytes:
         raise StoreFailed("down")
+
+
+class Hanging(InMemory):
+    """A store that answers no put before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = Event()
+
+    def put(self, name: str, content: bytes) -> None:
+        assert self.let_go.wait(HANGS_S)
+        super().put(name, content)
 
 
 @pytest.fixture
@@ -136,6 +150,31 @@ def test_while_the_store_is_down_reports_go_into_the_database_and_none_waits_for
     assert site.intake().add(made[3]) == 20
     assert site.num_objects() == 1
     assert by_id(site.taken()) == by_id([report for some in made for report in some])
+
+
+def test_a_store_that_hangs_holds_no_report_up_and_what_it_took_later_is_an_orphan(site: Site) -> None:
+    hanging, made = Hanging(), [drawn(20, seed=number) for number in range(3)]
+    site.goes_to(hanging)
+    intake = site.intake()
+    site.monkeypatch.setattr("adserver.store.object_putting.LONGEST_S", 0.05)
+    try:
+        assert [intake.add(some) for some in made[:2]] == [20, 20]
+        assert not hanging.objects
+    finally:
+        hanging.let_go.set()
+    site.monkeypatch.setattr("adserver.store.object_putting.LONGEST_S", HANGS_S)
+    site.now_s += AWAY_S
+    intake.add(made[2])
+    assert by_id(site.taken()) == by_id([report for some in made for report in some])
+    assert site.num_objects() == 1
+
+
+def test_once_a_store_has_failed_the_other_tasks_of_its_group_do_not_ask_it(site: Site) -> None:
+    down = Down()
+    site.goes_to(down)
+    putting = PutsReports(site.bucket, site.bucket.opened(), monotonic=lambda: 0.0)
+    assert putting.put([one for n in range(40) for one in drawn(9, seed=n, task_id=bytes([n]) * 32)]) == []
+    assert 0 < down.asked <= 4 * MAX_TRIES  # four at once
 
 
 def test_a_store_that_is_down_while_a_dataset_is_sealed_is_asked_again_later(site: Site) -> None:
