@@ -192,10 +192,10 @@ class Failed:
 
     Attributes:
         reason: `refused` (the records or the model are at fault), `damaged` (frames do not open), `stopped`,
-            or the name of what went wrong.
+            or the name of what went wrong; one word, for the head logs it.
     """
 
-    reason: Annotated[str, Field(max_length=100)]
+    reason: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,100}$")]
 
 
 @canonical

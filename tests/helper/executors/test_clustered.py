@@ -319,6 +319,13 @@ class Totalled:
     hashes: int
 
 
+@canonical
+class Said:
+    """What a worker may say that could not do its order, if nobody looks at the reason."""
+
+    reason: str
+
+
 def _sum(change: Callable[[list[bytes]], list[bytes]], done: tuple[int, ...] = (0,)) -> Spoil:
     """An answer to one segment with other parts, or of other segments."""
     return lambda message: write(Done(done=done), change(list(message.parts)))
@@ -344,6 +351,8 @@ WRONG_ANSWERS: dict[str, Spoil] = {
     "totals that are longer": _sum(lambda parts: [parts[0], parts[1] + bytes(8)]),
     "fewer records": _sum(lambda parts: [parts[0], TOTALS]),
     "failed without a reason": lambda _: b"\0" * 8,
+    "failed with a line for the log": lambda _: write(Said(reason="x\n1999 a worker of Ray node 5 joined")),
+    "failed with the end of a line": lambda _: write(Said(reason="ValueError\n")),
 }
 
 
@@ -372,6 +381,7 @@ def test_a_worker_that_answers_wrongly_is_given_up_and_the_round_goes_on(
     assert site.fleet.refused == [worker.name]
     assert len(site.fleet.joined) == others
     assert "answers something else than its order asks for" in caplog.text
+    assert "joined" not in caplog.text
     site.assert_equal(1.0, seed=4)
 
 
