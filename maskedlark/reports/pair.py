@@ -7,6 +7,7 @@ ad server sees that they summed the same values.
 """
 
 from functools import partial
+from math import isqrt
 from typing import Any, Final
 
 import numpy as np
@@ -103,7 +104,11 @@ class PairKey(NeverPickled):
         if not 0 < wanted < count:
             return np.full(count, wanted > 0)
         words = np.frombuffer(Stream(derive_key(self._secret, b"padding", transcript))(4 * count), "<u4")
-        last = np.partition(words, wanted - 1)[wanted - 1]
+        bound = min(
+            SAMPLING_DENOMINATOR - 1, (wanted + 8 * isqrt(wanted) + 64) * SAMPLING_DENOMINATOR // count
+        )
+        low = words[words < np.uint32(bound)]  # the least are nearly always among these few
+        last = np.partition(low if len(low) >= wanted else words, wanted - 1)[wanted - 1]
         is_chosen: NDArray[np.bool_] = words < last
         alike = np.flatnonzero(words == last)
         is_chosen[alike[: wanted - int(np.count_nonzero(is_chosen))]] = True

@@ -32,8 +32,9 @@ def test_any_record_is_as_likely_padding_as_any_other() -> None:
     assert np.abs(often - 1_000).max() < 6 * np.sqrt(4_000 * 0.25 * 0.75)
 
 
+@pytest.mark.parametrize("word", [b"\1\0\0\0", b"\xff" * 4])
 def test_padding_is_as_much_as_is_wanted_where_many_records_draw_alike(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, word: bytes
 ) -> None:
-    monkeypatch.setattr("maskedlark.reports.pair.Stream", lambda _: lambda size: b"\1\0\0\0" * (size // 4))
+    monkeypatch.setattr("maskedlark.reports.pair.Stream", lambda _: lambda size: word * (size // 4))
     assert KEY.padding(b"round", 9, 4).tolist() == [True] * 4 + [False] * 5
