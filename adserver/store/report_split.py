@@ -74,23 +74,35 @@ def finish_split(engine: Engine) -> None:
     """Move all reports that an older version left; other processes may do so at the same time."""
     if is_split(engine):
         return
-    with reading(engine) as connection:
-        end = connection.execute(text(f"SELECT max(sequence) FROM {_OLD}")).scalar() or 0  # noqa: S608 # a constant
+    with engine.begin() as connection:  # which on SQLite lets in one process at a time
+        end = _end(connection)
     last: int | None = 0
     told = 0
     while last is not None:
-        with engine.begin() as connection:  # which on SQLite lets in one process at a time
+        with engine.begin() as connection:
             last = _move_page(connection)
         if last is not None and last >= told + _TOLD_EVERY:
             _LOG.warning("reports are brought to schema version 10: number %d of %d", last, end)
             told = last
 
 
-def _move_page(connection: Connection) -> int | None:
-    """Move the reports that are next; the sequence of the last one; None: there was none, and all is done."""
+def _is_ended(connection: Connection) -> bool:
+    """Whether another process has just ended it; if not, none does before this transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_SPLITTING_LOCK)))
-    if not inspect(connection).has_table(_OLD):  # another process has just ended it
+    return not inspect(connection).has_table(_OLD)
+
+
+def _end(connection: Connection) -> int:
+    """The last sequence of all, to be told."""
+    if _is_ended(connection):
+        return 0
+    return connection.execute(text(f"SELECT max(sequence) FROM {_OLD}")).scalar() or 0  # noqa: S608 # a constant
+
+
+def _move_page(connection: Connection) -> int | None:
+    """Move the reports that are next; the sequence of the last one; None: there was none, and all is done."""
+    if _is_ended(connection):
         return None
     return _move_rows(connection) if connection.dialect.name == "sqlite" else _copy_states(connection)
 

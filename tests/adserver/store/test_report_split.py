@@ -141,6 +141,24 @@ def test_processes_that_start_at_once_split_together(engine: Engine, database_ur
         one.dispose()
 
 
+def test_a_split_that_another_process_ends_at_the_last_moment_is_no_error(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_split = report_split.is_split
+
+    def then_another_ends_it(found_in: Engine) -> bool:
+        found = is_split(found_in)
+        monkeypatch.setattr(report_split, "is_split", is_split)
+        other = open_database(database_url)
+        create_tables(other)
+        other.dispose()
+        return found
+
+    monkeypatch.setattr(report_split, "is_split", then_another_ends_it)
+    create_tables(engine)
+    assert stored(engine) == EXPECTED
+
+
 def test_progress_is_told_every_so_many_reports(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
