@@ -7,7 +7,7 @@ An object that is missing, cut or another one is told as `reports_lost`; no repo
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Engine, LargeBinary, Row, func, select
@@ -37,18 +37,21 @@ def place_or_ciphertext(role: int) -> ColumnElement[bytes]:
 def with_ciphertexts(
     pages: Iterator[list[ShareForHelper]], reader: "ReadsObjects", *, role: int
 ) -> Iterator[list[ShareForHelper]]:
-    """Pages of `place_or_ciphertext`, with the ciphertexts of all reports; raises as `ciphertext` does."""
+    """Pages of `place_or_ciphertext`, with the ciphertexts of all reports; raises as `ciphertexts` does."""
     for page in pages:
+        places = {
+            one.report_id: int.from_bytes(one.share.ciphertext)
+            for one in page
+            if len(one.share.ciphertext) == PLACE_BYTES
+        }
+        found = reader.ciphertexts(places.values(), role=role)
         yield [
             one
-            if len(one.share.ciphertext) != PLACE_BYTES
+            if one.report_id not in places
             else ShareForHelper(
                 report_id=one.report_id,
                 time_bucket=one.time_bucket,
-                share=SealedShare(
-                    key_id=one.share.key_id,
-                    ciphertext=reader.ciphertext(int.from_bytes(one.share.ciphertext), role=role),
-                ),
+                share=SealedShare(key_id=one.share.key_id, ciphertext=found[places[one.report_id]]),
             )
             for one in page
         ]
@@ -63,16 +66,26 @@ class ReadsObjects:
         self._stores: dict[int, Retrying] = {}
         self._held: OrderedDict[int, Ciphertexts] = OrderedDict()
 
-    def ciphertext(self, place: int, *, role: int) -> bytes:
-        """The ciphertext for one role of the report whose row names this place.
+    def ciphertexts(self, places: Iterable[int], *, role: int) -> Mapping[int, bytes]:
+        """The ciphertexts for one role of the reports whose rows name these places.
+
+        Each object is read at most once for all of them, in whatever order they come.
 
         Raises:
-            JobRefused(REPORTS_LOST): the object is missing, cut, altered, or another one.
-            InvalidTask: its bucket cannot be opened here.
-            HelperUnavailable: the bucket cannot be read at the moment.
+            JobRefused(REPORTS_LOST): an object is missing, cut, altered, or another one.
+            InvalidTask: a bucket cannot be opened here.
+            HelperUnavailable: a bucket cannot be read at the moment.
         """
+        held_first = sorted(places, key=lambda place: (place // POSITIONS not in self._held, place))
+        return {place: self.ciphertext(place, role=role) for place in held_first}
+
+    def ciphertext(self, place: int, *, role: int) -> bytes:
+        """The ciphertext for one role of the report whose row names this place; raises as `ciphertexts`."""
         number, position = divmod(place, POSITIONS)
-        return self._object(number).at(position, role=role)
+        try:
+            return self._object(number).at(position, role=role)
+        except ObjectLost as error:
+            raise JobRefused(JobReason.REPORTS_LOST, f"object {number} of reports: {error}") from None
 
     def _object(self, number: int) -> Ciphertexts:
         held = self._held.get(number)

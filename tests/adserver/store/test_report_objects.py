@@ -14,9 +14,10 @@ from adserver.store import reports as reports_module
 from adserver.store.ciphertexts import Ciphertexts, object_of
 from adserver.store.datasets import DatasetStore
 from adserver.store.object_putting import AWAY_S, PutsReports
+from adserver.store.object_reading import ReadsObjects
 from adserver.store.report_buckets import bucket_of
 from adserver.store.reports import ReportStore
-from adserver.store.schema import reports
+from adserver.store.schema import POSITIONS, reports
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.reports.upload import Report
@@ -212,6 +213,34 @@ def test_a_row_whose_object_no_row_names_is_told(site: Site) -> None:
     with site.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM report_objects")
     assert "does not name object 1" in lost(site)
+
+
+def test_a_place_that_its_object_does_not_have_is_told(site: Site) -> None:
+    site.intake().add(drawn(40, seed=1))
+    with pytest.raises(JobRefused, match="object 1 of reports") as refused:
+        ReadsObjects(site.engine).ciphertext(POSITIONS + 40, role=0)
+    assert refused.value.reason is JobReason.REPORTS_LOST
+
+
+def test_a_page_of_reports_that_take_turns_reads_each_object_once(site: Site) -> None:
+    class Counting(InMemory):
+        """Knows what was read."""
+
+        def get(self, name: str, most_bytes: int) -> bytes:
+            read.append(name)
+            return super().get(name, most_bytes)
+
+    read: list[str] = []
+    site.goes_to(Counting())
+    for seed in range(3):
+        site.intake().add(drawn(40, seed=seed))
+    site.monkeypatch.setattr("adserver.store.object_reading.HELD_BYTES", 1)
+    places = [number * POSITIONS + position for position in range(40) for number in (1, 2, 3)]
+    reader = ReadsObjects(site.engine)
+    assert len(reader.ciphertexts(places, role=1)) == 120
+    assert len(read) == 3
+    reader.ciphertexts(places, role=1)
+    assert len(read) == 5  # one of them was held
 
 
 def test_two_hundred_groups_over_a_faulty_bucket_lose_no_report_and_give_no_wrong_byte(site: Site) -> None:
