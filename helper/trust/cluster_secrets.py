@@ -9,9 +9,11 @@ nowhere while it works.
 """
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +54,8 @@ _SIGNS_CERTIFICATES_ONLY: Final = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
+_LABEL: Final = "[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_HOST: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 _OWN_MACHINE: Final = ("localhost", "127.0.0.1")
 """Ray's daemons of one machine reach some of each other so."""
 
@@ -103,9 +107,14 @@ def write_machine_certificate(
         days: How long it lives.
 
     Raises:
-        InvalidTask: the authority cannot be read, others may read its key, or a file is there already.
+        InvalidTask: the authority cannot be read or has expired, others may read its key, a host is neither
+            an address nor a name, or a file is there already.
     """
+    for host in hosts:
+        _check_host(host)
     authority_key, authority_certificate = _authority(authority)
+    if authority_certificate.not_valid_after_utc <= now:
+        raise InvalidTask(f"{authority / AUTHORITY} has expired: make new secrets with `helper cluster init`")
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         _begun(_named("machine of a Ray cluster"), authority_certificate.subject, key.public_key(), now, days)
@@ -147,6 +156,17 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     return key, certificate
 
 
+def _check_host(host: str) -> None:
+    """Refuse what no machine is called: its certificate would name nobody, and Ray would tell so late."""
+    try:
+        ip_address(host)
+    except ValueError:
+        if not _HOST.fullmatch(host):
+            raise InvalidTask(
+                f"{host!r} is neither an address nor a name: give it without port and brackets"
+            ) from None
+
+
 def _begun(
     holder: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
@@ -170,7 +190,10 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write new files; one that is there is never overwritten."""
+    """Write new files; where one is there already, none is written."""
+    for name in contents:
+        if os.path.lexists(folder / name):
+            raise InvalidTask(f"{folder / name} exists already: it is never overwritten")
     for name, content in contents.items():
         path = folder / name
         try:

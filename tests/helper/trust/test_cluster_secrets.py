@@ -75,6 +75,33 @@ def test_secrets_that_are_there_are_never_overwritten(authority: Path) -> None:
     assert {path.name: path.read_bytes() for path in authority.iterdir()} == before
 
 
+@pytest.mark.parametrize("there", ["tls.key", "tls.crt", "ca.crt"])
+def test_where_one_file_is_there_none_is_written(authority: Path, tmp_path: Path, there: str) -> None:
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "machine" / there).write_text("before")
+    with pytest.raises(InvalidTask, match=f"{there} exists already"):
+        made(authority, tmp_path / "machine", "10.0.0.2", now=NOW)
+    assert [(path.name, path.read_text()) for path in (tmp_path / "machine").iterdir()] == [(there, "before")]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", " ", "a b", "10.0.0.7:6379", "[::1]", "10.0.0.0/8", "https://x", "*.lark", "ü.example", "a..b", "-a"],
+)
+def test_a_host_that_no_machine_is_called_is_refused_and_nothing_made(
+    authority: Path, tmp_path: Path, host: str
+) -> None:
+    with pytest.raises(InvalidTask, match="neither an address nor a name"):
+        made(authority, tmp_path / "machine", "10.0.0.2", host, now=NOW)
+    assert not (tmp_path / "machine").exists()
+
+
+def test_an_authority_that_has_expired_certifies_nobody(authority: Path, tmp_path: Path) -> None:
+    made(authority, tmp_path / "machine", "10.0.0.2", "fe80::1", now=NOW + timedelta(days=3_649))
+    with pytest.raises(InvalidTask, match="has expired"):
+        made(authority, tmp_path / "next", "10.0.0.2", now=NOW + timedelta(days=3_650))
+
+
 def test_two_machines_of_one_authority_accept_each_other_by_address(authority: Path, tmp_path: Path) -> None:
     write_cluster_secrets(tmp_path / "fresh", now=datetime.now(UTC))
     head = made(tmp_path / "fresh", tmp_path / "head", "10.0.0.1", "helper-ray")
