@@ -167,6 +167,50 @@ def test_a_helper_with_object_storage_has_its_url_credentials_and_way_out() -> N
 
 
 @needs_helm
+def test_reports_in_object_storage_have_their_url_credentials_and_way_out() -> None:
+    given = [
+        word
+        for of in ("adserver", "intake")
+        for word in (
+            "--set-json",
+            f'{of}.reportObjects={{"url": "s3://reports/x", "secret": "{of}-bucket", "port": 9000}}',
+        )
+    ]
+    made = rendered("adserver", VERSIONS[-1], *given)
+    assert not mistakes(made, VERSIONS[-1])
+    policies = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "NetworkPolicy"}
+    for of, others in (("adserver", {53, 5432, 8443}), ("intake", {53, 5432})):
+        pod = pods(made)[f"maskedlark-{of}"]
+        (serving,) = pod["spec"]["containers"]
+        assert {"name": "ADSERVER_REPORT_OBJECTS", "value": "s3://reports/x"} in serving["env"]
+        assert serving["envFrom"] == [{"secretRef": {"name": f"{of}-bucket"}}]
+        assert "bucket" not in str(pod["spec"]["initContainers"])
+        ways_out = policies[f"maskedlark-{of}"]["egress"]
+        assert {port["port"] for way_out in ways_out for port in way_out["ports"]} == others | {9000}
+
+
+@needs_helm
+@pytest.mark.parametrize("values", VALUES)
+def test_each_serving_command_takes_the_variables_that_it_is_told(values: str) -> None:
+    commands = {"helper": helper.cli.main.COMMANDS, "adserver": adserver.cli.main.COMMANDS}
+    for pod in pods(objects(values)).values():
+        (container,) = pod["spec"]["containers"]
+        if not container.get("args") or "command" in container:
+            continue  # Ray's
+        (name,) = container["args"]
+        command = commands[party(container).removesuffix("-ray")][name].load(name)
+        with pytest.MonkeyPatch.context() as patched:
+            for one in container["env"]:
+                value = one.get("value", "postgresql+psycopg://db/x").replace("$(POD_IP)", "10.1.2.3")
+                patched.setenv(one["name"], value)
+            taken = command.make_context(name, []).params
+        told = {one["name"] for one in container["env"]}
+        by_variable = {str(option.envvar): taken[str(option.name)] for option in command.params}
+        assert by_variable.keys() & told
+        assert all(by_variable[one] is not None for one in by_variable.keys() & told)
+
+
+@needs_helm
 def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
     made = rendered("one-party", VERSIONS[-1], "--set-json", "helpers.helper.from=[]")
     (policy,) = (one for one in made if one["kind"] == "NetworkPolicy")
@@ -184,6 +228,8 @@ def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
         ("helpers.helper.storage.size=much", "size"),
         ("helpers.helper.secret=x", "secret"),
         ("helpers.helper.segments.url=ftp://host", "url"),
+        ("adserver.reportObjects.url=ftp://host", "url"),
+        ("intake.reportObjects.bucket=x", "bucket"),
         ("helpers.Helper.operator=x", "Helper"),
         ("adserver.enabled=true", "adserver.helper0"),
         ("adserver.origin=http://ads.example", "origin"),

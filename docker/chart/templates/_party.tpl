@@ -79,7 +79,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{- /* Who may be asked: names, and the database where there is one. */ -}}
+{{- /* Who may be asked: names, and the database and the object storage where there is one. */ -}}
 {{- define "maskedlark.egress" -}}
 - ports:
     - { port: 53, protocol: UDP }
@@ -88,7 +88,7 @@ capabilities:
 - ports:
     - { port: {{ $.own.database.port | default 5432 }}, protocol: TCP }
 {{- end }}
-{{- with .own.segments }}
+{{- with .own.segments | default .own.reportObjects }}
 {{- if .url }}
 - ports:
     - { port: {{ .port | default 443 }}, protocol: TCP }
@@ -224,6 +224,9 @@ spec:
             {{- with (.own.segments | default dict).url }}
             - { name: {{ $variable }}_SEGMENTS, value: {{ . | quote }} }
             {{- end }}
+            {{- with (.own.reportObjects | default dict).url }}
+            - { name: {{ $variable }}_REPORT_OBJECTS, value: {{ . | quote }} }
+            {{- end }}
             {{- if .cluster }}
             {{- include "maskedlark.ray-variables" . | nindent 12 }}
             - { name: HELPER_RAY, value: "$(POD_IP):{{ (fromYaml (include "maskedlark.ray-ports" .)).gcs }}" }
@@ -235,7 +238,7 @@ spec:
             - name: {{ $name }}
               value: {{ $value | quote }}
             {{- end }}
-          {{- with (.own.segments | default dict).secret }}
+          {{- with (.own.segments | default .own.reportObjects | default dict).secret }}
           envFrom:
             - secretRef: { name: {{ . }} }
           {{- end }}
