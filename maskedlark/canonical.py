@@ -15,6 +15,7 @@ Point(x=3)
 """
 
 import json
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
@@ -101,10 +102,16 @@ def build(cls: type[_T], settings: Any) -> _T:
 
 def digest(purpose: str, *parts: bytes | memoryview) -> bytes:
     """SHA-256 of a purpose and byte strings, each prefixed with its length so that no two lists collide."""
+    return digest_in_slices(purpose, *((len(part), (part,)) for part in parts))
+
+
+def digest_in_slices(purpose: str, *parts: tuple[int, Iterable[bytes | memoryview]]) -> bytes:
+    """What `digest` gives, of parts that are not in memory at once: the length of each, and its slices."""
     hasher = sha256(b"maskedlark/v1 " + purpose.encode("ascii"))
-    for part in parts:
-        hasher.update(len(part).to_bytes(8, "little"))
-        hasher.update(part)
+    for length, slices in parts:
+        hasher.update(length.to_bytes(8, "little"))
+        for one in slices:
+            hasher.update(one)
     return hasher.digest()
 
 

@@ -175,13 +175,12 @@ def _choice(
     """
     first, second = admitted
     is_chosen = admitted_by_both(first, second)
-    chosen_ids = report_ids[is_chosen]
-    order = canonical_order(chosen_ids)
+    order = canonical_order(report_ids, np.flatnonzero(is_chosen))
     differing = int((first.is_admitted & second.is_admitted & ~is_chosen).sum())
     not_proven = Counter({ReportReason.NOT_PROVEN: differing} if task.proof and differing else {})
     return ChosenReports(
         is_chosen=is_chosen,
-        dataset_id=dataset_id(task_id, chosen_ids[order], first.view_tags[is_chosen][order]),
+        dataset_id=dataset_id(task_id, report_ids, first.view_tags, rows=order),
         view_mismatch=0 if task.proof else differing,
         dropped=(first.dropped + not_proven, second.dropped + not_proven),
     )

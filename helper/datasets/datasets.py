@@ -223,15 +223,14 @@ class Datasets:
         nobody can commit it any more.
         """
         rows = prepared.chosen(is_chosen)
-        report_ids = prepared.report_ids[rows]
-        if dataset_id(task_id, report_ids, prepared.view_tags[rows]) != expected_id:
+        if dataset_id(task_id, prepared.report_ids, prepared.view_tags, rows=rows) != expected_id:
             raise JobRefused(
                 JobReason.DATASET_CHANGED,
                 "the chosen reports make another dataset id than the expected one",
             )
         manifest = self.vault.commit(prepared.spool, expected_id, prepared.ranks(rows))
         try:
-            self.ledger.add_dataset(expected_id, task_id, Ids(report_ids), manifest)
+            self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[rows]), manifest)
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
                 self.vault.withdraw(prepared.spool, expected_id)

@@ -179,15 +179,15 @@ class Preparation:
         if self._spool is None:
             self._keep(self._opener.open([]))
         together = _together(self._admitted)
+        self._admitted.clear()
         report_ids = np.concatenate(self._ids)
         self._ids.clear()
-        self._admitted.clear()
         admitted = np.flatnonzero(together.is_admitted)
-        order = admitted[canonical_order(report_ids[admitted])]
+        order = canonical_order(report_ids, admitted)
         totals = PreparedTotals(
             received=self._received,
             admitted=len(order),
-            admitted_digest=dataset_id(self._handle.task_id, report_ids[order], together.view_tags[order]),
+            admitted_digest=dataset_id(self._handle.task_id, report_ids, together.view_tags, rows=order),
             dropped=together.dropped,
         )
         spool, self._spool = self._spool, None

@@ -8,7 +8,7 @@ ids and the tags: both helpers compute the same one if, and only if, they read t
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from typing import Any, Final
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.canonical import digest
+from maskedlark.canonical import digest_in_slices
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
@@ -29,6 +29,8 @@ from maskedlark.reports.upload import SealedShare, SharesOpener
 
 _SORTED_APART: Final = 1 << 20
 """So many ids are worth other threads."""
+_SLICE_ROWS: Final = 1 << 16
+"""So many ids are in memory a second time while a dataset's id is computed."""
 
 
 @frozen
@@ -241,50 +243,67 @@ def admitted_by_both(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool
     return both
 
 
-def dataset_id(task_id: bytes, report_ids: NDArray[np.uint8], view_tags: NDArray[np.uint8]) -> bytes:
+def dataset_id(
+    task_id: bytes,
+    report_ids: NDArray[np.uint8],
+    view_tags: NDArray[np.uint8],
+    *,
+    rows: NDArray[np.intp] | None = None,
+) -> bytes:
     """The id of a dataset: a digest of its task, its report ids and what was read of each, 32 bytes.
 
-    Of each report u8 (n, 16), in canonical order.
+    Of each report u8 (n, 16): those of `rows`, which are in canonical order; all, if they are so themselves.
 
     Guarantees: two helpers that read different features or labels of any report have different datasets. Jobs
         and transcripts name the dataset, so their blinds do not cancel: an ad server that plants a share of
         its own under somebody's report id gets noise.
     """
-    return digest(
+    count = len(report_ids) if rows is None else len(rows)
+
+    def slices(of: NDArray[np.uint8]) -> Iterator[memoryview]:
+        for begin in range(0, count, _SLICE_ROWS):
+            chosen = slice(begin, begin + _SLICE_ROWS)
+            yield np.ascontiguousarray(of[chosen] if rows is None else of[rows[chosen]]).reshape(-1).data
+
+    return digest_in_slices(
         "dataset",
-        task_id,
-        np.ascontiguousarray(report_ids).reshape(-1).data,
-        np.ascontiguousarray(view_tags).reshape(-1).data,
+        (len(task_id), (task_id,)),
+        (count * REPORT_ID_BYTES, slices(report_ids)),
+        (count * VIEW_TAG_BYTES, slices(view_tags)),
     )
 
 
-def canonical_order(report_ids: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """The permutation that sorts u8 (n, 16) ids as byte strings.
+def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None = None) -> NDArray[np.intp]:
+    """The rows of u8 (n, 16) ids, or some of them, by their ids as byte strings.
 
-    Many ids are sorted on all cores, those of each first half byte by themselves.
+    Many are sorted on all cores, those of each first half byte by themselves.
     """
     halves = np.ascontiguousarray(report_ids).view(">u8")
-    high, low = halves[:, 0].astype(np.uint64), halves[:, 1]
-    if len(high) < _SORTED_APART:
-        return _sorted_rows(np.arange(len(high)), high, low)
-    first = report_ids[:, 0] >> np.uint8(4)
+    rows = np.arange(len(report_ids)) if rows is None else rows
+    if len(rows) < _SORTED_APART:
+        return _sorted_rows(rows, halves)
+    first = report_ids[rows, 0] >> np.uint8(4)
+    ends = np.cumsum(np.bincount(first, minlength=16)).tolist()
+    order = np.empty(len(rows), np.intp)
 
-    def sorted_part(part: int) -> NDArray[np.intp]:
-        return _sorted_rows(np.flatnonzero(first == part), high, low)
+    def sort_part(part: int) -> None:
+        chosen = rows[first == part]
+        order[ends[part] - len(chosen) : ends[part]] = _sorted_rows(chosen, halves)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return np.concatenate(list(pool.map(sorted_part, range(16))))
+        list(pool.map(sort_part, range(16)))
+    return order
 
 
-def _sorted_rows(rows: NDArray[np.intp], high: NDArray[np.uint64], low: NDArray[Any]) -> NDArray[np.intp]:
-    """Some rows, sorted by the high halves of their ids, and by the low ones where those are equal."""
-    keys = high[rows]
+def _sorted_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.intp]:
+    """Some rows, sorted by the first halves of their ids, and by the second ones where those are equal."""
+    keys = halves[rows, 0].astype(np.uint64)
     order = np.argsort(keys)
     rows, keys = rows[order], keys[order]
     is_equal = keys[1:] == keys[:-1]
     if is_equal.any():
         tied = np.flatnonzero(np.append(is_equal, False) | np.append(False, is_equal))
-        rows[tied] = rows[tied[np.lexsort((low[rows[tied]], keys[tied]))]]
+        rows[tied] = rows[tied[np.lexsort((halves[rows[tied], 1], keys[tied]))]]
     return rows
 
 

@@ -86,7 +86,7 @@ def test_where_one_file_is_there_none_is_written(authority: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     "host",
-    ["", " ", "a b", "10.0.0.7:6379", "[::1]", "10.0.0.0/8", "https://x", "*.lark", "ü.example", "a..b", "-a"],
+    ["", "a b", "10.0.0.7:6379", "[::1]", "10.0.0.0/8", "https://x", "*.lark", "ü.example", "a..b", "-a"],
 )
 def test_a_host_that_no_machine_is_called_is_refused_and_nothing_made(
     authority: Path, tmp_path: Path, host: str

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from hashlib import sha256
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -249,6 +250,8 @@ def test_ids_that_begin_alike_are_sorted_by_their_ends_on_any_number_of_threads(
     array = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
     with patch.object(dataset_module, "_SORTED_APART", apart):
         assert [one.tobytes() for one in array[canonical_order(array)]] == sorted(ids)
+        some = canonical_order(array, np.arange(0, len(ids), 3))
+        assert [one.tobytes() for one in array[some]] == sorted(ids[::3])
 
 
 def test_the_dataset_id_is_the_digest_that_the_specification_says() -> None:
@@ -260,6 +263,23 @@ def test_the_dataset_id_is_the_digest_that_the_specification_says() -> None:
         len(part).to_bytes(8, "little") + part for part in parts
     )
     assert dataset_id(task_id, ids, tags) == sha256(written_out).digest()
+
+
+@given(st.integers(0, 40), st.sampled_from([1, 7, 40, 1 << 16]), st.randoms(use_true_random=False))
+def test_a_dataset_id_of_some_rows_is_that_of_the_rows_taken_out(
+    count: int, slice_rows: int, chance: Random
+) -> None:
+    ids, tags = (
+        np.frombuffer(chance.randbytes(40 * 16), np.uint8).reshape(-1, REPORT_ID_BYTES) for _ in range(2)
+    )
+    rows = np.array(chance.sample(range(40), count), np.intp)
+    written_out = b"maskedlark/v1 dataset" + b"".join(
+        len(part).to_bytes(8, "little") + part
+        for part in (bytes(32), ids[rows].tobytes(), tags[rows].tobytes())
+    )
+    with patch.object(dataset_module, "_SLICE_ROWS", slice_rows):
+        assert dataset_id(bytes(32), ids, tags, rows=rows) == sha256(written_out).digest()
+        assert dataset_id(bytes(32), ids[rows], tags[rows]) == sha256(written_out).digest()
 
 
 def test_an_empty_chunk_opens_to_nothing() -> None:
