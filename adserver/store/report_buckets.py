@@ -15,7 +15,7 @@ from adserver.store.database import insert_of
 from adserver.store.schema import report_buckets
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime.bucket import check_bucket_url, opened_bucket
 from maskedlark.runtime.database import reading
 from maskedlark.runtime.objects import Retrying
 
@@ -56,8 +56,9 @@ def bucket_of(engine: Engine, url: str, *, may_add: bool) -> ReportBucket:
         may_add: Whether it becomes known with this call; an intake replica's account may not add it.
 
     Raises:
-        InvalidTask: the database does not know it.
+        InvalidTask: the database does not know it; or it is no URL of object storage, or holds credentials.
     """
+    check_bucket_url(url)
     url = url.rstrip("/")
     with reading(engine) as connection:
         found = _found(connection, url)

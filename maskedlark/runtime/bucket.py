@@ -31,6 +31,19 @@ _NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
 """`Retrying` repeats requests: two layers would multiply their waits."""
 
 
+def check_bucket_url(url: str) -> None:
+    """Refuse what is no URL of object storage, or has credentials in it: URLs are stored and shown.
+
+    Raises:
+        InvalidTask: it is, and the error does not repeat it.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise InvalidTask(f"object storage is a URL of {', '.join(f'{one}://' for one in SCHEMES)}")
+    if parts.password is not None or parts.query:
+        raise InvalidTask("the URL of object storage holds no credentials: they come from the environment")
+
+
 def opened_bucket(url: str) -> "Bucket":
     """The store of a URL: `s3://bucket/prefix`, `gs://`, `az://`, and for tests `file:///folder`, `memory://`.
 
@@ -39,8 +52,7 @@ def opened_bucket(url: str) -> "Bucket":
     Raises:
         InvalidTask: obstore is not installed, or the URL or what the environment says of it is wrong.
     """
-    if urlsplit(url).scheme not in SCHEMES:
-        raise InvalidTask(f"object storage is a URL of {', '.join(f'{one}://' for one in SCHEMES)}")
+    check_bucket_url(url)
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url

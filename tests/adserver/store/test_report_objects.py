@@ -17,7 +17,7 @@ from adserver.store.object_putting import AWAY_S, PutsReports
 from adserver.store.object_reading import ReadsObjects
 from adserver.store.report_buckets import bucket_of
 from adserver.store.reports import ReportStore
-from adserver.store.schema import POSITIONS, reports
+from adserver.store.schema import POSITIONS, report_buckets, reports
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.reports.upload import Report
@@ -349,6 +349,15 @@ def test_a_bucket_is_known_by_its_url_and_only_the_ad_server_makes_it_known(site
     other = bucket_of(site.engine, "s3://another", may_add=True)
     assert other.folder != site.bucket.folder
     assert bucket_of(site.engine, "s3://another", may_add=True) == other
+
+
+@pytest.mark.parametrize("url", ["s3://key:secret@bucket", "s3://bucket/prefix?sig=secret", "secret"])
+def test_a_url_with_credentials_is_refused_unread_and_stored_nowhere(site: Site, url: str) -> None:
+    with pytest.raises(InvalidTask, match="object storage") as refused:
+        bucket_of(site.engine, url, may_add=True)
+    assert "secret" not in str(refused.value)
+    with site.engine.connect() as connection:
+        assert connection.execute(select(report_buckets.c.url)).scalars().all() == [URL]
 
 
 def test_reports_in_a_bucket_of_before_are_read_beside_those_of_the_new_one(site: Site) -> None:
