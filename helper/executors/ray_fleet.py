@@ -184,9 +184,11 @@ class RayFleet:
     def close(self) -> None:
         """See `Fleet`."""
         self._looking.stop()
-        for actor in [one.actor for one in self._joined.values()] + [one.actor for one in self._applying]:
+        with self._lock:
+            joined = [one.actor for one in self._joined.values()]
+            self._joined.clear()
+        for actor in joined + [one.actor for one in self._applying]:
             _end(actor)
-        self._joined.clear()
         ray.shutdown()
 
     def __enter__(self) -> Self:
@@ -216,8 +218,10 @@ class RayFleet:
             elif ray.wait([one.application], timeout=_NO_TIME, fetch_local=False)[0]:
                 self._applying.remove(one)
                 self._let_in(one)
-        taken = Counter([one.node for one in self._joined.values()] + [one.node for one in self._applying])
-        proven = {one.node for one in self._joined.values()}
+        with self._lock:  # rounds drop workers meanwhile
+            joined = [one.node for one in self._joined.values()]
+        taken = Counter(joined + [one.node for one in self._applying])
+        proven = set(joined)
         for node, count in cores.items():
             wanted = count if node in proven else min(count, 1)
             for _ in range(wanted - taken[node] if node not in self._refused else 0):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -359,6 +360,38 @@ def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
     assert [one.node for one in fleet._applying] == ["right", "right"]
     assert fleet.refused == {"wrong"}
     fleet.refuse(b"1")  # as another round may, which had lost it already
+
+
+class Dropped(dict[bytes, Any]):
+    """Workers of which a round drops one as they are gone through, as soon as it gets the lock."""
+
+    lock: Any
+
+    def values(self) -> Any:
+        for one in list(super().values()):
+            yield one
+            if not self.lock.locked():
+                raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_a_fleet_closes_while_a_round_drops_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from helper.executors import ray_fleet
+
+    ended: list[object] = []
+    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_nodes", list)
+    monkeypatch.setattr(ray_fleet, "_end", ended.append)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(Periodic, "start", lambda _: None)
+    monkeypatch.setattr(Periodic, "stop", lambda _: None)
+    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
+    session = Session(bytes(32), bytes(32))
+    fleet._joined = Dropped({b"1": ray_fleet._Actor(name=b"1", node="node", actor="one", session=session)})
+    fleet._joined.lock = fleet._lock
+    fleet.close()
+    assert ended == ["one"]
 
 
 def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
