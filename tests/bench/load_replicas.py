@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any, Final
@@ -234,24 +235,27 @@ def _postmaster(folder: str) -> psutil.Process:
 
 @contextmanager
 def slowed(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Stop the processes again and again while the block runs; afterwards they go on."""
+    """Stop the processes again and again while the block runs; afterwards they go on.
+
+    Each at times of its own, as machines are: processes that go on together wait for the same processors.
+    """
     is_over = Event()
 
-    def stop_and_go() -> None:
-        while not is_over.wait(_GO_S):
-            for one in processes:
-                one.suspend()
-            is_over.wait(_STOPPED_S)
-            for one in processes:
-                one.resume()
+    def stop_and_go(one: psutil.Process, chance: Random) -> None:
+        while not is_over.wait(_GO_S * chance.uniform(0.5, 1.5)):
+            one.suspend()
+            is_over.wait(_STOPPED_S * chance.uniform(0.5, 1.5))
+            one.resume()
 
-    thread = Thread(target=stop_and_go)
-    thread.start()
+    threads = [Thread(target=stop_and_go, args=(one, Random(seed))) for seed, one in enumerate(processes)]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         is_over.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
 
 
 @dataclass(kw_only=True)
