@@ -223,6 +223,9 @@ def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
     ("given", "told"),
     [
         ("helpers.helper.env.LD_PRELOAD=x", "LD_PRELOAD"),
+        ("helpers.helper.env.HELPER_DATABASE=postgresql://u:p@h/x", "HELPER_DATABASE"),
+        ("helper.env.HELPER_DATA=/x", "HELPER_DATA"),
+        ("adserver.env.ADSERVER_TLS_KEY=/x", "ADSERVER_TLS_KEY"),
         ("helpers.helper.operator=", "how tasks name the helper"),
         ("helpers.helper.peers={north}", "peers"),
         ("helpers.helper.storage.size=much", "size"),

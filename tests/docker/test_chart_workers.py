@@ -179,6 +179,7 @@ def test_both_ends_of_the_cluster_authenticate_and_encrypt_alike() -> None:
     assert variables(ends[2])[JOIN_VARIABLE] == variables(ends[1])["HELPER_RAY_JOIN_TOKEN"]
 
 
+@pytest.mark.long  # CI has Ray for these only
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra `ray`: make setup-cluster")
 @pytest.mark.parametrize(("pod", "name"), [(HEAD, "ray"), (WORKERS, "worker")])
 def test_ray_takes_what_it_is_told(pod: str, name: str) -> None:
@@ -301,3 +302,10 @@ def test_workers_that_mean_nothing_are_refused_and_named(given: str, told: str) 
     with pytest.raises(subprocess.CalledProcessError) as refused:
         rendered("large", VERSIONS[-1], "--set", f"helpers.helper.workers.{given}")
     assert told in refused.value.stderr
+
+
+@pytest.mark.parametrize("name", ["helper-workers", "helper-ray"])
+def test_a_helper_called_as_another_ones_workers_is_refused(name: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered("large", VERSIONS[-1], "--set", f"helpers.{name}.operator=another")
+    assert f"helpers.{name}" in refused.value.stderr
