@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
 
+_SHOWS_ANYWHERE: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""What tells rich to draw though it sees no terminal."""
 _LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 _T = TypeVar("_T")
@@ -104,7 +106,11 @@ def progress_bars(*, is_shown: bool = True) -> Iterator["Progress"]:
 
 def _may_be_seen() -> bool:
     """Whether bars may find a terminal or a notebook: without one nobody loads what draws them."""
-    return sys.stderr.isatty() or "IPython" in sys.modules or "FORCE_COLOR" in os.environ
+    try:
+        is_terminal = sys.stderr.isatty()
+    except (AttributeError, ValueError):  # Python was started without standard error, or it is closed
+        is_terminal = False
+    return is_terminal or "IPython" in sys.modules or not os.environ.keys().isdisjoint(_SHOWS_ANYWHERE)
 
 
 def progress_on(
