@@ -29,23 +29,29 @@ class Buffers:
         same name.
     """
 
-    __slots__ = ("_arrays", "_parts")
+    __slots__ = ("_arrays", "_parts", "_whole", "num_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: "Buffers | None" = None) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._parts: dict[str, Buffers] = {}
+        self._whole = self if whole is None else whole
+        self.num_bytes = 0
+        """What all of them take, those of parts among them; counted at the whole, not at a part."""
 
     def part(self, name: str) -> "Buffers":
         """The buffers of a part of the work: names in it are its own."""
-        return self._parts.setdefault(name, Buffers())
+        found = self._parts.get(name)
+        if found is None:
+            found = self._parts[name] = Buffers(self._whole)
+        return found
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """An array to be filled, in C order. One name has one dtype."""
         size = prod(shape)
         kept = self._arrays.get(name)
         if kept is None or kept.size < size:
-            self._arrays.pop(name, None)  # the smaller one goes before the larger one comes
-            kept = self._arrays[name] = np.empty(size, dtype)
+            del kept  # the smaller one goes before the larger one comes
+            kept = self._larger(name, size, dtype)
         return kept[:size].reshape(shape)
 
     def zeros(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -54,11 +60,14 @@ class Buffers:
         found.fill(0)
         return found
 
-    @property
-    def num_bytes(self) -> int:
-        """What all of them take."""
-        own = sum(one.nbytes for one in self._arrays.values())
-        return own + sum(part.num_bytes for part in self._parts.values())
+    def _larger(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Another array of a name, in place of the one that there may be."""
+        if (before := self._arrays.pop(name, None)) is not None:
+            self._whole.num_bytes -= before.nbytes
+            del before
+        made = self._arrays[name] = np.empty(size, dtype)
+        self._whole.num_bytes += made.nbytes
+        return made
 
 
 class Owner:
