@@ -106,7 +106,8 @@ def test_the_figures_trainings_learn_and_noise_is_charged() -> None:
         assert clear.epsilon is None
         assert noisy.epsilon is not None
         assert noisy.epsilon > 0
-    assert of(figure="3", mechanism="laplace")[1].accuracy < 0.8
+    clear, noisy = of(figure="3", mechanism="laplace")
+    assert noisy.accuracy < clear.accuracy
     assert {point.feature_epsilon for point in of(figure="5")} == {0.05}
     eight, fourteen = of(figure="weights")
     assert (eight.weight_bits, fourteen.weight_bits) == (8, 14)
