@@ -148,6 +148,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                         is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
                         view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
                     )
+                if not context.is_active():  # a cancelled stream may look as if it had ended
+                    return
                 totals = preparation.finish()
             yield pb.PrepareReply(
                 totals=pb.PrepareReply.Totals(
