@@ -186,7 +186,7 @@ bench-proofs: $(STAMP)  ## Proofs of form: honest and malformed reports, time at
 	$(BIN)/python -m tests.bench.proofs $(ARGS)
 
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
-	$(BIN)/python tests/bench/gradient.py $(ARGS)
+	$(BIN)/python -m tests.bench.gradient $(ARGS)
 
 .PHONY: paper
 paper: $(STAMP)  ## The Masked LARk paper's figures 3, 4 and 5 with its networks, in minutes (ARGS="--full", "--json", "--only figure4")

@@ -5,7 +5,7 @@ browser-sim run | devices | describe | encode | download
 
 from typing import Final
 
-from maskedlark.runtime import collector
+from maskedlark.runtime import collector, libraries
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 COMMANDS: Final = {
@@ -23,5 +23,6 @@ app = lazy_app(
 
 def main() -> None:
     """Run the command line."""
+    libraries.settle()
     with collector.command():
         app()

@@ -1,22 +1,22 @@
 """`browser-sim run`, `describe` and `download`."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum, unique
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import rich.progress
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from browser_sim.options import JsonOption, SeedOption, protection, source_settings, trusted_helpers
 from browser_sim.waiting import BRIEF_S, LONG_S
 from maskedlark.errors import MaskedLarkError
 from maskedlark.terminal.options import option, panel, takes
+from maskedlark.terminal.seen import may_be_seen
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from browser_sim.endpoint import Protection
     from browser_sim.run import Progress
     from browser_sim.sources import SourceSettings
@@ -40,9 +40,7 @@ def reporting_errors() -> Iterator[None]:
     try:
         yield
     except MaskedLarkError as error:
-        Console(stderr=True).print(
-            f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
+        typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
 
 
@@ -92,7 +90,6 @@ def run_command(
 
     if holdout is None and holdout_fraction is not None:
         raise typer.BadParameter("--holdout-fraction goes with --holdout")
-    errors = Console(stderr=True)
     settings = RunSettings(
         task=task,
         destination=to,
@@ -117,10 +114,10 @@ def run_command(
         workers=workers,
         patience_s=LONG_S if wait else BRIEF_S,
     )
-    _warn(errors, seed=seed, train_out=train_out)
-    with _showing_progress(errors) as progress:
+    _warn(seed=seed, train_out=train_out)
+    with _showing_progress() as progress:
         summary = run(settings, progress, tell=lambda what: typer.echo(f"waiting: {what}", err=True))
-    Console().print_json(summary.to_json()) if as_json else Console().print(summary.to_table())
+    typer.echo(summary.to_json()) if as_json else _print(summary.to_table())
 
 
 @reporting_errors()
@@ -134,7 +131,7 @@ def describe_command(
     from browser_sim.summary import describe
 
     description = describe(load_source(source, Draws(seed=seed)))
-    Console().print_json(description.to_json()) if as_json else Console().print(description.to_table())
+    typer.echo(description.to_json()) if as_json else _print(description.to_table())
 
 
 @reporting_errors()
@@ -155,10 +152,8 @@ def download_command(
     from browser_sim.download import MIRRORS, download
     from browser_sim.download_tables import download_or_sample
 
-    console = Console(stderr=True)
-
     def tell(what: str) -> None:
-        console.print(f"{dataset.value}: {what}", markup=False, highlight=False, soft_wrap=True)
+        typer.echo(f"{dataset.value}: {what}", err=True)
 
     if dataset is _Downloadable.MNIST:
         download(to, mirrors=mirror or MIRRORS, on_file=lambda name: tell(f"{name} is right"))
@@ -166,25 +161,41 @@ def download_command(
         download_or_sample(dataset.value, to, mirrors=mirror or (), is_sample_allowed=or_sample, tell=tell)
 
 
-def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:
+def _warn(*, seed: int | None, train_out: Path | None) -> None:
     """Say what this run gives away."""
     if seed is not None:
-        errors.print(
-            "WARNING: with --seed the masks are predictable: for simulation only",
-            style="yellow",
-            soft_wrap=True,
-        )
+        _say_yellow("with --seed the masks are predictable: for simulation only")
     if train_out is not None:
-        errors.print(
-            f"WARNING: {train_out} will hold the reported records in clear: demo only",
-            style="yellow",
-            soft_wrap=True,
-        )
+        _say_yellow(f"{train_out} will hold the reported records in clear: demo only")
+
+
+def _say_yellow(what: str) -> None:
+    typer.secho(f"WARNING: {what}", fg="yellow", err=True)
+
+
+def _print(table: "Table") -> None:
+    from rich.console import Console
+
+    Console().print(table)
 
 
 @contextmanager
-def _showing_progress(errors: Console) -> "Iterator[Progress]":
+def _showing_progress() -> "Iterator[Progress]":
     """On a terminal, show that people live their lives, and then how many reports were answered."""
+    if not may_be_seen():
+        yield lambda _total: nullcontext(lambda _count: None)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -192,7 +203,7 @@ def _showing_progress(errors: Console) -> "Iterator[Progress]":
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with rich.progress.Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         living = bar.add_task("people see ads", total=None)
 
         @contextmanager

@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import httpx
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from browser_sim.endpoint import (
@@ -31,6 +30,9 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportRe
 from maskedlark.rpc.faults import calling, hinted_s
 from maskedlark.rpc.transport import make_channel
 from protos import ingest_pb2, ingest_pb2_grpc
+
+if TYPE_CHECKING:
+    import httpx
 
 BATCH_PATH: Final = "/v1/reports/batch"
 MEDIA_TYPE: Final = "application/x-protobuf"
@@ -117,6 +119,8 @@ class HttpSender(Sender):
 
     def send(self, batch: SealedBatch) -> Delivered:
         """Upload one batch."""
+        import httpx
+
         body, headers = b"".join(batch.messages), {"content-type": MEDIA_TYPE}
         try:
             with self._client.stream("POST", self._url, content=body, headers=headers) as response:
@@ -175,7 +179,7 @@ def _send_persistently(sender: Sender, batch: SealedBatch, pause: Callable[[floa
     return delivered
 
 
-def _check_status(response: httpx.Response) -> None:
+def _check_status(response: "httpx.Response") -> None:
     status = response.status_code
     if status == 200:
         return

@@ -2,8 +2,8 @@
 
 Their browsers report after a random delay.
 
-A discrete-event simulation: a heap of moments on a simulated clock, so that a month takes seconds. What the
-browser decides here is *when* a report leaves it:
+A simulation on a clock of its own, so that a month takes seconds. What the browser decides here is *when* a
+report leaves it:
 
 - A report is made at the conversion, or at the end of the attribution window if there was none (then its
   label is the default
@@ -22,12 +22,10 @@ A delay blurs timing, it does not remove it: with a window much longer than the 
 conversions more often than late ones. Choose a delay of the order of the window.
 """
 
-import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum, unique
-from itertools import count
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,26 +135,11 @@ class Counts:
     too_late: int = 0
 
 
-@unique
-class _Moment(IntEnum):
-    """What happens when the clock reaches an event."""
-
-    SHOWN = 0
-    CONVERTED = 1
-    WINDOW_CLOSED = 2
-    DUE = 3
-
-
-class _Event(NamedTuple):
-    """Ordered by time, then by when it was scheduled.
-
-    `sequence` is unique, so nothing after it is ever compared.
-    """
-
-    at_s: float
-    sequence: int
-    moment: _Moment
-    row: int | None
+_Moment: TypeAlias = tuple[float, int]
+"""When something happens to a record, and its row."""
+_Due: TypeAlias = tuple[float, int | None]
+"""When a report leaves a browser, and the row that it reports; None in a fake report."""
+_BY_TIME: Final = itemgetter(0)
 
 
 def live_through(
@@ -176,12 +159,16 @@ def live_through(
 
 
 class _World:
-    """The event queue and what happens at each event."""
+    """What happens at each moment.
+
+    Nothing that happens later changes what was shown, made or sent before, so each of these three is gone
+    through in the order of its times, one after the other.
+    """
 
     def __init__(
         self, converts: NDArray[np.bool_], habits: Habits, expires_at_s: float, draws: Draws
     ) -> None:
-        self._converts = converts
+        self._converts = converts.tolist()
         self._habits = habits
         self._expires_at_s = expires_at_s
         self._conversion_times = _chances(draws.stream("conversion times"))
@@ -189,71 +176,62 @@ class _World:
         self._fake_coin = _chances(draws.stream("fake coin"))
         self._shown_at = uniform(len(converts), draws.stream("impression times")) * habits.duration_s
         person_of_place = np.arange(len(converts)) // habits.impressions_per_person
-        self._person_of = np.empty_like(person_of_place)
-        self._person_of[permutation(len(converts), draws.stream("people"))] = person_of_place
+        person_of = np.empty_like(person_of_place)
+        person_of[permutation(len(converts), draws.stream("people"))] = person_of_place
         people = int(person_of_place[-1]) + 1 if len(converts) else 0
-        self._reports_of = np.zeros(people, np.intp)
-        self._consents = uniform(people, draws.stream("consent")) < habits.consent_rate
-        self._queue: list[_Event] = []
-        self._sequence = count()
+        self._person_of = person_of.tolist()
+        self._reports_of = [0] * people
+        self._consents = (uniform(people, draws.stream("consent")) < habits.consent_rate).tolist()
         self._counts = Counts(people=people, impressions=len(converts))
-        self._uploads: list[Upload] = []
 
     def run(self, starts_at_s: float) -> Campaign:
-        """Take events in time order until none is left."""
-        for row, shown_at in enumerate(self._shown_at.tolist()):
-            self._schedule(starts_at_s + shown_at, _Moment.SHOWN, row)
-        while self._queue:
-            event = heapq.heappop(self._queue)
-            if event.moment is _Moment.DUE:
-                self._upload(event)
-            elif event.moment is _Moment.SHOWN:
-                self._show(event)
-            else:
-                self._report(event)
-        return Campaign(uploads=tuple(self._uploads), counts=self._counts)
+        """Impressions, the reports made of them, and their uploads; of two at once the older first."""
+        shown = [(starts_at_s + at_s, row) for row, at_s in enumerate(self._shown_at.tolist())]
+        made = self._made(sorted(shown, key=_BY_TIME))
+        due = self._due(sorted(made, key=_BY_TIME))
+        uploads = self._uploads(sorted(due, key=_BY_TIME))
+        return Campaign(uploads=tuple(uploads), counts=self._counts)
 
-    def _schedule(self, at_s: float, moment: _Moment, row: int | None) -> None:
-        heapq.heappush(self._queue, _Event(at_s, next(self._sequence), moment, row))
-
-    def _show(self, event: _Event) -> None:
-        """An impression: it will convert, or its window will close.
+    def _made(self, shown: Iterable[_Moment]) -> Iterator[_Moment]:
+        """When the label of each impression is known: it converts, or its window closes.
 
         Without consent the browser keeps nothing of it.
         """
-        row = event.row
         window_s = self._habits.attribution_window_s
-        if not self._consents[self._person_of[row]]:
-            self._counts.no_consent += 1
-        elif self._converts[row]:
-            self._schedule(event.at_s + window_s * next(self._conversion_times), _Moment.CONVERTED, row)
-        else:
-            self._schedule(event.at_s + window_s, _Moment.WINDOW_CLOSED, row)
+        for at_s, row in shown:
+            if not self._consents[self._person_of[row]]:
+                self._counts.no_consent += 1
+            elif self._converts[row]:
+                yield at_s + window_s * next(self._conversion_times), row
+            else:
+                yield at_s + window_s, row
 
-    def _report(self, event: _Event) -> None:
-        """The label is known: make the real report, and fake ones beside it."""
-        if event.moment is _Moment.CONVERTED:
-            self._counts.conversions += 1
-        else:
-            self._counts.expired += 1
-        person, cap = self._person_of[event.row], self._habits.reports_per_person
-        if cap is not None and self._reports_of[person] >= cap:
-            self._counts.over_cap += 1
-            return
-        self._reports_of[person] += 1
-        self._delay(event.at_s, event.row)
-        while next(self._fake_coin) < self._habits.fake_rate:
-            self._delay(event.at_s, None)
+    def _due(self, made: Iterable[_Moment]) -> Iterator[_Due]:
+        """The real report of each, and fake ones beside it, each after a delay of its own."""
+        cap, fake_rate = self._habits.reports_per_person, self._habits.fake_rate
+        longest_s = self._habits.max_extra_delay_s
+        for at_s, row in made:
+            if self._converts[row]:
+                self._counts.conversions += 1
+            else:
+                self._counts.expired += 1
+            person = self._person_of[row]
+            if cap is not None and self._reports_of[person] >= cap:
+                self._counts.over_cap += 1
+                continue
+            self._reports_of[person] += 1
+            yield at_s + longest_s * next(self._delays), row
+            while next(self._fake_coin) < fake_rate:
+                yield at_s + longest_s * next(self._delays), None
 
-    def _delay(self, made_at_s: float, row: int | None) -> None:
-        self._schedule(made_at_s + self._habits.max_extra_delay_s * next(self._delays), _Moment.DUE, row)
-
-    def _upload(self, event: _Event) -> None:
-        if event.at_s >= self._expires_at_s:
-            self._counts.too_late += 1
-        else:
-            self._counts.fakes += event.row is None
-            self._uploads.append(Upload(at_s=event.at_s, row=event.row))
+    def _uploads(self, due: Iterable[_Due]) -> Iterator[Upload]:
+        """What leaves the browsers before the task expires."""
+        for at_s, row in due:
+            if at_s >= self._expires_at_s:
+                self._counts.too_late += 1
+            else:
+                self._counts.fakes += row is None
+                yield Upload(at_s=at_s, row=row)
 
 
 def _chances(randomness: Randomness) -> Iterator[float]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from maskedlark.frozen import frozen
 from maskedlark.reports.upload import Report
-from maskedlark.rpc.wire import report_to_message
+from maskedlark.rpc.wire import write_report
 from protos import report_pb2
 
 _MESSAGE_BYTES: Final = 128 << 10
@@ -31,17 +31,13 @@ def sealed_batch(reports: Sequence[Report]) -> SealedBatch:
 
 
 def _messages(reports: Sequence[Report]) -> Iterator[bytes]:
-    part, part_bytes = list[report_pb2.Report](), 0
+    part, part_bytes = report_pb2.ReportBatch(), 0
     for report in reports:
         size = sum(len(share.ciphertext) for share in report.shares)
-        if part and part_bytes + size > _MESSAGE_BYTES:
-            yield _encoded(part)
-            part, part_bytes = [], 0
-        part.append(report_to_message(report))
+        if part.reports and part_bytes + size > _MESSAGE_BYTES:
+            yield part.SerializeToString()
+            part, part_bytes = report_pb2.ReportBatch(), 0
+        write_report(report, part.reports.add())
         part_bytes += size
-    if part:
-        yield _encoded(part)
-
-
-def _encoded(part: Sequence[report_pb2.Report]) -> bytes:
-    return report_pb2.ReportBatch(reports=part).SerializeToString()
+    if part.reports:
+        yield part.SerializeToString()

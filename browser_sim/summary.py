@@ -3,13 +3,14 @@
 import json
 from collections import Counter
 from dataclasses import asdict, field
-from typing import Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from browser_sim.people import Counts
 from browser_sim.source import Source
 from maskedlark.frozen import frozen, named
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @frozen
@@ -56,10 +57,12 @@ class Summary:
 
     def to_json(self) -> str:
         """One JSON object with the attributes as keys; each of the counts is one."""
-        return json.dumps(self._figures())
+        return json.dumps(self._figures(), indent=2, ensure_ascii=False)
 
-    def to_table(self) -> Table:
+    def to_table(self) -> "Table":
         """For people."""
+        from rich.table import Table
+
         figures = self._figures()
         rejected = figures.pop("rejected")
         table = Table(title="browser-sim run", show_header=False)
@@ -102,10 +105,12 @@ class Description:
 
     def to_json(self) -> str:
         """One JSON object with the attributes as keys."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
-    def to_table(self) -> Table:
+    def to_table(self) -> "Table":
         """For people: the balance of labels in full, the names of features in brief."""
+        from rich.table import Table
+
         table = Table(title=f"source {self.source}", show_header=False)
         table.add_column(style="bold")
         table.add_column()

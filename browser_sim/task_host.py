@@ -3,12 +3,29 @@
 Get the task's bundle from a file or a task host, and believe nothing in it that is not signed.
 """
 
+from base64 import b64encode
 from collections.abc import Sequence
+from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.request import (
+    BaseHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
-import httpx
-
-from browser_sim.endpoint import Protection, as_path, http_client, is_url, read_limited
+from browser_sim.endpoint import (
+    REQUEST_TIMEOUT_S,
+    Protection,
+    as_path,
+    check_protected,
+    is_url,
+    tls_context,
+)
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.reports.task import TaskBundle
@@ -66,22 +83,57 @@ def load_encoder_of(location: str, protection: Protection) -> "Encoder":
     return read_encoder(_fetch(f"{location.rstrip('/')}/encoder", protection, limit=MAX_ENCODER_BYTES))
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    """A bundle comes from where it was said to be: a redirect is an answer like any other status."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
+
+
 def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES) -> bytes:
+    """The body at a URL. Python's own client loads sooner than others, and one request needs no more."""
+    check_protected(url, protection)
+    request = _request(url)
+    handlers: list[BaseHandler] = [_NoRedirects()]
+    if url.startswith("https://"):
+        handlers.append(HTTPSHandler(context=tls_context(protection)))
+    else:
+        handlers.append(ProxyHandler({}))  # plaintext stays on this machine
     try:
-        with http_client(url, protection) as client, client.stream("GET", url) as response:
-            if response.status_code >= 500:
-                raise HelperUnavailable(f"the task host answered {response.status_code}")
-            if response.status_code != 200:
-                raise InvalidTask(f"the task host answered {response.status_code} for {url}")
-            body = read_limited(response, limit)
-    except httpx.HTTPError as error:
-        is_stranger = "CERTIFICATE_VERIFY_FAILED" in str(error)
-        cause = (
-            "its certificate is not trusted: name who vouches for it (--tls-ca)"
-            if is_stranger
-            else type(error).__name__
-        )
-        raise HelperUnavailable(f"the task host does not answer: {cause}") from None
-    if body is None:
-        raise InvalidTask(f"the task host sent more than {limit} bytes for {url}")
-    return body
+        with build_opener(*handlers).open(request, timeout=REQUEST_TIMEOUT_S) as response:
+            status, body = response.status, response.read(limit + 1)
+            if len(body) <= limit and response.length:
+                raise IncompleteRead(body, response.length)
+    except HTTPError as error:
+        status, body = error.code, b""
+        error.close()
+    except (OSError, HTTPException, ValueError) as error:  # the last of an answer that makes no sense
+        raise HelperUnavailable(f"the task host does not answer: {_cause(error)}") from None
+    if status >= 500:
+        raise HelperUnavailable(f"the task host answered {status}")
+    if status != 200:
+        raise InvalidTask(f"the task host answered {status} for {request.full_url}")
+    if len(body) > limit:
+        raise InvalidTask(f"the task host sent more than {limit} bytes for {request.full_url}")
+    return bytes(body)
+
+
+def _request(url: str) -> Request:
+    """What asks for a URL. A name and a password in it become a header: Python takes them for the host's."""
+    authority = urlsplit(url).netloc
+    credentials, _, host = authority.rpartition("@")
+    shown = url.replace(authority, host, 1)
+    if " " in shown or not (shown.isascii() and shown.isprintable()):
+        raise InvalidTask(f"nothing can be asked for by the URL {shown!r}")
+    request = Request(shown)  # noqa: S310  the caller has seen that it is http or https
+    if credentials:
+        encoded = b64encode(unquote_to_bytes(credentials if ":" in credentials else f"{credentials}:"))
+        request.add_header("Authorization", f"Basic {encoded.decode()}")
+    return request
+
+
+def _cause(error: Exception) -> str:
+    """Why a task host does not answer, without its words."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "its certificate is not trusted: name who vouches for it (--tls-ca)"
+    return type(error.reason if isinstance(error, URLError) else error).__name__

@@ -58,7 +58,7 @@ class HelperShare(_message.Message):
     def __init__(self, report_id: _Optional[bytes] = ..., time_bucket: _Optional[int] = ..., share: _Optional[_Union[_report_pb2.SealedShare, _Mapping]] = ...) -> None: ...
 
 class PrepareRequest(_message.Message):
-    __slots__ = ("header", "chunk")
+    __slots__ = ("header", "chunk", "end")
     class Header(_message.Message):
         __slots__ = ("task_id", "handle", "update_round")
         TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -73,11 +73,16 @@ class PrepareRequest(_message.Message):
         SHARES_FIELD_NUMBER: _ClassVar[int]
         shares: _containers.RepeatedCompositeFieldContainer[HelperShare]
         def __init__(self, shares: _Optional[_Iterable[_Union[HelperShare, _Mapping]]] = ...) -> None: ...
+    class End(_message.Message):
+        __slots__ = ()
+        def __init__(self) -> None: ...
     HEADER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     header: PrepareRequest.Header
     chunk: PrepareRequest.Chunk
-    def __init__(self, header: _Optional[_Union[PrepareRequest.Header, _Mapping]] = ..., chunk: _Optional[_Union[PrepareRequest.Chunk, _Mapping]] = ...) -> None: ...
+    end: PrepareRequest.End
+    def __init__(self, header: _Optional[_Union[PrepareRequest.Header, _Mapping]] = ..., chunk: _Optional[_Union[PrepareRequest.Chunk, _Mapping]] = ..., end: _Optional[_Union[PrepareRequest.End, _Mapping]] = ...) -> None: ...
 
 class PrepareReply(_message.Message):
     __slots__ = ("is_admitted", "view_tags", "totals")

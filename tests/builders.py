@@ -16,7 +16,7 @@ from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, below, seeded
 from maskedlark.releases.round import Evaluated, MaskedSum, SumFunction
-from maskedlark.reports import report
+from maskedlark.reports import input_shares, report
 from maskedlark.reports.dataset import (
     OpenedDataset,
     PreparedShares,
@@ -27,8 +27,9 @@ from maskedlark.reports.dataset import (
     dataset_id,
 )
 from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.pair import PairKey, pair_key
-from maskedlark.reports.report import Example, InputShares, SplitExample
+from maskedlark.reports.report import Example, SplitExample
 from maskedlark.reports.sealing import OpeningKey, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
 from maskedlark.reports.upload import Report, ReportCheck, Sealer
@@ -173,7 +174,7 @@ def decode_shares(
 ) -> tuple[InputShares, list[ReportReason | None]]:
     """What a helper finds in plaintexts, of `REPORT_ID` unless told otherwise; and why it drops each."""
     ids = [REPORT_ID] * len(plaintexts) if report_ids is None else report_ids
-    decoded = report.decode_shares(task, plaintexts, role=role, report_ids=ids, task_id=task.task_id)
+    decoded = input_shares.decode_shares(task, plaintexts, role=role, report_ids=ids, task_id=task.task_id)
     return decoded.shares, decoded.reasons
 
 

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import settings
 from playwright.sync_api import Browser
 
-import tests.ray_environment  # noqa: F401 # says how Ray authenticates, before any test imports it
 from tests.browser_sim.js.chromium import chromium
 from tests.postgres import Postgres, running_postgres
+from tests.ray_environment import tell_ray
+from tests.s3 import leading_to, running_s3
+
+tell_ray()  # before any test imports it
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("no deadline", deadline=None)
@@ -21,6 +24,15 @@ def postgres() -> Iterator[Postgres]:
     """One PostgreSQL server for the whole run."""
     with running_postgres() as server:
         yield server
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a server that speaks S3, which is where object storage is for this test."""
+    with running_s3() as endpoint:
+        for name, value in leading_to(endpoint).items():
+            monkeypatch.setenv(name, value)
+        yield endpoint
 
 
 @pytest.fixture(scope="session")

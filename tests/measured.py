@@ -22,8 +22,8 @@ from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
 from maskedlark.releases.grouping import answer_query, decode_domains
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
+from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.reports.measurement import Measurement
-from maskedlark.reports.report import InputShares, MeasuredShares
 from tests.builders import NOW, World, world
 
 DATASET = b"d" * 32

@@ -1,13 +1,17 @@
 """How Ray authenticates in tests. Ray reads it once, where it is first imported: it is said before any test.
 
-`tests/conftest.py` imports this module, and so does what runs Ray without pytest.
+`tests/conftest.py` does so, and so does an import of this module, for what runs Ray without pytest.
 """
 
 import os
 import secrets
 import sys
 
-TOLD = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+TOLD = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_worker_niceness": "0",  # as docs/how-to/grow.md says it
+}
 
 
 def tell_ray() -> None:

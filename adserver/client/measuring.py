@@ -23,8 +23,9 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
 from adserver.training.as_onnx import as_onnx
 from maskedlark.errors import InvalidTask
+from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
-from maskedlark.releases.query import QuerySpec, measurement_of
+from maskedlark.releases.query import QuerySpec
 
 _AskingT = TypeVar("_AskingT", bound=Asking[Any, Any])
 

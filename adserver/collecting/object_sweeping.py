@@ -23,7 +23,7 @@ from maskedlark.runtime.periodic import IsStopped, Periodic
 _LOG: Final = logging.getLogger(__name__)
 ORPHAN_S: Final = 3 * 86_400.0
 """How old an object must be: an intake may be about to name it, or an older backup be there by mistake."""
-EVERY_S: Final = 6 * 3_600.0
+_EVERY_S: Final = 6 * 3_600.0
 
 
 def sweep_objects(
@@ -58,10 +58,8 @@ def sweep_objects(
     return removed
 
 
-def object_sweeper(
-    engine: Engine, bucket: ReportBucket, shared: Clock, own: Clock, every_s: float = EVERY_S
-) -> Periodic:
-    """A thread that sweeps a bucket, every so many seconds.
+def object_sweeper(engine: Engine, bucket: ReportBucket, shared: Clock, own: Clock) -> Periodic:
+    """A thread that sweeps a bucket, again and again.
 
     What is old is so by both clocks: that of the database and this server's.
     """
@@ -73,5 +71,5 @@ def object_sweeper(
             _LOG.info("%d objects removed whose reports are over, or never were stored", removed)
 
     return Periodic(
-        sweep, name="object-sweeping", every_s=every_s, survives=(SQLAlchemyError, HelperUnavailable)
+        sweep, name="object-sweeping", every_s=_EVERY_S, survives=(SQLAlchemyError, HelperUnavailable)
     )

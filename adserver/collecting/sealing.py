@@ -29,7 +29,7 @@ from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.dataset import (
     AdmittedSet,
-    ShareForHelper,
+    ShareColumns,
     admitted_by_both,
     canonical_order,
     dataset_id,
@@ -109,16 +109,10 @@ class DatasetSealer:
             raise
 
     def _prepare_at(self, dataset: Dataset, role: int, cancelled: Event) -> AdmittedSet:
-        def pages() -> Iterator[list[ShareForHelper]]:
-            for page in ReportStore(self.engine).share_pages(self.task, dataset.handle, role):
-                if cancelled.is_set():
-                    raise JobRefused(JobReason.CANCELLED, "the other helper did not prepare the dataset")
-                yield page
-
         admitted = self.helpers[role].prepare_dataset(
             self.task.task_id,
             dataset.handle,
-            pages(),
+            self._pages(dataset, role, cancelled),
             num_reports=dataset.received,
             cancelled=cancelled,
             progress=lambda count: self.progress(role, count, dataset.received),
@@ -126,6 +120,18 @@ class DatasetSealer:
         if len(admitted.is_admitted) != dataset.received:
             raise taken_over()
         return admitted
+
+    def _pages(self, dataset: Dataset, role: int, cancelled: Event) -> Iterator[ShareColumns]:
+        """What one helper is sent. Objects that are gone with the dataset's reports are no lost reports."""
+        try:
+            for page in ReportStore(self.engine).share_pages(self.task, dataset.handle, role):
+                if cancelled.is_set():
+                    raise JobRefused(JobReason.CANCELLED, "the other helper did not prepare the dataset")
+                yield page
+        except JobRefused as refusal:
+            if refusal.reason is JobReason.REPORTS_LOST:
+                DatasetStore(self.engine).check_there(dataset)
+            raise
 
     def _commit(self, store: DatasetStore, dataset: Dataset) -> Dataset:
         """Have both helpers commit what was chosen."""

@@ -15,7 +15,8 @@ from pydantic import Field
 
 from maskedlark.canonical import build, canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.releases.query import MAX_DOMAIN, key_index
+from maskedlark.releases.counting import key_index
+from maskedlark.releases.query import MAX_DOMAIN
 from maskedlark.reports.measurement import MAX_CODE, Key, Measurement
 
 Codes = NDArray[np.uint32]

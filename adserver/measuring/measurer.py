@@ -23,15 +23,14 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.releases.counting import key_index, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import decode_domains
 from maskedlark.releases.query import (
     MeasureKind,
     QuerySpec,
     check_answer_possible,
-    key_index,
     measure_columns,
-    measurement_of,
     num_numbers,
     sum_noise_units,
 )

@@ -12,18 +12,9 @@ from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.counting import Condition, key_index, measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.query import (
-    MAX_DOMAIN,
-    Axis,
-    Condition,
-    Measure,
-    MeasureKind,
-    QuerySpec,
-    codes_digest,
-    key_index,
-    measurement_of,
-)
+from maskedlark.releases.query import MAX_DOMAIN, Axis, Measure, MeasureKind, QuerySpec, codes_digest
 from maskedlark.releases.release import fitting
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import Task

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.peers.outgoing import OutgoingShares
 from adserver.peers.receipt_exchange import ReceiptExchange
 from adserver.peers.replies import (
     HelperStatus,
@@ -36,7 +37,7 @@ from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import RenewedChannel
 from maskedlark.rpc.wire import chunks, join
-from maskedlark.runtime.periodic import watching
+from maskedlark.runtime.periodic import SharedWatch
 from protos import helper_pb2, helper_pb2_grpc
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 _OPENING_S: Final = 0.01
 """What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
-_CANCEL_POLL_S: Final = 0.1
+_CANCELLING_S: Final = 0.1
 _SIGNATURE_BYTES: Final = 64
 _Reply = TypeVar("_Reply")
 
@@ -81,6 +82,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         self.address = address
         self._deadline_s = deadline_s
         self._round_deadline_s = deadline_s if round_deadline_s is None else round_deadline_s
+        self._cancellations = SharedWatch(name="cancel-call", every_s=_CANCELLING_S)
         self._channel = RenewedChannel(
             address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address))
         )
@@ -135,14 +137,14 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         header = helper_pb2.PrepareRequest(
             header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle, update_round=update_round)
         )
-        outgoing = _Outgoing(header, share_chunks)
+        outgoing = OutgoingShares(header, share_chunks)
         replies = PreparedReplies(self.address)
         try:
             with self._calling(cancelled):
                 call = self._stub.PrepareDataset(
                     iter(outgoing), timeout=self._round_deadline_s + _OPENING_S * num_reports
                 )
-                with _ending(call), _cancelling(call, cancelled):
+                with _ending(call), self._cancelling(call, cancelled):
                     for reply in call:
                         progress(replies.take(reply, outgoing.sizes))
         except MaskedLarkError:
@@ -202,7 +204,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
         with self._calling(cancelled):
             call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
-            with _ending(call), _cancelling(call, cancelled):
+            with _ending(call), self._cancelling(call, cancelled):
                 return self._share(call, num_parameters)
 
     def run_query(
@@ -223,7 +225,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         requests = _then(helper_pb2.QueryRequest(**{query.kind: encode(query)}), pieces)
         with self._calling(cancelled):
             call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
-            with _ending(call), _cancelling(call, cancelled):
+            with _ending(call), self._cancelling(call, cancelled):
                 spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
                 return QueryAnswer(share=self._share(call, length), dataset_spent=spent)
 
@@ -274,36 +276,20 @@ class HelperClient(AbstractContextManager["HelperClient"]):
                 ) from None
             raise
 
+    @contextmanager
+    def _cancelling(self, call: grpc.Call, cancelled: Event | None) -> Iterator[None]:
+        """Cancel a call as soon as an event is set."""
+        if cancelled is None:
+            yield
+            return
 
-class _Outgoing:
-    """The requests of a preparation.
+        def look() -> bool:
+            if cancelled.is_set():
+                call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+            return cancelled.is_set()
 
-    Remembers the size of each chunk that was sent, and the error that ended them, if one did.
-    """
-
-    def __init__(
-        self, header: helper_pb2.PrepareRequest, share_chunks: Iterable[Sequence[ShareForHelper]]
-    ) -> None:
-        self._header = header
-        self._chunks = share_chunks
-        self.sizes: list[int] = []
-        self.error: Exception | None = None
-
-    def __iter__(self) -> Iterator[helper_pb2.PrepareRequest]:
-        yield self._header
-        try:
-            for chunk in self._chunks:
-                self.sizes.append(len(chunk))  # before it leaves, so that no reply can come too early
-                yield helper_pb2.PrepareRequest(chunk={"shares": [_share_fields(item) for item in chunk]})
-        except Exception as error:
-            self.error = error
-            raise
-
-
-def _share_fields(item: ShareForHelper) -> dict[str, Any]:
-    """The fields of a `HelperShare`: messages made of messages copy each, and take five times as long."""
-    share = {"key_id": item.share.key_id, "ciphertext": item.share.ciphertext}
-    return {"report_id": item.report_id, "time_bucket": item.time_bucket, "share": share}
+        with self._cancellations.looking(look):
+            yield
 
 
 def _then(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
@@ -319,19 +305,3 @@ def _ending(call: grpc.Call) -> Iterator[None]:
         yield
     finally:
         call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
-
-
-@contextmanager
-def _cancelling(call: grpc.Call, cancelled: Event | None) -> Iterator[None]:
-    """Cancel a call as soon as an event is set."""
-    if cancelled is None:
-        yield
-        return
-
-    def look() -> bool:
-        if cancelled.is_set():
-            call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
-        return cancelled.is_set()
-
-    with watching(look, name="cancel-call", every_s=_CANCEL_POLL_S):
-        yield

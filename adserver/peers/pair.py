@@ -85,7 +85,7 @@ def at_both(
         finally:
             cancelled.set()
     ended([one.exception() for one in calls])
-    for one in (*done, *calls):  # what came first is the cause; the other may only have been cancelled for it
+    for one in (*sorted(done, key=calls.index), *calls):  # what came first may have ended the other
         one.result()
     first, second = calls
     return first.result(), second.result()

@@ -8,7 +8,7 @@ import json
 import string
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.canonical import digest
@@ -16,10 +16,12 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.releases.kinds import AnyQuery
+
+if TYPE_CHECKING:
+    from maskedlark.releases.kinds import AnyQuery
 
 _HEX: Final = frozenset(string.hexdigits)
-S = TypeVar("S", bound=AnyQuery)
+S = TypeVar("S", bound="AnyQuery")
 
 
 @frozen

@@ -20,7 +20,7 @@ from adserver.store.job_files import remove_unnamed, take_in_all
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
-from adserver.store.report_buckets import bucket_of
+from adserver.store.report_buckets import ReportBucket, bucket_of
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidTask
@@ -71,11 +71,7 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
                 bucket=bucket,
             )
         )
-        _start_work(stack, engine, helpers, settings, clock)
-        if bucket is not None:
-            sweeper = object_sweeper(engine, bucket, shared_clock(engine, clock), clock)
-            sweeper.start()
-            stack.callback(sweeper.stop)
+        _start_work(stack, engine, helpers, settings, clock, bucket=bucket)
         if settings.dashboard is not None:
             _open_dashboard(
                 stack,
@@ -96,14 +92,20 @@ def _start_work(
     helpers: tuple[HelperClient, HelperClient],
     settings: AdserverSettings,
     clock: Clock,
+    *,
+    bucket: ReportBucket | None,
 ) -> None:
-    """Start what runs beside the intake, until the stack unwinds: jobs, expiry, and the helpers' keys."""
+    """Start what runs beside the intake, until the stack unwinds: jobs, expiry, sweeps, the helpers' keys."""
     worker = JobWorker(engine, helpers, settings.data_dir, clock)
     worker.start()
     stack.callback(worker.stop)
-    expirer = report_expirer(engine, shared_clock(engine, clock), clock)
-    expirer.start()
-    stack.callback(expirer.stop)
+    shared = shared_clock(engine, clock)
+    cleaners = [report_expirer(engine, shared, clock)]
+    if bucket is not None:
+        cleaners.append(object_sweeper(engine, bucket, shared, clock))
+    for cleaner in cleaners:
+        cleaner.start()
+        stack.callback(cleaner.stop)
     refresher = key_refresher(TaskStore(engine), helpers, settings.refresh_keys_s)
     refresher.start()
     stack.callback(refresher.stop, waits=False)  # a helper may not answer

@@ -17,10 +17,10 @@ ReportKey = tuple[bytes, bytes]
 
 NO_PLACES: Final[Mapping[ReportKey, int]] = {}
 
-_COLUMNS: Final = "task_id, report_id, time_bucket, key_id_0, ciphertext_0, key_id_1, ciphertext_1"
-_IN_ARRAYS: Final = f"""
+_IN_ARRAYS: Final = """
     WITH stored AS (
-        INSERT INTO reports ({_COLUMNS})
+        INSERT INTO reports (
+            task_id, report_id, time_bucket, key_id_0, ciphertext_0, key_id_1, ciphertext_1)
         SELECT * FROM unnest(
             %b::bytea[], %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[], %b::smallint[], %b::bytea[])
         ON CONFLICT (task_id, report_id) DO NOTHING
@@ -30,15 +30,21 @@ _IN_ARRAYS: Final = f"""
         SELECT task_id, '', sequence, 'received' FROM stored
     )
     SELECT task_id, report_id FROM stored
-"""  # noqa: S608 # constants
+"""
 _LAST: Final = "SELECT coalesce(max(sequence), 0) FROM reports"
-_IN_ROWS: Final = f"""
-    INSERT INTO reports ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)
+_IN_ROWS: Final = """
+    INSERT INTO reports (task_id, report_id, time_bucket, key_id_0, ciphertext_0, key_id_1, ciphertext_1)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (task_id, report_id) DO NOTHING
-"""  # noqa: S608 # constants
+"""
 _WAITING: Final = """
     INSERT INTO report_states (task_id, handle, sequence, state)
     SELECT task_id, x'', sequence, 'received' FROM reports WHERE sequence > ?
+"""
+_KNOWN: Final = "SELECT task_id, report_id FROM reports WHERE task_id = ? AND report_id = ?"
+_KNOWN_OF_ARRAYS: Final = """
+    SELECT task_id, report_id FROM unnest(%b::bytea[], %b::bytea[]) AS sent (task_id, report_id)
+    JOIN reports USING (task_id, report_id)
 """
 _STORED: Final = "SELECT task_id, report_id FROM reports WHERE sequence > ?"
 
@@ -71,6 +77,16 @@ def insert_new(
     return _insert_rows(connection, rows)
 
 
+def stored_among(connection: Connection, keys: Sequence[ReportKey]) -> frozenset[ReportKey]:
+    """The keys of reports that are stored already."""
+    if connection.dialect.name == "postgresql":
+        arrays = tuple(list(column) for column in zip(*keys, strict=True))
+        found = connection.exec_driver_sql(_KNOWN_OF_ARRAYS, arrays).all()
+    else:
+        found = [row for key in keys for row in connection.exec_driver_sql(_KNOWN, key)]
+    return frozenset((bytes(task_id), bytes(report_id)) for task_id, report_id in found)
+
+
 def _insert_rows(connection: Connection, rows: list[tuple[Any, ...]]) -> Sequence[ReportKey]:
     """Into SQLite, whose transactions are one at a time: what is new has the numbers behind the last one."""
     last = connection.exec_driver_sql(_LAST).scalar_one()
@@ -82,7 +98,7 @@ def _insert_rows(connection: Connection, rows: list[tuple[Any, ...]]) -> Sequenc
 
 
 def _row(report: Report, place: int | None) -> tuple[Any, ...]:
-    """A report in the order of `_COLUMNS`."""
+    """A report's values, in the order of the columns above."""
     first, second = report.shares
     ciphertexts = (
         (first.ciphertext, second.ciphertext) if place is None else (place.to_bytes(PLACE_BYTES), b"")

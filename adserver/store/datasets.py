@@ -183,6 +183,17 @@ class DatasetStore:
             found = find_id(connection, datasets.c.dataset_id, prefix, missing=JobReason.UNKNOWN_DATASET)
             return _one(connection, select(datasets).where(datasets.c.dataset_id == found))
 
+    def check_there(self, dataset: Dataset) -> None:
+        """Refuse to go on with a dataset that is given up.
+
+        Raises:
+            JobRefused(DATASET_CHANGED): another run has released its reports, or they have expired.
+        """
+        asked = select(datasets.c.handle).where(datasets.c.handle == dataset.handle)
+        with reading(self._engine) as connection:
+            if connection.execute(asked).first() is None:
+                raise taken_over()
+
     def all(self) -> list[Dataset]:
         """Every dataset, the oldest first."""
         with reading(self._engine) as connection:
@@ -226,9 +237,10 @@ class DatasetStore:
 
 
 def taken_over() -> JobRefused:
-    """The error of a run whose reports another run has taken."""
+    """The error of a run whose reports another run has taken, or that have expired."""
     return JobRefused(
-        JobReason.DATASET_CHANGED, "another run has taken these reports; see `adserver dataset list`"
+        JobReason.DATASET_CHANGED,
+        "another run has taken these reports, or their task is over; see `adserver dataset list`",
     )
 
 

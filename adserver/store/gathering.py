@@ -1,11 +1,12 @@
 """How long a group of reports is held open, so that it is worth an object of its own.
 
-    gathering = Gathering(monotonic=time.monotonic, pause=time.sleep)
+    gathering = Gathering(most_bytes=8 << 20, monotonic=time.monotonic, pause=time.sleep)
     gathering.hold(waiting)              # returns when what waits is to be stored
 
 A put costs as much money as 64 KiB on a database's disk for a month, so small groups become rows. Where
 reports come fast enough, a group stays open for up to a second or 8 MiB; but never while nothing comes, for
-then those who wait in it are all that there are, and would wait for each other.
+then those who wait in it are all that there are, and would wait for each other; and never while no object is
+put.
 """
 
 from collections import deque
@@ -23,10 +24,16 @@ class Gathering:
     """Holds groups open. Used by one thread at a time."""
 
     def __init__(
-        self, *, most_bytes: int, monotonic: Callable[[], float], pause: Callable[[float], object]
+        self,
+        *,
+        most_bytes: int,
+        monotonic: Callable[[], float],
+        pause: Callable[[float], object],
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Hold groups of up to `most_bytes`; `pause` sleeps for so many seconds."""
+        """Hold groups of up to `most_bytes`, unless `is_paused`; `pause` sleeps for so many seconds."""
         self._most_bytes = most_bytes
+        self._is_paused = is_paused
         self._monotonic = monotonic
         self._pause = pause
         self._gone: deque[tuple[float, int]] = deque()
@@ -34,13 +41,14 @@ class Gathering:
     def hold(self, waiting: Callable[[], int]) -> None:
         """Return once the group is to be stored.
 
-        That is at once if the last second brought less than what a put is worth, also with what waits.
+        That is at once while puts are paused, or if the last second brought less than what a put is worth,
+        also with what waits.
 
         Args:
             waiting: How many bytes wait now.
         """
         began_s, size = self._monotonic(), waiting()
-        if self._recent(began_s) + size >= WORTH_BYTES:
+        if self._recent(began_s) + size >= WORTH_BYTES and not self._is_paused():
             while size < self._most_bytes and self._monotonic() - began_s < LONGEST_S:
                 self._pause(QUIET_S)
                 before, size = size, waiting()

@@ -41,7 +41,7 @@ _DROP_ROUND: Final = delete(job_rounds).where(
     job_rounds.c.job_id == bindparam("of_job"), job_rounds.c.rounds_done == bindparam("done")
 )
 _ADD_ROUND: Final = insert(job_rounds)
-_COUNT_ROUND: Final = update(jobs).where(_OF_JOB).values(rounds_done=bindparam("done"), workers_lost=0)
+_COUNT_ROUND: Final = update(jobs).where(_IS_HELD).values(rounds_done=bindparam("done"), workers_lost=0)
 
 
 class JobLeases:
@@ -123,10 +123,10 @@ class JobLeases:
         """Keep a round's figures, in place of what an earlier attempt at the same round left."""
         recorded = {"of_job": job_id, "done": figures.rounds_done}
         with self._engine.begin() as connection:
-            self._check_held(connection, job_id)
+            if connection.execute(_COUNT_ROUND, self._lease(job_id) | recorded).rowcount != 1:
+                raise _lost(job_id)
             connection.execute(_DROP_ROUND, recorded)
             connection.execute(_ADD_ROUND, figures_row(job_id, figures))
-            connection.execute(_COUNT_ROUND, recorded)
 
     def unclosed(self) -> tuple[JobRecord, ...]:
         """Jobs that are over, and that the helpers were not told of yet."""
@@ -167,9 +167,13 @@ class JobLeases:
 
     def _check_held(self, connection: Connection, job_id: bytes) -> None:
         if connection.execute(_HELD_TO_CHANGE, self._lease(job_id)).first() is None:
-            raise JobRefused(
-                JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker"
-            )
+            raise _lost(job_id)
+
+
+def _lost(job_id: bytes) -> JobRefused:
+    return JobRefused(
+        JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker"
+    )
 
 
 def _release(connection: Connection, job_id: bytes, workers_lost: int) -> None:

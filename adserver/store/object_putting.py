@@ -94,7 +94,7 @@ class PutsReports:
         for report in reports:
             by_task.setdefault(report.task_id, []).append(report)
         worth = [some for some in by_task.values() if _size(some) >= WORTH_BYTES and len(some) < POSITIONS]
-        if not worth or self._is_away():
+        if not worth or self.is_away():
             return []
         until_s = self._monotonic() + LONGEST_S
         putting = [self._pool.submit(self._put_one, some, until_s) for some in worth]
@@ -105,9 +105,17 @@ class PutsReports:
             self._leave_alone("it has not answered in time")
         return [put for one in putting if one in done and (put := one.result()) is not None]
 
+    def may_put(self, num_bytes: int) -> bool:
+        """Whether an object may come of a group of so many bytes."""
+        return num_bytes >= WORTH_BYTES and not self.is_away()
+
+    def is_away(self) -> bool:
+        """Whether the store is left alone for now, since it has failed: nothing is put."""
+        return self._monotonic() < self._away_until_s
+
     def _put_one(self, reports: Sequence[Report], until_s: float) -> Put | None:
         """Put one object; None if the store does not take it, or has just not taken another one."""
-        if self._is_away():
+        if self.is_away():
             return None
 
         def fresh_name() -> str:
@@ -128,10 +136,6 @@ class PutsReports:
             digest=sha256(content).digest(),
             keys=tuple(map(report_key, reports)),
         )
-
-    def _is_away(self) -> bool:
-        """Whether the store is left alone."""
-        return self._monotonic() < self._away_until_s
 
     def _leave_alone(self, why: str) -> None:
         """Put nothing for a while."""

@@ -8,6 +8,7 @@ An object that is missing, cut or another one is told as `reports_lost`; no repo
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Engine, LargeBinary, Row, func, select
@@ -16,8 +17,7 @@ from adserver.store.ciphertexts import Ciphertexts
 from adserver.store.report_buckets import ReportBucket
 from adserver.store.schema import PLACE_BYTES, POSITIONS, report_buckets, report_objects, reports
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.upload import SealedShare
+from maskedlark.reports.dataset import ShareColumns
 from maskedlark.runtime.database import reading
 from maskedlark.runtime.objects import ObjectLost, Retrying, read_exactly
 
@@ -35,26 +35,17 @@ def place_or_ciphertext(role: int) -> ColumnElement[bytes]:
 
 
 def with_ciphertexts(
-    pages: Iterator[list[ShareForHelper]], reader: "ReadsObjects", *, role: int
-) -> Iterator[list[ShareForHelper]]:
+    pages: Iterator[ShareColumns], reader: "ReadsObjects", *, role: int
+) -> Iterator[ShareColumns]:
     """Pages of `place_or_ciphertext`, with the ciphertexts of all reports; raises as `ciphertexts` does."""
     for page in pages:
-        places = {
-            one.report_id: int.from_bytes(one.share.ciphertext)
-            for one in page
-            if len(one.share.ciphertext) == PLACE_BYTES
-        }
+        places = {one: int.from_bytes(one) for one in page.ciphertexts if len(one) == PLACE_BYTES}
+        if not places:
+            yield page
+            continue
         found = reader.ciphertexts(places.values(), role=role)
-        yield [
-            one
-            if one.report_id not in places
-            else ShareForHelper(
-                report_id=one.report_id,
-                time_bucket=one.time_bucket,
-                share=SealedShare(key_id=one.share.key_id, ciphertext=found[places[one.report_id]]),
-            )
-            for one in page
-        ]
+        ciphertexts = [found[places[one]] if one in places else one for one in page.ciphertexts]
+        yield replace(page, ciphertexts=ciphertexts)
 
 
 class ReadsObjects:

@@ -4,7 +4,7 @@ Stored before the helpers are asked, so that what was charged can always be aske
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from sqlalchemy import ColumnElement, Engine, delete, func, select
@@ -17,8 +17,10 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.releases.kinds import AnyQuery, decode_query
 from maskedlark.runtime.database import reading
+
+if TYPE_CHECKING:
+    from maskedlark.releases.kinds import AnyQuery
 
 _NUMBERS: Final = np.dtype("<i8")
 
@@ -33,7 +35,7 @@ class AskedQuery:
         is_answered: Whether its answer is stored too.
     """
 
-    spec: AnyQuery
+    spec: "AnyQuery"
     asked_at: float
     is_answered: bool
 
@@ -44,7 +46,7 @@ class QueryStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
+    def add(self, spec: "AnyQuery", codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
         """Keep a query, and what is sent beside it, before the helpers are asked.
 
         Args:
@@ -86,7 +88,7 @@ class QueryStore:
                 "another request was made under this query id: ask as the first time, or take a new id",
             )
         for row in rows:
-            spec = decode_query(row.kind, row.spec)
+            spec = _decoded(row.kind, row.spec)
             if isinstance(spec, kind):
                 return PlannedQuery(spec=spec, beside=bytes(row.codes))
         return None
@@ -155,7 +157,7 @@ class QueryStore:
         with reading(self._engine) as connection:
             query_id = find_id(connection, queries.c.query_id, prefix, missing=JobReason.UNKNOWN_QUERY)
             row = connection.execute(select(queries).where(queries.c.query_id == query_id)).one()
-        spec = decode_query(row.kind, row.spec)
+        spec = _decoded(row.kind, row.spec)
         if not isinstance(spec, kind):
             raise JobRefused(
                 JobReason.UNKNOWN_QUERY,
@@ -163,7 +165,7 @@ class QueryStore:
             )
         return PlannedQuery(spec=spec, beside=bytes(row.codes))
 
-    def of_dataset(self, dataset_id: bytes) -> tuple[AnyQuery, ...]:
+    def of_dataset(self, dataset_id: bytes) -> "tuple[AnyQuery, ...]":
         """Every query over a dataset that was asked, or was about to be, in the order of asking."""
         asked = (
             select(queries)
@@ -171,7 +173,7 @@ class QueryStore:
             .order_by(queries.c.asked_at, queries.c.query_id)
         )
         with reading(self._engine) as connection:
-            return tuple(decode_query(row.kind, row.spec) for row in connection.execute(asked))
+            return tuple(_decoded(row.kind, row.spec) for row in connection.execute(asked))
 
 
 _IS_ANSWERED: Final[ColumnElement[Any]] = (
@@ -182,5 +184,12 @@ _STORED: Final = select(queries.c.kind, queries.c.spec, queries.c.asked_at, _IS_
 
 def _stored(row: Any) -> AskedQuery:
     return AskedQuery(
-        spec=decode_query(row.kind, row.spec), asked_at=row.asked_at, is_answered=bool(row.is_answered)
+        spec=_decoded(row.kind, row.spec), asked_at=row.asked_at, is_answered=bool(row.is_answered)
     )
+
+
+def _decoded(kind: str, encoded: bytes) -> "AnyQuery":
+    """A stored query. What all kinds are is loaded here: most commands meet none."""
+    from maskedlark.releases.kinds import decode_query
+
+    return decode_query(kind, encoded)

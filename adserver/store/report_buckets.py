@@ -15,7 +15,7 @@ from adserver.store.database import insert_of
 from adserver.store.schema import report_buckets
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.runtime.bucket import check_bucket_url, opened_bucket
+from maskedlark.runtime.bucket import SHARED, check_bucket_url, opened_bucket
 from maskedlark.runtime.database import reading
 from maskedlark.runtime.objects import Retrying
 
@@ -56,9 +56,10 @@ def bucket_of(engine: Engine, url: str, *, may_add: bool) -> ReportBucket:
         may_add: Whether it becomes known with this call; an intake replica's account may not add it.
 
     Raises:
-        InvalidTask: the database does not know it; or it is no URL of object storage, or holds credentials.
+        InvalidTask: the database does not know it; or it is no URL of object storage that keeps what is put,
+            for every machine (`file://` and `memory://` do not), or holds credentials.
     """
-    check_bucket_url(url)
+    check_bucket_url(url, SHARED)
     url = url.rstrip("/")
     with reading(engine) as connection:
         found = _found(connection, url)

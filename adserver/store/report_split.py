@@ -8,66 +8,113 @@ moves the reports may end at any moment: the next start goes on where it was. Un
 both versions refuse to work with the database.
 
 A later step that changes one of these tables comes after the reports have moved, not in the transaction of
-the steps: until then, PostgreSQL has them under the old name.
+the steps: until then, PostgreSQL has them under the old name. The tables below stay those of version 10.
 
 On SQLite, which drops no column without writing the whole table anew, rows move from the old table to the new
 ones. On PostgreSQL they stay where they are, and only what became of them is copied.
 """
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, Engine, func, inspect, select, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    String,
+    Table,
+    UniqueConstraint,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
 
-from adserver.store.schema import report_states, reports
 from maskedlark.runtime.database import reading
 
 if TYPE_CHECKING:
     from alembic.operations import Operations
 
 _LOG: Final = logging.getLogger(__name__)
-_OLD: Final = "reports_before_10"
-_UP_TO: Final = "reports_split_up_to"
 _TOLD_EVERY: Final = 100_000
 _SPLITTING_LOCK: Final = 0x6D6C61726B0A
 """PostgreSQL's advisory lock of who moves a page: any number that others do not use."""
 _ROWS: Final = {"sqlite": 1_000, "postgresql": 20_000}
 """How many reports a transaction moves; on SQLite with their ciphertexts."""
-_COLUMNS: Final = ", ".join(column.name for column in reports.columns)
-_STATES: Final = (
-    "INSERT INTO report_states (task_id, handle, sequence, state)"  # noqa: S608 # constants
-    f" SELECT task_id, coalesce(handle, :none), sequence, state FROM {_OLD}"
-    " WHERE sequence > :after AND sequence <= :last"
-)
-_LAST_OF_PAGE: Final = text(
-    f"SELECT max(sequence) FROM (SELECT sequence FROM {_OLD} WHERE sequence > :after"  # noqa: S608 # constants
-    " ORDER BY sequence LIMIT :rows) AS page"
-)
 _GRANTEES: Final = """
     SELECT DISTINCT grantee::regrole::text FROM pg_class, aclexplode(relacl)
     WHERE oid = 'reports'::regclass AND privilege_type = 'INSERT' AND grantee NOT IN (0, relowner)
 """
+_METADATA: Final = MetaData()
+_SEQUENCE: Final = BigInteger().with_variant(Integer, "sqlite")
+_NO_DATASET: Final = b""
+
+
+def _as_it_came_in() -> tuple[Column[Any], ...]:
+    """The columns that both tables of reports have."""
+    return (
+        Column("sequence", _SEQUENCE, primary_key=True, autoincrement=True),
+        Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
+        Column("report_id", LargeBinary(16), nullable=False),
+        Column("time_bucket", BigInteger, nullable=False),
+        Column("key_id_0", SmallInteger, nullable=False),
+        Column("ciphertext_0", LargeBinary, nullable=False),
+        Column("key_id_1", SmallInteger, nullable=False),
+        Column("ciphertext_1", LargeBinary, nullable=False),
+    )
+
+
+Table("tasks", _METADATA, Column("task_id", LargeBinary(32), primary_key=True))  # named by the next one
+REPORTS: Final = Table("reports", _METADATA, *_as_it_came_in(), UniqueConstraint("task_id", "report_id"))
+STATES: Final = Table(
+    "report_states",
+    _METADATA,
+    Column("task_id", LargeBinary(32), nullable=False),
+    Column("handle", LargeBinary(16), nullable=False),
+    Column("sequence", _SEQUENCE, nullable=False, autoincrement=False),
+    Column("state", String(8), nullable=False),
+    PrimaryKeyConstraint("task_id", "handle", "sequence"),
+    sqlite_with_rowid=False,
+)
+_OLD: Final = Table(
+    "reports_before_10",
+    _METADATA,
+    *_as_it_came_in(),
+    Column("state", String(8), nullable=False),
+    Column("handle", LargeBinary(16)),
+)
+_UP_TO: Final = Table("reports_split_up_to", _METADATA, Column("sequence", BigInteger, nullable=False))
 
 
 def begin_split(operations: "Operations") -> None:
     """Put the reports of older versions aside, and make the tables that they go to."""
     connection = operations.get_bind()
-    report_states.create(connection)
+    STATES.create(connection)
     if connection.dialect.name == "postgresql":
         for grantee in connection.execute(text(_GRANTEES)).scalars().all():  # accounts of intakes
             connection.execute(text(f"GRANT INSERT ON report_states TO {grantee}"))
             connection.execute(text(f"GRANT SELECT (sequence) ON reports TO {grantee}"))
-        connection.execute(text(f"CREATE TABLE {_UP_TO} (sequence bigint NOT NULL)"))
-        connection.execute(text(f"INSERT INTO {_UP_TO} VALUES (-1)"))  # noqa: S608 # a constant
-    connection.execute(text(f"ALTER TABLE reports RENAME TO {_OLD}"))
+        _UP_TO.create(connection)
+        connection.execute(insert(_UP_TO).values(sequence=-1))
+    operations.rename_table(REPORTS.name, _OLD.name)
     if connection.dialect.name == "sqlite":
-        reports.create(connection)
+        REPORTS.create(connection)
 
 
 def is_split(engine: Engine) -> bool:
     """Whether no report of an older version is left to be moved."""
     with reading(engine) as connection:
-        return not inspect(connection).has_table(_OLD)
+        return not inspect(connection).has_table(_OLD.name)
 
 
 def finish_split(engine: Engine) -> None:
@@ -90,14 +137,14 @@ def _is_ended(connection: Connection) -> bool:
     """Whether another process has just ended it; if not, none does before this transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_SPLITTING_LOCK)))
-    return not inspect(connection).has_table(_OLD)
+    return not inspect(connection).has_table(_OLD.name)
 
 
 def _end(connection: Connection) -> int:
     """The last sequence of all, to be told."""
     if _is_ended(connection):
         return 0
-    return connection.execute(text(f"SELECT max(sequence) FROM {_OLD}")).scalar() or 0  # noqa: S608 # a constant
+    return connection.execute(select(func.max(_OLD.c.sequence))).scalar() or 0
 
 
 def _move_page(connection: Connection) -> int | None:
@@ -109,29 +156,45 @@ def _move_page(connection: Connection) -> int | None:
 
 def _move_rows(connection: Connection) -> int | None:
     """A page on SQLite."""
-    page = {"after": -1, "rows": _ROWS["sqlite"]}
-    last: int | None = connection.execute(_LAST_OF_PAGE, page).scalar()
+    last = _last_of_page(connection, -1)
     if last is None:
-        connection.execute(text(f"DROP TABLE {_OLD}"))
+        _OLD.drop(connection)
         return None
-    up_to = {"last": last}
-    moving = f"INSERT INTO reports ({_COLUMNS}) SELECT {_COLUMNS} FROM {_OLD} WHERE sequence <= :last"  # noqa: S608 # constants
-    connection.execute(text(moving), up_to)
-    connection.execute(text(_STATES), {**up_to, "after": -1, "none": b""})
-    connection.execute(text(f"DELETE FROM {_OLD} WHERE sequence <= :last"), up_to)  # noqa: S608 # constants
+    page = _OLD.c.sequence <= last
+    names = REPORTS.c.keys()
+    moved = select(*(_OLD.c[name] for name in names)).where(page)
+    connection.execute(insert(REPORTS).from_select(names, moved))
+    _insert_states(connection, -1, last)
+    connection.execute(delete(_OLD).where(page))
     return last
 
 
 def _copy_states(connection: Connection) -> int | None:
     """A page on PostgreSQL."""
-    after = connection.execute(text(f"SELECT sequence FROM {_UP_TO}")).scalar_one()  # noqa: S608 # a constant
-    page = {"after": after, "rows": _ROWS["postgresql"]}
-    last: int | None = connection.execute(_LAST_OF_PAGE, page).scalar()
+    after = connection.execute(select(_UP_TO.c.sequence)).scalar_one()
+    last = _last_of_page(connection, after)
     if last is None:
-        connection.execute(text(f"ALTER TABLE {_OLD} DROP COLUMN handle, DROP COLUMN state"))
-        connection.execute(text(f"ALTER TABLE {_OLD} RENAME TO reports"))
-        connection.execute(text(f"DROP TABLE {_UP_TO}"))
+        connection.execute(text(f"ALTER TABLE {_OLD.name} DROP COLUMN handle, DROP COLUMN state"))
+        connection.execute(text(f"ALTER TABLE {_OLD.name} RENAME TO {REPORTS.name}"))
+        _UP_TO.drop(connection)
         return None
-    connection.execute(text(_STATES), {"after": after, "last": last, "none": b""})
-    connection.execute(text(f"UPDATE {_UP_TO} SET sequence = :last"), {"last": last})  # noqa: S608 # a constant
+    _insert_states(connection, after, last)
+    connection.execute(update(_UP_TO).values(sequence=last))
     return last
+
+
+def _last_of_page(connection: Connection, after: int) -> int | None:
+    """The last sequence of the page behind `after`; None: there is none."""
+    sequence, rows = _OLD.c.sequence, _ROWS[connection.dialect.name]
+    page = select(sequence).where(sequence > after).order_by(sequence).limit(rows).subquery()
+    found: int | None = connection.execute(select(func.max(page.c.sequence))).scalar()
+    return found
+
+
+def _insert_states(connection: Connection, after: int, last: int) -> None:
+    """Write what became of a page's reports."""
+    handle = func.coalesce(_OLD.c.handle, _NO_DATASET)
+    found = select(_OLD.c.task_id, handle, _OLD.c.sequence, _OLD.c.state).where(
+        _OLD.c.sequence > after, _OLD.c.sequence <= last
+    )
+    connection.execute(insert(STATES).from_select(["task_id", "handle", "sequence", "state"], found))

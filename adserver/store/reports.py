@@ -19,10 +19,10 @@ from sqlalchemy import Connection, Engine, Select, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
-from adserver.store.arrivals import NO_PLACES, ReportKey, insert_new, report_key
+from adserver.store.arrivals import NO_PLACES, ReportKey, insert_new, report_key, stored_among
 from adserver.store.forgetting import Forgotten, forget, handles_of
 from adserver.store.gathering import Gathering
-from adserver.store.object_putting import PutsReports, name_objects, places_of
+from adserver.store.object_putting import Put, PutsReports, name_objects, places_of
 from adserver.store.object_reading import ReadsObjects, place_or_ciphertext, with_ciphertexts
 from adserver.store.report_counts import SLOTS, arrive, counted, shift
 from adserver.store.report_manifest import forget_objects
@@ -30,7 +30,7 @@ from adserver.store.schema import NO_DATASET, report_states, reports
 from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
 from adserver.store.together import Together
 from maskedlark.frozen import frozen
-from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.dataset import ShareColumns
 from maskedlark.reports.sealing import MAX_OVERHEAD
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import Report
@@ -128,7 +128,7 @@ class ReportStore:
             for report in call.reports:
                 first.setdefault(report_key(report), (call, report))
         reports = [report for _, report in first.values()]
-        puts = self._putting.put(reports) if self._putting is not None else ()
+        puts = self._put(calls, reports)
         with self._writing, self._engine.begin() as connection:
             places = places_of(connection, puts) if puts else NO_PLACES
             new = insert_new(connection, reports, places)
@@ -137,6 +137,24 @@ class ReportStore:
             arrive(connection, Counter(task_id for task_id, _ in new), self._slot)
         for key in new:
             first[key][0].new += 1
+
+    def _put(self, calls: Sequence[_Adding], reports: Sequence[Report]) -> Sequence[Put]:
+        """Put ciphertexts where objects are put, but of no call that came before: nothing would name them.
+
+        A call that is repeated is repeated whole, so its first report tells; what else is new in it becomes
+        rows.
+        """
+        if self._putting is None or not self._putting.may_put(sum(call.num_bytes for call in calls)):
+            return ()
+        with reading(self._engine) as connection:
+            stored = stored_among(connection, [report_key(call.reports[0]) for call in calls])
+        repeated = {
+            report_key(report)
+            for call in calls
+            if report_key(call.reports[0]) in stored
+            for report in call.reports
+        }
+        return self._putting.put(one for one in reports if report_key(one) not in repeated)
 
     def counts(self, task_id: bytes) -> ReportCounts:
         """What there is of a task; as quick of a million reports as of one."""
@@ -162,7 +180,7 @@ class ReportStore:
         """Delete the rows of a task's objects, once none of its reports is left; how many."""
         return forget_objects(self._engine, task_id)
 
-    def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
+    def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[ShareColumns]:
         """One helper's shares of the reports that a dataset took, in order of arrival.
 
         Each page is well under the limit of a gRPC message.
@@ -193,7 +211,10 @@ def _held_open(putting: PutsReports | None) -> dict[str, Any]:
     """How long groups are held open: longer than a transaction takes only where objects are put."""
     if putting is None:
         return {}
-    return {"hold": Gathering(most_bytes=_GROUP_BYTES, monotonic=monotonic, pause=sleep).hold}
+    gathering = Gathering(
+        most_bytes=_GROUP_BYTES, monotonic=monotonic, pause=sleep, is_paused=putting.is_away
+    )
+    return {"hold": gathering.hold}
 
 
 def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:

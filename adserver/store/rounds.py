@@ -23,7 +23,7 @@ from maskedlark.canonical import decode, encode
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.releases.update_job import UpdateRound
-from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.dataset import ShareColumns
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.upload import Report
 from maskedlark.runtime.database import reading
@@ -224,7 +224,7 @@ class RoundStore:
             found = connection.execute(query.order_by(update_reports.c.sequence)).scalars().all()
         return np.frombuffer(b"".join(found), np.uint8).reshape(-1, REPORT_ID_BYTES)
 
-    def share_pages(self, round_id: bytes, role: int, share_bytes: int) -> Iterator[list[ShareForHelper]]:
+    def share_pages(self, round_id: bytes, role: int, share_bytes: int) -> Iterator[ShareColumns]:
         """One helper's shares of a round, in order of arrival, in pages well under a gRPC message."""
         chosen, page_rows = update_reports.c.round_id == round_id, PAGE_BYTES // share_bytes
         sequence = update_reports.c.sequence

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Engine, Table, select
+from sqlalchemy import Column, ColumnElement, Engine, Table, bindparam, select
 
-from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.upload import Report, SealedShare
+from maskedlark.reports.dataset import ShareColumns
+from maskedlark.reports.upload import Report
 from maskedlark.runtime.database import reading
 
 MAX_PAGE_ROWS: Final = 1_000
@@ -29,7 +29,7 @@ def share_pages(
     role: int,
     page_rows: int,
     ciphertext: ColumnElement[bytes] | None = None,
-) -> Iterator[list[ShareForHelper]]:
+) -> Iterator[ShareColumns]:
     """One helper's shares of the rows of a table that are chosen, page after page.
 
     Args:
@@ -46,19 +46,16 @@ def share_pages(
     c = table.c
     found = c[f"ciphertext_{role}"] if ciphertext is None else ciphertext
     query = select(sequence, c.report_id, c.time_bucket, c[f"key_id_{role}"], found)
-    query = query.where(chosen).order_by(sequence).limit(max(1, min(MAX_PAGE_ROWS, page_rows)))
+    query = query.where(chosen, sequence > bindparam("last")).order_by(sequence)
+    query = query.limit(max(1, min(MAX_PAGE_ROWS, page_rows)))
     last = -1
     while True:
         with reading(engine) as connection:
-            rows = connection.execute(query.where(sequence > last)).all()
+            rows = connection.execute(query, {"last": last}).all()
         if not rows:
             return
         last = rows[-1][0]
-        yield [
-            ShareForHelper(
-                report_id=report_id,
-                time_bucket=bucket,
-                share=SealedShare(key_id=key_id, ciphertext=ciphertext),
-            )
-            for _, report_id, bucket, key_id, ciphertext in rows
-        ]
+        _, report_ids, time_buckets, key_ids, ciphertexts = zip(*rows, strict=True)
+        yield ShareColumns(
+            report_ids=report_ids, time_buckets=time_buckets, key_ids=key_ids, ciphertexts=ciphertexts
+        )

@@ -2,8 +2,9 @@
 
 `adserver serve` starts one; several, also on several machines, may share a database on PostgreSQL.
 
-It takes a job, keeps its lease while `adserver.training.runner` runs it, records how it ended, and tells the
-helpers of jobs that are over.
+It takes a job, keeps its lease while `adserver.training.runner` runs it, and records how it ended
+(`adserver.training.stops`). Between jobs it tells the helpers of those that are over
+(`adserver.training.closing`).
 """
 
 import logging
@@ -28,16 +29,10 @@ from adserver.store.job_files import files_of
 from adserver.store.jobs import JobStore
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
-from adserver.training.cost import budget_spent_line
+from adserver.training.closing import JobCloser
 from adserver.training.pauses import Rest
-from maskedlark.errors import (
-    HelperUnavailable,
-    InvalidModel,
-    JobReason,
-    JobRefused,
-    MaskedLarkError,
-    ModelReason,
-)
+from adserver.training.stops import HELPER_UNAVAILABLE, outcome_of, outcome_of_done
+from maskedlark.errors import HelperUnavailable, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.observability.tracing import span
 from maskedlark.randomness import system_randomness
@@ -50,13 +45,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-HELPER_UNAVAILABLE: Final = "helper_unavailable"
-INVALID_TASK: Final = "invalid_task"
-INTERNAL_ERROR: Final = "internal_error"
-BUDGET_SPENT: Final = "budget_spent"
-"""The reason of a job that is done because its budget is: it was submitted with --until-budget."""
-_CLOSE_AGAIN_S: Final = 5.0
-_CLOSE_REFUSED_AGAIN_S: Final = 600.0
 _FIRST_REST_S: Final = 1.0
 _LONGEST_REST_S: Final = 60.0
 
@@ -100,13 +88,12 @@ class JobWorker:
         self._poll_s = poll_s
         self._engine = engine
         self._store = JobStore(engine, clock)
+        self._rounds = RoundStore(engine)
         self._leases = JobLeases(engine, shared_clock(engine, clock), owner=token_hex(16), lease_s=lease_s)
         self._stopping = Event()
         self._thread: Thread | None = None
         self._rest = Rest(first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic)
-        self._closing_rest = Rest(first_s=_CLOSE_AGAIN_S, longest_s=_CLOSE_AGAIN_S, monotonic=monotonic)
-        self._refused_closing: dict[bytes, Rest] = {}
-        self._monotonic = monotonic
+        self._closer = JobCloser(self._leases, self._rounds, helpers, monotonic)
         self._ended: _Ended | None = None
 
     def start(self) -> None:
@@ -134,7 +121,7 @@ class JobWorker:
             job = self._leases.claim()
             if job is not None:
                 self._run_job(job)
-            self._close_finished()
+            self._closer.close_finished(self._stopping.is_set)
         except (SQLAlchemyError, OSError) as error:
             if not is_away(error):
                 raise
@@ -174,7 +161,7 @@ class JobWorker:
             )
             stack.enter_context(span("job", job_id=job.job_id.hex(), rounds_done=job.rounds_done))
             error = self._run_to_the_end(job, pair)
-        event, stop = outcome_of(error) if error else (JobEvent.FINISH, _stop_of_done(job))
+        event, stop = outcome_of(error) if error else outcome_of_done(job)
         self._ended = _Ended(job_id=job.job_id, event=event, stop=stop)
         self._let_go()
         if error is not None and is_away(error):
@@ -217,8 +204,7 @@ class JobWorker:
         if isinstance(job.plan, FederatedPlan):
             from adserver.training.federated.run import FederatedRun
 
-            rounds = RoundStore(self._engine)
-            return FederatedRun(plan=job.plan, rounds=rounds, randomness=system_randomness, **common)
+            return FederatedRun(plan=job.plan, rounds=self._rounds, randomness=system_randomness, **common)
         from adserver.training.runner import JobRun
 
         return JobRun(plan=job.plan, **common)
@@ -249,66 +235,6 @@ class JobWorker:
         with watching(look, name="job-lease", every_s=self._poll_s):
             yield
 
-    def _close_finished(self) -> None:
-        """Tell both helpers of jobs that are over, so that they give back unused budget.
-
-        Again later if one does not answer.
-        """
-        if not self._closing_rest.is_over:
-            return
-        unclosed, away = self._leases.unclosed(), set[int]()
-        for job in unclosed:
-            refused = self._refused_closing.get(job.job_id)
-            if self._stopping.is_set():
-                break
-            if refused is None or refused.is_over:
-                self._close(job, away)
-        if away:
-            self._closing_rest.begin()
-        still = {job.job_id for job in unclosed}
-        self._refused_closing = {
-            job_id: rest for job_id, rest in self._refused_closing.items() if job_id in still
-        }
-
-    def _close(self, job: JobRecord, away: set[int]) -> None:
-        """Close a job at each helper that lets it, though the other does not.
-
-        What a helper refuses, it is not asked again soon.
-
-        Args:
-            job: It is over.
-            away: The roles of helpers that did not answer just now: they are not asked, and who does not
-                answer is added.
-        """
-        if isinstance(
-            job.plan, FederatedPlan
-        ):  # helpers hold nothing of it: each round was charged by itself
-            rounds = RoundStore(self._engine)
-            rounds.end_of_job(job.job_id)
-            begun = rounds.may_be_charged(job.job_id, job.rounds_done)
-            self._leases.mark_closed(job.job_id, rounds_charged=job.rounds_done + begun)
-            return
-        charged = []
-        for role, helper in enumerate(self._helpers):
-            if role in away:
-                continue
-            try:
-                charged.append(helper.close_job(job.plan.job))
-            except HelperUnavailable as error:
-                _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
-                away.add(role)
-            except MaskedLarkError as error:
-                _LOG.warning("job %s cannot be closed: %s", job.job_id.hex(), error)
-                rest = Rest(
-                    first_s=_CLOSE_REFUSED_AGAIN_S,
-                    longest_s=_CLOSE_REFUSED_AGAIN_S,
-                    monotonic=self._monotonic,
-                )
-                rest.begin()
-                self._refused_closing[job.job_id] = rest
-        if len(charged) == len(self._helpers):
-            self._leases.mark_closed(job.job_id, rounds_charged=max(charged))
-
 
 @frozen
 class _Ended:
@@ -331,32 +257,3 @@ class _JobWaits:
 
     def helpers_back(self) -> None:
         self._leases.go_on(self._job_id)
-
-
-def _stop_of_done(job: JobRecord) -> Stop | None:
-    if isinstance(job.plan, FederatedPlan) or not job.plan.is_until_budget:
-        return None
-    return Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan))
-
-
-def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
-    """What an error makes of a job that ran into it."""
-    match error:
-        case JobRefused(reason=JobReason.CANCELLED):
-            return JobEvent.RELEASE, None
-        case _ if is_away(error):
-            return JobEvent.RELEASE, None
-        case HelperUnavailable():
-            event, reason = JobEvent.FAIL, HELPER_UNAVAILABLE
-        case InvalidModel(reason=ModelReason.NOT_FINITE | ModelReason.DIVERGED):
-            event, reason = JobEvent.FAIL, error.reason.value
-        case JobRefused() | InvalidModel():
-            event, reason = JobEvent.REFUSE, error.reason.value
-        case MaskedLarkError():
-            event, reason = JobEvent.REFUSE, INVALID_TASK
-        case _:
-            _LOG.error("a job failed", exc_info=error)
-            return JobEvent.FAIL, Stop(
-                reason=INTERNAL_ERROR, cause=f"{type(error).__name__}: see the ad server's log"
-            )
-    return event, Stop(reason=reason, cause=str(error))

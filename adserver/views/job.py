@@ -1,11 +1,9 @@
 """A job as people and programs see it: tables, JSON, and the live view of `adserver job watch`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
-
-from rich.console import Console
-from rich.progress import TextColumn
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, SeenJobs
@@ -16,6 +14,7 @@ from adserver.training.cost import job_epsilons, privacy_line
 from adserver.views.federated import federated_json, federated_rows, job_facts
 from adserver.views.printing import moment, print_table, progress_on, short
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.terminal.seen import may_be_seen
 
 _FIRST_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
@@ -125,16 +124,34 @@ def next_command(job: JobRecord) -> str | None:
 def watch(
     store: SeenJobs, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
 ) -> JobRecord:
-    """Follow a job, from any process, until it stops; shows its progress on standard error."""
-    figures = TextColumn("{task.fields[figures]}")
+    """Follow a job, from any process, until it stops; on a terminal, show its progress on standard error."""
+    is_drawn = is_shown and may_be_seen()
     pause_s = _FIRST_POLL_S
-    with progress_on(Console(stderr=True), figures, is_shown=is_shown, transient=False) as progress:
-        bar = progress.add_task("queued", total=None, figures="")
-        evaluated: RoundFigures | None = None
-        seen = -1
+    with _bar(store, job_id) if is_drawn else nullcontext(lambda _job: None) as show:
         while True:
             job = store.get(job_id)
-            news = store.history(job_id, after_rounds=seen) if is_shown else ()
+            show(job)
+            if job.state in STOPPED:
+                return job
+            sleep(pause_s)
+            pause_s = min(pause_s * _POLLS_GROW, _LONGEST_POLL_S)
+
+
+@contextmanager
+def _bar(store: SeenJobs, job_id: bytes) -> Iterator[Callable[[JobRecord], None]]:
+    """A bar of the rounds, with the latest figures beside it; called with the job as it is stored now."""
+    from rich.console import Console
+    from rich.progress import TextColumn
+
+    evaluated: RoundFigures | None = None
+    seen = -1
+    figures = TextColumn("{task.fields[figures]}")
+    with progress_on(Console(stderr=True), figures, is_shown=True, transient=False) as progress:
+        bar = progress.add_task("queued", total=None, figures="")
+
+        def show(job: JobRecord) -> None:
+            nonlocal evaluated, seen
+            news = store.history(job_id, after_rounds=seen)
             evaluated = last_evaluated(news) or evaluated
             seen = max(job.rounds_done, seen) if news else seen
             progress.update(
@@ -142,12 +159,10 @@ def watch(
                 description=job.state.value,
                 completed=job.rounds_done,
                 total=job.plan.job.rounds,
-                figures=_live(job, evaluated) if is_shown else "",
+                figures=_live(job, evaluated),
             )
-            if job.state in STOPPED:
-                return job
-            sleep(pause_s)
-            pause_s = min(pause_s * _POLLS_GROW, _LONGEST_POLL_S)
+
+        yield show
 
 
 def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:

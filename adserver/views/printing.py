@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.plain_text import plain
+from maskedlark.terminal.seen import may_be_seen
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
 
-_SHOWS_ANYWHERE: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
-"""What tells rich to draw though it sees no terminal."""
 _LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 _T = TypeVar("_T")
@@ -78,7 +76,7 @@ def short(identifier: bytes) -> str:
 @contextmanager
 def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int], None]]:
     """One bar for each helper: called with the role, how many more are done, and of how many."""
-    if not is_shown or not _may_be_seen():
+    if not is_shown or not may_be_seen():
         yield lambda _role, _count, _total: None
         return
     with progress_bars(is_shown=is_shown) as bars:
@@ -102,15 +100,6 @@ def progress_bars(*, is_shown: bool = True) -> Iterator["Progress"]:
     is_seen = is_shown and (console.is_terminal or console.is_jupyter)
     with progress_on(console, is_shown=is_seen, transient=True) as progress:
         yield progress
-
-
-def _may_be_seen() -> bool:
-    """Whether bars may find a terminal or a notebook: without one nobody loads what draws them."""
-    try:
-        is_terminal = sys.stderr.isatty()
-    except (AttributeError, ValueError):  # Python was started without standard error, or it is closed
-        is_terminal = False
-    return is_terminal or "IPython" in sys.modules or not os.environ.keys().isdisjoint(_SHOWS_ANYWHERE)
 
 
 def progress_on(

@@ -38,7 +38,8 @@ from maskedlark.canonical import decode
 from maskedlark.errors import MaskedLarkError
 from maskedlark.numbers.field import reconstruct, to_signed
 from maskedlark.randomness import system_randomness
-from maskedlark.reports.report import Example, InputShares, MeasuredValues, decode_shares
+from maskedlark.reports.input_shares import InputShares, decode_shares
+from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer

@@ -18,11 +18,11 @@ SecretsOption = Annotated[Path, option("Folder of the cluster's secrets.", "--se
 @cluster_app.command("init")
 def init_command(secrets: SecretsOption) -> None:
     """Make the join token, Ray's token and the authority of the machines' certificates."""
-    from helper.trust.cluster_secrets import AUTHORITY_KEY, JOIN_TOKEN, RAY_TOKEN, write_cluster_secrets
+    from helper.trust.cluster_secrets import AUTHORITY_KEY, JOIN_FILE, RAY_FILE, write_cluster_secrets
 
     write_cluster_secrets(secrets, now=datetime.now(UTC))
     typer.echo(
-        f"Bring {JOIN_TOKEN} and {RAY_TOKEN} to every machine of the cluster, and keep {AUTHORITY_KEY} here."
+        f"Bring {JOIN_FILE} and {RAY_FILE} to every machine of the cluster, and keep {AUTHORITY_KEY} here."
     )
 
 

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.datasets.frames import SealedSegment
 from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
 from helper.datasets.records import Records
 from helper.datasets.segments import Ids, Piece, whole
 from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
-from helper.datasets.spool import SealedSegment
 from helper.datasets.vault import Vault, VaultDamaged, damage_told
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
@@ -26,7 +26,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.reports.dataset import OpenedDataset, dataset_id
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.rpc.trust import host_of
 from maskedlark.runtime.turns import Turns
@@ -161,7 +161,7 @@ class Datasets:
         """
         if self._is_small(dataset_id):
             return self.opened(dataset_id).shares
-        with self._loss_told():
+        with loss_told():
             return self.vault.read_without_features(dataset_id).shares
 
     def records(self, dataset_id: bytes, task_id: bytes) -> Records:
@@ -191,24 +191,19 @@ class Datasets:
         if self._is_small(dataset_id):
             yield whole(self.opened(dataset_id))
             return
-        with self._loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
+        with loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
 
     def _sealed(self, dataset_id: bytes, interrupt: Interrupt) -> list[SealedSegment] | None:
-        with self._loss_told():
+        with loss_told():
             segments = self.vault.sealed(dataset_id, interrupt)
-        return segments and [replace(one, read=partial(self._read, one.read)) for one in segments]
-
-    def _read(self, read: Callable[[], bytes]) -> bytes:
-        """The frames of a segment."""
-        with self._loss_told(), damage_told():
-            return read()
+        return segments and [replace(one, read=partial(read_told, one.read)) for one in segments]
 
     def _is_small(self, dataset_id: bytes) -> bool:
         """Whether a dataset is in memory, or has room there."""
         if self._opened.get(dataset_id) is not None:
             return True
-        with self._loss_told():
+        with loss_told():
             return self.vault.num_bytes(dataset_id) <= self._opened.capacity_bytes
 
     def _store(
@@ -242,21 +237,38 @@ class Datasets:
         return known if known is not None and known.task_id == task_id else None
 
     def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
-        with self._loss_told():
+        with loss_told():
             return self.vault.read(dataset_id)
 
-    @contextmanager
-    def _loss_told(self) -> Iterator[None]:
-        try:
-            yield
-        except VaultDamaged as error:
-            _LOG.error("%s", error)
-            raise dataset_lost() from None
+
+@contextmanager
+def loss_told(how: str = "lost or damaged") -> Iterator[None]:
+    """Tell a caller that a dataset is lost, and this helper's operator how.
+
+    Raises:
+        JobRefused(DATASET_LOST): its vault says that it is damaged.
+    """
+    try:
+        yield
+    except VaultDamaged as error:
+        _LOG.error("%s", error)
+        raise dataset_lost(how) from None
 
 
-def dataset_lost() -> JobRefused:
+def read_told(read: Callable[[], bytes]) -> bytes:
+    """What `read` of a sealed part gives, whose dataset a vault has found.
+
+    Raises:
+        JobRefused(DATASET_LOST): it is missing.
+        HelperUnavailable: it cannot be read at the moment.
+    """
+    with loss_told(), damage_told():
+        return read()
+
+
+def dataset_lost(how: str = "lost or damaged") -> JobRefused:
     """What a caller is told whose dataset cannot be read."""
-    return JobRefused(JobReason.DATASET_LOST, "this helper's shares of the dataset are lost or damaged")
+    return JobRefused(JobReason.DATASET_LOST, f"this helper's shares of the dataset are {how}")
 
 
 def chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:

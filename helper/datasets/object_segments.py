@@ -14,17 +14,16 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Final
 
+from helper.datasets.frames import KeyFor, SealedSegment
 from helper.datasets.object_spool import ObjectSpool, ObjectWriter
 from helper.datasets.sealed_segments import (
     Tail,
-    chosen_of,
     is_of_one_attempt,
     opened_ranks,
     opened_rows,
     sealed_segment,
 )
-from helper.datasets.segments import NOT_CHOSEN, Piece, RowShape
-from helper.datasets.spool import KeyFor, SealedSegment
+from helper.datasets.segments import NOT_CHOSEN, Piece, RowShape, chosen_of
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest, SealedObject
 from maskedlark.frozen import frozen

@@ -13,9 +13,9 @@ from hashlib import sha256
 from threading import Lock
 from typing import Final
 
+from helper.datasets.frames import KeyFor, Ranks
 from helper.datasets.sealed_segments import SegmentSealer, Tail, sealed_bytes
 from helper.datasets.segments import NOT_CHOSEN, Rows, RowShape, joined
-from helper.datasets.spool import KeyFor, Ranks
 from helper.ledger.records import Manifest, SealedObject
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness

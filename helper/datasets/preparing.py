@@ -13,11 +13,11 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.datasets.frames import Ranks
 from helper.datasets.proofs import compiled_residues
 from helper.datasets.seen import SeenIds
-from helper.datasets.segments import NOT_CHOSEN, Rows
+from helper.datasets.segments import NOT_CHOSEN, Ids, Rows
 from helper.datasets.shelves import Handle, PreparedShelf
-from helper.datasets.spool import Ranks
 from helper.datasets.vault import AnySpool, Vault
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
@@ -159,16 +159,12 @@ class Preparation:
         self._check_size(len(incoming))
         self._take_room(len(incoming))
         opened = self._open_shares(self._opener, incoming)
-        ids: list[bytes] = opened.report_ids.view("V16").ravel().tolist()
-        kept = _without(opened, self._seen.add(opened.report_ids), ReportReason.DUPLICATE_ID)
-        candidates = [
-            report_id
-            for report_id, is_admitted in zip(ids, kept.admitted.is_admitted, strict=True)
-            if is_admitted
-        ]
-        used = self._ledger.used_among(self._handle.task_id, candidates)
-        is_used = np.array([report_id in used for report_id in ids], np.bool_)
-        kept = _without(kept, is_used, ReportReason.ALREADY_USED)
+        ids = opened.report_ids
+        kept = _without(opened, self._seen.add(ids), ReportReason.DUPLICATE_ID)
+        used = self._ledger.used_among(self._handle.task_id, Ids(ids[kept.admitted.is_admitted])[:])
+        if used:
+            is_used = np.array([report_id in used for report_id in Ids(ids)[:]], np.bool_)
+            kept = _without(kept, is_used, ReportReason.ALREADY_USED)
         self._keep(kept)
         self._received += len(incoming)
         return kept.admitted
@@ -211,7 +207,7 @@ class Preparation:
         if self._spool is None:
             self._spool = self._vault.begin(rows.shape)
         before = self._spool.waiting
-        self._vault.add(self._spool, rows.rows(is_admitted))
+        self._vault.add(self._spool, rows if is_admitted.all() else rows.rows(is_admitted))
         self._ids.append(opened.report_ids)
         self._admitted.append(opened.admitted)
         gone = before + len(is_admitted) - self._spool.waiting

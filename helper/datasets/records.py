@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from helper.datasets.frames import SealedSegment
 from helper.datasets.segments import Piece
-from helper.datasets.spool import SealedSegment
 from helper.datasets.update_vault import SealedUpdates, StoredUpdate
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt

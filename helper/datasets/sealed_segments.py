@@ -18,17 +18,26 @@ from typing import Final
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from helper.datasets.segments import NOT_CHOSEN, Piece, Rows, RowShape
-from helper.datasets.spool import SALT_BYTES, TAG_BYTES, KeyFor, Ranks, SealedPlace, SealedSegment
+from helper.datasets.frames import (
+    SALT_BYTES,
+    TAG_BYTES,
+    KeyFor,
+    Ranks,
+    SealedPlace,
+    SealedSegment,
+    nonce,
+    open_segment,
+    sealed_frames,
+)
+from helper.datasets.segments import SHAPE_BYTES, Rows, RowShape
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
 SEGMENT_MAGIC: Final = b"MLSG\x01\0\0\0"
 RANKS_MAGIC: Final = b"MLSR\x01\0\0\0"
 _MAGIC_BYTES: Final = 8
-_SHAPE_BYTES: Final = 4 * 8
 _PLACE_BYTES: Final = 2 * 8
-HEADER_BYTES: Final = _MAGIC_BYTES + SALT_BYTES + _SHAPE_BYTES + _PLACE_BYTES
+HEADER_BYTES: Final = _MAGIC_BYTES + SALT_BYTES + SHAPE_BYTES + _PLACE_BYTES
 
 
 @frozen
@@ -48,27 +57,22 @@ class SegmentSealer:
     """Seals the segments of one preparation, under a salt of its own."""
 
     def __init__(self, shape: RowShape, key_for: KeyFor, randomness: Randomness) -> None:
-        numbers = np.array([shape.features, shape.candidates, shape.keys, shape.columns], "<u8")
         self._salt = randomness(SALT_BYTES)
-        self._shape = numbers.tobytes()
+        self._shape = shape.encoded
         self._key_for = key_for
         self._cipher = ChaCha20Poly1305(key_for(b"segments" + self._salt))
 
     def seal(self, rows: Rows, number: int) -> bytes:
         """The segment of a number; the same number is never used for other records."""
         header = self._header(SEGMENT_MAGIC, number, len(rows))
-        frames = (
-            self._cipher.encrypt(_nonce(number, place), np.ascontiguousarray(column).tobytes(), header)
-            for place, column in enumerate(rows.columns)
-        )
-        return b"".join([header, *frames])
+        return b"".join([header, *sealed_frames(self._cipher, rows, number, header)])
 
     def seal_ranks(self, ranks: Ranks, number: int, tail: Tail, dataset_id: bytes) -> bytes:
         """The ranks of a segment's records in a dataset."""
         header = self._header(RANKS_MAGIC, number, len(ranks))
         cipher = ChaCha20Poly1305(self._key_for(b"ranks" + dataset_id + self._salt))
         frame = ranks.astype("<u4").tobytes()
-        return header + cipher.encrypt(_nonce(number, 0), frame, header + tail.encoded)
+        return header + cipher.encrypt(nonce(number, 0), frame, header + tail.encoded)
 
     def _header(self, magic: bytes, number: int, records: int) -> bytes:
         return magic + self._salt + self._shape + np.array([number, records], "<u8").tobytes()
@@ -83,7 +87,7 @@ def opened_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_
     header, records = _checked(sealed, RANKS_MAGIC, number)
     cipher = ChaCha20Poly1305(key_for(b"ranks" + dataset_id + _salt(header)))
     ranks = np.frombuffer(
-        cipher.decrypt(_nonce(number, 0), sealed[HEADER_BYTES:], header + tail.encoded), "<u4"
+        cipher.decrypt(nonce(number, 0), sealed[HEADER_BYTES:], header + tail.encoded), "<u4"
     )
     if len(ranks) != records:
         raise ValueError("not as many ranks as it says")
@@ -97,19 +101,9 @@ def opened_rows(sealed: bytes, number: int, key_for: KeyFor) -> Rows:
         ValueError, InvalidTag: the bytes are cut, altered, or of another segment.
     """
     header, records = _checked(sealed, SEGMENT_MAGIC, number)
-    shape = _shape(header)
-    if len(sealed) != HEADER_BYTES + sum(records * width + TAG_BYTES for width in shape.widths):
-        raise ValueError("not as long as it says")  # before anything is allocated for it
-    cipher = ChaCha20Poly1305(key_for(b"segments" + _salt(header)))
-    rows = shape.empty(records)
-    view, start = memoryview(sealed), HEADER_BYTES
-    for place, column in enumerate(rows.columns):
-        end = start + column.nbytes + TAG_BYTES
-        opened = cipher.decrypt(_nonce(number, place), view[start:end], header)
-        if column.size:
-            column.reshape(-1).data.cast("B")[:] = opened
-        start = end
-    return rows
+    place = SealedPlace(header=header, number=number, records=records)
+    key = key_for(b"segments" + _salt(header))
+    return open_segment(_shape(header), place, key, memoryview(sealed)[HEADER_BYTES:])
 
 
 def sealed_segment(
@@ -127,13 +121,6 @@ def sealed_segment(
         key=key_for(b"segments" + _salt(header)),
         read=lambda: read()[HEADER_BYTES:],
     )
-
-
-def chosen_of(rows: Rows, ranks: Ranks) -> Piece:
-    """The records of a segment that are in the dataset, by rank."""
-    chosen = np.flatnonzero(ranks != NOT_CHOSEN)
-    order = chosen[np.argsort(ranks[chosen])]
-    return Piece(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
 
 
 def is_of_one_attempt(segment: bytes, ranks: bytes) -> bool:
@@ -165,10 +152,4 @@ def _salt(header: bytes) -> bytes:
 
 
 def _shape(header: bytes) -> RowShape:
-    numbers = np.frombuffer(header[_MAGIC_BYTES + SALT_BYTES : -_PLACE_BYTES], "<u8").tolist()
-    features, candidates, keys, columns = numbers
-    return RowShape(features=features, candidates=candidates, keys=keys, columns=columns)
-
-
-def _nonce(segment: int, column: int) -> bytes:
-    return segment.to_bytes(8, "little") + column.to_bytes(4, "little")
+    return RowShape.decode(header[_MAGIC_BYTES + SALT_BYTES : -_PLACE_BYTES])

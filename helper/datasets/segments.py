@@ -7,14 +7,14 @@ the digests of values do not depend on an order, and what does is put in order b
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import Any, Final, overload
+from typing import Any, Final, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import OpenedDataset
-from maskedlark.reports.report import InputShares, MeasuredShares
+from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.reports.task import REPORT_ID_BYTES
 
 SEGMENT_RECORDS: Final = 1 << 16
@@ -22,6 +22,7 @@ SEGMENT_BYTES: Final = 32 << 20
 """The most that the records of one segment take, but for a record that is larger by itself."""
 NOT_CHOSEN: Final = np.uint32(0xFFFFFFFF)
 """The rank of a record that is not in the dataset."""
+SHAPE_BYTES: Final = 4 * 8
 
 Column = NDArray[Any]
 
@@ -41,6 +42,17 @@ class RowShape:
     candidates: int
     keys: int
     columns: int
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self:
+        """What `encoded` gave."""
+        features, candidates, keys, columns = np.frombuffer(encoded, "<u8").tolist()
+        return cls(features=features, candidates=candidates, keys=keys, columns=columns)
+
+    @property
+    def encoded(self) -> bytes:
+        """`SHAPE_BYTES` bytes, for the header of what has records of this shape."""
+        return np.array([self.features, self.candidates, self.keys, self.columns], "<u8").tobytes()
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -103,7 +115,7 @@ class Rows:
         places = np.arange(len(self))[chosen] if isinstance(chosen, slice) else chosen
         return Rows(report_ids=self.report_ids[places], shares=self.shares.rows(places))
 
-    def put(self, places: NDArray[np.intp], others: "Rows") -> None:
+    def put(self, places: NDArray[np.intp] | slice, others: "Rows") -> None:
         """Write other records over those at some places."""
         for ours, theirs in zip(self.columns, others.columns, strict=True):
             ours[places] = theirs
@@ -156,6 +168,13 @@ def whole(dataset: OpenedDataset) -> Piece:
     return Piece(ranks=np.arange(len(dataset)), rows=rows)
 
 
+def chosen_of(rows: Rows, ranks: NDArray[np.uint32]) -> Piece:
+    """The records of a segment that are in the dataset, by rank."""
+    chosen = np.flatnonzero(ranks != NOT_CHOSEN)
+    order = chosen[np.argsort(ranks[chosen])]
+    return Piece(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
+
+
 def put_together(dataset_id: bytes, pieces: Iterable[Piece], records: int) -> OpenedDataset:
     """All pieces of a dataset, in canonical order.
 
@@ -165,8 +184,12 @@ def put_together(dataset_id: bytes, pieces: Iterable[Piece], records: int) -> Op
     into: Rows | None = None
     found = 0
     for piece in pieces:
-        into = piece.rows.shape.empty(records) if into is None else into
-        into.put(piece.ranks, piece.rows)
+        is_all = len(piece.ranks) == records
+        if is_all and np.array_equal(piece.ranks, np.arange(records)):  # and in order: nothing to copy
+            into = piece.rows
+        else:
+            into = piece.rows.shape.empty(records) if into is None else into
+            into.put(piece.ranks, piece.rows)
         found += len(piece.ranks)
     if into is None or found != records:
         raise ValueError("a dataset does not hold as many records as it says")
@@ -190,6 +213,6 @@ def joined(parts: Sequence[Rows]) -> Rows:
     into = parts[0].shape.empty(sum(map(len, parts)))
     start = 0
     for part in parts:
-        into.put(np.arange(start, start + len(part)), part)
+        into.put(slice(start, start + len(part)), part)
         start += len(part)
     return into

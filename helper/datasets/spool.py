@@ -12,79 +12,36 @@ how many records there are and how many are chosen: so no file can be cut, exten
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from helper.datasets.segments import NOT_CHOSEN, Piece, Rows, RowShape, joined
-from maskedlark.canonical import digest
-from maskedlark.frozen import frozen
+from helper.datasets.frames import (
+    SALT_BYTES,
+    TAG_BYTES,
+    KeyFor,
+    Ranks,
+    SealedPlace,
+    SealedSegment,
+    frames_bytes,
+    nonce,
+    sealed_frames,
+)
+from helper.datasets.segments import NOT_CHOSEN, SHAPE_BYTES, Piece, Rows, RowShape, chosen_of, joined
 from maskedlark.randomness import Randomness
 from maskedlark.runtime.durable_file import private, put_in_place
 
-KeyFor: TypeAlias = Callable[[bytes], bytes]
-"""The 32-byte key of a context; see `HelperKeys.vault_key`."""
-Ranks: TypeAlias = NDArray[np.uint32]
-
 MAGIC: Final = b"MLDS\x03\0\0\0"
-SALT_BYTES: Final = 32
-TAG_BYTES: Final = 16
-_SHAPE_BYTES: Final = 4 * 8
-_HEADER_BYTES: Final = len(MAGIC) + SALT_BYTES + _SHAPE_BYTES
+_HEADER_BYTES: Final = len(MAGIC) + SALT_BYTES + SHAPE_BYTES
 _TAIL_BYTES: Final = 2 * 8
 _RANK_BYTES: Final = 4
-
-
-@frozen
-class SealedPlace:
-    """Which segment some frames are of: they open in no other place.
-
-    Attributes:
-        header: What the frames are bound to, with the salt of their file or objects.
-        number: The segment's among those of its dataset.
-        records: How many it has, whether they are in the dataset or not.
-    """
-
-    header: bytes
-    number: int
-    records: int
-
-    @property
-    def name(self) -> bytes:
-        """32 bytes that name it among the segments of all datasets."""
-        return digest("segment", self.header, self.number.to_bytes(8, "little"))
-
-
-@frozen(eq=False)
-class SealedSegment:
-    """A segment that may leave the helper's process: ciphertext, and what its holder has to be told.
-
-    Attributes:
-        place: Which it is.
-        shape: Of its records.
-        ranks: (n,) of each of its records, or `NOT_CHOSEN`.
-        key: Whoever has it reads every segment of the same preparation.
-        read: Reads its frames, sealed.
-    """
-
-    place: SealedPlace
-    shape: RowShape
-    ranks: Ranks = field(repr=False)
-    key: bytes = field(repr=False)
-    read: Callable[[], bytes] = field(repr=False)
-
-    @property
-    def is_chosen(self) -> NDArray[np.bool_]:
-        """(n,) which of its records are in the dataset."""
-        chosen: NDArray[np.bool_] = self.ranks != NOT_CHOSEN
-        return chosen
 
 
 class Spool:
@@ -94,8 +51,7 @@ class Spool:
     """
 
     def __init__(self, path: Path, shape: RowShape, key_for: KeyFor, randomness: Randomness) -> None:
-        numbers = np.array([shape.features, shape.candidates, shape.keys, shape.columns], "<u8")
-        self._header = MAGIC + randomness(SALT_BYTES) + numbers.tobytes()
+        self._header = MAGIC + randomness(SALT_BYTES) + shape.encoded
         self._path = path
         self._shape = shape
         self._key_for = key_for
@@ -196,7 +152,7 @@ class Spool:
                 self._write(stream, joined(self._waiting), self._written)
             for number, start in enumerate(range(0, len(ranks), size)):
                 frame = ranks[start : start + size].astype("<u4").tobytes()
-                stream.write(cipher.encrypt(_nonce(number, 0), frame, self._header + tail))
+                stream.write(cipher.encrypt(nonce(number, 0), frame, self._header + tail))
             stream.write(tail)
             put_in_place(stream, self._path, final)
 
@@ -204,9 +160,7 @@ class Spool:
         """Write one segment behind so many records."""
         stream.seek(_index_start(self._shape, before))
         number = before // self._shape.segment_records
-        for place, column in enumerate(rows.columns):
-            frame = np.ascontiguousarray(column).tobytes()
-            stream.write(self._cipher.encrypt(_nonce(number, place), frame, self._header))
+        stream.writelines(sealed_frames(self._cipher, rows, number, self._header))
 
     def _opened(self) -> BinaryIO:
         """The file, which is made if there is none, but not where segments were in one that is gone."""
@@ -234,7 +188,7 @@ class StoredSegments:
         self._header = stream.read(_HEADER_BYTES)
         if len(self._header) != _HEADER_BYTES or not self._header.startswith(MAGIC):
             raise ValueError("not a dataset")
-        self._shape = _shape(self._header)
+        self._shape = RowShape.decode(self._header[-SHAPE_BYTES:])
         stream.seek(-_TAIL_BYTES, os.SEEK_END)
         self._tail = stream.read(_TAIL_BYTES)
         self._count, self.records = np.frombuffer(self._tail, "<u8").tolist()
@@ -255,18 +209,17 @@ class StoredSegments:
         found = 0
         for number, start in enumerate(range(0, self._count, size)):
             ranks = self._ranks(number, min(size, self._count - start))
-            chosen = np.flatnonzero(ranks != NOT_CHOSEN)
-            found += len(chosen)
-            if len(chosen):
-                order = chosen[np.argsort(ranks[chosen])]
+            chosen = int((ranks != NOT_CHOSEN).sum())
+            found += chosen
+            if chosen:
                 self._stream.seek(_HEADER_BYTES + start * sum(widths) + number * TAG_BYTES * len(widths))
                 rows = shape.empty(len(ranks))
                 for place, (column, width) in enumerate(zip(rows.columns, widths, strict=True)):
                     if shape.widths[place] == width:
-                        self._read_into(column, self._cipher, _nonce(number, place), self._header)
+                        self._read_into(column, self._cipher, nonce(number, place), self._header)
                     else:
                         self._stream.seek(width * len(ranks) + TAG_BYTES, os.SEEK_CUR)
-                yield Piece(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
+                yield chosen_of(rows, ranks)
         if found != self.records:
             raise ValueError("not as many records as it says")
 
@@ -280,13 +233,12 @@ class StoredSegments:
             found += chosen
             if chosen:
                 at = _HEADER_BYTES + start * sum(widths) + number * TAG_BYTES * len(widths)
-                length = len(ranks) * sum(widths) + TAG_BYTES * len(widths)
                 yield SealedSegment(
                     place=SealedPlace(header=self._header, number=number, records=len(ranks)),
                     shape=self._shape,
                     ranks=ranks,
                     key=self._key,
-                    read=partial(_read_at, path, at, length),
+                    read=partial(_read_at, path, at, frames_bytes(self._shape, len(ranks))),
                 )
         if found != self.records:
             raise ValueError("not as many records as it says")
@@ -295,7 +247,7 @@ class StoredSegments:
         size = self._shape.segment_records
         self._stream.seek(self._index + number * (size * _RANK_BYTES + TAG_BYTES))
         ranks = np.empty(count, "<u4")
-        self._read_into(ranks, self._ranks_cipher, _nonce(number, 0), self._header + self._tail)
+        self._read_into(ranks, self._ranks_cipher, nonce(number, 0), self._header + self._tail)
         return ranks
 
     def _read_into(self, column: NDArray[Any], cipher: ChaCha20Poly1305, nonce: bytes, about: bytes) -> None:
@@ -303,29 +255,6 @@ class StoredSegments:
         opened = cipher.decrypt(nonce, sealed, about)
         if column.size:
             column.reshape(-1).data.cast("B")[:] = opened
-
-
-def open_segment(shape: RowShape, segment: SealedPlace, key: bytes, frames: bytes) -> Rows:
-    """The rows of a segment that left its file or object; called wherever its key is.
-
-    Raises:
-        InvalidTag, ValueError: the frames are cut, altered or another segment's.
-    """
-    if len(frames) != segment.records * sum(shape.widths) + TAG_BYTES * len(shape.widths):
-        raise ValueError("not as long as it says")
-    rows, cipher, view, at = shape.empty(segment.records), ChaCha20Poly1305(key), memoryview(frames), 0
-    for place, column in enumerate(rows.columns):
-        end = at + column.nbytes + TAG_BYTES
-        opened = cipher.decrypt(_nonce(segment.number, place), view[at:end], segment.header)
-        if column.size:
-            column.reshape(-1).data.cast("B")[:] = opened
-        at = end
-    return rows
-
-
-def _shape(header: bytes) -> RowShape:
-    features, candidates, keys, columns = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
-    return RowShape(features=features, candidates=candidates, keys=keys, columns=columns)
 
 
 def _read_at(path: Path, start: int, length: int) -> bytes:
@@ -348,7 +277,3 @@ def _file_bytes(shape: RowShape, count: int) -> int:
     """How long a file of so many records is."""
     segments = -(-count // shape.segment_records)
     return _index_start(shape, count) + _RANK_BYTES * count + TAG_BYTES * segments + _TAIL_BYTES
-
-
-def _nonce(segment: int, column: int) -> bytes:
-    return segment.to_bytes(8, "little") + column.to_bytes(4, "little")

@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from helper.datasets.spool import KeyFor
+from helper.datasets.frames import KeyFor
 from helper.datasets.vault import StoredFile, damage_told, emptied_of, files_of
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness

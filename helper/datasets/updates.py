@@ -11,36 +11,32 @@ the number of its preparations and by the floors on a task's dataset.
 """
 
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import partial
 from threading import Lock
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.datasets.datasets import HANDLE_BYTES, chosen_rows
-from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
+from helper.datasets.datasets import HANDLE_BYTES, chosen_rows, loss_told, read_told
 from helper.datasets.records import Updates
 from helper.datasets.segments import Ids
 from helper.datasets.shelves import Handle
-from helper.datasets.update_vault import SealedUpdates, Spool, StoredUpdate, UpdateVault
-from helper.datasets.vault import VaultDamaged, damage_told
+from helper.datasets.update_preparing import PreparedUpdates, UpdatePreparation
+from helper.datasets.update_vault import SealedUpdates, StoredUpdate, UpdateVault
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
-from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.releases.update import check_round, form_of
 from maskedlark.releases.update_job import UpdateRound
-from maskedlark.reports.dataset import AdmittedSet, ShareForHelper, canonical_order, dataset_id
-from maskedlark.reports.pair import VIEW_TAG_BYTES
+from maskedlark.reports.dataset import canonical_order, dataset_id
 from maskedlark.reports.sealing import OpeningKey
-from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.update_sealing import UpdateOpener
 from maskedlark.rpc.trust import host_of
 from maskedlark.runtime.turns import Turns
@@ -48,26 +44,8 @@ from maskedlark.runtime.turns import Turns
 MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 16
 
+_LOST: Final = "lost, damaged, or of another round"
 _LOG: Final = logging.getLogger(__name__)
-
-
-@frozen
-class PreparedUpdates:
-    """A finished preparation.
-
-    Attributes:
-        round: What the shares answer.
-        spool: The admitted shares, in order.
-        report_ids: u8 (n, 16), of all that came, in order.
-        view_tags: u8 (n, 16), zeros where not admitted.
-        is_admitted: bool (n,).
-    """
-
-    round: UpdateRound
-    spool: Spool = field(repr=False)
-    report_ids: NDArray[np.uint8] = field(repr=False)
-    view_tags: NDArray[np.uint8] = field(repr=False)
-    is_admitted: NDArray[np.bool_]
 
 
 @frozen
@@ -86,7 +64,7 @@ class UpdateDatasets:
 
     def prepare(
         self, task_id: bytes, handle: bytes, encoded_round: bytes, caller: Caller
-    ) -> "UpdatePreparation":
+    ) -> UpdatePreparation:
         """Begin to open a round's shares, in a `with` block.
 
         Called by the ad server; the same handle begins anew.
@@ -94,8 +72,7 @@ class UpdateDatasets:
         Raises:
             InvalidTask: the round is not canonical.
             JobRefused(MALFORMED, UNDECLARED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW): it is no round
-            of the
-                task; and the reasons of `Tasks.served`.
+                of the task; and the reasons of `Tasks.served`.
         """
         served = self.tasks.served(task_id, caller)
         if len(handle) != HANDLE_BYTES:
@@ -105,7 +82,6 @@ class UpdateDatasets:
         payload_bytes = form_of(served.task).payload_bytes(served.role)
         return UpdatePreparation(
             served=served,
-            round=one,
             opener=UpdateOpener(
                 task=served.task,
                 role=served.role,
@@ -165,32 +141,31 @@ class UpdateDatasets:
 
     def shares(self, one: UpdateRound, of_dataset: bytes) -> Iterator[StoredUpdate]:
         """The shares of a committed dataset of a round, one at a time; raises as `records` says."""
-        with _loss_told():
+        with loss_told(_LOST):
             yield from self.vault.shares(of_dataset, one.round_id)
 
     def _sealed(self, one: UpdateRound, of_dataset: bytes, most_shares: int) -> list[SealedUpdates]:
-        with _loss_told():
+        with loss_told(_LOST):
             parts = self.vault.sealed(of_dataset, one.round_id, most_shares)
-        return [replace(one, read=partial(_read, one.read)) for one in parts]
+        return [replace(one, read=partial(read_told, one.read)) for one in parts]
 
     def _store(
         self, task_id: bytes, prepared: PreparedUpdates, rows: NDArray[np.bool_], expected_id: bytes
     ) -> int:
         """First the file, then the ledger, as `Datasets` does."""
-        ids, tags = prepared.report_ids[rows], prepared.view_tags[rows]
-        order = canonical_order(ids)
-        if dataset_id(task_id, ids[order], tags[order]) != expected_id:
+        order = canonical_order(prepared.report_ids, np.flatnonzero(rows))
+        if dataset_id(task_id, prepared.report_ids, prepared.view_tags, rows=order) != expected_id:
             raise JobRefused(
                 JobReason.DATASET_CHANGED, "the chosen reports make another dataset id than the expected one"
             )
         self.vault.commit(prepared.spool, expected_id, rows[prepared.is_admitted])
         try:
-            self.ledger.add_dataset(expected_id, task_id, Ids(ids[order]))
+            self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[order]))
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
                 self.vault.remove_file(expected_id)
                 raise
-        return len(ids)
+        return len(order)
 
     def _committed(self, of_dataset: bytes, task_id: bytes) -> StoredDataset | None:
         known = self.ledger.dataset(of_dataset)
@@ -211,124 +186,6 @@ class UpdateDatasets:
         prepared = self._prepared.pop(key, None)
         if prepared is not None:
             prepared.spool.remove()
-
-
-class UpdatePreparation:
-    """One stream of chunks of a round.
-
-    Used by one thread, in a `with` block, at whose end an unfinished file goes.
-    """
-
-    def __init__(
-        self,
-        *,
-        served: ServedTask,
-        round: UpdateRound,  # noqa: A002 # the protocol's word
-        opener: UpdateOpener,
-        ledger: Ledger,
-        spool: Spool,
-        keep: Callable[[PreparedUpdates], None],
-    ) -> None:
-        self._task = served.task
-        self._task_id = served.task_id
-        self._round = round
-        self._opener = opener
-        self._ledger = ledger
-        self._spool = spool
-        self._keep = keep
-        self._seen: set[bytes] = set()
-        self._chunks: list[AdmittedSet] = []
-        self._ids: list[bytes] = []
-        self._is_finished = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._is_finished:
-            self._spool.remove()
-
-    def add(self, incoming: Sequence[ShareForHelper]) -> AdmittedSet:
-        """Open one chunk, and drop what is wrong, each with its reason.
-
-        Raises:
-            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task allows, or than fit into one
-            chunk.
-        """
-        if len(self._ids) + len(incoming) > self._task.max_dataset_size:
-            raise JobRefused(
-                JobReason.DATASET_TOO_LARGE,
-                f"a round of this task has at most {self._task.max_dataset_size} reports",
-            )
-        if sum(len(item.share.ciphertext) for item in incoming) > MAX_CHUNK_BYTES:
-            raise JobRefused(JobReason.TOO_LARGE, f"a chunk of shares has at most {MAX_CHUNK_BYTES} bytes")
-        used = self._ledger.used_among(self._task_id, [item.report_id for item in incoming])
-        tags = np.zeros((len(incoming), VIEW_TAG_BYTES), np.uint8)
-        is_admitted = np.zeros(len(incoming), np.bool_)
-        dropped: Counter[ReportReason] = Counter()
-        for row, item in enumerate(incoming):
-            try:
-                tags[row] = np.frombuffer(self._opened(item, used), np.uint8)
-                is_admitted[row] = True
-            except ReportRejected as rejection:
-                dropped[rejection.reason] += 1
-            self._ids.append(
-                item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
-            )
-        admitted = AdmittedSet(is_admitted=is_admitted, view_tags=tags, dropped=dropped)
-        if incoming:  # or empty chunks would pile up
-            self._chunks.append(admitted)
-        return admitted
-
-    def finish(self) -> PreparedTotals:
-        """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
-        self._spool.finish()
-        ids = np.frombuffer(b"".join(self._ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
-        tags = np.concatenate(
-            [np.empty((0, VIEW_TAG_BYTES), np.uint8), *(one.view_tags for one in self._chunks)]
-        )
-        is_admitted = np.concatenate([np.empty(0, np.bool_), *(one.is_admitted for one in self._chunks)])
-        prepared = PreparedUpdates(
-            round=self._round, spool=self._spool, report_ids=ids, view_tags=tags, is_admitted=is_admitted
-        )
-        self._is_finished = True  # the file is the shelf's now
-        self._keep(prepared)
-        order = canonical_order(ids[is_admitted])
-        return PreparedTotals(
-            received=len(ids),
-            admitted=int(is_admitted.sum()),
-            admitted_digest=dataset_id(self._task_id, ids[is_admitted][order], tags[is_admitted][order]),
-            dropped=sum((one.dropped for one in self._chunks), Counter()),
-        )
-
-    def _opened(self, item: ShareForHelper, used: set[bytes]) -> bytes:
-        """Open one share and write it down; its view tag."""
-        opened = self._opener.open(item.report_id, item.time_bucket, item.share)
-        if item.report_id in self._seen:
-            raise ReportRejected(ReportReason.DUPLICATE_ID, "the report came before")
-        if item.report_id in used:
-            raise ReportRejected(ReportReason.ALREADY_USED, "the report is in another dataset")
-        self._seen.add(item.report_id)
-        self._spool.add(item.report_id, opened.payload)
-        return opened.view_tag
-
-
-@contextmanager
-def _loss_told() -> Iterator[None]:
-    try:
-        yield
-    except VaultDamaged as error:
-        _LOG.error("%s", error)
-        raise JobRefused(
-            JobReason.DATASET_LOST,
-            "this helper's shares of the dataset are lost, damaged, or of another round",
-        ) from None
-
-
-def _read(read: Callable[[], bytes]) -> bytes:
-    """The sealed shares of a part."""
-    with _loss_told(), damage_told():
-        return read()
 
 
 def _handle(served: ServedTask, name: bytes) -> Handle:

@@ -18,10 +18,11 @@ from typing import BinaryIO, Final, TypeAlias
 from cryptography.exceptions import InvalidTag
 
 from helper.datasets import whole_file
+from helper.datasets.frames import KeyFor, Ranks, SealedSegment
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.object_spool import ObjectSpool
 from helper.datasets.segments import Piece, Rows, RowShape, put_together, whole, without_features
-from helper.datasets.spool import KeyFor, Ranks, SealedSegment, Spool, StoredSegments
+from helper.datasets.spool import Spool, StoredSegments
 from helper.ledger.records import Manifest
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen

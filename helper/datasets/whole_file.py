@@ -13,8 +13,8 @@ from typing import BinaryIO, Final
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from helper.datasets.frames import SALT_BYTES, TAG_BYTES, KeyFor
 from helper.datasets.segments import Column, RowShape
-from helper.datasets.spool import SALT_BYTES, TAG_BYTES, KeyFor
 from maskedlark.reports.dataset import OpenedDataset
 
 MAGIC: Final = b"MLDS\x02\0\0\0"

@@ -20,8 +20,8 @@ from helper.datasets.datasets import dataset_lost
 from helper.datasets.records import Updates
 from helper.datasets.update_vault import SealedUpdates, StoredUpdate, open_updates
 from helper.executors.adding_orders import ADD, AddingOrder, read_added, write_order
-from helper.executors.dispatch import Fleet, Worker
 from helper.executors.executor import Adding, Executor, SummedUpdates
+from helper.executors.fleet import Fleet, Worker
 from helper.executors.holder import STOP
 from helper.executors.orders import Failed, read
 from helper.executors.parts import Parts, Sent

@@ -16,12 +16,12 @@ from pydantic import Field
 
 from helper.datasets.update_vault import open_updates
 from helper.executors.executor import Adding, SummedUpdates
-from helper.executors.orders import Count, Message, read, write
+from helper.executors.orders import Count, Message, elements, read, write
 from helper.executors.summing import added_up
 from maskedlark.canonical import Bytes32, canonical
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt
-from maskedlark.numbers.field import is_canonical
+from maskedlark.numbers.field import to_bytes
 from maskedlark.reports.updates import UpdateForm
 
 ADD: Final = b"add"
@@ -71,7 +71,7 @@ def added(message: Message, frames: bytes, interrupt: Interrupt) -> bytes:
     rows = np.frombuffer(places, "<u8").tolist()
     adding = Adding(form=order.form, role=order.role, task_id=order.task_id)
     summed = added_up(adding, open_updates(order.header, rows, order.key, frames), interrupt)
-    return write(_Added(records=summed.records), [summed.vector.astype("<u8").tobytes()])
+    return write(_Added(records=summed.records), [to_bytes(summed.vector)])
 
 
 def read_added(answer: bytes, adding: Adding, records: int) -> SummedUpdates:
@@ -81,9 +81,6 @@ def read_added(answer: bytes, adding: Adding, records: int) -> SummedUpdates:
         InvalidTask: it is not.
     """
     message = read(_Added, answer)
-    if len(message.parts) != 1 or len(message.parts[0]) != 8 * adding.form.length:
-        raise InvalidTask("an answer is not as long as an update")
-    vector = np.frombuffer(message.parts[0], "<u8").astype(np.uint64)
-    if message.head.records != records or not is_canonical(vector):
+    if message.head.records != records or len(message.parts) != 1:
         raise InvalidTask("an answer is not a sum of the shares that were sent")
-    return SummedUpdates(vector=vector, records=records)
+    return SummedUpdates(vector=elements(message.parts[0], adding.form.length), records=records)

@@ -10,17 +10,18 @@ cluster while there is no worker.
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
+from helper.datasets.frames import SealedSegment
 from helper.datasets.records import Records, Updates
-from helper.datasets.spool import SealedSegment
 from helper.executors.adding import SharedAdding
-from helper.executors.dispatch import Answer, Dispatcher, Fleet, NoWorkers, Piece, Work
+from helper.executors.dispatch import Answer, Dispatcher, Piece, Work
 from helper.executors.executor import Adding, Executor, Gradient, ModelFile, Scoring, SummedUpdates
+from helper.executors.fleet import Fleet, NoWorkers
 from helper.executors.holder import SHARED
 from helper.executors.joining import NONCE_BYTES
 from helper.executors.opening import SharedOpening
@@ -30,6 +31,7 @@ from helper.executors.orders import (
     Summing,
     Totals,
     bits,
+    elements,
     write,
 )
 from helper.executors.pulses import Clock
@@ -39,7 +41,6 @@ from maskedlark.errors import InvalidTask
 from maskedlark.model import weights as weights_format
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
-from maskedlark.numbers.field import is_canonical
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 
@@ -182,10 +183,9 @@ def _partial(answer: Answer, length: int) -> PartialSum:
     """
     encoded, encoded_totals = _parts(answer, 2)
     totals = Totals.decode(encoded_totals)
-    vector = _numbers(encoded, "<u8", length).astype(np.uint64)
-    if totals.records != sum(piece.evaluated for piece in answer.pieces) or not is_canonical(vector):
+    if totals.records != sum(piece.evaluated for piece in answer.pieces):
         raise InvalidTask("a worker's partial sum is not of all records that it was told")
-    return PartialSum(vector=vector, hashes=totals.hashes, records=totals.records)
+    return PartialSum(vector=elements(encoded, length), hashes=totals.hashes, records=totals.records)
 
 
 def _scores(answer: Answer, num_bins: int, classes: int | None) -> list[tuple[Piece, Scores]]:
@@ -202,8 +202,8 @@ def _scores(answer: Answer, num_bins: int, classes: int | None) -> list[tuple[Pi
     parts, scores = _parts(answer, 2 * len(answer.pieces)), []
     for place, piece in enumerate(answer.pieces):
         count = piece.segment.place.records
-        bins = _numbers(parts[2 * place], "<i8", count)
-        choices = _numbers(parts[2 * place + 1], "<i8", 0 if classes is None else count)
+        bins = _numbers(parts[2 * place], count)
+        choices = _numbers(parts[2 * place + 1], 0 if classes is None else count)
         if not _is_below(bins, num_bins) or not _is_below(choices, classes or 0):
             raise InvalidTask("a worker's scores are bins and classes that there are")
         scores.append((piece, Scores(bins=bins, choices=None if classes is None else choices)))
@@ -221,17 +221,17 @@ def _parts(answer: Answer, count: int) -> tuple[bytes, ...]:
     return answer.message.parts
 
 
-def _numbers(part: bytes, kind: str, count: int) -> NDArray[Any]:
+def _numbers(part: bytes, count: int) -> NDArray[np.int64]:
     """So many numbers.
 
     Raises:
         InvalidTask: there are more, or fewer.
     """
-    if len(part) != count * np.dtype(kind).itemsize:
+    if len(part) != 8 * count:
         raise InvalidTask("a worker's answer is of another length than what was asked for")
-    return np.frombuffer(part, kind)
+    return np.frombuffer(part, "<i8")
 
 
-def _is_below(numbers: NDArray[Any], most: int) -> bool:
+def _is_below(numbers: NDArray[np.int64], most: int) -> bool:
     """Whether all numbers are from 0 up, and less than `most`."""
     return not ((numbers < 0) | (numbers >= most)).any()

@@ -12,20 +12,30 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from cryptography.exceptions import InvalidTag
 
 from helper.datasets.datasets import dataset_lost
+from helper.datasets.frames import SealedSegment, open_segment
 from helper.datasets.segments import RowShape
-from helper.datasets.spool import SealedSegment, open_segment
+from helper.executors.fleet import (
+    MOST_UNDONE,
+    Fleet,
+    NoWorkers,
+    Undone,
+    Worker,
+    WorkerLost,
+    WrongAnswer,
+    give_up,
+)
 from helper.executors.holder import ORDER, STOP
 from helper.executors.joining import NONCE_BYTES, NotSealed
 from helper.executors.orders import Done, Failed, Message, Order, Scanning, SegmentOrder, Summing, read, write
-from helper.executors.pulses import Asked, Clock, Pulses
+from helper.executors.pulses import Clock, Pulses
 from helper.executors.sharing_out import shared_out
 from helper.gradient.engine import Interrupt
 from maskedlark.errors import InvalidTask
@@ -33,67 +43,10 @@ from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 
 _INTERRUPTED_EVERY_S: Final = 0.1
-MOST_UNDONE: Final = 2
-"""So many workers say that they cannot do an order before the work itself is held to be the cause."""
 _REMEMBERED: Final = 1 << 16
 """How many segments of a worker are remembered. One that is forgotten is sent again, and taken as held."""
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-
-class WorkerLost(Exception):
-    """A worker ended, stands still, or cannot be reached; its work is given to others."""
-
-
-class _Undone(WorkerLost):
-    """A worker says that it could not do an order."""
-
-
-class WrongAnswer(_Undone):
-    """A worker with the token answers something that is no answer to its order."""
-
-
-class Worker(Asked, Protocol):
-    """A worker that joined, as the head reaches it."""
-
-    def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
-        """See `Holder.work`; the future may raise WorkerLost."""
-
-    def open(self, order: bytes) -> "Future[bytes]":
-        """See `Holder.open`; the future may raise WorkerLost."""
-
-    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
-        """See `Holder.add_up`; the future may raise WorkerLost."""
-
-    def stop(self, sealed: bytes) -> None:
-        """See `Holder.stop`; awaits nothing."""
-
-
-class Fleet(Protocol):
-    """The workers of a helper, who come and go."""
-
-    def workers(self) -> Mapping[bytes, Worker]:
-        """Those that have joined and are not known to be lost, by name."""
-
-    def drop(self, name: bytes) -> None:
-        """Forget a worker that is lost."""
-
-    def refuse(self, name: bytes) -> None:
-        """Forget a worker that answers wrongly, and let no other one in that its machine starts."""
-
-    def share(self, sealed: bytes) -> Any:
-        """Put bytes where every worker finds them; what `Worker.work` takes.
-
-        Raises:
-            NoWorkers: there is no room for them, or no cluster any more.
-        """
-
-    def close(self) -> None:
-        """End all workers."""
-
-
-class NoWorkers(Exception):
-    """There is no worker any more, or none that can do this work."""
 
 
 @frozen(eq=False)
@@ -122,12 +75,6 @@ class Answer:
 
     pieces: tuple[Piece, ...]
     message: Message
-
-    @property
-    def done(self) -> Done:
-        """What it says of them."""
-        done: Done = self.message.head
-        return done
 
 
 @frozen(eq=False)
@@ -191,8 +138,8 @@ class Dispatcher:
                     try:
                         self._take(sent, future.result(), take, queues)
                     except (WorkerLost, NotSealed) as error:
-                        self._lose(sent, queues, is_wrong=isinstance(error, WrongAnswer))
-                        undone += isinstance(error, _Undone)
+                        self._lose(sent, queues, error)
+                        undone += isinstance(error, Undone)
                         if undone == MOST_UNDONE:
                             raise NoWorkers from None
                 there = self._fleet.workers()  # what another thread lost is not awaited here either
@@ -214,14 +161,9 @@ class Dispatcher:
         for name in set(self._held) - names:
             self._held.pop(name, None)
 
-    def _lose(self, sent: _Sent, queues: dict[bytes, deque[Piece]], *, is_wrong: bool = False) -> None:
+    def _lose(self, sent: _Sent, queues: dict[bytes, deque[Piece]], error: Exception | None = None) -> None:
         """Forget a worker, and give what it had to do to the others."""
-        if is_wrong:
-            _LOG.error("a worker of the cluster answers something else than its order asks for")
-            self._fleet.refuse(sent.worker.name)
-        else:
-            self._fleet.drop(sent.worker.name)
-        _LOG.warning("a worker of the cluster is lost: its segments go to others")
+        give_up(self._fleet, sent.worker, error)
         self._held.pop(sent.worker.name, None)
         self._queue((*sent.pieces, *queues.pop(sent.worker.name, ())), queues)
 
@@ -353,11 +295,12 @@ def _failure(failed: Failed, pieces: Sequence[Piece]) -> Exception:
     Frames may be damaged on their way: a dataset is lost only if they do not open here either.
     """
     if failed.reason == "refused":
+        _LOG.warning("a worker of the cluster refuses an order: this machine decides, and does it if it may")
         return NoWorkers()  # the head finds out by itself, and says so in its own words
     if failed.reason == "damaged" and not all(_opens(piece.segment) for piece in pieces):
         return dataset_lost()
     _LOG.error("a worker of the cluster could not do an order: %s", failed.reason)
-    return _Undone()
+    return Undone()
 
 
 def _opens(segment: SealedSegment) -> bool:

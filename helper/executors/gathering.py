@@ -18,7 +18,7 @@ from helper.executors.summing import batch_records
 from helper.gradient.engine import Batch, Interrupt
 from maskedlark.frozen import frozen
 from maskedlark.releases.round import Evaluated
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 
 
 @frozen

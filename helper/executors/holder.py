@@ -15,8 +15,8 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from helper.datasets.frames import open_segment
 from helper.datasets.segments import Rows
-from helper.datasets.spool import open_segment
 from helper.executors.adding_orders import ADD, AddingOrder, added
 from helper.executors.gathering import gathered
 from helper.executors.held import HeldSegments
@@ -47,6 +47,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.never_pickled import NeverPickled
+from maskedlark.numbers.field import to_bytes
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import Evaluated
 
@@ -222,7 +223,7 @@ class Holder(NeverPickled):
             hashed=int(evaluated.is_evaluated.sum()),  # the others are no part of the sum
         )
         totals = Totals(hashes=summed.hashes, records=summed.records)
-        return write(Done(done=tuple(held)), [summed.vector.astype("<u8").tobytes(), totals.encoded])
+        return write(Done(done=tuple(held)), [to_bytes(summed.vector), totals.encoded])
 
     def _scores(self, order: Order, scanning: Scanning, weighted: _Weighted, held: dict[int, Rows]) -> bytes:
         parts: list[bytes] = []

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from helper.executors.dispatch import Fleet, Worker
 from helper.executors.executor import Executor
+from helper.executors.fleet import Fleet, Worker
 from helper.executors.holder import OPEN
 from helper.executors.opening_orders import read_opened, write_order
-from helper.executors.orders import CARRIED_BYTES
+from helper.executors.orders import MOST_CARRIED
 from helper.executors.parts import Parts, Sent
 from helper.executors.processes import MAX_CHUNK, MIN_CHUNK
 from helper.executors.pulses import Clock
@@ -69,7 +69,7 @@ class SharedOpening:
 def _part_records(incoming: Sequence[ShareForHelper], workers: int) -> int:
     """How many shares to open at once: so many that each worker has as many parts as the others."""
     a_share = REPORT_ID_BYTES + _NUMBERS_BYTES + len(incoming[0].share.ciphertext)
-    carried = CARRIED_BYTES // a_share
+    carried = MOST_CARRIED // a_share
     most = min(MAX_CHUNK, carried) if carried >= _WORTH_A_CALL else MAX_CHUNK
     parts = workers * -(-len(incoming) // (workers * most))
     return max(MIN_CHUNK, -(-len(incoming) // parts))

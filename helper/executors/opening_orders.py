@@ -34,9 +34,9 @@ from maskedlark.reports.dataset import (
     with_zeros_for_ids,
 )
 from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.input_shares import wrong_views
 from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.proofs.check import residues
-from maskedlark.reports.report import wrong_views
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 
@@ -147,7 +147,7 @@ def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHe
     is_admitted = flags(message.parts[0], count)
     dropped = _filled(np.empty(len(_REASONS), np.uint64), message.parts[1])
     view_tags = _filled(np.empty((count, VIEW_TAG_BYTES), np.uint8), message.parts[2])
-    ids = [one.report_id for one in shares]
+    ids = ShareColumns.of(shares).report_ids
     has_id = np.array(list(map(len, ids))) == REPORT_ID_BYTES
     _filled(rows.report_ids, b"".join(ids if has_id.all() else with_zeros_for_ids(ids)))
     for column, part in zip(rows.columns[1:], message.parts[3:], strict=True):

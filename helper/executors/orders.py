@@ -11,18 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from helper.datasets.frames import SealedPlace
 from helper.datasets.segments import RowShape
-from helper.datasets.spool import SealedPlace
 from maskedlark.canonical import Bytes32, canonical, decode, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
+from maskedlark.numbers.field import FieldVector, from_bytes
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.sample_size import padded_size
 from maskedlark.releases.round import Evaluated
 
 CARRIED_BYTES: Final = 96 << 10
 """What is no longer than this goes with its call; Ray keeps more in its object stores, which takes longer."""
+MOST_CARRIED: Final = 1 << 20
+"""An order of up to so many bytes goes with its call all the same, cut into pieces."""
 _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
 _TOTALS_BYTES: Final = 16
@@ -237,6 +240,24 @@ def read(kind: type[Any], message: bytes) -> Message:
     if not pieces:
         raise InvalidTask("a message of the cluster is empty")
     return Message(head=decode(kind, pieces[0], max_bytes=_MAX_HEAD_BYTES), parts=tuple(pieces[1:]))
+
+
+def elements(part: bytes, count: int) -> FieldVector:
+    """So many field elements of a message.
+
+    Raises:
+        InvalidTask: there are more or fewer, or one is none.
+    """
+    try:
+        return from_bytes(part, count)
+    except ValueError as error:
+        raise InvalidTask(f"a message of the cluster has no such sum: {error}") from None
+
+
+def pieces(order: bytes) -> list[bytes]:
+    """An order in pieces that each go with its call; one that is too long is one piece."""
+    size = CARRIED_BYTES if len(order) <= MOST_CARRIED else len(order)
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def bits(flags: NDArray[np.bool_]) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final, Protocol
 
-from helper.executors.dispatch import MOST_UNDONE, Fleet, Worker, WorkerLost, WrongAnswer
+from helper.executors.fleet import MOST_UNDONE, Fleet, NoWorkers, Worker, WorkerLost, WrongAnswer, give_up
 from helper.executors.joining import NONCE_BYTES, NotSealed
 from helper.executors.orders import Failed, read
 from helper.executors.pulses import Clock, Pulses
@@ -74,15 +74,19 @@ class Parts:
     def run(self, parts: int, work: PartWork, interrupt: Interrupt) -> list[int]:
         """Give out so many parts; the parts that no worker did.
 
-        None is left, unless all workers are lost, or several could not: then the work is the cause, or what
-        all workers run. `interrupt` is called before an order is made, and while answers are awaited.
+        None is left, unless all workers are lost, there is no room for an order, or several could not: then
+        the work is the cause, or what all workers run. `interrupt` is called before an order is made, and
+        while answers are awaited.
         """
         waiting, flying = deque(range(parts)), dict[Future[bytes], _Flying]()
         done, undone = set[int](), set[bytes]()
         self._pulses.forget_all_but(self._fleet.workers())
         try:
             while (waiting or flying) and len(undone) < MOST_UNDONE:
-                self._send(work, waiting, flying, interrupt)
+                try:
+                    self._send(work, waiting, flying, interrupt)
+                except NoWorkers:
+                    break
                 if not flying:
                     break
                 landed, _ = wait(flying, timeout=_LOOK_EVERY_S, return_when=FIRST_COMPLETED)
@@ -93,7 +97,7 @@ class Parts:
                         self._take(future, one, work)
                         done.add(one.part)
                     except (WorkerLost, NotSealed, InvalidTask) as error:
-                        self._lose(one, waiting, is_wrong=isinstance(error, WrongAnswer))
+                        self._lose(one, waiting, error)
                         if isinstance(error, InvalidTask | WrongAnswer):
                             undone.add(one.worker.name)
                         if len(undone) == MOST_UNDONE:
@@ -123,19 +127,16 @@ class Parts:
         try:
             work.take(one.part, answer)
         except InvalidTask:
-            if _is_failure(answer):
-                raise
-            raise WrongAnswer from None
+            failure = _failure(answer)
+            if failure is None:
+                raise WrongAnswer from None
+            _LOG.error("a worker of the cluster could not do an order: %s", failure.reason)
+            raise
         self._pulses.heard(one.worker)
 
-    def _lose(self, one: _Flying, waiting: deque[int], *, is_wrong: bool = False) -> None:
+    def _lose(self, one: _Flying, waiting: deque[int], error: Exception | None = None) -> None:
         """Forget a worker, and give its part to the others."""
-        if is_wrong:
-            _LOG.error("a worker of the cluster answers something else than its order asks for")
-            self._fleet.refuse(one.worker.name)
-        else:
-            self._fleet.drop(one.worker.name)
-        _LOG.warning("a worker of the cluster is lost: its part of the work goes to others")
+        give_up(self._fleet, one.worker, error)
         waiting.appendleft(one.part)
 
     def _send(
@@ -156,10 +157,10 @@ class Parts:
                     loads[name] += 1
 
 
-def _is_failure(answer: bytes) -> bool:
-    """Whether a worker says in an answer that it could not do its order."""
+def _failure(answer: bytes) -> Failed | None:
+    """What a worker says of an order that it could not do; None if it says something else."""
     try:
-        read(Failed, answer)
+        failed: Failed = read(Failed, answer).head
     except InvalidTask:
-        return False
-    return True
+        return None
+    return failed

@@ -16,24 +16,28 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import field
 from typing import Any, Final, Self
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
 
+import grpc
 import ray
 from ray._private import auto_init_hook
+from ray._private.gcs_utils import create_gcs_channel
 from ray._private.ray_constants import OBJECT_METADATA_TYPE_RAW
 from ray._private.worker import global_worker
-from ray.exceptions import RayError, WorkerCrashedError
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from helper.executors.dispatch import NoWorkers, Worker, WorkerLost
+from helper.executors.fleet import NoWorkers, Worker, WorkerLost
 from helper.executors.joining import Gate, JoinRefused, JoinToken, Session
-from helper.executors.orders import CARRIED_BYTES
+from helper.executors.orders import CARRIED_BYTES, pieces
 from helper.executors.ray_worker import RayWorker
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.periodic import IsStopped, Periodic
 
@@ -46,6 +50,11 @@ _NO_TIME: Final = 0.0
 _MAX_FAILURES: Final = 3
 _MOST_WORKERS: Final = 1024
 """Of one machine, however many cores it says that it has."""
+_ALIVE: Final = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_INTERRUPTED_EVERY_S: Final = 0.1
+_CONNECTS_S: Final = 30.0
+"""How long a cluster's control store may take to answer. Ray waits longer, and heeds no signal meanwhile."""
+_NO_ROOM: Final = (ObjectStoreFullError, OutOfDiskError)
 _CONTROL: Final = "control"
 _OPENING: Final = "opening"
 _LOG: Final = logging.getLogger(__name__)
@@ -62,11 +71,12 @@ class _Actor:
 
     def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
         """See `Worker`."""
-        return _answer(lambda: self.actor.work.remote(order, shared, *frames))
+        cut = pieces(order)
+        return _answer(lambda: self.actor.work.remote(shared, len(cut), *cut, *frames))
 
     def open(self, order: bytes) -> "Future[bytes]":
         """See `Worker`; beside an order that it works on, which may take long."""
-        return _answer(lambda: self.actor.open.options(concurrency_group=_OPENING).remote(order))
+        return _answer(lambda: self.actor.open.options(concurrency_group=_OPENING).remote(*pieces(order)))
 
     def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
         """See `Worker`."""
@@ -104,6 +114,7 @@ class RayFleet:
         *,
         capacity_bytes: int,
         check_machine: Callable[[str], None] = lambda _: None,
+        interrupt: Interrupt = never,
     ) -> None:
         """Connect, and begin to take workers in.
 
@@ -113,12 +124,13 @@ class RayFleet:
             capacity_bytes: How much of opened segments each worker keeps in memory.
             check_machine: Raises InvalidTask at the address of a machine that the cluster must not have. One
                 that comes later gets no worker.
+            interrupt: Ends the wait for a cluster that does not answer, if it raises.
 
         Raises:
             InvalidTask: there is no Ray cluster, or `check_machine` raised it.
         """
         self._gate, self._check_machine = Gate(token), check_machine
-        _connect(address)
+        _connect(address, interrupt)
         try:
             for node in _nodes():
                 check_machine(node["NodeManagerAddress"])
@@ -290,7 +302,11 @@ def _is_far(answer: Any) -> bool:
 
 
 def _answer(ask: Callable[[], Any]) -> "Future[bytes]":
-    """What an actor answers; WorkerLost for whatever went wrong, whose text is not ours to show."""
+    """What an actor answers; WorkerLost for whatever went wrong, whose text is not ours to show.
+
+    Raises:
+        NoWorkers: there is no room for what it is asked, which is not its fault.
+    """
     answer: Future[bytes] = Future()
 
     def landed(future: "Future[bytes]") -> None:
@@ -301,13 +317,21 @@ def _answer(ask: Callable[[], Any]) -> "Future[bytes]":
 
     try:
         ask().future().add_done_callback(landed)
+    except _NO_ROOM:
+        _LOG.warning("Ray's object store of this machine is full: an order goes to no worker")
+        raise NoWorkers from None
     except RayError:
         answer.set_exception(WorkerLost())
     return answer
 
 
-def _connect(address: str) -> None:
-    """Connect to Ray, which would end this process at SIGTERM in its own way."""
+def _connect(address: str, interrupt: Interrupt) -> None:
+    """Connect to Ray, which would end this process at SIGTERM in its own way.
+
+    Raises:
+        InvalidTask: there is no Ray cluster, or it does not answer.
+    """
+    _await_answer(address, interrupt)
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -324,6 +348,28 @@ def _connect(address: str) -> None:
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, handler)
+
+
+def _await_answer(address: str, interrupt: Interrupt) -> None:
+    """Return once a cluster's control store answers.
+
+    Raises:
+        InvalidTask: it does not, in `_CONNECTS_S`; or the files of Ray's TLS cannot be read.
+    """
+    try:
+        channel = create_gcs_channel(address)
+    except (OSError, RuntimeError):
+        raise InvalidTask(
+            "RAY_USE_TLS=1 needs RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT: files to read"
+        ) from None
+    with channel:
+        asked = channel.unary_unary(_ALIVE).future(b"", timeout=_CONNECTS_S, wait_for_ready=True)
+        while not asked.done():
+            interrupt()
+            with suppress(grpc.FutureTimeoutError, grpc.RpcError, RayError):  # a refusal is an answer, too
+                asked.result(_INTERRUPTED_EVERY_S)
+    if asked.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise InvalidTask(f"no Ray cluster answers at {address} in {_CONNECTS_S:.0f} s")
 
 
 def _take_bytes_only() -> None:

@@ -43,13 +43,13 @@ class RayWorker:
         """See `Holder`."""
         self._holder.welcome(welcome)
 
-    def work(self, order: bytes, shared: bytes, *frames: bytes) -> bytes:
-        """See `Holder`."""
-        return self._holder.work(order, shared, *frames)
+    def work(self, shared: bytes, pieces: int, *sent: bytes) -> bytes:
+        """See `Holder`; so many pieces of the order come first, then the frames."""
+        return self._holder.work(b"".join(sent[:pieces]), shared, *sent[pieces:])
 
-    def open(self, order: bytes) -> bytes:
-        """See `Holder`."""
-        return self._holder.open(order)
+    def open(self, *order: bytes) -> bytes:
+        """See `Holder`; the order comes in pieces."""
+        return self._holder.open(b"".join(order))
 
     def add_up(self, order: bytes, frames: bytes) -> bytes:
         """See `Holder`."""

@@ -16,7 +16,7 @@ from helper.executors.executor import Adding, SummedUpdates
 from helper.gradient.engine import Batch, GradientEngine, Interrupt, MaskedSum, OrderFree
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.round import Evaluated
-from maskedlark.reports.report import join_shares
+from maskedlark.reports.input_shares import join_shares
 from maskedlark.reports.updates import UpdateSum
 
 _BATCH_BYTES: Final = 32 << 20

@@ -17,7 +17,7 @@ from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import MaskedSum
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 
 Batch: TypeAlias = InputShares
 """The records of one round, in canonical order (ascending report id)."""

@@ -38,10 +38,10 @@ from helper.ledger.schema import (
     ROUNDS,
     SCHEMA_VERSION,
     TASKS,
-    USED_REPORTS,
 )
 from helper.ledger.statements import (
     ADD_ROUND,
+    ADD_USED,
     COUNT_ROUND,
     DATASET,
     FORGET_ROUND,
@@ -49,20 +49,21 @@ from helper.ledger.statements import (
     JOB_TO_CHANGE,
     ROUND,
     TASK,
+    USED_AMONG,
 )
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import decode_query
+from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.runtime.database import create_tables, reading
 
 LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 MAX_JOBS: Final = 1_000
-_LOOKUP_BATCH: Final = 1_000
-_INSERT_BATCH: Final = 10_000
-"""Rows handed to the driver at once: they take a kilobyte each on the way there."""
+_BATCH: Final = 10_000
+"""Report ids handed to the driver at once."""
 
 
 class Ledger:
@@ -76,6 +77,7 @@ class Ledger:
                 see `check_whole`.
         """
         self._engine = engine
+        self._datasets: dict[bytes, StoredDataset] = {}
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
         begin_chain(engine)
         check_whole(engine)
@@ -111,15 +113,16 @@ class Ledger:
         return row and SignedTask(encoded=row.task, role=row.role, signature=row.signature)
 
     def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
-        """Those of some reports that a dataset of the task holds already."""
+        """Those of some reports that a dataset of the task holds already.
+
+        Ids may come of any length; no dataset holds one that has not 16 bytes.
+        """
         used: set[bytes] = set()
+        report_ids = [one for one in report_ids if len(one) == REPORT_ID_BYTES]
         with reading(self._engine) as connection:
-            for start in range(0, len(report_ids), _LOOKUP_BATCH):
-                batch = report_ids[start : start + _LOOKUP_BATCH]
-                query = select(USED_REPORTS.c.report_id).where(
-                    USED_REPORTS.c.task_id == task_id, USED_REPORTS.c.report_id.in_(batch)
-                )
-                used.update(connection.scalars(query))
+            for start in range(0, len(report_ids), _BATCH):
+                batch = b"".join(report_ids[start : start + _BATCH])
+                used.update(connection.scalars(USED_AMONG, {"of_task": task_id, "report_ids": batch}))
         return used
 
     def add_dataset(
@@ -130,7 +133,7 @@ class Ledger:
         Args:
             dataset_id: The dataset's.
             task_id: The task's.
-            report_ids: Its reports.
+            report_ids: Its reports, 16 bytes each.
             manifest: What it consists of in object storage; empty if it is a file.
 
         Raises:
@@ -140,12 +143,11 @@ class Ledger:
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(DATASETS).values(dataset))
-                for start in range(0, len(report_ids), _INSERT_BATCH):
-                    batch = report_ids[start : start + _INSERT_BATCH]
-                    connection.execute(
-                        insert(USED_REPORTS),
-                        [{"task_id": task_id, "report_id": report_id} for report_id in batch],
-                    )
+                for start in range(0, len(report_ids), _BATCH):
+                    batch = report_ids[start : start + _BATCH]
+                    if any(len(one) != REPORT_ID_BYTES for one in batch):
+                        raise AssertionError(f"a report id has {REPORT_ID_BYTES} bytes")
+                    connection.execute(ADD_USED, {"of_task": task_id, "report_ids": b"".join(batch)})
                 add_manifest(connection, dataset_id, manifest)
                 move_on(connection, "dataset", dataset_id)
         except IntegrityError:
@@ -155,10 +157,15 @@ class Ledger:
             ) from None
 
     def dataset(self, dataset_id: bytes) -> StoredDataset | None:
-        """The dataset of an id."""
-        with reading(self._engine) as connection:
-            row = connection.execute(DATASET, {"dataset_id": dataset_id}).one_or_none()
-        return row and StoredDataset(task_id=row.task_id, size=row.size)
+        """The dataset of an id. Once it is there it never changes, so it is read once."""
+        known = self._datasets.get(dataset_id)
+        if known is None:
+            with reading(self._engine) as connection:
+                row = connection.execute(DATASET, {"dataset_id": dataset_id}).one_or_none()
+            if row is None:
+                return None
+            known = self._datasets[dataset_id] = StoredDataset(task_id=row.task_id, size=row.size)
+        return known
 
     def has_open_job(self, dataset_id: bytes) -> bool:
         """Whether a job over a dataset is not closed: it may ask for a round still."""

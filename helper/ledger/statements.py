@@ -1,13 +1,16 @@
-"""The statements that a helper runs in every round, made once.
+"""The statements that a helper runs in every round, or for every chunk of reports, made once.
 
-Building one anew takes SQLAlchemy longer than SQLite needs to run it. Each names its parameters.
+Building one anew takes SQLAlchemy longer than SQLite needs to run it. Each names its parameters. Report ids
+are one parameter, the ids one after the other, which the database cuts: a parameter for each took four times
+as long as to look it up.
 """
 
 from typing import Final
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import Integer, LargeBinary, bindparam, exists, func, insert, literal, select, update
 
-from helper.ledger.schema import CHAIN, DATASETS, JOBS, ROUNDS, TASKS
+from helper.ledger.schema import CHAIN, DATASETS, JOBS, ROUNDS, TASKS, USED_REPORTS
+from maskedlark.reports.task import REPORT_ID_BYTES
 
 TASK: Final = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(
     TASKS.c.task_id == bindparam("task_id")
@@ -35,3 +38,19 @@ HEAD: Final = select(CHAIN.c.head).where(CHAIN.c.sequence == bindparam("sequence
 HEAD_TO_CHANGE: Final = HEAD.with_for_update()
 NEWEST_LINK: Final = select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)
 ADD_LINK: Final = insert(CHAIN)
+
+_IDS: Final = bindparam("report_ids", type_=LargeBinary)
+_FIRST: Final = select(literal(1, Integer).label("place")).cte("places", recursive=True)
+_PLACES: Final = _FIRST.union_all(
+    select(_FIRST.c.place + REPORT_ID_BYTES).where(_FIRST.c.place + REPORT_ID_BYTES <= func.length(_IDS))
+)
+_GIVEN: Final = select(
+    bindparam("of_task", type_=LargeBinary).label("task_id"),
+    func.substr(_IDS, _PLACES.c.place, REPORT_ID_BYTES, type_=LargeBinary).label("report_id"),
+)
+"""Of at least one id."""
+ADD_USED: Final = insert(USED_REPORTS).from_select(["task_id", "report_id"], _GIVEN)
+_ASKED: Final = _GIVEN.subquery("asked")
+USED_AMONG: Final = select(_ASKED.c.report_id).where(
+    exists().where(USED_REPORTS.c.task_id == _ASKED.c.task_id, USED_REPORTS.c.report_id == _ASKED.c.report_id)
+)

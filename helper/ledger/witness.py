@@ -59,24 +59,12 @@ class Witness:
         """
         position = self._verified(shown)
         with self._lock:
-            is_shown_known = position is None or self._ledger.holds(position)
-            if position is not None and not is_shown_known:
-                self._seen = position
-                self._write(encode_receipt(self._receipt(position)))
-            seen = self._seen
-            if seen is None:
-                return
-            is_known = is_shown_known if seen == position else self._ledger.holds(seen)  # looked up once
-            if not is_known:
-                _LOG.error(
-                    "the ledger was rolled back: it does not know position %d, at which it was seen",
-                    seen.sequence,
-                )
-                raise JobRefused(
-                    JobReason.LEDGER_ROLLED_BACK,
-                    "this helper's ledger has forgotten what it told before: its operator must bring back "
-                    "the newest one, or make new keys",
-                )
+            for told in dict.fromkeys((position, self._seen)):  # mostly the same one
+                if told is not None and not self._ledger.holds(told):
+                    if told == position:
+                        self._seen = told
+                        self._write(encode_receipt(self._receipt(told)))
+                    raise _rolled_back(told)
 
     def receipt(self) -> bytes:
         """Where the ledger stands, for the caller to show next time.
@@ -128,3 +116,15 @@ class Witness:
         """Replace the file as a whole, durably."""
         with replacing(self._file, self._file.with_name(FILE_NAME + ".unfinished")) as stream:
             stream.write(encoded)
+
+
+def _rolled_back(forgotten: Position) -> JobRefused:
+    """What every caller is told from then on; the operator's log says more."""
+    _LOG.error(
+        "the ledger was rolled back: it does not know position %d, at which it was seen", forgotten.sequence
+    )
+    return JobRefused(
+        JobReason.LEDGER_ROLLED_BACK,
+        "this helper's ledger has forgotten what it told before: its operator must bring back the newest "
+        "one, or make new keys",
+    )

@@ -31,7 +31,7 @@ from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.update import UpdateSpec, answer_update, form_of
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 
 _LOG: Final = logging.getLogger(__name__)
 

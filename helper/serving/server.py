@@ -109,8 +109,8 @@ def serve(settings: HelperSettings, stop: Event) -> None:
             not give the protocol's golden vectors.
     """
     _check_settings(settings)
-    with ExitStack() as stack:
-        core = _open_core(settings, stack)
+    with suppress(_Stopped), ExitStack() as stack:
+        core = _open_core(settings, stack, _stopping(stop))
         with suppress(JobRefused):  # it is logged: a ledger that was rolled back is served too, with refusals
             core.witness.check(None)
         metrics = HelperMetrics(core)
@@ -231,14 +231,14 @@ def _check_files(settings: HelperSettings) -> None:
         settings.tls.read()
 
 
-def _open_core(settings: HelperSettings, stack: ExitStack) -> HelperCore:
+def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt) -> HelperCore:
     """The core on the data folder; what it holds open is closed when the stack unwinds."""
     keys = HelperKeys.read(settings.data)
     stack.enter_context(_only_process(settings.data))
     ledger = stack.enter_context(
         closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE))))
     )
-    executor = _executor(settings)
+    executor = _executor(settings, interrupt)
     stack.callback(executor.close)
     return HelperCore(
         data=settings.data,
@@ -254,7 +254,7 @@ def _open_core(settings: HelperSettings, stack: ExitStack) -> HelperCore:
     )
 
 
-def _executor(settings: HelperSettings) -> Executor:
+def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
     """This machine's processors, or those of a cluster too.
 
     Raises:
@@ -269,7 +269,13 @@ def _executor(settings: HelperSettings) -> Executor:
         from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
     except ImportError:
         raise InvalidTask("--ray needs the extra `ray`: pip install 'maskedlark[ray]'") from None
-    fleet = RayFleet(cluster.address, token, capacity_bytes=cluster.worker_bytes, check_machine=check_machine)
+    fleet = RayFleet(
+        cluster.address,
+        token,
+        capacity_bytes=cluster.worker_bytes,
+        check_machine=check_machine,
+        interrupt=interrupt,
+    )
     return ClusterExecutor(fleet, local, opens_shares=cluster.opens_shares)
 
 

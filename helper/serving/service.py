@@ -15,7 +15,7 @@ import numpy as np
 
 from helper.core import HelperCore
 from helper.datasets.preparing import Preparation
-from helper.datasets.updates import UpdatePreparation
+from helper.datasets.update_preparing import UpdatePreparation
 from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
@@ -24,13 +24,13 @@ from maskedlark.canonical import MAX_BYTES, decode, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
-from maskedlark.reports.dataset import ShareForHelper, as_told
+from maskedlark.reports.dataset import ShareColumns, as_told
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.patience import within
 from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
 from maskedlark.rpc.transport import client_names
-from maskedlark.rpc.wire import chunks, join, share_from_message
+from maskedlark.rpc.wire import chunks, join
 from maskedlark.runtime.database import database_at_hand
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
@@ -137,10 +137,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 self._admission.entered(caller),
                 self._preparation(header, caller) as preparation,
             ):
-                for request in requests:
-                    admitted = preparation.add(
-                        [_share(message) for message in _expect(request, "chunk").chunk.shares]
-                    )
+                for request in _to_the_end(requests):
+                    admitted = preparation.add(_shares(_expect(request, "chunk").chunk))
                     self._metrics.count_opens(
                         int(admitted.is_admitted.sum()), admitted.dropped
                     )  # also if nobody reads on
@@ -148,8 +146,6 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                         is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
                         view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
                     )
-                if not context.is_active():  # a cancelled stream may look as if it had ended
-                    return
                 totals = preparation.finish()
             yield pb.PrepareReply(
                 totals=pb.PrepareReply.Totals(
@@ -281,6 +277,21 @@ def _first(requests: Iterator[_Part], part: str) -> _Part:
     raise JobRefused(JobReason.MALFORMED, f"the stream is empty: it begins with its {part}")
 
 
+def _to_the_end(requests: Iterator[pb.PrepareRequest]) -> Iterator[pb.PrepareRequest]:
+    """The messages before the one that says that there are no more.
+
+    A stream may stop without it as if all had come: of a call that is cancelled, gRPC sometimes tells so.
+
+    Raises:
+        JobRefused(MALFORMED): it has not come.
+    """
+    for request in requests:
+        if request.WhichOneof("part") == "end":
+            return
+        yield request
+    raise JobRefused(JobReason.MALFORMED, "the stream stopped before its end")
+
+
 def _expect(request: _Part, part: str) -> _Part:
     """A message of a stream that holds this part."""
     if request.WhichOneof("part") != part:
@@ -288,7 +299,12 @@ def _expect(request: _Part, part: str) -> _Part:
     return request
 
 
-def _share(message: pb.HelperShare) -> ShareForHelper:
-    return ShareForHelper(
-        report_id=message.report_id, time_bucket=message.time_bucket, share=share_from_message(message.share)
+def _shares(chunk: pb.PrepareRequest.Chunk) -> ShareColumns:
+    shares = list(chunk.shares)
+    sealed = [one.share for one in shares]
+    return ShareColumns(
+        report_ids=[one.report_id for one in shares],
+        time_buckets=[one.time_bucket for one in shares],
+        key_ids=[one.key_id for one in sealed],
+        ciphertexts=[one.ciphertext for one in sealed],
     )

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -20,27 +20,20 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.certificates import MAY_SIGN_HANDSHAKES_ONLY, alternative_names
+from maskedlark.rpc.certificates import as_pem, begun, for_handshakes, named
 from maskedlark.runtime.ownership import check_own, check_secret_file
 
-JOIN_TOKEN: Final = "join-token"  # noqa: S105 # a file's name
-RAY_TOKEN: Final = "ray-token"  # noqa: S105 # a file's name
+JOIN_FILE: Final = "join-token"
+RAY_FILE: Final = "ray-token"
 AUTHORITY: Final = "ca.crt"
 AUTHORITY_KEY: Final = "ca.key"
 CERTIFICATE: Final = "tls.crt"
 PRIVATE_KEY: Final = "tls.key"
 LONGEST_DAYS: Final = 3_650
 _TOKEN_BYTES: Final = 32
-_SKEW: Final = timedelta(minutes=5)
 _PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o644
 _SIGNS_CERTIFICATES_ONLY: Final = x509.KeyUsage(
@@ -74,9 +67,9 @@ def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DA
         InvalidTask: one of the files is there already, or the folder cannot be written.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _named("Ray cluster of one helper")
+    name = named("Ray cluster of one helper")
     authority = (
-        _begun(name, name, key.public_key(), now, days)
+        begun(name, name, key.public_key(), now=now, days=days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_SIGNS_CERTIFICATES_ONLY, critical=True)
         .sign(key, hashes.SHA256())
@@ -84,9 +77,9 @@ def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DA
     _write_all(
         folder,
         {
-            JOIN_TOKEN: secrets.token_hex(_TOKEN_BYTES).encode(),
-            RAY_TOKEN: secrets.token_hex(_TOKEN_BYTES).encode(),
-            AUTHORITY_KEY: _pem(key),
+            JOIN_FILE: secrets.token_hex(_TOKEN_BYTES).encode(),
+            RAY_FILE: secrets.token_hex(_TOKEN_BYTES).encode(),
+            AUTHORITY_KEY: as_pem(key),
             AUTHORITY: authority.public_bytes(Encoding.PEM),
         },
     )
@@ -116,23 +109,13 @@ def write_machine_certificate(
     if authority_certificate.not_valid_after_utc <= now:
         raise InvalidTask(f"{authority / AUTHORITY} has expired: make new secrets with `helper cluster init`")
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = (
-        _begun(_named("machine of a Ray cluster"), authority_certificate.subject, key.public_key(), now, days)
-        .add_extension(
-            x509.SubjectAlternativeName(alternative_names(hosts[0], (*hosts, *_OWN_MACHINE))), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(MAY_SIGN_HANDSHAKES_ONLY, critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-            critical=False,
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
+    machine = named("machine of a Ray cluster")
+    unsigned = begun(machine, authority_certificate.subject, key.public_key(), now=now, days=days)
+    certificate = for_handshakes(unsigned, (*hosts, *_OWN_MACHINE)).sign(authority_key, hashes.SHA256())
     _write_all(
         folder,
         {
-            PRIVATE_KEY: _pem(key),
+            PRIVATE_KEY: as_pem(key),
             CERTIFICATE: certificate.public_bytes(Encoding.PEM),
             AUTHORITY: authority_certificate.public_bytes(Encoding.PEM),
         },
@@ -165,28 +148,6 @@ def _check_host(host: str) -> None:
             raise InvalidTask(
                 f"{host!r} is neither an address nor a name: give it without port and brackets"
             ) from None
-
-
-def _begun(
-    holder: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, now: datetime, days: int
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(holder)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + timedelta(days=days))
-    )
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:

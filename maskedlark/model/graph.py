@@ -7,6 +7,7 @@ ad server's job runner are its readers.
 """
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,7 +39,7 @@ class Parameter:
     @property
     def size(self) -> int:
         """How many numbers it holds."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return prod(self.shape)
 
 
 @frozen

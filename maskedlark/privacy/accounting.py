@@ -25,12 +25,14 @@ themselves are in composing/.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
 from maskedlark.privacy.composing.composition import adaptive_epsilon, composed_epsilon, is_one_setting
+from maskedlark.privacy.noise_search import SEARCH_PRECISION, smallest_within
 
 __all__ = [
     "GAUSSIAN_SLACK",
@@ -45,8 +47,6 @@ __all__ = [
     "spent_against_ad_server",
     "spent_in_turn",
 ]
-
-SEARCH_PRECISION: Final = 1.01
 
 _ADAPTIVE: Final = 1 / 8  # of delta: for jobs at several settings, which may hang on releases
 _FIRST_STEP: Final = 1.25
@@ -221,16 +221,18 @@ def smallest_fitting(
     def together(noise_multiplier: float) -> list[Sequence[Charge]]:
         return [*([one] for one in already), charges(noise_multiplier) if charges else ()]
 
-    def fits_colluding(noise_multiplier: float) -> bool:
+    @cache
+    def colluding(noise_multiplier: float) -> float:
         jobs = together(noise_multiplier)
         composed = [one for job in jobs for one in job]
-        return _colluding(composed, delta, is_in_turn=_is_in_turn(jobs)) <= collusion_epsilon
+        return _colluding(composed, delta, is_in_turn=_is_in_turn(jobs))
 
-    def fits_ad_server(noise_multiplier: float) -> bool:
-        return epsilon == math.inf or spent_against_ad_server(together(noise_multiplier), delta) <= epsilon
+    @cache
+    def ad_server(noise_multiplier: float) -> float:
+        return 0.0 if epsilon == math.inf else spent_against_ad_server(together(noise_multiplier), delta)
 
     lowest, highest = NOISE_MULTIPLIERS
-    if charges is None or not (fits_colluding(highest) and fits_ad_server(highest)):
+    if charges is None or not (colluding(highest) <= collusion_epsilon and ad_server(highest) <= epsilon):
         before = spent_in_turn([[one] for one in already], delta)
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
@@ -241,21 +243,11 @@ def smallest_fitting(
             "use fewer rounds or another dataset (with unit user, another task)",
         )
     # The budget against collusion first: its bounds are closed forms, where the other's are composed.
-    least = lowest if fits_colluding(lowest) else _smallest(fits_colluding, lowest, highest)
-    if fits_ad_server(least):
+    is_any_enough = colluding(lowest) <= collusion_epsilon
+    least = lowest if is_any_enough else smallest_within(colluding, collusion_epsilon, lowest, highest)
+    if ad_server(least) <= epsilon:
         return least
     step = _FIRST_STEP
-    while not fits_ad_server(enough := min(highest, least * step)):
+    while not ad_server(enough := min(highest, least * step)) <= epsilon:
         least, step = enough, step**2
-    return _smallest(fits_ad_server, least, enough)
-
-
-def _smallest(fits: Callable[[float], bool], too_small: float, enough: float) -> float:
-    """Where a monotone predicate turns true, to `SEARCH_PRECISION`, from above."""
-    while enough / too_small > SEARCH_PRECISION:
-        middle = math.sqrt(too_small * enough)
-        if fits(middle):
-            enough = middle
-        else:
-            too_small = middle
-    return enough
+    return smallest_within(ad_server, epsilon, least, enough)

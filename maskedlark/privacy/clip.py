@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from enum import StrEnum, unique
-from fractions import Fraction
 from math import isqrt, ldexp
 
 from maskedlark.frozen import frozen
@@ -43,7 +42,8 @@ class Clip:
     @property
     def sensitivity(self) -> int:
         """The bound in units of 2^-frac_bits, rounded down: exact, the same integer for every party."""
-        return int(Fraction(self.bound) * 2**self.frac_bits)
+        numerator, denominator = self.bound.as_integer_ratio()
+        return (numerator << self.frac_bits) // denominator
 
     def of_each(self, layers: int) -> "Clip":
         """The bound on each layer's part, all alike, such that the whole stays within this bound.

@@ -83,7 +83,8 @@ def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int)
         return 0
     if not 0 < noise_multiplier < math.inf:
         raise ValueError(f"noise_multiplier must be positive and finite, not {noise_multiplier}")
-    scale = math.ceil(Fraction(noise_multiplier) * sensitivity)
+    numerator, denominator = noise_multiplier.as_integer_ratio()
+    scale = -(-numerator * sensitivity // denominator)  # rounded up
     if not MIN_SCALE <= scale <= MAX_SCALE:
         raise ValueError(
             f"the noise scale is {scale} units, outside {MIN_SCALE}..{MAX_SCALE}: change frac_bits or "

@@ -19,8 +19,7 @@ from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import beyond_bits, noise_vector
 from maskedlark.randomness import Randomness
-from maskedlark.releases.grouping import matching, measured_shares
-from maskedlark.releases.query import (
+from maskedlark.releases.counting import (
     COUNT_UNITS,
     VERSION,
     Condition,
@@ -31,10 +30,11 @@ from maskedlark.releases.query import (
     key_index,
     measurement_of,
 )
+from maskedlark.releases.grouping import matching, measured_shares
 from maskedlark.releases.release import AggregateShare, AnsweredOnce, blinded
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.measurement import MAX_KEYS, Name
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
 
 

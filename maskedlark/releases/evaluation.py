@@ -43,8 +43,8 @@ from maskedlark.releases.release import (
     noise_of_both,
     units_of_each_helper,
 )
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 

@@ -23,23 +23,19 @@ from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.numbers.field import FieldVector, from_limbs, multiply
 from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import Randomness
+from maskedlark.releases.counting import COUNT_UNITS, Condition, count_noise_units, key_index, measurement_of
 from maskedlark.releases.query import (
-    COUNT_UNITS,
-    Condition,
     Domain,
     QuerySpec,
     codes_digest,
-    count_noise_units,
-    key_index,
     measure_columns,
-    measurement_of,
     num_numbers,
     sum_noise_units,
 )
 from maskedlark.releases.release import AggregateShare, blinded
+from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.report import InputShares, MeasuredShares
 from maskedlark.reports.task import Task
 
 CellIndex = NDArray[np.int64]

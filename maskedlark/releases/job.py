@@ -4,6 +4,8 @@ Canonical bytes that fix everything but the weights of each round.
 """
 
 from dataclasses import replace
+from functools import lru_cache
+from math import copysign
 from operator import not_
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -91,6 +93,8 @@ class JobSpec:
             and self.sampling_numerator != SAMPLING_DENOMINATOR // self.epoch_steps
         ):
             raise ValueError("sampling_numerator is 2^32 over epoch_steps, rounded down")
+        if copysign(1.0, self.noise_multiplier) < 0:  # equal to 0.0, and not in bytes: see `_digest`
+            raise ValueError("noise_multiplier is 0.0, not -0.0")
         if self.carried is not None:
             _check_carries(self)
         return self
@@ -103,7 +107,7 @@ class JobSpec:
     @property
     def digest(self) -> bytes:
         """SHA-256 of the canonical bytes."""
-        return digest("job", encode(self))
+        return _digest(self)
 
     @property
     def samples(self) -> Samples:
@@ -128,6 +132,12 @@ class JobSpec:
     def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
         """What so many rounds are charged as; nothing for none. Called by all parties."""
         return (charge(task, self, rounds),) if rounds else ()
+
+
+@lru_cache(maxsize=64)
+def _digest(spec: JobSpec) -> bytes:
+    """Each round asks for it several times."""
+    return digest("job", encode(spec))
 
 
 def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:

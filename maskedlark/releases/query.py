@@ -1,6 +1,7 @@
 """Step 6 of a measurement.
 
-A query, as both helpers hold it, and the one place that bounds what a report can change in its answer.
+A query, as both helpers hold it, and the one place that bounds what a report can change in its sums; what it
+can change in the counts beside them is in `maskedlark.releases.counting`.
 
 A query sums values over groups of reports. `group_by` names keys, each with a domain of codes; the cells of
 *level* l are the combinations of codes of the first l keys, and beside the codes of the l-th key a cell for
@@ -14,7 +15,7 @@ need not be known beforehand.
 
 from dataclasses import replace
 from enum import StrEnum, unique
-from typing import Annotated, ClassVar, Final, Literal, Protocol, Self, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,34 +28,37 @@ from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.numbers.lengths import root_up
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import noise_scale
+from maskedlark.releases.counting import (
+    MAX_MULTIPLIER,
+    VERSION,
+    Condition,
+    Multiplier,
+    checked_conditions,
+    count_charge,
+    count_noise_units,
+    key_index,
+    measurement_of,
+)
 from maskedlark.releases.possible_sums import check_within
 from maskedlark.releases.release import (
     AnsweredOnce,
-    ReleaseSpec,
     charge_of,
-    check_noise_fits_task,
     multiplier_for_each_helper,
     noise_of_both,
     units_of_each_helper,
 )
-from maskedlark.reports.measurement import COUNT, MAX_CODE, MAX_KEYS, MAX_VALUES, Measurement, Name
+from maskedlark.reports.measurement import COUNT, MAX_KEYS, MAX_VALUES, Measurement, Name
 from maskedlark.reports.task import Task
 
-VERSION: Final = 1
 MAX_NUMBERS: Final = 1 << 20
 """The most numbers (cells times columns, all levels) in one answer."""
 MAX_DOMAIN: Final = 1 << 20
-COUNT_UNITS: Final = 1 << 16
-"""Counts of reports are compared with k, and noised, in units of 2^-16."""
 
-MAX_MULTIPLIER: Final = 4e6
 THRESHOLD_RATIO: Final = 4.0
 """How much more noise a planned query puts on counts than on sums.
 
 Of the same epsilon the sums then bear an eighth more noise than without the counts (Laplace: half more)."""
 
-Multiplier = Annotated[float, Field(ge=0.0, le=MAX_MULTIPLIER)]
 Domain: TypeAlias = NDArray[np.uint32] | None
 """The codes of one axis, ascending; None for 0 to its size less one."""
 
@@ -98,14 +102,6 @@ class Axis:
     key: Name
     size: Annotated[int, Field(ge=1, le=MAX_DOMAIN)]
     codes_digest: Bytes32 | None = None
-
-
-@canonical
-class Condition:
-    """Only reports whose key has this code are summed."""
-
-    key: Name
-    code: Annotated[int, Field(ge=0, le=MAX_CODE)]
 
 
 @canonical
@@ -205,49 +201,9 @@ class QuerySpec(AnsweredOnce):
         )
 
 
-class CountingQuery(ReleaseSpec, Protocol):
-    """A query that compares counts of reports with k: sums over groups, and discoveries."""
-
-    @property
-    def where(self) -> tuple[Condition, ...]:
-        """All of these hold of a counted report."""
-
-    @property
-    def count_lists(self) -> int:
-        """How many counts one report is in at most: one of each list."""
-
-    @property
-    def count_multiplier(self) -> float:
-        """The noise multiplier on the counts."""
-
-
 def codes_digest(codes: NDArray[np.uint32]) -> bytes:
     """What names a list of codes: u32 (n,), ascending."""
     return digest("domain", codes.astype("<u4").tobytes())
-
-
-def measurement_of(task: Task) -> Measurement:
-    """What the task measures.
-
-    Raises:
-        JobRefused(UNDECLARED): nothing.
-    """
-    if task.measurement is None:
-        raise JobRefused(JobReason.UNDECLARED, "the task declares no measurement: it can only train")
-    return task.measurement
-
-
-def key_index(measurement: Measurement, name: str) -> int:
-    """Where a key stands in a report.
-
-    Raises:
-        JobRefused(UNDECLARED)
-    """
-    index = measurement.key_index(name)
-    if index is None:
-        known = ", ".join(key.name for key in measurement.keys) or "none"
-        raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {name!r}; it declares {known}")
-    return index
 
 
 def measure_columns(measurement: Measurement, measure: Measure) -> range:
@@ -296,16 +252,6 @@ def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism)
     return root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
 
 
-def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
-    """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`.
-
-    It is in one cell of each level.
-    """
-    if mechanism is Mechanism.LAPLACE:
-        return COUNT_UNITS * spec.count_lists
-    return root_up(COUNT_UNITS**2 * spec.count_lists)
-
-
 def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, records: int) -> None:
     """Refuse an answer that honest reports cannot have. Called by the ad server before it reads one.
 
@@ -335,42 +281,6 @@ def sum_noise_units(task: Task, spec: QuerySpec) -> int:
     """
     return units_of_each_helper(
         task, spec.noise_multiplier, sensitivity(measurement_of(task), spec, task.mechanism)
-    )
-
-
-def count_noise_units(task: Task, spec: CountingQuery) -> int:
-    """The scale of the common noise on counts of reports, in `COUNT_UNITS`.
-
-    Drawn once, whatever the task's division of noise.
-
-    Raises:
-        JobRefused(NOISE_OUT_OF_RANGE)
-    """
-    try:
-        return noise_scale(task.mechanism, spec.count_multiplier, count_sensitivity(spec, task.mechanism))
-    except ValueError as error:
-        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
-
-
-def checked_conditions(task: Task, spec: CountingQuery) -> Measurement:
-    """What the task measures, if a query's conditions and noise fit it."""
-    measurement = measurement_of(task)
-    for condition in spec.where:
-        key_index(measurement, condition.key)
-    check_noise_fits_task(task, spec.noise_multiplier, whose="query")
-    return measurement
-
-
-def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:
-    """What looks at noisy counts of reports are charged as: both helpers draw the same noise, once."""
-    return Charge(
-        mechanism=task.mechanism,
-        noise_multiplier=noise_multiplier if task.mechanism is not Mechanism.NONE else 0.0,
-        sampling_rate=1.0,
-        rounds=rounds,
-        is_common=True,
-        delta=delta,
-        reports=task.reports_per_user,
     )
 
 

@@ -28,8 +28,8 @@ from maskedlark.privacy.noise import NoiseSource
 from maskedlark.privacy.sample_size import padded_size
 from maskedlark.releases.job import JobSpec, job_clip
 from maskedlark.releases.release import AggregateShare, blinded, units_of_each_helper
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
 
 
@@ -67,10 +67,11 @@ class Evaluated:
 
     def of(self, shares: InputShares, ranks: NDArray[np.intp]) -> InputShares:
         """Those among some records, of whose ranks (m,) shares has a row each."""
-        chosen = self.is_evaluated[ranks]
+        chosen = np.flatnonzero(self.is_evaluated[ranks])
         counts = self.counts[ranks[chosen]]
-        masks = np.where(counts[:, None], shares.mask_shares[chosen], np.uint64(0))
-        return InputShares(features=shares.features[chosen], labels=shares.labels[chosen], mask_shares=masks)
+        masks = np.where(counts[:, None], shares.mask_shares.take(chosen, 0), np.uint64(0))
+        features, labels = shares.features.take(chosen, 0), shares.labels.take(chosen, 0)
+        return InputShares(features=features, labels=labels, mask_shares=masks)
 
 
 SumFunction = Callable[[Evaluated], MaskedSum]

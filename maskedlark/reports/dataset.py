@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest_in_slices
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
+from maskedlark.reports.input_shares import FOUND_INSIDE, InputShares, decode_shares, join_shares
 from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.proofs.check import ProofTable, Residues, gather_evidence, residues
 from maskedlark.reports.proofs.proving import Binding
-from maskedlark.reports.report import FOUND_INSIDE, InputShares, decode_shares, join_shares
 from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import SealedShare, SharesOpener
@@ -43,8 +43,11 @@ class ShareForHelper:
 
 
 @frozen
-class ShareColumns:
-    """Several `ShareForHelper`, column by column: how they go from one process to another.
+class ShareColumns(Sequence[ShareForHelper]):
+    """Several `ShareForHelper`, column by column, each made when it is asked for.
+
+    So they come from a database or a message, and go to it or to another process: an object for each report
+    takes longer than that.
 
     Attributes:
         report_ids: One of each report.
@@ -61,11 +64,36 @@ class ShareColumns:
     @classmethod
     def of(cls, shares: Sequence[ShareForHelper]) -> "ShareColumns":
         """The columns of some shares."""
+        if isinstance(shares, ShareColumns):
+            return shares
         return cls(
             report_ids=[one.report_id for one in shares],
             time_buckets=[one.time_bucket for one in shares],
             key_ids=[one.share.key_id for one in shares],
             ciphertexts=[one.share.ciphertext for one in shares],
+        )
+
+    def __len__(self) -> int:
+        return len(self.report_ids)
+
+    @overload
+    def __getitem__(self, place: int) -> ShareForHelper: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "ShareColumns": ...
+
+    def __getitem__(self, place: int | slice) -> "ShareForHelper | ShareColumns":
+        if isinstance(place, slice):
+            return ShareColumns(
+                report_ids=self.report_ids[place],
+                time_buckets=self.time_buckets[place],
+                key_ids=self.key_ids[place],
+                ciphertexts=self.ciphertexts[place],
+            )
+        return ShareForHelper(
+            report_id=self.report_ids[place],
+            time_bucket=self.time_buckets[place],
+            share=SealedShare(key_id=self.key_ids[place], ciphertext=self.ciphertexts[place]),
         )
 
 

@@ -285,17 +285,26 @@ class Task:
         """The bucket that a moment falls into."""
         return int(unix_s // self.time_bucket_s)
 
+    @property
+    def time_buckets(self) -> range:
+        """Those of the task's period, at least one. For many reports it is asked for once."""
+        return range(self.starts_at // self.time_bucket_s, (self.expires_at - 1) // self.time_bucket_s + 1)
+
     def check_time_bucket(self, time_bucket: int) -> None:
         """Refuse a report from outside the task's period.
 
         Raises:
             ReportRejected(OUTSIDE_TASK_PERIOD)
         """
-        first, last = self.starts_at // self.time_bucket_s, (self.expires_at - 1) // self.time_bucket_s
-        if not first <= time_bucket <= last:
-            raise ReportRejected(
-                ReportReason.OUTSIDE_TASK_PERIOD, f"time bucket {time_bucket} is not in {first}..{last}"
-            )
+        if time_bucket not in self.time_buckets:
+            raise self.outside_period(time_bucket)
+
+    def outside_period(self, time_bucket: int) -> ReportRejected:
+        """The error of a report from outside the task's period."""
+        first, last = self.time_buckets[0], self.time_buckets[-1]
+        return ReportRejected(
+            ReportReason.OUTSIDE_TASK_PERIOD, f"time bucket {time_bucket} is not in {first}..{last}"
+        )
 
 
 def signing_bytes(task: Task) -> bytes:

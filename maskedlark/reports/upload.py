@@ -198,6 +198,7 @@ class SharesOpener:
         self._task = task
         self._task_id = task.task_id
         self._length = task.plaintext_length(role)
+        self._time_buckets = task.time_buckets
         self._role = role
         self._keys = {key.key_id: key for key in opening_keys}
         self._view_key = view_key
@@ -231,7 +232,8 @@ class SharesOpener:
         """
         if len(report_id) != REPORT_ID_BYTES:
             raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes")
-        self._task.check_time_bucket(time_bucket)
+        if time_bucket not in self._time_buckets:
+            raise self._task.outside_period(time_bucket)
         _check_sealed_length(self._length, ciphertext)
         key = self._keys.get(key_id)
         if key is None:

@@ -23,7 +23,8 @@ from maskedlark.rpc.tls_files import TlsFiles
 
 _MAX_COMMON_NAME: Final = 64
 """What X.509 allows."""
-MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
+_SKEW: Final = timedelta(minutes=5)
+_MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
     digital_signature=True,
     content_commitment=False,
     key_encipherment=False,
@@ -53,30 +54,53 @@ def write_certificate(
         days: How long it lives.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    holder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _label(name))])
-    certificate = (
+    holder = named(_label(name))
+    unsigned = begun(holder, holder, key.public_key(), now=now, days=days)
+    certificate = for_handshakes(unsigned, (name, *hosts)).sign(key, hashes.SHA256())
+    files = TlsFiles.in_folder(folder)
+    files.private_key.touch(mode=0o600, exist_ok=False)
+    files.private_key.write_bytes(as_pem(key))
+    files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    files.trusted_authorities.touch()
+    return files
+
+
+def named(name: str) -> x509.Name:
+    """A holder or an authority, by its common name."""
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def begun(
+    holder: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, *, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    """A certificate of this holder's key from now on, for clocks that are a little behind too."""
+    return (
         x509.CertificateBuilder()
         .subject_name(holder)
-        .issuer_name(holder)
-        .public_key(key.public_key())
+        .issuer_name(issuer)
+        .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_before(now - _SKEW)
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName(alternative_names(name, hosts)), critical=False)
+    )
+
+
+def for_handshakes(certificate: x509.CertificateBuilder, names: tuple[str, ...]) -> x509.CertificateBuilder:
+    """A certificate for both ends of mutual TLS, of a holder with these names; it certifies nobody else."""
+    return (
+        certificate.add_extension(x509.SubjectAlternativeName(_alternative_names(names)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(MAY_SIGN_HANDSHAKES_ONLY, critical=True)
+        .add_extension(_MAY_SIGN_HANDSHAKES_ONLY, critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             critical=False,
         )
-        .sign(key, hashes.SHA256())
     )
-    files = TlsFiles.in_folder(folder)
-    files.private_key.touch(mode=0o600, exist_ok=False)
-    files.private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
-    files.trusted_authorities.touch()
-    return files
+
+
+def as_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key for its file, which only its owner may read."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _label(name: str) -> str:
@@ -84,9 +108,9 @@ def _label(name: str) -> str:
     return name if len(name) <= _MAX_COMMON_NAME else f"sha256 {sha256(name.encode()).hexdigest()[:40]}"
 
 
-def alternative_names(name: str, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+def _alternative_names(names: tuple[str, ...]) -> list[x509.GeneralName]:
     """The subject alternative names of a certificate, without repetition."""
-    return list(dict.fromkeys(_general_name(one) for one in (name, *hosts)))
+    return list(dict.fromkeys(map(_general_name, names)))
 
 
 def _general_name(name: str) -> x509.GeneralName:

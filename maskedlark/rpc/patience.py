@@ -5,7 +5,6 @@ A call that stops, or drips, would otherwise hold a thread for as long as it lik
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Timer
 from time import monotonic
 from typing import Any, Final
 
@@ -13,9 +12,10 @@ import grpc
 
 from maskedlark.frozen import frozen
 from maskedlark.rpc.handlers import wrapped
-from maskedlark.runtime.periodic import watching
+from maskedlark.runtime.periodic import SharedWatch
 
 _POLL_S: Final = 0.5
+_BODIES: Final = SharedWatch(name="bodies", every_s=_POLL_S)
 
 
 @frozen
@@ -88,6 +88,8 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
     def __init__(self, patience: Patience, on_slow: Callable[[], None] = lambda: None) -> None:
         self._patience = patience
         self._on_slow = on_slow
+        every_s = min(_POLL_S, patience.idle_s / 4, patience.first_s / 4)
+        self._watch = SharedWatch(name="patience", every_s=every_s)
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Let the call through, and watch its streams."""
@@ -105,24 +107,26 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
                 context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
             return is_slow
 
-        every_s = min(_POLL_S, self._patience.idle_s / 4, self._patience.first_s / 4)
-        with watching(look, name="patience", every_s=every_s):
+        with self._watch.looking(look):
             yield waiting
 
 
 @contextmanager
 def within(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
-    """End the call if the block takes longer.
+    """End the call if the block takes longer, within half a second.
 
     Around reading what a client sends at once, whose size is bounded.
     """
-    timer = Timer(seconds, context.cancel)
-    timer.daemon = True
-    timer.start()
-    try:
+    until = monotonic() + seconds
+
+    def look() -> bool:
+        is_late = monotonic() > until
+        if is_late:
+            context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+        return is_late
+
+    with _BODIES.looking(look):
         yield
-    finally:
-        timer.cancel()
 
 
 def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.RpcMethodHandler[Any, Any]":

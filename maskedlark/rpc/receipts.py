@@ -14,6 +14,8 @@ METADATA_KEY: Final = "maskedlark-receipt-bin"
 _HELPER_BYTES: Final = 16
 _SEQUENCE_BYTES: Final = 8
 _DIGEST_BYTES: Final = 32
+PLACE_BYTES: Final = _HELPER_BYTES + _SEQUENCE_BYTES
+"""Of one helper's encoded receipts, the later one has the greater first bytes, so many."""
 _BYTES: Final = _HELPER_BYTES + _SEQUENCE_BYTES + 2 * _DIGEST_BYTES
 _MAX_SEQUENCE: Final = (1 << 63) - 1
 
@@ -48,11 +50,10 @@ def decode_receipt(encoded: bytes) -> Receipt | None:
     """Parse one; None if it is none."""
     if len(encoded) != _BYTES:
         return None
-    sequence_end = _HELPER_BYTES + _SEQUENCE_BYTES
-    sequence = int.from_bytes(encoded[_HELPER_BYTES:sequence_end], "big")
+    sequence = int.from_bytes(encoded[_HELPER_BYTES:PLACE_BYTES], "big")
     if sequence > _MAX_SEQUENCE:
         return None
-    head, tag = encoded[sequence_end:-_DIGEST_BYTES], encoded[-_DIGEST_BYTES:]
+    head, tag = encoded[PLACE_BYTES:-_DIGEST_BYTES], encoded[-_DIGEST_BYTES:]
     return Receipt(helper_id=encoded[:_HELPER_BYTES], sequence=sequence, head=head, tag=tag)
 
 

@@ -39,14 +39,20 @@ def join(pieces: Iterable[bytes], *, limit: int, what: str) -> bytes:
 
 def report_to_message(report: Report) -> report_pb2.Report:
     """The wire form of a report."""
-    return report_pb2.Report(
-        task_id=report.task_id,
-        report_id=report.report_id,
-        time_bucket=report.time_bucket,
-        share_0=share_to_message(report.shares[0]),
-        share_1=share_to_message(report.shares[1]),
-        round_id=report.round_id,
-    )
+    message = report_pb2.Report()
+    write_report(report, message)
+    return message
+
+
+def write_report(report: Report, message: report_pb2.Report) -> None:
+    """Write a report into an empty message, which may stand in a batch: nothing is copied into it later."""
+    message.task_id = report.task_id
+    message.report_id = report.report_id
+    message.time_bucket = report.time_bucket
+    message.round_id = report.round_id
+    for share, part in zip(report.shares, (message.share_0, message.share_1), strict=True):
+        part.key_id = share.key_id
+        part.ciphertext = share.ciphertext
 
 
 def report_from_message(message: report_pb2.Report) -> Report:

@@ -6,7 +6,7 @@ Credentials, region and endpoint come from the environment, as obstore reads it 
 `AWS_REGION`, `AWS_ENDPOINT_URL`, ...). obstore is imported only once a bucket is opened.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Obstore
     from obstore.store import RetryConfig
 
-SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
+LOCAL: Final = ("file", "memory")
+"""Not durable: a folder is not flushed to the disk, and memory ends with the process."""
+SHARED: Final = ("s3", "gs", "az")
+SCHEMES: Final = (*SHARED, *LOCAL)
 _PAGE: Final = 1_000
-_LOCAL: Final = ("file", "memory")
 _MISSING: Final = ("<Code>NoSuchKey</Code>", "<Code>BlobNotFound</Code>")
 """How S3, Google's and Azure's say that an object is missing.
 
@@ -31,15 +33,19 @@ _NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
 """`Retrying` repeats requests: two layers would multiply their waits."""
 
 
-def check_bucket_url(url: str) -> None:
+def check_bucket_url(url: str, schemes: Sequence[str] = SCHEMES) -> None:
     """Refuse what is no URL of object storage, or has credentials in it: URLs are stored and shown.
+
+    Args:
+        url: As somebody typed it.
+        schemes: Those that the URL may have.
 
     Raises:
         InvalidTask: it is, and the error does not repeat it.
     """
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
-        raise InvalidTask(f"object storage is a URL of {', '.join(f'{one}://' for one in SCHEMES)}")
+    if parts.scheme not in schemes:
+        raise InvalidTask(f"object storage is a URL of {', '.join(f'{one}://' for one in schemes)}")
     if parts.password is not None or parts.query:
         raise InvalidTask("the URL of object storage holds no credentials: they come from the environment")
 
@@ -61,7 +67,7 @@ def opened_bucket(url: str) -> "Bucket":
     try:
         if url.startswith("file:"):
             Path(urlsplit(url).path).mkdir(mode=0o700, parents=True, exist_ok=True)
-        if urlsplit(url).scheme in _LOCAL:
+        if urlsplit(url).scheme in LOCAL:
             return Bucket(from_url(url), is_local=True)
         return Bucket(from_url(url, retry_config=_NO_RETRIES))
     except (BaseError, OSError, ValueError) as error:

@@ -5,19 +5,21 @@
     seldom()            # a process that works for a command, and ends with it
     serving()           # a server, once it answers
 
-Python looks at the newest objects after every 700 of them, at all objects when there are a quarter more, and
-at all of them several times as a process ends. Of the processor time of `adserver dataset seal` with ten
-thousand reports this was a fifth, of `adserver job watch` a sixth, nearly all of it at the end, and of a
-helper that opens reports a tenth (samples of `perf record`): half a million objects are modules and compiled
-code.
+Python looks at the newest objects whenever there are a few hundred more (`gc.get_threshold()`: 700 in 3.11),
+at all objects when there are a quarter more, and at all of them several times as a process ends. Of the
+processor time of `adserver dataset seal` with ten thousand reports this was a fifth, of `adserver job watch`
+a sixth, nearly all of it at the end, and of a helper that opens reports a tenth (samples of `perf record`):
+half a million objects are modules and compiled code.
 """
 
+import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_SELDOM: Final = (50_000, 20, 20)
+_SELDOM: Final = (300_000, 20, 20)
+"""After more new objects than a command's imports make: `adserver job submit` holds 140,000 at its end."""
 _USUAL: Final = gc.get_threshold()
 
 
@@ -35,8 +37,9 @@ def command() -> Iterator[None]:
 
 
 def seldom() -> None:
-    """Look for garbage seldom: for a process that ends soon."""
+    """Look for garbage seldom, and not as the process ends: for one that ends soon."""
     gc.set_threshold(*_SELDOM)
+    atexit.register(gc.freeze)
 
 
 def serving() -> None:

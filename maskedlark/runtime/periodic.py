@@ -11,7 +11,8 @@ True
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, RLock, Thread
+from time import sleep
 from typing import Final, TypeAlias
 
 IsStopped: TypeAlias = Callable[[], bool]
@@ -40,6 +41,64 @@ def watching(look: Callable[[], bool], *, name: str, every_s: float) -> Iterator
     finally:
         is_over.set()
         thread.join()
+
+
+class SharedWatch:
+    """Looks now and then, for many blocks at once: the calls of a server, which come and go fast.
+
+    One thread looks for all of them. It ends once there was nothing to look at for an interval, so that a
+    block does not wait for a thread to start, nor pay for one.
+
+    >>> watch, seen = SharedWatch(name="watch", every_s=0.001), Event()
+    >>> with watch.looking(lambda: bool(seen.set())):
+    ...     seen.wait(30)
+    True
+    """
+
+    def __init__(self, *, name: str, every_s: float) -> None:
+        """Name the thread, and how often it looks; a look takes no time."""
+        self._name = name
+        self._every_s = every_s
+        self._lock = RLock()  # generators found as garbage end their blocks on any thread, in a look too
+        self._looks: dict[object, Callable[[], bool]] = {}
+        self._thread: Thread | None = None
+
+    @contextmanager
+    def looking(self, look: Callable[[], bool]) -> Iterator[None]:
+        """Look now and then while the block runs, until a look says: enough.
+
+        No look goes on once the block has ended.
+        """
+        key = object()
+        with self._lock:
+            if self._thread is None:
+                thread = Thread(target=self._watch, name=self._name, daemon=True)
+                thread.start()  # if there is no thread to be had, the next block tries again
+                self._thread = thread
+            self._looks[key] = look
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._looks.pop(key, None)
+
+    def _watch(self) -> None:
+        while True:
+            sleep(self._every_s)
+            with self._lock:
+                if not self._looks:
+                    self._thread = None
+                    return
+                for key, look in self._looks.copy().items():
+                    if key in self._looks and self._is_enough(look):
+                        self._looks.pop(key, None)
+
+    def _is_enough(self, look: Callable[[], bool]) -> bool:
+        try:
+            return look()
+        except Exception:  # noqa: BLE001  it must not end those of other blocks
+            _LOG.exception("%s failed", self._name)
+            return True
 
 
 class Periodic:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from maskedlark.terminal.options import panel
 
@@ -35,7 +34,9 @@ def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) 
 
 def print_budgets(budgets: "Sequence[DatasetBudget]") -> None:
     """Print a table for each dataset."""
-    from maskedlark.terminal.budget_view import budget_table
+    from rich.console import Console
+
+    from maskedlark.terminal.budget_table import budget_table
 
     if not budgets:
         typer.echo("no dataset is committed yet")

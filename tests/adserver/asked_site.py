@@ -19,9 +19,9 @@ from adserver.peers.retrying import ONCE, Backoff
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.randomness import seeded
+from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import measurement_of
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.adserver.painted import OF, SHOP_OF, SHOP_REPORTS, Painted, painted
 from tests.measured import MemoryQueryHelper, columns_of, opened

@@ -16,7 +16,7 @@ from maskedlark.releases.evaluation import (
     evaluated_loss,
 )
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from tests.builders import World
 
 

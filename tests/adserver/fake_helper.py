@@ -90,6 +90,8 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
             )
             received: list[ShareForHelper] = []
             for request in request_iterator:
+                if request.WhichOneof("part") == "end":
+                    break
                 self.prepare_chunks += 1
                 self.largest_message_bytes = max(self.largest_message_bytes, request.ByteSize())
                 chunk = [

@@ -39,7 +39,7 @@ from maskedlark.releases.round import MaskedSum
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import OpenedDataset
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World, examples, of_shares, reports, world

@@ -41,7 +41,8 @@ from maskedlark.errors import ReportReason
 from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.query import measure_columns, measurement_of, num_numbers
+from maskedlark.releases.counting import measurement_of
+from maskedlark.releases.query import measure_columns, num_numbers
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
 from tests import builders

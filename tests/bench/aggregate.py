@@ -25,7 +25,8 @@ from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.grouping import answer_query, shown_cells, sum_groups
 from maskedlark.releases.query import Axis, Measure, QuerySpec
-from maskedlark.reports.report import Example, InputShares, MeasuredShares, MeasuredValues
+from maskedlark.reports.input_shares import InputShares, MeasuredShares
+from maskedlark.reports.report import Example, MeasuredValues
 from tests.builders import World, reports, shares_for
 from tests.measured import DATASET, measuring_world
 

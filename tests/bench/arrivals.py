@@ -29,7 +29,6 @@ from tests.postgres import running_postgres
 
 SIZES: Final = (20, 200, 1_000, 5_000)
 REPORTS: Final = 20_000
-_COLUMNS: Final = "task_id, report_id, time_bucket, key_id_0, ciphertext_0, key_id_1, ciphertext_1"
 _STAGING: Final = (
     "CREATE TEMPORARY TABLE IF NOT EXISTS arriving (task_id bytea, report_id bytea, time_bucket bigint,"
     " key_id_0 smallint, ciphertext_0 bytea, key_id_1 smallint, ciphertext_1 bytea) ON COMMIT DELETE ROWS"
@@ -59,7 +58,7 @@ def copied(connection: Connection, arrived: Sequence[Report]) -> int:
     driver: Any = connection.connection.driver_connection
     with driver.cursor() as cursor:
         cursor.execute(_STAGING)
-        with cursor.copy(f"COPY arriving ({_COLUMNS}) FROM STDIN (FORMAT BINARY)") as copy:
+        with cursor.copy("COPY arriving FROM STDIN (FORMAT BINARY)") as copy:
             copy.set_types(_TYPES)
             for one in sorted(arrived, key=report_key):
                 first, second = one.shares
@@ -68,7 +67,8 @@ def copied(connection: Connection, arrived: Sequence[Report]) -> int:
                      second.key_id, second.ciphertext)
                 )  # fmt: skip
         cursor.execute(
-            f"WITH stored AS (INSERT INTO reports ({_COLUMNS}) SELECT {_COLUMNS} FROM arriving"  # noqa: S608 # constants
+            "WITH stored AS (INSERT INTO reports (task_id, report_id, time_bucket, key_id_0, ciphertext_0,"
+            " key_id_1, ciphertext_1) SELECT * FROM arriving"
             " ON CONFLICT (task_id, report_id) DO NOTHING RETURNING task_id, report_id, sequence), waiting AS"
             " (INSERT INTO report_states SELECT task_id, '', sequence, 'received' FROM stored)"
             " SELECT task_id, report_id FROM stored"

@@ -9,8 +9,8 @@ from helper.datasets.records import Records
 from helper.datasets.segments import RowShape
 from helper.datasets.vault import Vault
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.dispatch import Fleet
 from helper.executors.executor import Gradient, ModelFile
+from helper.executors.fleet import Fleet
 from helper.executors.local import LocalExecutor
 from helper.gradient.exact.engine import ExactEngine
 from maskedlark.interrupt import never

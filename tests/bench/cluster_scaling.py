@@ -10,8 +10,9 @@ worker; with two workers, a core each, which hold the dataset. Figures are media
 that what else the machine does touches both sides. Processor time is that of the head's process and of all
 workers; what Ray's own daemons took meanwhile stands beside it, and the part of each. `round_scaling` is of
 elapsed time, and needs two idle cores; `round_scaling_cpu` is what it comes to by processor time alone: the
-head's, and then that of the worker which takes longest. Opening is of one chunk of reports after the other,
-as an ad server sends them.
+head's, and then that of the worker which takes longest; `two_processes_cpu` is what of it no worker can help,
+for two cores may be slower together than each is alone. Opening is of one chunk of reports after the
+other, as an ad server sends them.
 """
 
 import argparse
@@ -27,13 +28,14 @@ from typing import Any
 import psutil
 
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.dispatch import Fleet, Worker
 from helper.executors.executor import Executor
+from helper.executors.fleet import Fleet, Worker
 from helper.executors.local import LocalExecutor
 from maskedlark.interrupt import never
 from maskedlark.releases.round import MaskedSum
 from tests.bench.drawn_records import Drawn, differing, gradient
 from tests.bench.processor import processor
+from tests.bench.two_processes import over_alone
 from tests.builders import examples, shares_for, world
 from tests.builders import reports as sealed
 from tests.helper.executors.ray_machines import machines
@@ -68,6 +70,7 @@ class Results:
     opening_scaling_cpu: float
     opening_cpu_over_local: float
     threads_scaling: float  # what two threads of this process bring on this machine
+    two_processes_cpu: float  # what two processes that share nothing take at once, above one after the other
     ray_cpu_s: float  # of a second: what Ray's daemons take beside it
     round_cpu_s: dict[str, "Parties"]  # of each side: who takes how much of it
     opening_cpu_s: dict[str, "Parties"]  # of each side, for all reports
@@ -262,6 +265,9 @@ def measured(
             opening_scaling_cpu=opening.ratio("one", "two", "longest_s"),
             opening_cpu_over_local=opening.ratio("one", "local", "cpu_s"),
             threads_scaling=summing.ratio("local", "threads", "wall_s"),
+            two_processes_cpu=over_alone(
+                records=int(rate * records) // 2, features=features, hidden=hidden, turns=turns
+            ),
             ray_cpu_s=ray_cpu_s,
             round_cpu_s=summing.parties(rounds),
             opening_cpu_s=opening.parties(1),

@@ -21,11 +21,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-from tests.bench.without_vnni import restart_without  # noqa: E402 # after the path is set
+from tests.bench.without_vnni import restart_without
 
 Clock = Callable[[], float]
+PROGRAM = ("-m", "tests.bench.gradient")
 CLIP_NORM = 1.0
 FRAC_BITS = 32
 NOISE_SCALE = 1 << 32
@@ -259,7 +258,7 @@ def peak_mb(records: int) -> float:
 
     with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
         Path(file.name).write_bytes(peers.export(peers.dense((784, 500, 10)), 784))
-        command = [sys.executable, __file__, "--peak", file.name, "--records", str(records)]
+        command = [sys.executable, *PROGRAM, "--peak", file.name, "--records", str(records)]
         return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -303,7 +302,7 @@ def main() -> None:
         print_peak(arguments.peak, arguments.records)
         return
     if arguments.without_vnni:
-        restart_without(sys.argv)
+        restart_without([*PROGRAM, *sys.argv[1:]])
     warnings.simplefilter("ignore")
     processors = len(os.sched_getaffinity(0))
     clock = time.process_time if arguments.busy else time.perf_counter

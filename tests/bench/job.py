@@ -22,9 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,23 +32,18 @@ import numpy as np
 import onnx
 import psutil
 import torch
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from onnx import numpy_helper
 from rich.console import Console
-from rich.table import Table
 
 from docs.tutorial import plain
-from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
+from docs.tutorial.fleet import ORIGIN, Fleet
+from tests.bench.job_spent import COMMANDS, SERVERS, Spent, figures, tables
 from tests.bench.job_table import write
 from tests.bench.mnist import FOLDER
 from tests.bench.processor import processor
 
 DELTA: Final = "1e-5"
-SERVERS: Final = (*HELPERS, "adserver")
-COMMANDS: Final = "commands"
 _LIMITS: Final = ("--max-collusion-epsilon", "1000000", "--min-batch-size-floor", "20")
-_SHARE_BYTES: Final = 1_000
 _PROGRESS: Final = Console(stderr=True)
 
 
@@ -84,36 +79,6 @@ SETUPS: Final = (
     Setup(name="mnist", source=("mnist", "--mnist-dir", str(FOLDER), "--limit", "20000"),
           layers=(784, 32, 10), num_classes=10, rounds=50, batch_size=2048),
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Processor seconds of one job.
-
-    Attributes:
-        reports: How many the browsers sealed.
-        rounds: How many the job ran.
-        plain_s: Plain training of the same steps, without clipping.
-        phases: Phase, then party: seconds. What command lines spend stands under "commands".
-    """
-
-    reports: int
-    rounds: int
-    plain_s: float
-    phases: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def total_s(self) -> float:
-        """Of all parties and phases but the start of the servers."""
-        return sum(sum(parties.values()) for phase, parties in self.phases.items() if phase != "start")
-
-    def helper_ms_per_round(self) -> float:
-        """Of one helper, on average."""
-        return 500 * sum(self.phases["train"][helper] for helper in HELPERS) / self.rounds
-
-    def adserver_ms_per_round(self) -> float:
-        """Of the server alone."""
-        return 1000 * self.phases["train"]["adserver"] / self.rounds
 
 
 class Meter:
@@ -199,31 +164,12 @@ def measure(setup: Setup, folder: Path, profiles: Path | None) -> Spent:
     ):
         meter = Meter(fleet)
         meter.start_phase()
-        default = ["--default-label", "0"] if setup.num_classes == 2 else []
-        labels = [
-            "--classes",
-            str(setup.num_classes),
-            *default,
-            "--num-features",
-            str(setup.layers[0]),
-            "--min-batch-size",
-            "100",
-        ]
-        privacy = [
-            "--mechanism",
-            "gaussian",
-            "--epsilon",
-            "3",
-            "--collusion-epsilon",
-            "1000000",
-            "--delta",
-            DELTA,
-            "--clip-norm",
-            "1",
-        ]
-        task = fleet.adserver(
-            "task", "create", "--name", setup.name, "--origin", ORIGIN, *labels, *privacy
-        ).strip()
+        labels = f"--classes {setup.num_classes} --num-features {setup.layers[0]} --min-batch-size 100"
+        if setup.num_classes == 2:
+            labels += " --default-label 0"
+        privacy = "--mechanism gaussian --epsilon 3 --collusion-epsilon 1000000 --clip-norm 1"
+        named = ["--name", setup.name, "--origin", ORIGIN, "--delta", DELTA]
+        task = fleet.adserver("task", "create", *named, *labels.split(), *privacy.split()).strip()
         url = f"http://{fleet.http}/v1/tasks/{task}"
         files = ["--holdout", str(panel), "--train-out", str(reported)]
         with meter.phase("upload"):
@@ -232,27 +178,11 @@ def measure(setup: Setup, folder: Path, profiles: Path | None) -> Spent:
             )
         with meter.phase("prepare"):
             dataset = fleet.adserver_json("dataset", "seal", "--task", task)
-        fleet.run(
-            "adserver",
-            "model",
-            "create",
-            str(untrained),
-            "--layers",
-            ",".join(map(str, setup.layers)),
-            "--seed",
-            "1",
-        )
-        options = [
-            "--model",
-            str(untrained),
-            "--loss",
-            setup.loss,
-            "--rounds",
-            str(setup.rounds),
-            "--optimizer",
-            "momentum",
-        ]
-        options += ["--learning-rate", "0.3", "--epsilon", "3", "--dataset", dataset["dataset_id"]]
+        layers = ",".join(map(str, setup.layers))
+        fleet.run("adserver", "model", "create", str(untrained), "--layers", layers, "--seed", "1")
+        training = f"--loss {setup.loss} --rounds {setup.rounds} --optimizer momentum --learning-rate 0.3"
+        options = ["--model", str(untrained), *training.split()]
+        options += ["--epsilon", "3", "--dataset", dataset["dataset_id"]]
         options += ["--batch-size", str(setup.batch_size)] if setup.batch_size else []
         with meter.phase("submit"):
             job = fleet.adserver_json("job", "submit", *options, options=False)["job_id"]
@@ -277,70 +207,6 @@ def plain_cpu_s(setup: Setup, untrained: Path, reported: Path) -> float:
         plain.train(network, seen["features"], seen["labels"], training)
         taken.append(time.process_time() - started)
     return min(taken)
-
-
-def hpke_s() -> tuple[float, float]:
-    """Seconds of one HPKE seal and one opening of a share's size: the best of eight.
-
-    Each report has two of each, whatever else is done with it.
-    """
-    suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
-    key = X25519PrivateKey.generate()
-    sealed = suite.encrypt(bytes(_SHARE_BYTES), key.public_key(), info=b"")
-
-    def best(once: Callable[[], object]) -> float:
-        def turn() -> float:
-            started = time.process_time()
-            for _ in range(500):
-                once()
-            return (time.process_time() - started) / 500
-
-        return min(turn() for _ in range(8))
-
-    return (
-        best(lambda: suite.encrypt(bytes(_SHARE_BYTES), key.public_key(), info=b"")),
-        best(lambda: suite.decrypt(sealed, key, info=b"")),
-    )
-
-
-def figures(spent: dict[str, Spent]) -> dict[str, float]:
-    """What is aimed for, by the names that the issue gave them."""
-    found: dict[str, float] = {}
-    if "mnist" in spent:
-        mnist = spent["mnist"]
-        found["mnist_cpu_s"] = mnist.total_s
-        found["mnist_plain_cpu_s"] = mnist.plain_s
-        found["mnist_cpu_s_over_plain"] = mnist.total_s / mnist.plain_s
-        seal_s, open_s = hpke_s()
-        found["hpke_seal_us"], found["hpke_open_us"] = 1e6 * seal_s, 1e6 * open_s
-        found["mnist_floor_over_plain"] = 2 * mnist.reports * (seal_s + open_s) / mnist.plain_s
-        found["mnist_reports_per_s_per_core"] = mnist.reports / mnist.total_s
-        found["intake_us_per_report"] = 1e6 * mnist.phases["upload"]["adserver"] / mnist.reports
-        found["upload_us_per_report"] = 1e6 * mnist.phases["upload"][COMMANDS] / mnist.reports
-        found["cli_wait_cpu_s"] = mnist.phases["train"][COMMANDS]
-        found["helper_ms_per_round_mnist"] = mnist.helper_ms_per_round()
-        found["adserver_ms_per_round_mnist"] = mnist.adserver_ms_per_round()
-    if "wbcd" in spent:
-        found["helper_ms_per_round_tiny"] = spent["wbcd"].helper_ms_per_round()
-        found["adserver_ms_per_round_tiny"] = spent["wbcd"].adserver_ms_per_round()
-    return {name: round(value, 3) for name, value in found.items()}
-
-
-def tables(spent: dict[str, Spent]) -> list[Table]:
-    """The phases for people."""
-    shown = []
-    for name, one in spent.items():
-        table = Table(
-            "phase",
-            *SERVERS,
-            COMMANDS,
-            title=f"{name}: processor seconds of {one.reports:,} reports and {one.rounds} rounds",
-        )
-        for phase, parties in one.phases.items():
-            table.add_row(phase, *(f"{parties.get(party, 0):.2f}" for party in (*SERVERS, COMMANDS)))
-        table.add_row("all but start", f"{one.total_s:.1f} in all", f"plain {one.plain_s:.2f}")
-        shown.append(table)
-    return shown
 
 
 def _compile() -> None:

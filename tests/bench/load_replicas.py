@@ -7,52 +7,24 @@ intakes hinder each other. The processor time of an intake a report stands besid
 waited for another one's lock.
 """
 
-import http.client
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any, Final
 
-import numpy as np
 import psutil
-from sqlalchemy import Engine, make_url, text
 
-from adserver.store.database import create_tables
-from adserver.store.reports import ReportStore
-from adserver.store.tasks import TaskStore
-from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import sealed_length
-from maskedlark.reports.task import REPORT_ID_BYTES, Task
-from maskedlark.reports.upload import Report, SealedShare
-from maskedlark.rpc.wire import report_to_message
-from maskedlark.runtime.database import open_database
-from protos import report_pb2
-from tests.builders import world
-from tests.postgres import running_postgres
+from tests.bench.intake_site import Site, site
 
-BATCH: Final = 200
 SENDERS: Final = 8
 """To each intake, each with one batch under way."""
-_MARK: Final = b"\xa5" * (REPORT_ID_BYTES - 4)
-_LOOK_EVERY_S: Final = 0.05
-_START_S: Final = 120.0
 _SLICE_S: Final = 2.0
 _GO_S: Final = 0.006
 _STOPPED_S: Final = 0.014
-_BUSY: Final = text(
-    "SELECT count(*) FILTER (WHERE wait_event_type = 'Lock'), count(*) FROM pg_stat_activity"
-    " WHERE state <> 'idle' AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,137 +72,6 @@ class Spread:
     ratio: float
     ratio_on_this_machine: float
     ratio_for_processor_time: float
-
-
-class Batches:
-    """Encoded batches of reports that were never sent; all but the ids is the same, so they cost little."""
-
-    def __init__(self, task: Task) -> None:
-        length = sealed_length(HpkeSuite.X25519_AES128GCM, task.share_length)
-        bucket = task.time_bucket(time.time())
-        made = (
-            Report(
-                task_id=task.task_id, report_id=_MARK + number.to_bytes(4), time_bucket=bucket,
-                shares=(SealedShare(key_id=1, ciphertext=os.urandom(length)),
-                        SealedShare(key_id=2, ciphertext=os.urandom(length))),
-            )
-            for number in range(BATCH)
-        )  # fmt: skip
-        body = report_pb2.ReportBatch(reports=map(report_to_message, made)).SerializeToString()
-        places = [body.index(_MARK + number.to_bytes(4)) for number in range(BATCH)]
-        self._body = np.frombuffer(body, np.uint8)
-        self._places = np.array(places)[:, None] + np.arange(REPORT_ID_BYTES)
-
-    def next(self) -> bytes:
-        """A batch under fresh ids."""
-        body = self._body.copy()
-        body[self._places] = np.frombuffer(os.urandom(self._places.size), np.uint8).reshape(
-            self._places.shape
-        )
-        return body.tobytes()
-
-
-@dataclass(kw_only=True)
-class Site:
-    """A PostgreSQL server with a task, and intakes over it."""
-
-    engine: Engine
-    task: Task
-    doors: list[str]
-    intakes: list[psutil.Process]
-    postmaster: psutil.Process
-    looked: list[tuple[int, int]] = field(default_factory=list)
-
-    def postgresql_s(self) -> float:
-        """Processor seconds of its processes so far."""
-        processes = [self.postmaster, *self.postmaster.children(recursive=True)]
-        return sum(sum(one.cpu_times()[:2]) for one in processes)
-
-    def intakes_s(self) -> float:
-        """The same of the intakes."""
-        return sum(sum(one.cpu_times()[:2]) for one in self.intakes)
-
-    def stored(self) -> int:
-        """How many reports the database counts."""
-        return ReportStore(self.engine).counts(self.task.task_id).waiting
-
-    def send(self, door: str, until_s: float) -> int:
-        """Send batches to one intake, one after the other; how many reports were accepted."""
-        host, port = door.rsplit(":", 1)
-        batches, accepted = Batches(self.task), 0
-        connection = http.client.HTTPConnection(host, int(port), timeout=60)
-        while time.monotonic() < until_s:
-            connection.request("POST", "/v1/reports/batch", batches.next())
-            accepted += json.loads(connection.getresponse().read())["accepted"]
-        connection.close()
-        return accepted
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Look again and again, while the block runs, at how many transactions run and wait for a lock."""
-        is_over = Event()
-        thread = Thread(target=self._watch, args=(is_over,))
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-
-    def _watch(self, is_over: Event) -> None:
-        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            while not is_over.wait(_LOOK_EVERY_S):
-                waiting, busy = connection.execute(_BUSY).one()
-                self.looked.append((int(waiting), int(busy)))
-
-
-@contextmanager
-def site(intakes: int) -> Iterator[Site]:
-    """PostgreSQL, and so many intakes."""
-    now = int(time.time())
-    ours = world(num_features=30, starts_at=now - 86_400, expires_at=now + 86_400)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="maskedlark-load-")))
-        url = stack.enter_context(running_postgres()).new_database()
-        engine = open_database(url)
-        stack.callback(engine.dispose)
-        create_tables(engine)
-        TaskStore(engine).add(ours.bundle, created_at=now)
-        started = [_started(stack, url, folder / str(number)) for number in range(intakes)]
-        yield Site(
-            engine=engine,
-            task=ours.task,
-            doors=[door for _, door in started],
-            intakes=[process for process, _ in started],
-            postmaster=_postmaster(str(make_url(url).query["host"])),
-        )
-
-
-def _started(stack: ExitStack, url: str, addresses: Path) -> tuple[psutil.Process, str]:
-    """An intake process, ended when the stack unwinds, and where it answers."""
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("adserver"), "intake", "--insecure", "--database", url,
-        "--addresses-file", addresses, "--log-format", "json",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def end() -> None:
-        process.terminate()
-        process.wait(60)
-
-    stack.callback(end)
-    until = time.monotonic() + _START_S
-    while not addresses.exists():
-        if process.poll() is not None or time.monotonic() > until:
-            raise SystemExit("an intake did not start")
-        time.sleep(0.05)
-    return psutil.Process(process.pid), json.loads(addresses.read_text())["http"]
-
-
-def _postmaster(folder: str) -> psutil.Process:
-    """The server of a data folder."""
-    number = (Path(folder) / "postmaster.pid").read_text().split("\n", 1)[0]
-    return psutil.Process(int(number))
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.samples import sampling_numerator
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
 from tests.bench.mnist import FOLDER

@@ -43,7 +43,7 @@ from maskedlark.releases.job import JobSpec, charge
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum, aggregate, transcript
 from maskedlark.releases.samples import sampling_numerator
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from tests.bench import mnist
 from tests.builders import World, fitting_noise, of_shares, world
 

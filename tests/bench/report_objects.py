@@ -11,11 +11,9 @@ Servers, senders and PostgreSQL share this machine: processor time a report is w
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,106 +21,61 @@ from typing import Any, Final
 
 import httpx
 import psutil
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine
 
 from adserver.store.database import create_tables
 from adserver.store.object_putting import PutsReports
-from adserver.store.report_buckets import bucket_of
+from adserver.store.report_buckets import ReportBucket, bucket_of
 from adserver.store.reports import ReportStore
+from adserver.store.schema import report_buckets
 from adserver.store.tasks import TaskStore
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import encode_report
 from maskedlark.runtime.database import open_database
 from tests.bench.arrivals import drawn
-from tests.bench.load_replicas import Site, Tally, _postmaster, _started
+from tests.bench.intake_site import site_without_intakes
+from tests.bench.load_replicas import Tally
 from tests.bench.stored import SIZE, bytes_of, read_for_sealing
 from tests.builders import NOW, examples, reports, world
 from tests.postgres import running_postgres
+from tests.s3 import leading_to, s3_beside
 
 URL: Final = "s3://reports/bench"
 ALONE: Final = 40
 _SLICE_S: Final = 2.0
 _START_S: Final = 60.0
-_MOTO: Final = """
-import sys, time
-from moto.server import ThreadedMotoServer
-
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(*server.get_host_and_port(), flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def s3() -> Iterator[None]:
-    """A server that speaks S3, and the environment that leads to it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _MOTO],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        try:
-            if process.stdout is None:
-                raise AssertionError("it has a pipe")
-            host, port = process.stdout.readline().split()
-            os.environ |= {
-                "AWS_ACCESS_KEY_ID": "id",
-                "AWS_SECRET_ACCESS_KEY": "key",
-                "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-                "AWS_ALLOW_HTTP": "true",
-            }
-            httpx.put(f"http://{host}:{port}/reports", timeout=_START_S).raise_for_status()
-            yield
-        finally:
-            process.kill()
 
 
 def taken_in(slices: int) -> dict[str, Any]:
     """What an intake does without and with objects, by turns."""
-    now = int(time.time())
-    ours = world(num_features=30, starts_at=now - 86_400, expires_at=now + 86_400)
     with ExitStack() as stack:
-        stack.enter_context(s3())
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="maskedlark-load-")))
-        url = stack.enter_context(running_postgres()).new_database()
-        engine = open_database(url)
-        stack.callback(engine.dispose)
-        create_tables(engine)
-        TaskStore(engine).add(ours.bundle, created_at=now)
-        bucket_of(engine, URL, may_add=True)
-        sites, tallies = dict[str, Site](), dict[str, Tally]()
-        for name, value in (("rows", ""), ("objects", URL)):
-            os.environ.pop("ADSERVER_REPORT_OBJECTS", None)
-            if value:
-                os.environ["ADSERVER_REPORT_OBJECTS"] = value
-            process, door = _started(stack, url, folder / name)
-            sites[name] = Site(
-                engine=engine,
-                task=ours.task,
-                doors=[door],
-                intakes=[process],
-                postmaster=_postmaster(str(make_url(url).query["host"])),
-            )
-            tallies[name] = Tally(intakes=1, is_slowed=False)
+        endpoint = stack.enter_context(s3_beside())
+        os.environ |= leading_to(endpoint)
+        httpx.put(f"{endpoint}/reports", timeout=_START_S).raise_for_status()
+        rows = site_without_intakes(stack)
+        bucket_of(rows.engine, URL, may_add=True)
+        rows.start(stack)
+        objects = replace(rows, doors=[], intakes=[])
+        objects.start(stack, "--report-objects", URL)
+        sites = {"rows": rows, "objects": objects}
+        tallies = {name: Tally(intakes=1, is_slowed=False) for name in sites}
         grown = dict.fromkeys(sites, 0)
         for _ in range(slices):
             for name, at in sites.items():
-                before = bytes_of(engine)
+                before = bytes_of(at.engine)
                 tallies[name].load(at, _SLICE_S)
-                grown[name] += bytes_of(engine) - before
-        bucket = ours.task.time_bucket(now)
-        made = [replace(one, time_bucket=bucket) for one in reports(ours, examples(ours.task, ALONE))]
+                grown[name] += bytes_of(at.engine) - before
+        bucket = rows.task.time_bucket(time.time())
+        examples_alone = examples(rows.task, ALONE)
+        made = [replace(one, time_bucket=bucket) for one in reports(rows.ours, examples_alone)]
+        rates = {name: tally.rate() for name, tally in tallies.items()}
         return {
             name: {
-                "reports_per_s": tallies[name].rate().reports_per_s,
-                "intake_us": tallies[name].rate().intake_us,
-                "postgresql_us": tallies[name].rate().postgresql_us,
-                "processors_busy": tallies[name].rate().processors_busy,
-                "database_bytes_a_report": round(grown[name] / tallies[name].reports, 1),
+                "reports_per_s": rates[name].reports_per_s,
+                "intake_us": rates[name].intake_us,
+                "postgresql_us": rates[name].postgresql_us,
+                "processors_busy": rates[name].processors_busy,
+                "database_bytes_a_report": round(grown[name] / rates[name].reports, 1),
                 "alone_ms": alone_ms(at.doors[0], made[number::2]),
             }
             for number, (name, at) in enumerate(sites.items())
@@ -175,7 +128,10 @@ def stored(count: int) -> dict[str, Any]:
 
 
 def _putting(engine: Engine, folder: Path) -> PutsReports:
-    bucket = bucket_of(engine, f"file://{folder}", may_add=True)
+    """Into a folder, which the ad server itself refuses: nothing flushes it to the disk."""
+    bucket = ReportBucket(number=1, folder="bench", url=f"file://{folder}")
+    with engine.begin() as connection:
+        connection.execute(report_buckets.insert().values(folder=bucket.folder, url=bucket.url))
     return PutsReports(bucket, bucket.opened(), monotonic=time.monotonic)
 
 

@@ -39,7 +39,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import MODULUS
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import AdmittedSet, PreparedShares
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.runtime.bucket import opened_bucket
 from tests.helper.parties import FLOORS, Scene, make_task
 from tests.progress import shown

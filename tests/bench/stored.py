@@ -16,6 +16,7 @@ import psutil
 from sqlalchemy import Engine
 
 from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
+from adserver.peers.outgoing import request_of
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
 from adserver.store.reports import ReportStore
@@ -23,11 +24,8 @@ from adserver.store.tasks import TaskStore
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import SignedTask
 from maskedlark.canonical import encode
-from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.task import Task
-from maskedlark.rpc.wire import share_to_message
 from maskedlark.runtime.database import open_database
-from protos import helper_pb2
 from tests.bench.arrivals import drawn
 from tests.builders import NOW, World, world
 from tests.postgres import running_postgres
@@ -105,21 +103,10 @@ def read_for_sealing(engine: Engine, task: Task, count: int) -> tuple[float, flo
     dataset = datasets.begin(task.task_id, handle, limit=count, created_at=NOW)
     for role in (0, 1):
         for page in ReportStore(engine).share_pages(task, handle, role):
-            sent += len(_message(page).SerializeToString())
+            sent += len(request_of(page).SerializeToString())
     used = time.process_time() - began + used_since(theirs)
     datasets.give_back(dataset)
     return used, sent
-
-
-def _message(page: list[ShareForHelper]) -> helper_pb2.PrepareRequest:
-    """As `adserver.peers.client` sends it."""
-    shares = [
-        helper_pb2.HelperShare(
-            report_id=one.report_id, time_bucket=one.time_bucket, share=share_to_message(one.share)
-        )
-        for one in page
-    ]
-    return helper_pb2.PrepareRequest(chunk=helper_pb2.PrepareRequest.Chunk(shares=shares))
 
 
 def in_the_ledger(folder: Path, of: World, count: int) -> float:

@@ -1,4 +1,4 @@
-"""Processor time and memory of one round of wide models, one thread: `python tests/bench/wide.py [LAYERS]`.
+"""Processor time and memory of one round of wide models, one thread: `python -m tests.bench.wide [LAYERS]`.
 
 Each model has a process of its own, so that the peak of its memory is its own.
 """
@@ -7,11 +7,8 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 MODELS: Final = ("784,1336,10", "784,2680,10", "2000,2000,1000,10", "784,10500,10")
 RECORDS: Final = 512
 TURNS: Final = 2
@@ -60,4 +57,4 @@ if __name__ == "__main__":
         measure([int(width) for width in sys.argv[1].split(",")])
     else:
         for model in MODELS:
-            subprocess.run([sys.executable, __file__, model], check=True)
+            subprocess.run([sys.executable, "-m", "tests.bench.wide", model], check=True)

@@ -6,6 +6,7 @@ ratio go without. Caches, clock and memory are still this machine's.
 """
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -20,6 +21,6 @@ ENVIRONMENT: Final = {
 
 
 def restart_without(arguments: Sequence[str]) -> None:
-    """Begin this Python anew with some arguments, unless it was begun so: libraries choose once."""
+    """Run Python anew with some arguments, unless it runs so: libraries choose once. Does not return then."""
     if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
-        os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **ENVIRONMENT})  # noqa: S606 # our own program
+        sys.exit(subprocess.call([sys.executable, *arguments], env={**os.environ, **ENVIRONMENT}))

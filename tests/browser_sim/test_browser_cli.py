@@ -1,5 +1,7 @@
 import io
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from threading import Event
@@ -10,7 +12,6 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from browser_sim import commands
 from browser_sim.cli import app
 from browser_sim.run import Progress, RunSettings
 from maskedlark import canonical
@@ -266,7 +267,8 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
         raise InvalidTask("far enough")
 
     monkeypatch.setattr("browser_sim.run.run", living)
-    monkeypatch.setattr(commands, "Console", lambda **_: terminal)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    monkeypatch.setenv("FORCE_COLOR", "1")
     assert (
         invoke("run", "--task", "x", "--to", "127.0.0.1:1", "--insecure", "--source", "wbcd").exit_code == 1
     )
@@ -295,3 +297,11 @@ def test_download_refuses_a_mirror_that_lies(tmp_path: Path) -> None:
         result = invoke("download", "mnist", "--to", tmp_path, "--mirror", url)
     assert result.exit_code == 1
     assert "SHA-256" in result.stderr
+
+
+def test_a_run_loads_nothing_that_draws_and_no_client_that_it_does_not_use() -> None:
+    code = "import sys, browser_sim.commands, browser_sim.run; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ran.stdout.split())
+    assert "grpc" in loaded
+    assert loaded & {"rich", "pygments", "httpx", "sqlalchemy", "torch", "onnx"} == set()

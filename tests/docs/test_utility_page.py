@@ -11,7 +11,7 @@ from helper.gradient.choose import engine_for
 from maskedlark.model.weights import quantise
 from maskedlark.numbers.field import reconstruct, share
 from maskedlark.randomness import seeded
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from tests.bench import privacy_report
 from tests.bench.privacy_report import Figure
 from tests.bench.private_training import SETUPS, untrained

@@ -38,8 +38,9 @@ from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import combine
 from maskedlark.releases.round import transcript
 from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.measurement import MAX_CODE
-from maskedlark.reports.report import Example, InputShares, SplitExample
+from maskedlark.reports.report import Example, SplitExample
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.tls_files import TlsFiles

@@ -58,7 +58,8 @@ class Outcome:
 
     Attributes:
         rounds: How many were asked for.
-        sent: How often a round was asked for and answered, of all rounds together.
+        sent: How often a round was asked for and answered, of all rounds together; what callers asked for
+            beyond that, while the last kill was to come, is not counted.
         kills: How often the helper died, by the moment of a round.
         kills_at_workers: Of those while a round was computed, how many when a worker had the work.
         charged_otherwise: Of all, after which the ledger had not the charges that the moment tells.
@@ -90,7 +91,9 @@ class Outcome:
 class Asking:
     """One round, asked for by many threads.
 
-    `helper` is the client of the helper's present life, and another one after each kill.
+    `helper` is the client of the helper's present life, and another one after each kill. Callers ask on until
+    it has died for the last time, so that it dies under way however seldom the thread that kills it runs;
+    then `left` is below zero by as many answers.
     """
 
     spec: JobSpec
@@ -103,6 +106,7 @@ class Asking:
     lost: int = 0
     under_way: int = 0
     is_up: Event = field(default_factory=Event)
+    has_died: bool = False
     is_over: bool = False
     lock: Lock = field(default_factory=Lock)
 
@@ -122,7 +126,7 @@ class Asking:
         if not self.is_up.wait(_AWAY_S):
             raise TimeoutError("the helper did not come back")
         with self.lock:
-            is_wanted = self.left > 0 and not self.is_over
+            is_wanted = (self.left > 0 or not self.has_died) and not self.is_over
             self.left -= is_wanted
             self.under_way += is_wanted
         return is_wanted
@@ -180,7 +184,7 @@ def run(
         charged = helper.status().rounds_answered or 0
     return Outcome(
         rounds=rounds,
-        sent=sum(one.answers.total() for one in asked),
+        sent=sum(one.answers.total() + one.left for one in asked),
         kills=dict(Counter(kill.moment for kill in kills)),
         kills_at_workers=sum(kill.where == "worker" for kill in kills),
         charged_otherwise=sum(not kill.is_charged_right for kill in kills),
@@ -227,6 +231,7 @@ def _asked_and_killed(
                 is_last = len(kills) == len(Moment)
                 if fleet.is_dead or (is_last and asking.under_way and asking.answers.total() >= half):
                     kills.append(_killed(fleet, asking, is_last=is_last))
+                    asking.has_died = is_last
                     if (moment := next(moments, None)) is not None:
                         fleet.die_at(moment)
                     fleet.start_helper(0)

@@ -5,7 +5,7 @@ server's process died then.
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 
 import pytest
 from sqlalchemy import Engine
@@ -33,19 +33,20 @@ from tests.patience import HANGS_S
 
 class SlowWay:
     """A real helper, to which the start of a job travels until `arrive` is called, whatever becomes of who
-    sent it.
+    sent it: a process that dies once it has sent both starts, or one that waits for the answers.
     """
 
-    def __init__(self, scene: Scene, role: int, killed: bool) -> None:
+    def __init__(self, scene: Scene, role: int, dies_with_both: Barrier | None) -> None:
         self._jobs = scene.cores[role].jobs
-        self._killed = killed
+        self._dies_with_both = dies_with_both
         self.sent = Event()
         self._begun: list[Callable[[], object]] = []
 
     def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
         self._begun.append(lambda: self._jobs.start(encode(job), model, Call(caller=None)))
         self.sent.set()
-        if self._killed:
+        if self._dies_with_both:
+            self._dies_with_both.wait(HANGS_S)
             raise Killed
         Event().wait(30)
         raise AssertionError("nobody waits so long for this answer")
@@ -100,7 +101,8 @@ def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
         eval_every=2,
     )  # fmt: skip
     clock = SetClock()
-    store, helpers = JobStore(engine, clock), (SlowWay(scene, 0, killed), SlowWay(scene, 1, killed))
+    dies = Barrier(2) if killed else None
+    store, helpers = JobStore(engine, clock), (SlowWay(scene, 0, dies), SlowWay(scene, 1, dies))
     JobFolder(tmp_path, spec.job_id).write_submission(MODEL, None)
     store.submit(plan)
 

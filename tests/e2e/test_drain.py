@@ -147,6 +147,7 @@ class Preparation:
         return bytes(next(self._replies).is_admitted)
 
     def totals(self) -> dict[str, int]:
+        self._requests.put(pb.PrepareRequest(end=pb.PrepareRequest.End()))
         self._requests.put(None)
         totals = next(self._replies).totals
         return {"received": totals.received, "admitted": totals.admitted}

@@ -6,6 +6,7 @@ It counts once, and has one answer.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from unittest.mock import MagicMock
 
 import grpc
 import pytest
@@ -107,6 +108,21 @@ def test_the_same_round_sent_hundreds_of_times_across_crashes_has_one_distinct_a
     outcome = same_round.run(fleet, ROUNDS_SENT, rounds=1)
     assert outcome.is_right, outcome
     assert outcome.sent == ROUNDS_SENT
+
+
+def test_callers_of_a_round_ask_on_until_the_helper_has_died_for_the_last_time() -> None:
+    helper = MagicMock()
+    asking = same_round.Asking(spec=MagicMock(), round_index=0, sent=b"", length=1, left=2, helper=helper)
+
+    def answers(*_: object) -> MagicMock:
+        asking.has_died = helper.run_round.call_count == 5
+        return MagicMock(encode=lambda: b"the answer")
+
+    helper.run_round.side_effect = answers
+    asking.is_up.set()
+    asking.ask_on()
+    assert list(asking.answers.values()) == [5]
+    assert asking.answers.total() + asking.left == 2
 
 
 def test_everybody_is_in_each_epoch_of_each_job_once_whatever_is_killed(fleet: Fleet) -> None:

@@ -30,9 +30,10 @@ from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
+from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import QuerySpec, measurement_of
+from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import SignedKeyList

@@ -73,6 +73,7 @@ def valid_messages(scene: Scene) -> list[bytes]:
         for one in (
             pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=b"h" * 16)),
             pb.PrepareRequest(chunk=pb.PrepareRequest.Chunk(shares=[message])),
+            pb.PrepareRequest(end=pb.PrepareRequest.End()),
             pb.StartJobRequest(job=job),
             pb.StartJobRequest(model=MODEL),
             pb.RoundRequest(header=pb.RoundRequest.Header(job_id=b"j" * 16, round=0)),

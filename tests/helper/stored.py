@@ -6,8 +6,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from helper.datasets import whole_file
+from helper.datasets.frames import KeyFor
 from helper.datasets.segments import Rows, whole
-from helper.datasets.spool import KeyFor
 from helper.datasets.vault import Vault
 from maskedlark.randomness import system_randomness
 from maskedlark.reports.dataset import OpenedDataset

@@ -15,8 +15,9 @@ from helper.ledger.records import Reservation
 from helper.ledger.spending import check_fits
 from maskedlark.errors import JobRefused
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import QuerySpec, measurement_of
+from maskedlark.releases.query import QuerySpec
 from tests.simulation.in_the_clear import measured
 from tests.simulation.ledger_view import HeldQuery
 from tests.simulation.parties import HELPERS

@@ -24,7 +24,7 @@ _AROUND_TRANSACTIONS: Final = ("before begin", "before commit", "after commit")
 _AIMED_AT_ONCE: Final = 6
 _AROUND_FILES: Final = ("before", "after")
 _FILES: Final = (
-    "Vault.write",
+    "Vault.commit",
     "Witness.write",
     "write checkpoint.npz",
     "write keys.json",

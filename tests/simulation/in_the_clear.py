@@ -20,7 +20,8 @@ from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.round import sampled, transcript
 from maskedlark.reports.dataset import canonical_order
-from maskedlark.reports.report import Example, InputShares, MeasuredValues
+from maskedlark.reports.input_shares import InputShares
+from maskedlark.reports.report import Example, MeasuredValues
 from tests.simulation.desk import MODEL
 from tests.simulation.parties import HELPERS, PLACES
 from tests.simulation.world import World

@@ -47,6 +47,7 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "adserver.peers.asking.Event": its.Event,
         "maskedlark.runtime.periodic.Thread": its.Thread,
         "maskedlark.runtime.periodic.Event": its.Event,
+        "maskedlark.runtime.periodic.sleep": kernel.sleep,
         "tenacity.time": SimpleNamespace(monotonic=lambda: kernel.now_s),
         "adserver.peers.client.RenewedChannel": lambda address, _tls, interceptors: Channel(
             kernel, network, address, interceptors

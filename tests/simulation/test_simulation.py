@@ -1,4 +1,4 @@
-"""Ten thousand operations while everything goes wrong.
+"""Twelve thousand operations while everything goes wrong.
 
 `test_caught` proves that the simulation would notice.
 """
@@ -13,7 +13,7 @@ from tests.simulation.running import Verdict, run_seed
 from tests.simulation.shrinking import shrink
 from tests.simulation.steps import Scale, restored_in
 
-OPERATIONS = 10_000
+OPERATIONS = 12_000
 _SMALL = Scale(reports=60, noisy_reports=20, datasets=2, jobs_each=1, queries_each=1, spread_s=60.0)
 _NEVER = Rates(message=0.0, crash=0.0)
 _COVERED_HERE = 0.75
@@ -21,7 +21,7 @@ _COVERED_HERE = 0.75
 
 
 @pytest.mark.long
-def test_ten_thousand_operations_under_faults_break_nothing() -> None:
+def test_twelve_thousand_operations_under_faults_break_nothing() -> None:
     verdicts: list[Verdict] = []
     while sum(verdict.operations for verdict in verdicts) < OPERATIONS:
         seed = len(verdicts)

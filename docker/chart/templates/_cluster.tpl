@@ -49,6 +49,7 @@ app.kubernetes.io/instance: {{ include "maskedlark.worker-name" . }}
 - { name: RAY_ROTATION_MAX_BYTES, value: "16777216" } # else each log may grow to 3 GiB, and the pod is evicted
 - { name: RAY_ROTATION_BACKUP_COUNT, value: "1" }
 - { name: RAY_event_log_reporter_enabled, value: "0" } # its folder is closed to the helper at the head
+- { name: RAY_worker_niceness, value: "0" } # else workers run at 15, and whatever runs beside them takes their caches
 - { name: RAY_AUTH_MODE, value: token }
 - { name: RAY_AUTH_TOKEN_PATH, value: /cluster/ray-token }
 - { name: RAY_USE_TLS, value: "1" }

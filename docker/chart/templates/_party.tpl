@@ -1,5 +1,5 @@
-{{- /* What the parties have in common. Each template takes a dictionary: root, name, party (helper or adserver), own (its values) and,
-of a helper with workers, cluster. */ -}}
+{{- /* What the parties have in common. Each template takes a dictionary: root, name, party (helper or adserver), own (its values),
+objects (its object storage, or empty) and, of a helper with workers, cluster. */ -}}
 
 {{- define "maskedlark.labels" -}}
 app.kubernetes.io/name: maskedlark-{{ .party }}
@@ -79,6 +79,47 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{- /* What every pod is. OnRootMismatch: the group is given to an empty volume only, for it would open the keys to the group. */ -}}
+{{- define "maskedlark.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  {{- if .own.storage }}
+  fsGroupChangePolicy: OnRootMismatch
+  {{- end }}
+  seccompProfile:
+    type: RuntimeDefault
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .own.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .own.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* Replicas go to different machines where they can. */ -}}
+{{- define "maskedlark.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "maskedlark.selector" . | nindent 8 }}
+{{- end }}
+
 {{- /* Who may be asked: names, and the database and the object storage where there is one. */ -}}
 {{- define "maskedlark.egress" -}}
 - ports:
@@ -88,17 +129,14 @@ capabilities:
 - ports:
     - { port: {{ $.own.database.port | default 5432 }}, protocol: TCP }
 {{- end }}
-{{- with .own.segments | default .own.reportObjects }}
-{{- if .url }}
+{{- if .objects.url }}
 - ports:
-    - { port: {{ .port | default 443 }}, protocol: TCP }
-{{- end }}
+    - { port: {{ .objects.port | default 443 }}, protocol: TCP }
 {{- end }}
 {{- end }}
 
 {{- /* One process and its volume. Restarts are safe at any moment: nothing is charged twice, and nothing acknowledged is lost.
-The volume's own folder belongs to root and the group, so the party's files are in a folder of its own, which nobody else may write to.
-OnRootMismatch: the group is given to an empty volume only, for it would open the keys to the group. */ -}}
+The volume's own folder belongs to root and the group, so the party's files are in a folder of its own, which nobody else may write to. */ -}}
 {{- define "maskedlark.party" -}}
 {{- $variable := upper .party -}}
 apiVersion: apps/v1
@@ -128,34 +166,11 @@ spec:
       labels:
         {{- include "maskedlark.labels" . | nindent 8 }}
     spec:
-      automountServiceAccountToken: false
-      enableServiceLinks: false
+      {{- include "maskedlark.pod" . | nindent 6 }}
       {{- if .cluster }}
       shareProcessNamespace: true # the helper finds Ray's daemon of this machine among its processes
       {{- end }}
       terminationGracePeriodSeconds: 45
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 10001
-        runAsGroup: 10001
-        fsGroup: 10001
-        fsGroupChangePolicy: OnRootMismatch
-        seccompProfile:
-          type: RuntimeDefault
-      {{- with .root.Values.image.pullSecrets }}
-      imagePullSecrets:
-        {{- range . }}
-        - name: {{ . }}
-        {{- end }}
-      {{- end }}
-      {{- with .own.nodeSelector }}
-      nodeSelector:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with .own.tolerations }}
-      tolerations:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
       initContainers:
         - name: keys
           image: {{ include "maskedlark.image" . }}
@@ -213,19 +228,12 @@ spec:
             - { name: {{ $variable }}_TLS_KEY, value: /data/{{ .party }}/tls.key }
             - { name: {{ $variable }}_TLS_CA, value: /trusted/trusted.crt }
             - { name: {{ $variable }}_METRICS_LISTEN, value: "127.0.0.1:9464" }
-            - { name: {{ $variable }}_LOG_FORMAT, value: json }
             {{- with .own.database.secret }}
             - name: {{ $variable }}_DATABASE
               valueFrom:
                 secretKeyRef:
                   name: {{ . }}
                   key: {{ $.own.database.key | default "url" }}
-            {{- end }}
-            {{- with (.own.segments | default dict).url }}
-            - { name: {{ $variable }}_SEGMENTS, value: {{ . | quote }} }
-            {{- end }}
-            {{- with (.own.reportObjects | default dict).url }}
-            - { name: {{ $variable }}_REPORT_OBJECTS, value: {{ . | quote }} }
             {{- end }}
             {{- if .cluster }}
             {{- include "maskedlark.ray-variables" . | nindent 12 }}
@@ -234,11 +242,11 @@ spec:
             - { name: HELPER_RAY_WORKER_BYTES, value: {{ .cluster.workerBytes | int64 | quote }} }
             - { name: HELPER_RAY_OPEN_REPORTS, value: {{ ternary "1" "0" .cluster.openReports | quote }} }
             {{- end }}
-            {{- range $name, $value := merge (deepCopy .own.env) .variables }}
+            {{- range $name, $value := merge (deepCopy .own.env) .variables (dict (printf "%s_LOG_FORMAT" $variable) "json") }}
             - name: {{ $name }}
               value: {{ $value | quote }}
             {{- end }}
-          {{- with (.own.segments | default .own.reportObjects | default dict).secret }}
+          {{- with .objects.secret }}
           envFrom:
             - secretRef: { name: {{ . }} }
           {{- end }}

@@ -29,6 +29,8 @@ OF_TRAINING = {"torch", "onnxruntime", "numba", "sklearn", "pandas", "pyarrow", 
 OF_DEVICES = {"maskedlark.federated.strategies", "adserver.training.federated.submission"}
 OF_DATABASES = {"sqlalchemy", "alembic", "sqlalchemy.dialects.postgresql"}
 OF_MODELS = {"onnx", "google.protobuf"}
+OF_TERMINALS = {"rich", "pygments"}
+OF_QUERIES = {"maskedlark.releases.query", "maskedlark.releases.discovery", "maskedlark.releases.evaluation"}
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def loaded_by(*words: str, data: Path) -> set[str]:
 def test_looking_at_a_job_loads_no_database_library_and_no_model(command: str, data: Path) -> None:
     loaded = loaded_by("job", command, data=data)
     assert "numpy" in loaded
-    assert loaded & (OF_SERVERS | OF_TRAINING | OF_DEVICES | OF_DATABASES | OF_MODELS) == set()
+    assert loaded & (OF_SERVERS | OF_TRAINING | OF_DEVICES | OF_DATABASES | OF_MODELS | OF_TERMINALS) == set()
 
 
 def test_submitting_a_job_loads_nothing_of_servers_training_or_devices(data: Path) -> None:
@@ -75,7 +77,8 @@ def test_submitting_a_job_loads_nothing_of_servers_training_or_devices(data: Pat
     noise = ["--batch-size", "20", "--learning-rate", "0.1", "--noise-multiplier", "4"]
     loaded = loaded_by("job", "submit", *options, *noise, data=data)
     assert OF_MODELS | {"sqlalchemy"} <= loaded
-    assert loaded & (OF_SERVERS | OF_TRAINING | OF_DEVICES | {"sqlalchemy.dialects.postgresql"}) == set()
+    not_used = OF_SERVERS | OF_TRAINING | OF_DEVICES | OF_TERMINALS | OF_QUERIES
+    assert loaded & (not_used | {"sqlalchemy.dialects.postgresql"}) == set()
 
 
 def test_sealing_a_dataset_loads_nothing_of_models_measurements_or_the_admin_api() -> None:
@@ -89,4 +92,4 @@ print(json.dumps(sorted(sys.modules)))
     loaded = set(json.loads(ran.stdout))
     rest = {f"adserver.client.{name}" for name in ("client", "far", "job", "measuring", "training")}
     not_used = OF_TRAINING | OF_DEVICES | rest | {"onnx", "scipy", "alembic", "starlette", "uvicorn", "httpx"}
-    assert loaded & not_used == set()
+    assert loaded & (not_used | OF_TERMINALS) == set()

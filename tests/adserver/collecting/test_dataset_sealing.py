@@ -333,7 +333,7 @@ def test_shares_go_to_the_helper_of_their_role(broker: Broker) -> None:
     dataset = broker.store().begin(_KNOWN.task.task_id, bytes(16), limit=5, created_at=NOW)
     for role in (0, 1):
         (page,) = ReportStore(broker.engine).share_pages(_KNOWN.task, dataset.handle, role)
-        assert page == builders.shares_for(received, role)
+        assert list(page) == builders.shares_for(received, role)
 
 
 def test_a_committed_dataset_can_not_be_given_up(broker: Broker) -> None:

@@ -48,7 +48,7 @@ from maskedlark.numbers.field import share as split
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.builders import NOW, World, world
 

@@ -27,10 +27,11 @@ from adserver.store.tasks import TaskStore
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.randomness import seeded
+from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import QuerySpec, measurement_of
-from maskedlark.reports.report import InputShares
+from maskedlark.releases.query import QuerySpec
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World
 from tests.measured import MemoryQueryHelper, columns_of, dataset_of, measuring_world, opened

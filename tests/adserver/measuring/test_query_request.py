@@ -11,7 +11,8 @@ from adserver.measuring.request import Request, plan_discovery, plan_query, undi
 from adserver.records.dataset_state import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
-from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec, measurement_of
+from maskedlark.releases.counting import measurement_of
+from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec
 from tests.builders import world
 from tests.measured import dataset_of, measuring_world
 

@@ -149,7 +149,7 @@ def test_a_query_that_may_have_been_charged_is_remembered_whatever_both_helpers_
 
 def test_after_a_bug_a_query_is_remembered() -> None:
     book = Book()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises((ZeroDivisionError, JobRefused)):  # whichever call ended first
         ask([Fails(ZeroDivisionError()), Fails(_REFUSED)], book)
     assert not book.is_forgotten
 

@@ -12,7 +12,13 @@ class Clocked:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.gathering = Gathering(most_bytes=MOST, monotonic=lambda: self.now_s, pause=self._pause)
+        self.is_paused = False
+        self.gathering = Gathering(
+            most_bytes=MOST,
+            monotonic=lambda: self.now_s,
+            pause=self._pause,
+            is_paused=lambda: self.is_paused,
+        )
 
     def _pause(self, seconds: float) -> None:
         self.now_s += seconds
@@ -47,6 +53,14 @@ def test_who_is_alone_with_much_waits_for_one_look() -> None:
 def test_a_group_that_grows_is_held_for_a_second() -> None:
     held_s = Clocked().held_s(range(WORTH_BYTES, MOST, 10_000))
     assert LONGEST_S <= held_s <= LONGEST_S + 1.01 * QUIET_S
+
+
+def test_a_group_that_grows_is_not_held_while_puts_are_paused() -> None:
+    clocked, sizes = Clocked(), range(WORTH_BYTES, MOST, 10_000)
+    clocked.is_paused = True
+    assert clocked.held_s(sizes) == 0
+    clocked.is_paused = False
+    assert clocked.held_s(sizes) >= LONGEST_S
 
 
 def test_a_group_goes_as_soon_as_it_is_full() -> None:

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
 from adserver.collecting.object_sweeping import ORPHAN_S, sweep_objects
 from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
+from adserver.collecting.sealing import DatasetSealer
 from adserver.store import reports as reports_module
 from adserver.store.ciphertexts import Ciphertexts, object_of
 from adserver.store.datasets import DatasetStore
@@ -17,12 +20,14 @@ from adserver.store.object_putting import AWAY_S, PutsReports
 from adserver.store.object_reading import ReadsObjects
 from adserver.store.report_buckets import bucket_of
 from adserver.store.reports import ReportStore
-from adserver.store.schema import POSITIONS, report_buckets, reports
+from adserver.store.schema import POSITIONS, report_buckets, report_objects, reports
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.randomness import seeded
 from maskedlark.reports.upload import Report
 from maskedlark.runtime.objects import MAX_TRIES, ObjectLost, StoreFailed
 from tests.adserver.report_objects_site import OF, OTHER, TASK_ID, URL, Site, by_id, drawn, site_at
+from tests.builders import NOW
 from tests.patience import HANGS_S
 from tests.stores import Faulty, InMemory
 
@@ -129,10 +134,14 @@ def test_each_task_of_a_group_has_an_object_of_its_own(site: Site) -> None:
     assert by_id(site.taken()) == by_id([*ours, *few])
 
 
-def test_a_second_upload_is_a_duplicate_and_names_no_second_object(site: Site) -> None:
-    made = drawn(40, seed=1)
-    assert [site.intake().add(some) for some in (made[:30], made[:30], made)] == [30, 0, 10]
-    assert (site.num_objects(), len(site.memory.objects)) == (2, 3)
+def test_a_second_upload_is_a_duplicate_and_is_not_put_again(site: Site) -> None:
+    made, theirs = drawn(40, seed=1), drawn(30, seed=1, task_id=OTHER_ID)  # with the same ids
+    batches = (made[:30], made[:30], made, theirs, made[30:])
+    assert [site.intake().add(some) for some in batches] == [30, 0, 10, 30, 0]
+    with site.engine.connect() as connection:
+        asked = select(report_objects.c.reports).order_by(report_objects.c.object)
+        assert connection.execute(asked).scalars().all() == [30, 30]
+    assert len(site.memory.objects) == 2
     assert by_id(site.taken()) == by_id(made)
 
 
@@ -213,6 +222,41 @@ def test_a_row_whose_object_no_row_names_is_told(site: Site) -> None:
     with site.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM report_objects")
     assert "does not name object 1" in lost(site)
+
+
+def test_reports_that_expire_while_they_are_sealed_are_not_told_to_be_lost(site: Site) -> None:
+    class Expiring(InMemory):
+        """Whoever reads an object finds the reports gone, and all rows that name objects."""
+
+        def get(self, name: str, most_bytes: int) -> bytes:
+            content = super().get(name, most_bytes)
+            expired(site, SETTLED_S)
+            return content
+
+    class Reading:
+        """A helper that reads all that it is sent."""
+
+        def prepare_dataset(self, _task: bytes, _handle: bytes, pages: Any, **_: object) -> Any:
+            return SimpleNamespace(is_admitted=[one for page in pages for one in page])
+
+    site.goes_to(Expiring())
+    for seed in range(2):
+        site.intake().add(drawn(40, seed=seed))
+    expired(site, 0)
+    helpers: Any = (Reading(), Reading())
+    sealer = DatasetSealer(
+        engine=site.engine, helpers=helpers, task=OF.task, clock=lambda: NOW, randomness=seeded(1)
+    )
+    with pytest.raises(JobRefused) as refused:
+        sealer.seal()
+    assert refused.value.reason is JobReason.DATASET_CHANGED
+    assert site.num_objects() == 0
+
+
+def expired(site: Site, after_s: float) -> int:
+    """How many reports of tasks expire, so long after a day after their end."""
+    stores = TaskStore(site.engine), ReportStore(site.engine), DatasetStore(site.engine)
+    return expire_reports(*stores, OF.task.expires_at + GRACE_S + after_s)
 
 
 def test_a_place_that_its_object_does_not_have_is_told(site: Site) -> None:
@@ -312,24 +356,20 @@ def test_the_same_reports_at_two_intakes_at_once_are_stored_once_and_whole(site:
 
 
 def test_objects_of_a_task_that_is_over_go_after_their_rows_and_those_of_others_stay(site: Site) -> None:
-    over_s = OF.task.expires_at + GRACE_S
     engine, intake = site.engine, site.intake()
     intake.add([*drawn(40, seed=1), *drawn(40, seed=2, task_id=OTHER_ID)])
     assert OTHER.task.expires_at == OF.task.expires_at
 
-    def expire(now_s: float) -> int:
-        return expire_reports(TaskStore(engine), ReportStore(engine), DatasetStore(engine), now_s)
-
     dataset = DatasetStore(engine).begin(TASK_ID, b"h" * 16, limit=10, created_at=0.0)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE datasets SET state = 'committing'")
-    expire(over_s)
-    assert expire(over_s + SETTLED_S) == 30 + 40
+    expired(site, 0)
+    assert expired(site, SETTLED_S) == 30 + 40
     assert site.num_objects() == 1  # ten of its reports may have to be prepared again
     assert len(site.sent(dataset.handle)) == 10
     assert swept(site, ORPHAN_S) == 1
     DatasetStore(engine).finish(dataset)
-    assert expire(over_s + SETTLED_S) == 0
+    assert expired(site, SETTLED_S) == 0
     assert site.num_objects() == 0
     assert swept(site, ORPHAN_S) == 1
     assert not site.memory.objects
@@ -349,6 +389,13 @@ def test_a_bucket_is_known_by_its_url_and_only_the_ad_server_makes_it_known(site
     other = bucket_of(site.engine, "s3://another", may_add=True)
     assert other.folder != site.bucket.folder
     assert bucket_of(site.engine, "s3://another", may_add=True) == other
+
+
+@pytest.mark.parametrize("url", ["file:///tmp/reports", "memory:///reports"])
+def test_what_does_not_keep_objects_for_every_machine_is_refused_for_reports(site: Site, url: str) -> None:
+    for may_add in (True, False):
+        with pytest.raises(InvalidTask, match="object storage is a URL of s3://, gs://, az://"):
+            bucket_of(site.engine, url, may_add=may_add)
 
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket", "s3://bucket/prefix?sig=secret", "secret"])

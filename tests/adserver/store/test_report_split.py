@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, MetaData, Table, insert, make_url, select, text
+from sqlalchemy import Connection, Engine, MetaData, Table, insert, make_url, select, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.schema import CreateTable
 
 from adserver.records.dataset_state import DatasetState
 from adserver.store import report_split
@@ -23,6 +24,7 @@ from maskedlark.runtime.database import open_database
 from tests import builders
 from tests.builders import NOW, world
 from tests.postgres import Postgres
+from tests.vectors.schemas.generate import DIALECTS
 
 SCHEMAS = Path(__file__).parents[2] / "vectors" / "schemas"
 OF = world()
@@ -100,6 +102,13 @@ def test_every_report_of_version_9_is_there_with_what_became_of_it(engine: Engin
     assert DatasetStore(engine).begin(TASK_ID, b"n" * 16, limit=10, created_at=NOW).received == 3
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+def test_the_step_makes_the_tables_that_version_10_had(name: str) -> None:
+    written = (SCHEMAS / f"adserver-10-{name}.sql").read_text()
+    for table in (report_split.REPORTS, report_split.STATES):
+        assert f"{CreateTable(table).compile(dialect=DIALECTS[name])}".strip() in written
+
+
 class Ended(Exception):
     """A process that is killed."""
 
@@ -110,10 +119,10 @@ def test_a_split_that_ended_in_between_goes_on_and_nobody_works_before(
     moved: list[int | None] = []
     move = report_split._move_page
 
-    def move_two(connection: object) -> int | None:
+    def move_two(connection: Connection) -> int | None:
         if len(moved) == 2:
             raise Ended
-        moved.append(move(connection))  # type: ignore[arg-type] # a Connection
+        moved.append(move(connection))
         return moved[-1]
 
     monkeypatch.setattr(report_split, "_move_page", move_two)

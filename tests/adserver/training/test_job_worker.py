@@ -29,8 +29,8 @@ from adserver.store import job_folder
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
 from adserver.training.optimizers import fresh_moments, step
+from adserver.training.stops import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.trainer import Checkpoint
-from adserver.training.worker import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights

@@ -16,8 +16,8 @@ from adserver.store import leases as job_leases
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
-from adserver.training import worker
-from adserver.training.worker import outcome_of
+from adserver.training import stops, worker
+from adserver.training.stops import outcome_of
 from adserver.views.reasons import HTTP_REASONS, JOB_STOPS
 from maskedlark.errors import (
     HelperUnavailable,
@@ -102,7 +102,7 @@ def test_what_the_web_framework_refuses_by_itself_and_bugs_are_known(engine: Eng
 def test_every_word_of_the_workers_is_known() -> None:
     words = {
         value
-        for module in (worker, job_leases)
+        for module in (worker, stops, job_leases)
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }

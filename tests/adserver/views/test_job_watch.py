@@ -1,7 +1,10 @@
 """How `job watch` waits."""
 
+import io
+import sys
 from pathlib import Path
 
+import pytest
 from sqlalchemy import update
 
 from adserver.records.job_state import JobState
@@ -27,4 +30,22 @@ def test_a_job_is_asked_about_less_often_the_longer_it_takes(tmp_path: Path) -> 
     assert len(pauses) == 20
     assert pauses[0] < 0.3
     assert pauses[-1] == pauses[-2] == 1.0
+    site.engine.dispose()
+
+
+@pytest.mark.parametrize(("asks", "drawn"), [("1", True), (None, False)])
+def test_a_bar_is_drawn_where_it_can_be_seen_only(
+    asks: str | None, drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, written = Site(tmp_path, OF), io.StringIO()
+    job_id = site.submit(plan_for(OF))
+    with site.engine.begin() as connection:
+        connection.execute(update(jobs).values(state=JobState.DONE))
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    if asks:
+        monkeypatch.setenv("FORCE_COLOR", asks)
+    watch(site.store, job_id, is_shown=True)
+    assert ("done" in written.getvalue()) is drawn
     site.engine.dispose()

@@ -1,6 +1,5 @@
 """A small dataset and a round over a server that speaks S3."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,33 +13,13 @@ from maskedlark.runtime.objects import ObjectExists, StoreFailed
 from tests.helper.parties import Scene
 
 pytest.importorskip("obstore", reason="needs the extra cluster")
-moto = pytest.importorskip("moto.server", reason="needs moto's server")
-
-
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "id",
-            "AWS_SECRET_ACCESS_KEY": "key",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ALLOW_HTTP": "true",
-        }.items():
-            monkeypatch.setenv(name, value)
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
 
 
 def test_a_dataset_in_s3_is_sealed_summed_and_swept(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
-    assert httpx.put(f"{endpoint}/bucket").is_success
+    assert httpx.put(f"{s3}/bucket").is_success
     store = opened_bucket("s3://bucket/some/prefix")
     store.put("f/a", b"first")
     with pytest.raises(ObjectExists):

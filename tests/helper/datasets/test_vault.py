@@ -18,7 +18,7 @@ from maskedlark.errors import HelperUnavailable
 from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.report import InputShares, MeasuredShares
+from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from tests.helper.stored import write, write_as_before
 
 KEYS = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)

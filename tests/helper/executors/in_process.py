@@ -5,11 +5,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
 
-from helper.executors.dispatch import WorkerLost
+from helper.executors.fleet import WorkerLost
 from helper.executors.holder import Holder
 from helper.executors.joining import Gate, JoinToken, Session
 
 TOKEN = b"a join token of at least 32 bytes, for tests"
+
+
+class Fails:
+    """What ends a worker before one of its orders, counted from 1; before each, if none is named."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at, self.calls = at, 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.at in (None, self.calls):
+            raise RuntimeError("as if killed")
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-import tests.ray_environment  # noqa: F401 # says how Ray authenticates, before it is imported
+from tests.ray_environment import tell_ray  # says how Ray authenticates, before it is imported
 
 # isort: split
 import ray
@@ -133,6 +133,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _machines(folder: Path) -> Iterator[Machines]:
+    tell_ray()
     token_file = folder / "join-token"
     token_file.write_text(secrets.token_hex(32))
     token_file.chmod(0o600)

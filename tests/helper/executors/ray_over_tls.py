@@ -14,6 +14,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from helper.datasets import segments
 from helper.executors.clustered import ClusterExecutor
@@ -23,7 +24,7 @@ from tests.helper.executors.ray_machines import LOOPBACK, Machines, machines, un
 import ray
 
 from helper.executors.ray_fleet import RayFleet
-from tests.helper.executors.test_clustered import Site
+from tests.helper.executors.clustered_site import Site
 
 CERTIFICATE, KEY, AUTHORITY = "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"
 FILES = {CERTIFICATE: "tls.crt", KEY: "tls.key", AUTHORITY: "ca.crt"}
@@ -69,9 +70,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 def tried(folder: Path, others: Path, elsewhere: Path) -> Outcome:
     """Sum on a worker, and let others try to come in."""
-    segments.SEGMENT_RECORDS = 4  # type: ignore[misc]
     folder.mkdir()
-    with machines(folder) as made:
+    with patch.object(segments, "SEGMENT_RECORDS", 4), machines(folder) as made:
         made.add()
         site = Site(folder)
         with made.fleet(1) as fleet:

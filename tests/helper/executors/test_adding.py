@@ -22,8 +22,8 @@ from helper.executors.summing import added_up
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.interrupt import never
 from maskedlark.numbers.field import MODULUS, add, to_signed
-from tests.helper.executors.in_process import TOKEN, ThreadFleet
-from tests.helper.executors.test_clustered import Hours
+from tests.helper.executors.clustered_site import Hours
+from tests.helper.executors.in_process import TOKEN, Fails, ThreadFleet
 from tests.helper.parties import NO_WORKERS
 from tests.helper.update_parties import UpdateScene
 from tests.update_builders import FORM
@@ -107,27 +107,17 @@ def test_a_round_of_a_clustered_and_a_local_helper_is_released_as_ever(site: Sit
 
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_lost_workers_part_goes_to_the_others(site: Site, at: int) -> None:
-    calls = 0
-
-    def fails() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise RuntimeError("as if killed")
-
+    fails = Fails(at)
     site.fleet.add(1)
     site.fleet.add(fails=fails)
     site.assert_equal()
     site.assert_equal()
-    assert len(site.fleet.joined) == 2 - (calls >= at)
+    assert len(site.fleet.joined) == 2 - (fails.calls >= at)
 
 
 def test_a_head_whose_workers_are_all_lost_adds_up_itself(site: Site) -> None:
-    def fails() -> None:
-        raise RuntimeError("as if killed")
-
     site.assert_equal()
-    site.fleet.add(2, fails=fails)
+    site.fleet.add(2, fails=Fails())
     site.assert_equal()
     assert not site.fleet.joined
     assert len(site.fleet.ended) == 2

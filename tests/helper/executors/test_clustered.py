@@ -1,4 +1,4 @@
-"""A cluster answers as one machine does, whoever comes, goes or lies; its workers are threads here."""
+"""A cluster answers as one machine does, whoever comes, goes or stops; its workers are threads here."""
 
 import gc
 import itertools
@@ -15,92 +15,46 @@ import pytest
 
 from helper.core import HelperCore
 from helper.datasets import segments
+from helper.datasets.frames import SealedSegment
 from helper.datasets.records import Records
-from helper.datasets.spool import SealedSegment
 from helper.executors import dispatch, summing
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.dispatch import MOST_UNDONE, NoWorkers
-from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
+from helper.executors.executor import Executor, ModelFile, Scoring
+from helper.executors.fleet import NoWorkers
 from helper.executors.joining import NONCE_BYTES, NotSealed
 from helper.executors.local import LocalExecutor
-from helper.executors.orders import Done, Failed, Message, Totals, read, write
+from helper.executors.orders import Failed, read
 from helper.executors.pulses import SILENT_S
 from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, Interrupt, PartialSum
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import Scores
-from maskedlark.canonical import canonical
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.interrupt import never
 from maskedlark.model import weights
-from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.sample_size import padded_size
-from maskedlark.releases.round import Evaluated, MaskedSum
-from tests.helper.executors.in_process import ThreadFleet, ThreadWorker
+from maskedlark.releases.round import Evaluated
+from tests.helper.executors.clustered_site import (
+    LOSS,
+    RECORDS,
+    SEGMENTS,
+    Hours,
+    Site,
+    sampled,
+    scoring_of,
+)
+from tests.helper.executors.in_process import Fails, ThreadFleet, ThreadWorker
 from tests.helper.parties import MODEL, NO_WORKERS, WEIGHTS, Scene, make_model
 from tests.helper.releases.test_evaluation_at_helpers import with_node
 from tests.stores import InMemory
-
-RECORDS = 50
-SEGMENTS = 13
-PARSED = parse(MODEL, num_features=4)
-TENSORS = weights.decode(WEIGHTS, PARSED.parameters)
-FILE = ModelFile(read=lambda: MODEL, num_features=4)
-LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
-
-
-class Site:
-    """A dataset of 13 segments at one helper, and a cluster that may work on it."""
-
-    def __init__(self, folder: Path, store: InMemory | None = None) -> None:
-        self.scene = Scene(folder)
-        self.scene.restart(segments=store)
-        dataset = self.scene.seal(RECORDS)
-        self.records = self.scene.cores[0].datasets.records(dataset, self.scene.task_id)
-        self.fleet = ThreadFleet()
-        self.local = LocalExecutor(NO_WORKERS)
-        self.cluster = ClusterExecutor(self.fleet, self.local)
-        self.gradient = Gradient(
-            engine=engine_for(PARSED, LOSS, self.scene.task.clip, 2),
-            weights=TENSORS,
-            file=FILE,
-            loss=LOSS,
-            clip=self.scene.task.clip,
-        )
-
-    def both(self, rate: float = 0.5, seed: int = 3) -> tuple[MaskedSum, MaskedSum]:
-        """What this machine sums, and what the cluster does."""
-        chosen = sampled(rate, seed)
-        first, second = (
-            one.masked_sum(self.gradient, self.records, chosen, never) for one in (self.local, self.cluster)
-        )
-        return first, second
-
-    def assert_equal(self, rate: float = 0.5, seed: int = 3) -> None:
-        local, clustered = self.both(rate, seed)
-        assert clustered.vector.tobytes() == local.vector.tobytes()
-        assert clustered.values_digest == local.values_digest
-        assert clustered.sensitivity == local.sensitivity
-
-    def orders(self) -> list[int]:
-        """How many messages each worker has passed."""
-        return [len(worker.passed) for worker in self.fleet.joined.values()]
-
-
-def sampled(rate: float, seed: int = 3) -> Evaluated:
-    draw = np.random.default_rng(seed)
-    is_evaluated = draw.random(RECORDS) < rate
-    return Evaluated(is_evaluated=is_evaluated, counts=is_evaluated & (draw.random(RECORDS) < 0.8))
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
-    made = Site(tmp_path)
-    assert len(made.records.sealed(never) or ()) == SEGMENTS
-    yield made
-    made.cluster.close()
+    with Site(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
@@ -140,26 +94,16 @@ def test_workers_come_and_go_between_rounds(site: Site) -> None:
 
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_lost_workers_segments_go_to_the_others(site: Site, at: int) -> None:
-    calls = 0
-
-    def fails() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise RuntimeError("as if killed")
-
+    fails = Fails(at)
     site.fleet.add(2)
     site.fleet.add(fails=fails)
     site.assert_equal()
     site.assert_equal(seed=5)
-    assert len(site.fleet.joined) == 3 - (calls >= at)
+    assert len(site.fleet.joined) == 3 - (fails.calls >= at)
 
 
 def test_a_head_whose_workers_are_all_lost_sums_itself(site: Site) -> None:
-    def fails() -> None:
-        raise RuntimeError("as if killed")
-
-    site.fleet.add(2, fails=fails)
+    site.fleet.add(2, fails=Fails())
     site.assert_equal()
     assert not site.fleet.joined
 
@@ -176,17 +120,16 @@ def test_a_round_that_the_fleet_has_no_room_for_is_done_here(
     assert not site.fleet.ended
 
 
-class Hours:
-    """A clock that only an interrupt moves, by so many seconds a call."""
+def test_an_order_that_there_is_no_room_for_is_done_here_and_costs_no_worker(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> "Future[bytes]":
+        raise NoWorkers
 
-    def __init__(self, step_s: float) -> None:
-        self.now, self.step_s = 0.0, step_s
-
-    def __call__(self) -> float:
-        return self.now
-
-    def interrupt(self) -> None:
-        self.now += self.step_s
+    site.fleet.add(2)
+    monkeypatch.setattr(ThreadWorker, "work", no_room)
+    site.assert_equal()
+    assert not site.fleet.ended
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -309,155 +252,6 @@ def test_the_head_remembers_so_many_segments_of_a_worker_at_most(
         assert len(known) == 5
 
 
-Spoil = Callable[[Message], bytes]
-
-
-@canonical
-class Totalled:
-    """A message of a kind that there is not."""
-
-    hashes: int
-
-
-@canonical
-class Said:
-    """What a worker may say that could not do its order, if nobody looks at the reason."""
-
-    reason: str
-
-
-def _sum(change: Callable[[list[bytes]], list[bytes]], done: tuple[int, ...] = (0,)) -> Spoil:
-    """An answer to one segment with other parts, or of other segments."""
-    return lambda message: write(Done(done=done), change(list(message.parts)))
-
-
-TOTALS = Totals(hashes=1, records=0).encoded
-WRONG_ANSWERS: dict[str, Spoil] = {
-    "nothing": lambda _: b"",
-    "no message": lambda _: b"\xff" * 40,
-    "another kind": lambda _: write(Totalled(hashes=1)),
-    "of no segment, though it came along": _sum(lambda parts: parts, done=()),
-    "of a segment that was not asked": _sum(lambda parts: parts, done=(1,)),
-    "of a segment twice": _sum(lambda parts: parts, done=(0, 0)),
-    "of a segment that is a million": _sum(lambda parts: parts, done=(1 << 60,)),
-    "no parts": _sum(lambda _: []),
-    "one part": _sum(lambda parts: parts[:1]),
-    "a part more": _sum(lambda parts: [*parts, b""]),
-    "a shorter sum": _sum(lambda parts: [parts[0][:-8], parts[1]]),
-    "a longer sum": _sum(lambda parts: [parts[0] + bytes(8), parts[1]]),
-    "a sum that is cut within a value": _sum(lambda parts: [parts[0][:-1], parts[1]]),
-    "a sum outside the field": _sum(lambda parts: [b"\xff" * len(parts[0]), parts[1]]),
-    "totals that are cut": _sum(lambda parts: [parts[0], parts[1][:-1]]),
-    "totals that are longer": _sum(lambda parts: [parts[0], parts[1] + bytes(8)]),
-    "fewer records": _sum(lambda parts: [parts[0], TOTALS]),
-    "failed without a reason": lambda _: b"\0" * 8,
-    "failed with a line for the log": lambda _: write(Said(reason="x\n1999 a worker of Ray node 5 joined")),
-    "failed with the end of a line": lambda _: write(Said(reason="ValueError\n")),
-}
-
-
-def spoil_worker(site: Site, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> ThreadWorker:
-    """Another worker, which has the token and answers each order wrongly."""
-    before = len(site.fleet.joined)
-    site.fleet.add(1)
-    worker = list(site.fleet.joined.values())[before]
-    answer = worker.holder._answer
-    monkeypatch.setattr(worker.holder, "_answer", lambda *given: spoil(read(Done, answer(*given))))
-    return worker
-
-
-@pytest.mark.parametrize("wrong", WRONG_ANSWERS)
-@pytest.mark.parametrize("others", [0, 2])
-def test_a_worker_that_answers_wrongly_is_given_up_and_the_round_goes_on(
-    site: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    wrong: str,
-    others: int,
-) -> None:
-    site.fleet.add(others)
-    worker = spoil_worker(site, monkeypatch, WRONG_ANSWERS[wrong])
-    site.assert_equal(1.0)
-    assert site.fleet.refused == [worker.name]
-    assert len(site.fleet.joined) == others
-    assert "answers something else than its order asks for" in caplog.text
-    assert "joined" not in caplog.text
-    site.assert_equal(1.0, seed=4)
-
-
-def test_two_workers_that_answer_wrongly_end_a_rounds_way_to_workers(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(4):
-        spoil_worker(site, monkeypatch, WRONG_ANSWERS["a shorter sum"])
-    site.assert_equal()
-    assert len(site.fleet.refused) == MOST_UNDONE
-    assert len(site.fleet.joined) == 4 - MOST_UNDONE
-
-
-def test_a_worker_that_is_wrong_about_what_it_holds_is_sent_that_again_once(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.fleet.add(1)
-    site.assert_equal()  # it holds all segments
-    (worker,) = site.fleet.joined.values()
-    monkeypatch.setattr(worker.holder, "_answer", lambda *_: write(Done(done=())))
-    site.assert_equal(seed=4)
-    assert site.fleet.refused == [worker.name]
-    assert site.fleet.ended == [worker]
-
-
-def test_what_a_worker_refuses_is_decided_here_and_costs_no_worker(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.fleet.add(2)
-
-    def refuse(*_: object) -> bytes:
-        raise JobRefused(JobReason.MALFORMED, "what a worker would have the ad server read")
-
-    for worker in site.fleet.joined.values():
-        monkeypatch.setattr(worker.holder, "_answer", refuse)
-    site.assert_equal()
-    assert not site.fleet.ended
-    passed = b"".join(part for worker in site.fleet.joined.values() for part in worker.passed)
-    assert passed
-    monkeypatch.setattr(site.local, "masked_sum", refuse)
-    with pytest.raises(JobRefused) as refused:
-        site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), never)
-    assert refused.value.reason is JobReason.MALFORMED
-
-
-WRONG_SCORES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
-    "none": lambda _: [],
-    "a part less": lambda parts: parts[:-1],
-    "a bin less": lambda parts: [parts[0][:-8], *parts[1:]],
-    "half a bin": lambda parts: [parts[0][:-3], *parts[1:]],
-    "a bin more": lambda parts: [parts[0] + bytes(8), *parts[1:]],
-    "a bin below zero": lambda parts: [b"\xff" * 8 + parts[0][8:], *parts[1:]],
-    "a bin that there is not": lambda parts: [b"\x0a" + bytes(7) + parts[0][8:], *parts[1:]],
-    "a class less": lambda parts: [parts[0], parts[1][:-8], *parts[2:]],
-    "a class below zero": lambda parts: [parts[0], b"\xff" * 8 + parts[1][8:], *parts[2:]],
-    "a class that there is not": lambda parts: [parts[0], b"\x03" + bytes(7) + parts[1][8:], *parts[2:]],
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_SCORES)
-def test_a_worker_whose_scores_are_none_is_given_up_and_others_score(
-    site: Site, monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
-    site.fleet.add(2)
-    worker = spoil_worker(
-        site, monkeypatch, lambda message: write(message.head, WRONG_SCORES[wrong](list(message.parts)))
-    )
-    scoring = scoring_of(outputs=3)
-    local, clustered = (one.scan(scoring, site.records, never) for one in (site.local, site.cluster))
-    assert site.fleet.refused == [worker.name]
-    assert clustered.bins.tolist() == local.bins.tolist()
-    assert clustered.choices is not None
-    assert local.choices is not None
-    assert clustered.choices.tolist() == local.choices.tolist()
-
-
 class _Counted(set[bytes]):
     """The segments that a worker is known to hold, and how often the head looked among them."""
 
@@ -474,41 +268,6 @@ def test_a_segment_that_is_sent_is_looked_at_twice_however_many_there_are(site: 
     known = site.cluster._dispatcher._held[name] = _Counted()
     site.assert_equal()
     assert known.looks == 2 * SEGMENTS  # where each was looked for before each order, 91
-
-
-def test_a_worker_that_answers_another_order_is_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.fleet.add(1)
-    (worker,) = site.fleet.joined.values()
-    first = worker.session.seal(b"an order", b"order")
-    monkeypatch.setattr(worker, "holder", _Replays(worker.holder.work, first))
-    site.assert_equal()
-    assert not site.fleet.joined
-
-
-class _Replays:
-    """Answers every order but the first one with the first answer."""
-
-    def __init__(self, work: Callable[..., bytes], first: bytes) -> None:
-        self._work, self._answer = work, first
-
-    def work(self, *given: bytes) -> bytes:
-        del given
-        return self._answer
-
-    def stop(self, sealed: bytes) -> None:
-        """As if it heard nothing."""
-
-
-def scoring_of(outputs: int) -> Scoring:
-    onnx = make_model(outputs=outputs)
-    model = parse(onnx, num_features=4)
-    return Scoring(
-        model=model,
-        loss=LOSS if outputs == 1 else Loss.CROSS_ENTROPY,
-        weights=tuple(weights.quantise(value) for value in model.initial_values),
-        num_bins=10,
-        file=ModelFile(read=lambda: onnx, num_features=4),
-    )
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

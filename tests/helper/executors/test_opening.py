@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -14,11 +15,12 @@ import pytest
 
 from helper.executors import opening
 from helper.executors.clustered import ClusterExecutor
+from helper.executors.fleet import NoWorkers
 from helper.executors.holder import Holder
 from helper.executors.joining import NONCE_BYTES, JoinToken, NotSealed
 from helper.executors.local import LocalExecutor
 from helper.executors.opening_orders import _Opened, read_opened, write_opened, write_order
-from helper.executors.orders import CARRIED_BYTES, Failed, write
+from helper.executors.orders import CARRIED_BYTES, MOST_CARRIED, Failed, pieces, write
 from helper.executors.processes import MAX_CHUNK, MIN_CHUNK
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS
@@ -28,7 +30,7 @@ from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.sealing import OpeningKey, SealingKey, share_info
 from maskedlark.reports.upload import SealedShare
 from tests.builders import NOW, World, examples, reports, shares_for, world
-from tests.helper.executors.in_process import TOKEN, ThreadFleet, ThreadWorker
+from tests.helper.executors.in_process import TOKEN, Fails, ThreadFleet, ThreadWorker
 from tests.helper.parties import NO_WORKERS, Scene
 from tests.measured import SHOP
 
@@ -154,18 +156,11 @@ def test_another_tasks_shares_are_opened_with_its_keys(fleet: ThreadFleet) -> No
 
 @pytest.mark.parametrize("at", range(1, 7))
 def test_a_lost_workers_shares_are_opened_by_others(fleet: ThreadFleet, at: int) -> None:
-    calls = 0
-
-    def fails() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            raise RuntimeError("as if killed")
-
+    fails = Fails(at)
     fleet.add(1)
     fleet.add(1, fails=fails)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
-    assert len(fleet.joined) == 2 - (calls >= at)
+    assert len(fleet.joined) == 2 - (fails.calls >= at)
 
 
 def test_shares_of_a_worker_that_stands_still_are_opened_by_others(fleet: ThreadFleet) -> None:
@@ -178,10 +173,7 @@ def test_shares_of_a_worker_that_stands_still_are_opened_by_others(fleet: Thread
 
 
 def test_a_head_whose_workers_are_all_lost_opens_itself(fleet: ThreadFleet) -> None:
-    def fails() -> None:
-        raise RuntimeError("as if killed")
-
-    fleet.add(2, fails=fails)
+    fleet.add(2, fails=Fails())
     cluster = cluster_of(fleet)
     for _ in range(2):
         assert_same(cluster.open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
@@ -197,8 +189,26 @@ def test_shares_that_no_worker_can_open_cost_two_of_them(
     assert len(fleet.ended) == 2
 
 
-def test_one_worker_that_cannot_open_shares_leaves_them_to_the_others(
+def test_shares_that_there_is_no_room_for_are_opened_here_and_cost_no_worker(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.add(2)
+    has_room, asked = ThreadWorker.open, list[bytes]()
+
+    def fills_up(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
+        asked.append(order)
+        if len(asked) > 1:
+            raise NoWorkers
+        return has_room(worker, order)
+
+    monkeypatch.setattr(ThreadWorker, "open", fills_up)
+    assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert len(asked) == 2
+    assert not fleet.ended
+
+
+def test_one_worker_that_cannot_open_shares_says_so_and_leaves_them_to_others(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed: list[bytes] = []
     has_failed_twice = Event()
@@ -217,6 +227,7 @@ def test_one_worker_that_cannot_open_shares_leaves_them_to_the_others(
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
     assert set(fleet.joined) == {b"worker 1"}
     assert not fleet.refused
+    assert "could not do an order: MemoryError" in caplog.text
 
 
 @pytest.mark.parametrize("answer", [b"", b"\xff" * 40, write(_Opened(shares=0)), write(_Opened(shares=PART))])
@@ -250,9 +261,10 @@ def test_parts_of_a_worker_that_another_preparation_found_lost_are_not_awaited(f
 @pytest.mark.parametrize(
     ("shares", "ciphertext_bytes", "workers", "part"),
     [
-        pytest.param(825, 129, 1, 413, id="one order would be too long to go with its call"),
+        pytest.param(825, 129, 1, 825, id="one order goes with its call"),
+        pytest.param(1000, 1300, 1, 500, id="one order would be too long to go with its call"),
         pytest.param(825, 129, 2, 413, id="a part each"),
-        pytest.param(3000, 129, 2, 500, id="three parts each"),
+        pytest.param(3000, 129, 2, 750, id="two parts each"),
         pytest.param(825, 5000, 1, 825, id="parts that are short would hold too few"),
         pytest.param(3000, 5000, 2, 750, id="two parts each, though no call carries them"),
         pytest.param(128, 129, 16, 64, id="no part is less than is worth the way"),
@@ -266,8 +278,25 @@ def test_shares_are_cut_evenly_and_to_go_with_calls_where_that_is_worth_it(
     share = SealedShare(key_id=0, ciphertext=bytes(ciphertext_bytes))
     incoming = [ShareForHelper(report_id=bytes(16), time_bucket=0, share=share)] * shares
     assert opening._part_records(incoming, workers) == part
-    is_short = len(write_order(PLAIN.opener(0), incoming[:part])) <= CARRIED_BYTES
-    assert is_short == (ciphertext_bytes == 129)
+    is_short = len(write_order(PLAIN.opener(0), incoming[:part])) <= MOST_CARRIED
+    assert is_short == (ciphertext_bytes < 5000)
+
+
+@pytest.mark.parametrize(
+    ("length", "lengths"),
+    [
+        (1, [1]),
+        (CARRIED_BYTES, [CARRIED_BYTES]),
+        (CARRIED_BYTES + 1, [CARRIED_BYTES, 1]),
+        (MOST_CARRIED, [CARRIED_BYTES] * 10 + [MOST_CARRIED - 10 * CARRIED_BYTES]),
+        (MOST_CARRIED + 1, [MOST_CARRIED + 1]),
+    ],
+)
+def test_an_order_goes_in_pieces_that_calls_carry_or_in_one(length: int, lengths: list[int]) -> None:
+    order = os.urandom(length)
+    cut = pieces(order)
+    assert b"".join(cut) == order
+    assert [len(piece) for piece in cut] == lengths
 
 
 def test_a_worker_keeps_no_key_once_an_order_is_done(fleet: ThreadFleet) -> None:

@@ -3,7 +3,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from helper.executors.dispatch import WorkerLost
+from helper.executors.fleet import WorkerLost
 from helper.executors.holder import Holder
 from helper.executors.joining import Gate, JoinToken, Session
 from helper.executors.pulses import ASK_EVERY_S, SILENT_S, Pulses

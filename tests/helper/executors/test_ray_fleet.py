@@ -3,9 +3,9 @@
 import os
 import secrets
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from helper.datasets import segments
 from helper.executors import adding
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.dispatch import NoWorkers
+from helper.executors.fleet import NoWorkers
 from helper.executors.holder import Holder
 from helper.executors.joining import Applicant, JoinToken, Session
 from helper.executors.processes import MIN_CHUNK
@@ -24,11 +24,10 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import never
 from maskedlark.runtime.periodic import Periodic
 from tests.builders import examples, reports, shares_for, world
+from tests.helper.executors.clustered_site import Hours, Site, sampled
 from tests.helper.executors.test_adding import Site as UpdateSite
-from tests.helper.executors.test_clustered import Hours, Site, sampled
 
-if find_spec("ray") is None:
-    pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
+pytest.importorskip("ray", reason="needs the extra `ray`: make setup-cluster")
 
 from tests.helper.executors.ray_machines import (  # needs ray
     LOOPBACK,
@@ -244,6 +243,63 @@ def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Mach
     assert not ray.is_initialized()
 
 
+@pytest.mark.parametrize("error", ["ObjectStoreFullError", "OutOfDiskError"])
+def test_a_full_object_store_is_no_lost_worker(error: str, caplog: pytest.LogCaptureFixture) -> None:
+    import ray
+
+    from helper.executors import ray_fleet
+
+    def ask() -> object:
+        raise getattr(ray.exceptions, error)
+
+    with pytest.raises(NoWorkers):
+        ray_fleet._answer(ask)
+    assert "object store of this machine is full" in caplog.text
+
+
+def test_a_control_store_that_answers_nothing_is_not_awaited_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from helper.executors import ray_fleet
+
+    monkeypatch.setattr(ray_fleet, "_CONNECTS_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(InvalidTask, match="no Ray cluster answers"):
+            ray_fleet.RayFleet(address, JoinToken(bytes(32)), capacity_bytes=0)
+
+
+def test_who_is_to_stop_awaits_no_control_store() -> None:
+    from helper.executors import ray_fleet
+
+    asked = list[None]()
+
+    def stop() -> None:
+        asked.append(None)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(KeyboardInterrupt):
+            ray_fleet.RayFleet(address, JoinToken(bytes(32)), capacity_bytes=0, interrupt=stop)
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["not named", "missing"])
+def test_tls_of_ray_without_its_files_is_refused_and_said(
+    is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from helper.executors import ray_fleet
+
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    for name in ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"):
+        monkeypatch.delenv(name, raising=False)
+        if is_named:
+            monkeypatch.setenv(name, str(tmp_path / name))
+    with pytest.raises(InvalidTask, match="RAY_TLS_SERVER_CERT"):
+        ray_fleet._await_answer("127.0.0.1:1", never)
+
+
 def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
     from helper.executors.ray_fleet import _Actor
 
@@ -283,7 +339,7 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
     monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
     monkeypatch.setattr(ray_fleet, "_nodes", list)
     monkeypatch.setattr(ray_fleet, "_is_far", lambda _: False)
-    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     token = JoinToken(bytes(32))
     fleet = ray_fleet.RayFleet("nowhere", token, capacity_bytes=0)
@@ -313,7 +369,7 @@ def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
 
     node = {"NodeID": "node", "NodeManagerAddress": "here", "Resources": {"CPU": cores}}
     monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
-    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
     monkeypatch.setattr(ray_fleet, "_nodes", lambda: [node])
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
@@ -343,7 +399,7 @@ def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
         {"NodeID": node, "NodeManagerAddress": node, "Resources": {"CPU": 3.0}} for node in ("right", "wrong")
     ]
     monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
-    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
     monkeypatch.setattr(ray_fleet, "_nodes", lambda: nodes)
     monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
@@ -380,7 +436,7 @@ def test_a_fleet_closes_while_a_round_drops_a_worker(monkeypatch: pytest.MonkeyP
     from helper.executors import ray_fleet
 
     ended: list[object] = []
-    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
     monkeypatch.setattr(ray_fleet, "_nodes", list)
     monkeypatch.setattr(ray_fleet, "_end", ended.append)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
@@ -402,7 +458,7 @@ def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: 
     node = {"NodeID": "wrong", "NodeManagerAddress": "wrong", "Resources": {"CPU": 2.0}}
     ended: list[object] = []
     monkeypatch.setattr(ray, "wait", lambda *_, **__: ([None], []))
-    monkeypatch.setattr(ray_fleet, "_connect", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
     monkeypatch.setattr(ray_fleet, "_nodes", lambda: [node])
     monkeypatch.setattr(ray_fleet, "_is_far", lambda _: False)
     monkeypatch.setattr(ray_fleet, "_end", ended.append)

@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-if find_spec("ray") is None:
-    pytest.skip("needs the extra `ray`: make setup-cluster", allow_module_level=True)
+pytest.importorskip("ray", reason="needs the extra `ray`: make setup-cluster")
 
 from tests.helper.executors.ray_machines import LOOPBACK
 from tests.helper.executors.ray_over_tls import environment

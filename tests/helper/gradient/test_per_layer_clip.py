@@ -20,7 +20,7 @@ from maskedlark.model.weights import quantise
 from maskedlark.numbers.field import to_signed
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.releases.job import JobSpec, job_clip
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from tests.builders import world
 
 FEATURES, HIDDEN, CLASSES = 6, 8, 3

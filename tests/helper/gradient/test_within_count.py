@@ -19,7 +19,7 @@ from maskedlark.model.weights import QuantisedTensor, quantise
 from maskedlark.numbers.field import reconstruct, share, to_signed
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import seeded
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from tests.helper.parties import make_model
 
 RECORDS, FEATURES = 700, 6

@@ -115,6 +115,18 @@ def test_a_hundred_thousand_reports_are_used_up_in_two_minutes_of_a_core(ledger:
     assert time.process_time() - started < 120
 
 
+def test_an_id_of_another_length_hides_none_of_the_used_ones_beside_it(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 10))
+    assert ledger.used_among(TASK, [b"", b"short", *ids(5, 12), bytes(17)]) == set(ids(5, 10))
+
+
+def test_an_id_of_another_length_is_not_used_up(ledger: Ledger) -> None:
+    with pytest.raises(AssertionError, match="16 bytes"):
+        ledger.add_dataset(DATASET, TASK, [*ids(0, 3), b"short", bytes(27)])
+    assert ledger.dataset(DATASET) is None
+    assert ledger.used_among(TASK, ids(0, 3)) == set()
+
+
 def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -> None:
     with_job(ledger, rounds=10)
     seen: list[Sequence[Reservation]] = []

@@ -34,7 +34,8 @@ from maskedlark.releases.evaluation import (
     evaluated_loss,
 )
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.reports.report import Example, InputShares
+from maskedlark.reports.input_shares import InputShares
+from maskedlark.reports.report import Example
 from tests.builders import world
 from tests.helper.parties import ASKED, Scene, make_model
 

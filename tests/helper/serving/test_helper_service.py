@@ -31,7 +31,7 @@ from maskedlark.model.limits import HELPER_PARAMETERS, Limits
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.report import FOUND_INSIDE
+from maskedlark.reports.input_shares import FOUND_INSIDE
 from maskedlark.reports.sealing import SignedKeyList, verify
 from maskedlark.reports.task import signing_bytes
 from maskedlark.rpc.certificates import write_certificate
@@ -59,6 +59,7 @@ class Wire:
         requests = [
             pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=task_id, handle=HANDLE)),
             *map(chunk_message, parts),
+            END,
         ]
         with calling("helper"):
             return list(self.stub.PrepareDataset(iter(requests), timeout=HANGS_S))
@@ -89,6 +90,9 @@ class Wire:
                 timeout=HANGS_S,
             )
             return b"".join(reply.chunk for reply in replies)
+
+
+END = pb.PrepareRequest(end=pb.PrepareRequest.End())
 
 
 def chunk_message(shares: list[ShareForHelper]) -> pb.PrepareRequest:
@@ -154,6 +158,17 @@ def test_what_was_opened_for_a_stream_that_is_not_read_to_its_end_is_counted(sce
     counts = {sample.labels["outcome"]: sample.value for sample in samples}
     assert counts.pop("admitted") == 5
     assert sum(counts.values()) == 2
+
+
+def test_a_stream_that_stops_before_its_end_is_malformed_and_keeps_no_room(
+    scene: Scene, wires: tuple[Wire, Wire]
+) -> None:
+    header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
+    sent = [header, chunk_message(shares_for(scene.reports(5), 0))]
+    with pytest.raises(JobRefused) as refused, calling("helper"):
+        list(wires[0].stub.PrepareDataset(iter(sent), timeout=HANGS_S))
+    assert refused.value.reason is JobReason.MALFORMED
+    assert scene.cores[0].datasets.preparing_bytes == 0
 
 
 def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wires: tuple[Wire, Wire]) -> None:

@@ -15,8 +15,8 @@ from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch, padded_
 from maskedlark.releases.job import JobSpec, charge, check_sample_hides
 from maskedlark.releases.round import MaskedSum, aggregate, sampled, transcript
 from maskedlark.releases.samples import Samples, epoch_steps, samples_of
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
-from maskedlark.reports.report import InputShares
 from tests.builders import of_shares
 from tests.maskedlark.releases.test_split_noise import FULL, job
 

@@ -26,7 +26,8 @@ from maskedlark.releases.budget import (
 from maskedlark.releases.job import JobSpec, charge
 from maskedlark.releases.query import Measure, QuerySpec
 from maskedlark.reports.task import Task
-from maskedlark.terminal.budget_view import NO_NOISE, bar, budget_json, budget_table
+from maskedlark.terminal.budget_table import NO_NOISE, bar, budget_table
+from maskedlark.terminal.budget_view import budget_json
 from tests.builders import world
 
 SIZE = 1_000

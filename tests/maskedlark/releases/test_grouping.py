@@ -19,20 +19,12 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
+from maskedlark.releases.counting import COUNT_UNITS, Condition, count_noise_units
 from maskedlark.releases.discovery import answer_discovery, discovery_margin
 from maskedlark.releases.grouping import NOWHERE, answer_query, decode_domains, shown_cells, sum_groups
-from maskedlark.releases.query import (
-    COUNT_UNITS,
-    Axis,
-    Condition,
-    Measure,
-    QuerySpec,
-    codes_digest,
-    count_noise_units,
-    sum_noise_units,
-)
+from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest, sum_noise_units
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.reports.report import MeasuredShares
+from maskedlark.reports.input_shares import MeasuredShares
 from tests.builders import World
 from tests.maskedlark.query_specs import discovery, query
 from tests.measured import SHOP, columns_of, measuring_world, opened

@@ -15,17 +15,15 @@ from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
+from maskedlark.releases.counting import COUNT_UNITS, Condition, count_sensitivity
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query, shown_cells
 from maskedlark.releases.query import (
-    COUNT_UNITS,
     MAX_NUMBERS,
     Axis,
-    Condition,
     Measure,
     MeasureKind,
     QuerySpec,
-    count_sensitivity,
     num_numbers,
     sensitivity,
 )

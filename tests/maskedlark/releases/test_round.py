@@ -12,11 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskedlark.canonical import digest
+from maskedlark.canonical import decode, digest, encode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.losses import Loss
 from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, check_sum_possible, check_sums_fit, noise_bound, noise_units
@@ -24,8 +25,8 @@ from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.round import Evaluated, MaskedSum, aggregate, records_evaluated, transcript
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR, pair_key
-from maskedlark.reports.report import InputShares
 from maskedlark.reports.upload import SealedShare
 from tests import reference
 from tests.builders import NOW, World, examples, helper_keys, of_shares, open_dataset, reports, world
@@ -541,3 +542,10 @@ def test_the_largest_possible_sum_is_accepted_and_one_more_is_not() -> None:
         with pytest.raises(JobRefused):
             check_sum_possible(of.task, spec, np.array([0, sign * (largest + 1)], np.int64), records=50)
     check_sum_possible(of.task, spec, np.empty(0, np.int64), records=50)
+
+
+def test_specs_that_are_equal_have_equal_bytes_so_a_digest_is_known_by_its_spec() -> None:
+    spec = job(world(mechanism=Mechanism.NONE), bytes(32), noise_multiplier=0.0)
+    assert spec.digest == digest("job", encode(spec))
+    with pytest.raises(InvalidTask, match="noise_multiplier"):
+        decode(JobSpec, encode(spec).replace(b'"noise_multiplier":0.0', b'"noise_multiplier":-0.0'))

@@ -20,7 +20,7 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge, noise_units
 from maskedlark.releases.release import AggregateShare, combine, multiplier_for_each_helper
 from maskedlark.releases.round import MaskedSum, aggregate
-from maskedlark.reports.report import InputShares
+from maskedlark.reports.input_shares import InputShares
 from tests.builders import World, fitting_noise, of_shares, world
 
 COUNT = 20_000

@@ -12,8 +12,9 @@ from maskedlark.canonical import build, decode, encode
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS, reconstruct, to_signed
 from maskedlark.randomness import seeded
+from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.measurement import Columns, Key, Measurement, Value
-from maskedlark.reports.report import Example, InputShares, MeasuredValues
+from maskedlark.reports.report import Example, MeasuredValues
 from tests.builders import decode_shares, reports, shares_for, split, world
 from tests.measured import SHOP, measuring_world
 

@@ -11,7 +11,8 @@ from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.randomness import seeded
-from maskedlark.reports.report import Example, InputShares, quantise
+from maskedlark.reports.input_shares import InputShares
+from maskedlark.reports.report import Example, quantise
 from maskedlark.reports.task import LabelSpace, Task
 from maskedlark.reports.task_kinds import LabelKind
 from tests.builders import decode_shares, split, world

@@ -13,7 +13,13 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.numbers import field
 from maskedlark.randomness import seeded
 from maskedlark.reports import dataset as dataset_module
-from maskedlark.reports.dataset import ShareForHelper, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.dataset import (
+    ShareColumns,
+    ShareForHelper,
+    admitted_by_both,
+    canonical_order,
+    dataset_id,
+)
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, TaskBundle
@@ -39,6 +45,15 @@ def test_both_helpers_admit_honest_reports_and_agree_on_the_dataset(suite: HpkeS
     assert (
         field.reconstruct(first.shares.mask_shares, second.shares.mask_shares).sum(axis=1).tolist() == [1] * 5
     )
+
+
+def test_columns_are_the_shares_that_they_are_of() -> None:
+    shares = shares_for(REPORTS, 0)
+    columns = ShareColumns.of(shares)
+    assert list(columns) == shares
+    assert list(columns[1:3]) == shares[1:3]
+    assert columns[-1] == shares[-1]
+    assert ShareColumns.of(columns) is columns
 
 
 def test_an_unverified_bundle_makes_no_sealer() -> None:

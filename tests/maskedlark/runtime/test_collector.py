@@ -44,6 +44,20 @@ except SystemExit:
     assert told(code) == "False"
 
 
+def test_what_a_process_that_works_for_a_command_leaves_is_not_gone_through_either() -> None:
+    code = """
+class Told(Ring):
+    def __del__(self):
+        print("found")
+
+left = Told()
+left.self = left
+del left
+"""
+    assert told(code) == "found"
+    assert told(code + "collector.seldom()") == ""
+
+
 def test_a_server_looks_for_garbage_as_often_as_python_does() -> None:
     code = "usual = gc.get_threshold(); collector.seldom(); collector.serving()"
     assert told(f"{code}; print(gc.get_threshold() == usual)") == "True"

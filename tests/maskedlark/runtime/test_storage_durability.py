@@ -1,6 +1,7 @@
 """A commit that was acknowledged is on a disk, whatever the server's operator set as the default."""
 
 import time
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url
@@ -73,3 +74,22 @@ def test_on_postgresql_a_connection_begins_without_a_transaction(postgres: Postg
     with engine.connect() as connection:
         assert connection.connection.driver_connection.info.transaction_status.name == "IDLE"  # type: ignore[union-attr]  # psycopg's
     engine.dispose()
+
+
+def test_a_new_sqlite_file_has_pages_of_8_kib_and_an_older_one_keeps_its_own(tmp_path: Path) -> None:
+    older = create_engine(f"sqlite:///{tmp_path / 'older.sqlite3'}")
+    with older.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (one BLOB)")
+    older.dispose()
+    assert page_bytes(tmp_path / "older.sqlite3") == 4_096
+    assert page_bytes(tmp_path / "new.sqlite3") == 8_192
+
+
+def page_bytes(path: Path) -> int:
+    """What a file's pages take once the house has opened it and written to it."""
+    engine = open_database(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE another (one BLOB)")
+        found = int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+    engine.dispose()
+    return found

@@ -9,6 +9,7 @@ Specification: docs/explanation/numerics.md, sections "Masked values" and "Diges
 """
 
 from enum import IntEnum, unique
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from maskedlark.numbers.field import FieldVector
 Keys = NDArray[np.uint64]
 
 _MASK_64: Final = 2**64 - 1
+_KEPT_KEYS: Final = 1 << 12
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 
 
@@ -40,11 +42,20 @@ class Hashed(IntEnum):
 def hash_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
     """(rows, width) public odd multipliers for one part of a layer.
 
-    SplitMix64 from the state 2^40 (3 layer + part), lowest bit set.
+    SplitMix64 from the state 2^40 (3 layer + part), lowest bit set. Few are kept, for each round asks for
+    the same ones; nobody changes them.
     """
+    return (_kept_keys if rows * width <= _KEPT_KEYS else _made_keys)(layer, part, rows, width)
+
+
+def _made_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
+    """`hash_keys`."""
     counter = np.arange(1, rows * width + 1, dtype=np.uint64) + np.uint64((3 * layer + part) << 40)
     keys = mix(counter * np.uint64(_GOLDEN)) | np.uint64(1)
     return keys.reshape(rows, width)
+
+
+_kept_keys: Final = lru_cache(maxsize=256)(_made_keys)
 
 
 def hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:

@@ -8,9 +8,8 @@ of a chunk, `write` ends the round.
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, ClassVar, Protocol
-
-import numpy as np
 
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.clipping import Masking
@@ -38,7 +37,7 @@ class Trainable:
     @property
     def size(self) -> int:
         """Its number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return prod(self.shape)
 
     def place(self, vector: FieldVector) -> FieldVector:
         """Its part of a flat vector, in its shape: a view."""

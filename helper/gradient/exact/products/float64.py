@@ -14,6 +14,7 @@ from helper.gradient.exact.kernels.rows import Real
 from helper.gradient.exact.products.product import (
     Accumulator,
     BlockedSum,
+    Factor,
     Operand,
     Weights,
     use_one_blas_thread,
@@ -46,7 +47,7 @@ class Float64Backend:
     def __init__(self) -> None:
         use_one_blas_thread()
 
-    def factor(self, weights: Weights, buffers: Buffers | None = None) -> FloatWeights:
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
         """A (K, N) matrix as float64."""
         buffers = buffers or Buffers()
         matrix: Real = buffers.empty("matrix", weights.shape)

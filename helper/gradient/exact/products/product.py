@@ -93,7 +93,7 @@ class Backend(Protocol):
     ) -> Accumulator:
         """Adds to a sum (K, N), in C order or the transpose of one: for operands of K values and deltas of N.
 
-        Chunks have at most `records`.
+        It is all zeros at first. Chunks have at most `records`.
         """
 
 
@@ -103,10 +103,11 @@ class BlockedSum:
     So what is put together on the way follows the block, not the layer.
     """
 
-    __slots__ = ("_buffers", "_total", "shape")
+    __slots__ = ("_buffers", "_is_zero", "_total", "shape")
 
     def __init__(self, total: FieldVector, buffers: Buffers) -> None:
         self._total, self._buffers, self.shape = total, buffers, total.shape
+        self._is_zero = True
 
     def blocks(self, bytes_an_input: int) -> Iterator[tuple[slice, FieldVector]]:
         """Inputs in equal blocks, and for each where to add its part of the sum, (inputs, N) in C order.
@@ -120,7 +121,11 @@ class BlockedSum:
                 continue
             part = self._buffers.zeros("part", (inputs.stop - inputs.start, self.shape[1]), np.uint64)
             yield inputs, part
-            add_transposed(part, self._total.T, inputs.start)
+            if self._is_zero:
+                self._total[inputs] = part
+            else:
+                add_transposed(part, self._total.T, inputs.start)
+        self._is_zero = False
 
 
 def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:

@@ -71,7 +71,7 @@ def test_what_is_shipped_is_the_vectors_without_their_integers() -> None:
 class SaturatingBackend(Float64Backend):
     """A kernel whose sums stop at 32 bits."""
 
-    def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:  # type: ignore[override]  # wider than its parent's, as narrow as `Backend`'s
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
         factor = super().factor(weights, buffers)
 
         class Saturating:

@@ -5,7 +5,7 @@ import time
 from maskedlark.reports.upload import ReportCheck
 from maskedlark.rpc.wire import report_from_message
 from protos import report_pb2
-from tests.bench.load_replicas import BATCH, Batches
+from tests.bench.intake_site import BATCH, Batches
 from tests.builders import world
 
 

@@ -1,0 +1,84 @@
+"""The workers of a helper as its head reaches them, wherever they run, and how their work fails.
+
+What gives work out takes a `Fleet`: `helper.executors.dispatch` by segments that workers hold, and
+`helper.executors.parts` by parts that hold all they take. `helper.executors.ray_fleet` is the one there is.
+"""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final, Protocol
+
+from helper.executors.pulses import Asked
+
+MOST_UNDONE: Final = 2
+"""So many workers say that they cannot do an order before the work itself is held to be the cause."""
+_LOG: Final = logging.getLogger(__name__)
+
+
+class WorkerLost(Exception):
+    """A worker ended, stands still, or cannot be reached; its work is given to others."""
+
+
+class Undone(WorkerLost):
+    """A worker says that it could not do an order."""
+
+
+class WrongAnswer(Undone):
+    """A worker with the token answers something that is no answer to its order."""
+
+
+class NoWorkers(Exception):
+    """There is no worker any more, or none that can do this work."""
+
+
+class Worker(Asked, Protocol):
+    """A worker that joined, as the head reaches it.
+
+    What gives it an order raises NoWorkers where there is no room for what it would be sent.
+    """
+
+    def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
+        """See `Holder.work`; the future may raise WorkerLost."""
+
+    def open(self, order: bytes) -> "Future[bytes]":
+        """See `Holder.open`; the future may raise WorkerLost."""
+
+    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
+        """See `Holder.add_up`; the future may raise WorkerLost."""
+
+    def stop(self, sealed: bytes) -> None:
+        """See `Holder.stop`; awaits nothing."""
+
+
+class Fleet(Protocol):
+    """The workers of a helper, who come and go."""
+
+    def workers(self) -> Mapping[bytes, Worker]:
+        """Those that have joined and are not known to be lost, by name."""
+
+    def drop(self, name: bytes) -> None:
+        """Forget a worker that is lost."""
+
+    def refuse(self, name: bytes) -> None:
+        """Forget a worker that answers wrongly, and let no other one in that its machine starts."""
+
+    def share(self, sealed: bytes) -> Any:
+        """Put bytes where every worker finds them; what `Worker.work` takes.
+
+        Raises:
+            NoWorkers: there is no room for them, or no cluster any more.
+        """
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+def give_up(fleet: Fleet, worker: Worker, error: Exception | None = None) -> None:
+    """Forget a worker whose work goes to others; after a wrong answer its machine gets no other one."""
+    if isinstance(error, WrongAnswer):
+        _LOG.error("a worker of the cluster answers something else than its order asks for")
+        fleet.refuse(worker.name)
+    else:
+        fleet.drop(worker.name)
+    _LOG.warning("a worker of the cluster is lost: its work goes to others")

@@ -1,0 +1,120 @@
+"""What all queries have in common that compare counts of reports with k: sums over groups, and discoveries.
+
+Their conditions, how much one report can change their counts, and the noise on these and its charge.
+"""
+
+from typing import Annotated, Final, Protocol
+
+from pydantic import Field
+
+from maskedlark.canonical import canonical
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers.lengths import root_up
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_scale
+from maskedlark.releases.release import ReleaseSpec, check_noise_fits_task
+from maskedlark.reports.measurement import MAX_CODE, Measurement, Name
+from maskedlark.reports.task import Task
+
+VERSION: Final = 1
+"""Of queries and discoveries."""
+COUNT_UNITS: Final = 1 << 16
+"""Counts of reports are compared with k, and noised, in units of 2^-16."""
+MAX_MULTIPLIER: Final = 4e6
+
+Multiplier = Annotated[float, Field(ge=0.0, le=MAX_MULTIPLIER)]
+
+
+@canonical
+class Condition:
+    """Only reports whose key has this code are summed."""
+
+    key: Name
+    code: Annotated[int, Field(ge=0, le=MAX_CODE)]
+
+
+class CountingQuery(ReleaseSpec, Protocol):
+    """A query that compares counts of reports with k: sums over groups, and discoveries."""
+
+    @property
+    def where(self) -> tuple[Condition, ...]:
+        """All of these hold of a counted report."""
+
+    @property
+    def count_lists(self) -> int:
+        """How many counts one report is in at most: one of each list."""
+
+    @property
+    def count_multiplier(self) -> float:
+        """The noise multiplier on the counts."""
+
+
+def measurement_of(task: Task) -> Measurement:
+    """What the task measures.
+
+    Raises:
+        JobRefused(UNDECLARED): nothing.
+    """
+    if task.measurement is None:
+        raise JobRefused(JobReason.UNDECLARED, "the task declares no measurement: it can only train")
+    return task.measurement
+
+
+def key_index(measurement: Measurement, name: str) -> int:
+    """Where a key stands in a report.
+
+    Raises:
+        JobRefused(UNDECLARED)
+    """
+    index = measurement.key_index(name)
+    if index is None:
+        known = ", ".join(key.name for key in measurement.keys) or "none"
+        raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {name!r}; it declares {known}")
+    return index
+
+
+def checked_conditions(task: Task, spec: CountingQuery) -> Measurement:
+    """What the task measures, if a query's conditions and noise fit it."""
+    measurement = measurement_of(task)
+    for condition in spec.where:
+        key_index(measurement, condition.key)
+    check_noise_fits_task(task, spec.noise_multiplier, whose="query")
+    return measurement
+
+
+def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
+    """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`.
+
+    It is in one count of each list.
+    """
+    if mechanism is Mechanism.LAPLACE:
+        return COUNT_UNITS * spec.count_lists
+    return root_up(COUNT_UNITS**2 * spec.count_lists)
+
+
+def count_noise_units(task: Task, spec: CountingQuery) -> int:
+    """The scale of the common noise on counts of reports, in `COUNT_UNITS`.
+
+    Drawn once, whatever the task's division of noise.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    try:
+        return noise_scale(task.mechanism, spec.count_multiplier, count_sensitivity(spec, task.mechanism))
+    except ValueError as error:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
+
+
+def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:
+    """What looks at noisy counts of reports are charged as: both helpers draw the same noise, once."""
+    return Charge(
+        mechanism=task.mechanism,
+        noise_multiplier=noise_multiplier if task.mechanism is not Mechanism.NONE else 0.0,
+        sampling_rate=1.0,
+        rounds=rounds,
+        is_common=True,
+        delta=delta,
+        reports=task.reports_per_user,
+    )

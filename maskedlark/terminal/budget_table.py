@@ -1,0 +1,90 @@
+"""A dataset's budgets as a table with bars: what people see of `budget_view`, which loads without rich."""
+
+import math
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from maskedlark.releases.budget import DatasetBudget, Standing
+from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, number
+
+_BAR_CELLS: Final = 28
+_ID_DIGITS: Final = 12
+NO_NOISE: Final = "no noise is added in this task: nothing is private, and no budget is kept"
+NOT_ADDITIVE: Final = (
+    "Each job's own epsilons are what it would cost alone; together they cost less than their sum."
+)
+
+
+def budget_table(budget: DatasetBudget) -> RenderableType:
+    """Both budgets with bars, then what takes of them."""
+    dataset, task = budget.dataset, budget.dataset.task
+    if dataset.is_person:
+        of = f"a person in task {task.name!r}: {dataset.size} devices"
+    else:
+        of = f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports"
+    title = Text(f"{of}, epsilons at delta {task.delta:.2g}", "bold")
+    parts: list[RenderableType] = [title]
+    if budget.is_noisy:
+        parts.append(_standings(budget))
+    else:
+        parts.append(Text(NO_NOISE, "yellow"))
+    if budget.uses:
+        parts.append(_uses(budget))
+    if budget.is_noisy and len(budget.uses) > 1:
+        parts.append(Text(NOT_ADDITIVE, "dim"))
+    if budget.forecast is not None:
+        parts.append(Text(forecast_line(budget.forecast), "bold"))
+    return Group(*parts)
+
+
+def bar(standing: Standing, cells: int = _BAR_CELLS) -> Text:
+    """The spent, the reserved and the left of a budget as a bar.
+
+    Any spending shows, and a bar is full only when nothing is left.
+    """
+    whole = standing.budget
+    held = cells if not standing.left else min(cells - 1, math.ceil(cells * standing.held / whole))
+    spent = min(held, math.ceil(cells * min(standing.spent, whole) / whole))
+    return Text.assemble(
+        ("█" * spent, "red"), ("▒" * (held - spent), "yellow"), ("░" * (cells - held), "green")
+    )
+
+
+def _standings(budget: DatasetBudget) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("against the")
+    for name in ("spent", "reserved", "left", "budget"):
+        table.add_column(name, justify="right")
+    table.add_column("█ spent ▒ reserved ░ left", no_wrap=True)
+    for name, one in zip(ADVERSARIES, (budget.ad_server, budget.colluding), strict=True):
+        table.add_row(
+            name, *(number(value) for value in (one.spent, one.reserved, one.left, one.budget)), bar(one)
+        )
+    return table
+
+
+def _uses(budget: DatasetBudget) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("job or query", "state"):
+        table.add_column(name, overflow="fold")
+    for name in ("rounds", "batch", "noise", "epsilon", "(with a helper)"):
+        table.add_column(name, justify="right")
+    for one in budget.uses:
+        use = one.use
+        table.add_row(
+            use.use_id.hex()[:_ID_DIGITS],
+            use.state,
+            f"{use.rounds_answered}/{use.rounds_held}",
+            f"{use.sampling_rate * budget.dataset.size:,.0f}",
+            f"{use.noise_multiplier:.4g}",
+            _of(one.spent.ad_server, one.held.ad_server),
+            f"({_of(one.spent.colluding, one.held.colluding)})",
+        )
+    return table
+
+
+def _of(spent: float, held: float) -> str:
+    return number(spent) if spent == held else f"{number(spent)} of {number(held)}"

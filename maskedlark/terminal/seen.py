@@ -1,0 +1,17 @@
+"""Whether progress is drawn at all: asked before what draws it is loaded."""
+
+import os
+import sys
+from typing import Final
+
+_SHOWS_ANYWHERE: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""What tells rich to draw though it sees no terminal."""
+
+
+def may_be_seen() -> bool:
+    """Whether bars may find a terminal or a notebook: without one nobody loads what draws them."""
+    try:
+        is_terminal = sys.stderr.isatty()
+    except (AttributeError, ValueError):  # Python was started without standard error, or it is closed
+        is_terminal = False
+    return is_terminal or "IPython" in sys.modules or not os.environ.keys().isdisjoint(_SHOWS_ANYWHERE)
