@@ -63,8 +63,7 @@ DEVICES = 6
 SEED = 11
 ROUNDS = 3
 SETTINGS: dict[str, Any] = {"devices": DEVICES, "sampling_rate": 0.5, "rounds": ROUNDS}
-DEADLINE_S = 30.0
-IMPATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=1.0)
+PATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=HANGS_S)
 
 
 class Killed(BaseException):
@@ -224,7 +223,7 @@ class Site:
                 (self.helpers[0], self.helpers[1]),
                 self.folder / "adserver",
                 lambda: self.now_s,
-                backoff=IMPATIENT,
+                backoff=PATIENT,
                 poll_s=0.01,
             )
             worker.run_one()
@@ -259,7 +258,7 @@ def served(core: HelperCore) -> Iterator[HelperClient]:
     service = HelperService(core, ReleaseGrid(step_s=0.0005))
     helper_pb2_grpc.add_HelperServicer_to_server(service, server)
     server.start()
-    with HelperClient(f"127.0.0.1:{port}", None, DEADLINE_S) as client:
+    with HelperClient(f"127.0.0.1:{port}", None, HANGS_S) as client:
         yield client
     server.stop(None).wait()
 

@@ -43,11 +43,14 @@ from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World, examples, of_shares, reports, world
+from tests.patience import HANGS_S
 
 NUMERICS = bytes(32)
 NUM_FEATURES = 4
 RECORDS = 40
-IMPATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=1.0)
+PATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=HANGS_S)
+IMPATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=0.1)
+"""For helpers that stay away."""
 ENCODED_MODEL = dense_network([NUM_FEATURES, 1], "relu", seed=1)
 MODEL = parse(ENCODED_MODEL, num_features=NUM_FEATURES)
 
@@ -281,13 +284,13 @@ class Site:
 
     def worker(self, *, data_dir: Path | None = None, **changes: Any) -> JobWorker:
         """A fresh process's worker, with a data folder of its own if one is given."""
-        settings = {"backoff": IMPATIENT, "lease_s": 15.0, "poll_s": 0.01, "monotonic": self.clock, **changes}
+        settings = {"backoff": PATIENT, "lease_s": 15.0, "poll_s": 0.01, "monotonic": self.clock, **changes}
         return JobWorker(self.engine, self.helpers, data_dir or self.data_dir, self.clock, **settings)
 
-    def run(self, plan: TrainingPlan, eval_set: bytes | None = None) -> JobRecord:
+    def run(self, plan: TrainingPlan, eval_set: bytes | None = None, **changes: Any) -> JobRecord:
         """Submit a job and run it until it stops."""
         job_id = self.submit(plan, eval_set)
-        self.worker().run_one()
+        self.worker(**changes).run_one()
         return self.store.get(job_id)
 
     def folder(self, job_id: bytes) -> JobFiles:

@@ -178,7 +178,7 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
         "--collusion-epsilon", "16", "--clip-norm", "1",
     ).strip()  # fmt: skip
     context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
-    with httpx.Client(base_url=f"https://{fleet.http}", verify=context) as browser:
+    with httpx.Client(base_url=f"https://{fleet.http}", verify=context, timeout=HANGS_S) as browser:
         for half in (0, 1):
             bundle = canonical.decode(TaskBundle, browser.get(f"/v1/tasks/{name}").content)
             assert bundle.key_lists[0].key_list.keys[0].key_id == 1 + half
@@ -373,7 +373,7 @@ def provoke_errors(run: Run, task: Task) -> None:
             fleet.adserver(*command)
         said.append(str(failed.value))
     context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
-    with httpx.Client(base_url=f"https://{fleet.http}", verify=context) as browser:
+    with httpx.Client(base_url=f"https://{fleet.http}", verify=context, timeout=HANGS_S) as browser:
         broken = run.plaintexts[0][0]
         said += [browser.post(path, content=broken).text for path in ("/v1/reports", "/v1/reports/batch")]
         said.append(browser.get("/v1/counts").text)

@@ -18,6 +18,7 @@ from maskedlark.releases.started_job import StartedJob
 from maskedlark.runtime.database import open_database
 from tests.audit.site import Site
 from tests.builders import NOW
+from tests.patience import HANGS_S
 
 
 @dataclass
@@ -70,5 +71,5 @@ class AdServer:
 
     def go_on(self) -> None:
         JobWorker(
-            self.engine, self.helpers, self.data, lambda: NOW, backoff=Backoff(give_up_after_s=5.0)
+            self.engine, self.helpers, self.data, lambda: NOW, backoff=Backoff(give_up_after_s=HANGS_S)
         ).run_one()

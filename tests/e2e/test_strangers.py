@@ -116,7 +116,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         trust(fleet, others)
         context = ssl.create_default_context(cafile=str(ours.certificate))
         bundle = canonical.decode(
-            TaskBundle, httpx.get(f"https://{fleet.http}/v1/tasks/{task}", verify=context).content
+            TaskBundle,
+            httpx.get(f"https://{fleet.http}/v1/tasks/{task}", verify=context, timeout=HANGS_S).content,
         )
         yield Site(fleet=fleet, ports=ports, bundle=bundle, folder=folder, ours=ours, others=others)
     for party in (*HELPERS, "adserver"):

@@ -134,7 +134,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     tasks.add(WORLD.bundle, created_at=NOW)
     server = HttpServer(http_app(Intake(tasks, ReportStore(engine), lambda: 0.0), tasks), "127.0.0.1:0", None)
     server.wait_until_started()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=HANGS_S) as client:
         yield client
     server.stop()
     engine.dispose()

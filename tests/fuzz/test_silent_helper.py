@@ -52,7 +52,7 @@ def client() -> Iterator[HelperClient]:
     server, port = make_server("127.0.0.1:0", None, threads=4)
     server.add_generic_rpc_handlers((Silent(),))
     server.start()
-    with HelperClient(f"127.0.0.1:{port}", None, 10.0) as opened:
+    with HelperClient(f"127.0.0.1:{port}", None, HANGS_S) as opened:
         yield opened
     server.stop(1).wait(HANGS_S)
 

@@ -356,9 +356,9 @@ def test_a_server_says_where_it_listens_takes_reports_and_drains_on_sigterm(shel
     bundle = shell.create()
     first, second = (encode_report(report) for report in _reports(bundle, 2))
     with _server(shell) as (process, http):
-        assert httpx.post(f"http://{http}/v1/reports", content=first).status_code == 201
+        assert httpx.post(f"http://{http}/v1/reports", content=first, timeout=HANGS_S).status_code == 201
         assert (
-            httpx.get(f"http://{http}/v1/tasks/{bundle.task.task_id.hex()}").content
+            httpx.get(f"http://{http}/v1/tasks/{bundle.task.task_id.hex()}", timeout=HANGS_S).content
             == (shell.data / "task.bin").read_bytes()
         )
         process.send_signal(signal.SIGTERM)
@@ -366,10 +366,12 @@ def test_a_server_says_where_it_listens_takes_reports_and_drains_on_sigterm(shel
         assert b"1 accepted" in (process.stderr.read() if process.stderr else b"")
     with _server(shell) as (process, http):
         assert [
-            httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)
+            httpx.post(f"http://{http}/v1/reports", content=body, timeout=HANGS_S).status_code
+            for body in (first, second)
         ] == [200, 201]
         process.send_signal(signal.SIGKILL)
     with _server(shell) as (_, http):
         assert [
-            httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)
+            httpx.post(f"http://{http}/v1/reports", content=body, timeout=HANGS_S).status_code
+            for body in (first, second)
         ] == [200, 200]

@@ -13,6 +13,7 @@ from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
+from adserver.peers.retrying import Backoff
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
@@ -115,7 +116,7 @@ def test_the_round_that_a_helper_charged_and_the_ad_server_never_used_is_counted
 ) -> None:
     job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4").stdout.strip())
     site.helpers[1].down_from_round = 2
-    site.worker().run_one()
+    site.worker(backoff=Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=1.0)).run_one()
     assert (site.store.get(job_id).state, site.store.get(job_id).rounds_done) == (JobState.FAILED, 2)
     adserver("job cancel")
     site.worker().run_one()

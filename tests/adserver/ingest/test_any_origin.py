@@ -60,7 +60,7 @@ def body(of: World) -> bytes:
 def test_every_answer_may_be_read(url: str, method: str, path: str, content: str, status: int) -> None:
     bodies = {"a report": body(OF), "no report": b"no report", "too much": bytes(9 << 20), "": b""}
     path = f"/v1/tasks/{OF.task.task_id.hex()}" if path == "the task" else path
-    answer = httpx.request(method, url + path, content=bodies[content])
+    answer = httpx.request(method, url + path, content=bodies[content], timeout=HANGS_S)
     assert answer.status_code == status
     assert is_open(answer.headers)
 
@@ -76,10 +76,10 @@ def test_an_answer_to_what_is_no_request_may_be_read_too(url: str) -> None:
 
 def test_a_bundle_is_sent_once_to_who_keeps_its_etag(url: str) -> None:
     path = f"{url}/v1/tasks/{OF.task.task_id.hex()}"
-    first = httpx.get(path)
+    first = httpx.get(path, timeout=HANGS_S)
     assert first.content == encode(OF.bundle)
-    again = httpx.get(path, headers={"if-none-match": first.headers["etag"]})
+    again = httpx.get(path, headers={"if-none-match": first.headers["etag"]}, timeout=HANGS_S)
     assert (again.status_code, again.content) == (304, b"")
     assert is_open(again.headers)
-    other = httpx.get(path, headers={"if-none-match": '"another"'})
+    other = httpx.get(path, headers={"if-none-match": '"another"'}, timeout=HANGS_S)
     assert other.content == first.content

@@ -69,13 +69,14 @@ def test_unfinished_bodies_take_no_more_than_the_room_and_give_it_back(port: int
     wait_for_free(room, 10_000, 10_000)
     body = b"".join(encode_report(one) for one in reports(WORLD, examples(WORLD.task, 1)))
     url = f"http://127.0.0.1:{port}/v1/reports"
-    refused = httpx.post(f"{url}/batch", content=bytes(20_000))
+    refused = httpx.post(f"{url}/batch", content=bytes(20_000), timeout=HANGS_S)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, str(RETRY_AFTER_S))
     assert refused.json()["reason"] == "service_unavailable"
-    assert httpx.post(url, content=body).status_code == 201  # what is small still fits
+    assert httpx.post(url, content=body, timeout=HANGS_S).status_code == 201  # what is small still fits
     held.close()
     wait_for_free(room, ROOM_BYTES, ROOM_BYTES)
-    assert httpx.post(f"{url}/batch", content=bytes(20_000)).status_code == 400  # read now, and no batch
+    read_now = httpx.post(f"{url}/batch", content=bytes(20_000), timeout=HANGS_S)
+    assert read_now.status_code == 400  # it is no batch
 
 
 def test_a_lie_about_the_length_takes_no_room(port: int, room: BodyRoom) -> None:

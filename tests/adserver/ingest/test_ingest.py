@@ -269,7 +269,7 @@ def test_a_wrong_report_is_refused_by_its_reason_and_leaves_nothing(
         reason.value,
     )
     assert door.stored() == 0
-    assert httpx.get(door.url("/v1/counts")).json() == {
+    assert httpx.get(door.url("/v1/counts"), timeout=HANGS_S).json() == {
         "accepted": 0,
         "duplicates": 0,
         "rejected": {reason.value: 1},
@@ -292,7 +292,7 @@ def test_a_truncated_report_is_rejected_and_leaves_nothing(
 def test_a_body_that_is_no_message_is_malformed_and_counted(door: Door) -> None:
     answer = door.post(b"\xff" * 40)
     assert (answer.status_code, answer.json()["reason"]) == (400, "malformed")
-    assert httpx.get(door.url("/v1/counts")).json()["rejected"] == {"malformed": 1}
+    assert httpx.get(door.url("/v1/counts"), timeout=HANGS_S).json()["rejected"] == {"malformed": 1}
 
 
 @pytest.mark.parametrize("path", ["/v1/reports", "/v1/reports/batch"])
@@ -350,11 +350,11 @@ def test_a_batch_that_is_no_message_stores_nothing(door: Door) -> None:
 
 
 def test_a_task_is_served_as_the_canonical_bytes_that_browsers_verify(door: Door) -> None:
-    answer = httpx.get(door.url(f"/v1/tasks/{_KNOWN.task.task_id.hex()}"))
+    answer = httpx.get(door.url(f"/v1/tasks/{_KNOWN.task.task_id.hex()}"), timeout=HANGS_S)
     bundle = decode(TaskBundle, answer.content)
     bundle.verify()
     assert bundle == _KNOWN.bundle
-    listed = httpx.get(door.url("/v1/tasks")).json()
+    listed = httpx.get(door.url("/v1/tasks"), timeout=HANGS_S).json()
     assert listed == {
         "tasks": [
             {"task_id": _KNOWN.task.task_id.hex(), "name": "conversions", "origin": "https://ads.example"}
@@ -366,15 +366,15 @@ def test_the_encoder_that_a_task_names_is_served_as_its_canonical_bytes(door: Do
     encoder = fit({name: ["1", "2"] for name in "abcd"}, FitSettings())
     named = world(encoder=encoder.digest).bundle
     TaskStore(door.engine).add(named, created_at=builders.NOW, encoder=encoder)
-    answer = httpx.get(door.url(f"/v1/tasks/{named.task.task_id.hex()}/encoder"))
+    answer = httpx.get(door.url(f"/v1/tasks/{named.task.task_id.hex()}/encoder"), timeout=HANGS_S)
     assert answer.content == encode(encoder)
-    without = httpx.get(door.url(f"/v1/tasks/{_KNOWN.task.task_id.hex()}/encoder"))
+    without = httpx.get(door.url(f"/v1/tasks/{_KNOWN.task.task_id.hex()}/encoder"), timeout=HANGS_S)
     assert (without.status_code, without.json()["message"]) == (404, "no such task, or it names no encoder")
 
 
 @pytest.mark.parametrize("path", ["/v1/tasks/" + "00" * 32, "/v1/tasks/xyz", "/v1/tasks/00", "/nothing"])
 def test_what_is_not_here_is_404_in_json(door: Door, path: str) -> None:
-    answer = httpx.get(door.url(path))
+    answer = httpx.get(door.url(path), timeout=HANGS_S)
     assert answer.status_code == 404
     assert set(answer.json()) == {"error", "reason", "message"}
 
@@ -393,7 +393,7 @@ def test_a_task_made_by_another_process_is_known_at_once(door: Door) -> None:
 
 
 def test_health_is_ok_while_the_database_answers(door: Door) -> None:
-    assert httpx.get(door.url("/healthz")).status_code == 200
+    assert httpx.get(door.url("/healthz"), timeout=HANGS_S).status_code == 200
 
 
 def test_a_bug_is_answered_without_detail(door: Door, caplog: pytest.LogCaptureFixture) -> None:
@@ -446,7 +446,7 @@ def test_a_body_that_comes_too_slowly_is_given_up(door: Door, monkeypatch: pytes
 def test_an_answer_does_not_wait_for_the_browsers_delayed_acknowledgement(door: Door) -> None:
     """40 ms each at least, if Nagle's algorithm were on: an answer is written in two parts."""
     body, took = encode_report(_GOOD), []
-    with httpx.Client() as client:
+    with httpx.Client(timeout=HANGS_S) as client:
         for _ in range(100):
             began = time.monotonic()
             client.post(door.url("/v1/reports"), content=body)
@@ -462,12 +462,15 @@ def test_with_tls_browsers_know_the_server_and_need_no_certificate(tmp_path: Pat
         trusting = ssl.create_default_context(cafile=str(files.certificate))
         assert (
             httpx.post(
-                f"https://{addresses.http}/v1/reports", content=encode_report(_GOOD), verify=trusting
+                f"https://{addresses.http}/v1/reports",
+                content=encode_report(_GOOD),
+                verify=trusting,
+                timeout=HANGS_S,
             ).status_code
             == 201
         )
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"https://{addresses.http}/healthz")
+            httpx.get(f"https://{addresses.http}/healthz", timeout=HANGS_S)
         with make_channel(addresses.grpc, TrustOnly(trusted_authorities=files.certificate)) as channel:
             assert (
                 ingest_pb2_grpc.IngestStub(channel)
@@ -491,16 +494,22 @@ def test_a_renewed_certificate_is_shown_to_the_next_browser_without_a_restart(tm
     )
     with running_ingest(engine, IntakeSettings(), tls=served) as addresses:
         before = ssl.create_default_context(cafile=str(served.certificate))
-        assert httpx.get(f"https://{addresses.http}/healthz", verify=before).status_code == 200
+        assert (
+            httpx.get(f"https://{addresses.http}/healthz", verify=before, timeout=HANGS_S).status_code == 200
+        )
         renewed.certificate.replace(
             served.certificate
         )  # for a moment it does not fit the key: what was there serves on
-        assert httpx.get(f"https://{addresses.http}/healthz", verify=before).status_code == 200
+        assert (
+            httpx.get(f"https://{addresses.http}/healthz", verify=before, timeout=HANGS_S).status_code == 200
+        )
         renewed.private_key.replace(served.private_key)
         after = ssl.create_default_context(cafile=str(served.certificate))
-        assert httpx.get(f"https://{addresses.http}/healthz", verify=after).status_code == 200
+        assert (
+            httpx.get(f"https://{addresses.http}/healthz", verify=after, timeout=HANGS_S).status_code == 200
+        )
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"https://{addresses.http}/healthz", verify=before)
+            httpx.get(f"https://{addresses.http}/healthz", verify=before, timeout=HANGS_S)
         with make_channel(addresses.grpc, TrustOnly(trusted_authorities=served.certificate)) as channel:
             assert (
                 ingest_pb2_grpc.IngestStub(channel)

@@ -122,7 +122,7 @@ def test_over_http_a_database_that_is_away_is_503_with_a_moment_to_come_again(
     site: Site, path: str, body: bytes | None
 ) -> None:
     def ask() -> httpx.Response:
-        return httpx.get(site.url(path)) if body is None else post(site, path, body)
+        return httpx.get(site.url(path), timeout=HANGS_S) if body is None else post(site, path, body)
 
     site.is_away.set()
     refused = ask()

@@ -80,7 +80,7 @@ def test_a_stream_that_finds_no_thread_is_refused_and_not_read(addresses: Addres
 
     with grpc.insecure_channel(addresses.grpc) as first, grpc.insecure_channel(addresses.grpc) as second:
         holding = ingest_pb2_grpc.IngestStub(first).Submit.future(silent(), timeout=HANGS_S)
-        while not httpx.get(f"http://{addresses.http}/v1/counts").json()["rejected"]:
+        while not httpx.get(f"http://{addresses.http}/v1/counts", timeout=HANGS_S).json()["rejected"]:
             assert not holding.done()
         waiting = ingest_pb2_grpc.IngestStub(second).Submit.future(eager(), timeout=HANGS_S)
         assert settled(lambda: sent) * REPORT_BYTES < MIB

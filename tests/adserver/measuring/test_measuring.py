@@ -35,6 +35,7 @@ from maskedlark.reports.input_shares import InputShares
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World
 from tests.measured import MemoryQueryHelper, columns_of, dataset_of, measuring_world, opened
+from tests.patience import HANGS_S
 
 SESSIONS = (
     Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
@@ -52,6 +53,10 @@ SHOP = {
         {"name": "region"},
     ],
 }
+
+
+_PATIENT = Backoff(first_s=0.001, longest_s=0.002, give_up_after_s=HANGS_S)
+_IMPATIENT = Backoff(first_s=0.001, longest_s=0.002, give_up_after_s=0.05)
 
 
 def sessions() -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -94,7 +99,7 @@ class Laboratory:
         self.shares: tuple[InputShares, InputShares] = opened(of, keys, self.columns, seeded(seed))
         self.store = Store()
 
-    def measurer(self, seed: int = 0, **helpers: Any) -> Measurer:
+    def measurer(self, seed: int = 0, backoff: Backoff = _PATIENT, **helpers: Any) -> Measurer:
         asked = tuple(
             helpers.get(f"helper_{role}") or MemoryQueryHelper(self.of, role, self.shares[role], seed)
             for role in (0, 1)
@@ -106,7 +111,7 @@ class Laboratory:
             store=self.store,  # type: ignore[arg-type]  # the real one is tested below
             clock=lambda: float(NOW),
             randomness=seeded(seed, "query ids"),
-            backoff=Backoff(first_s=0.001, longest_s=0.002, give_up_after_s=0.05),
+            backoff=backoff,
         )
 
     def truth(self, result: AggregateResult) -> list[list[float]]:
@@ -271,7 +276,7 @@ def test_a_helper_that_is_down_for_a_moment_is_asked_again() -> None:
     gone = Flaky(laboratory.of, 1, laboratory.shares[1])
     gone.failures = 10**9
     with pytest.raises(HelperUnavailable):
-        laboratory.measurer(helper_1=gone).measure(REQUESTS[0])
+        laboratory.measurer(helper_1=gone, backoff=_IMPATIENT).measure(REQUESTS[0])
     assert (
         len(laboratory.store.asked) == 2
     )  # kept before the helpers were asked, so that it can be asked again

@@ -25,6 +25,7 @@ from maskedlark.releases.release import AggregateShare
 from tests.patience import HANGS_S
 
 _BACKOFF = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=0.1)
+_PATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=HANGS_S)
 _REFUSED = JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
 
 
@@ -38,8 +39,10 @@ class Book:
         self.is_forgotten = True
 
 
-def ask(calls: list[asking.Question], book: Book, *, is_new: bool = True) -> Answer:
-    return ask_both(calls, _BACKOFF, forget=book.forget, is_new=is_new)
+def ask(
+    calls: list[asking.Question], book: Book, *, is_new: bool = True, backoff: Backoff = _BACKOFF
+) -> Answer:
+    return ask_both(calls, backoff, forget=book.forget, is_new=is_new)
 
 
 def _answer(spent: float) -> QueryAnswer:
@@ -121,10 +124,13 @@ def test_a_query_that_both_refuse_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("other", [Answers(), Fails(HelperUnavailable("down"))], ids=["answered", "unheard"])
-def test_a_query_that_one_refuses_is_remembered(other: asking.Question) -> None:
+def test_a_query_that_one_refuses_is_remembered(
+    other: asking.Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_REFUSAL_S", 0.1)
     book = Book()
     with pytest.raises(JobRefused, match="nothing is left"):
-        ask([other, Fails(_REFUSED)], book)
+        ask([other, Fails(_REFUSED)], book, backoff=_PATIENT)
     assert not book.is_forgotten
 
 
@@ -178,10 +184,11 @@ def test_a_query_that_was_asked_before_is_forgotten_only_if_there_was_no_budget_
     assert book.is_forgotten == (isinstance(error, JobRefused) and error.reason is JobReason.BUDGET_EXHAUSTED)
 
 
-def test_a_new_query_whose_answer_may_have_been_lost_is_remembered() -> None:
+def test_a_new_query_whose_answer_may_have_been_lost_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_REFUSAL_S", HANGS_S)
     unauthorized, book = JobRefused(JobReason.UNAUTHORIZED, "no longer"), Book()
     lost = FailsFirst(HelperUnavailable("the answer was lost"), unauthorized)
     with pytest.raises(JobRefused, match="no longer"):
-        ask([Fails(unauthorized), lost], book)
+        ask([Fails(unauthorized), lost], book, backoff=_PATIENT)
     assert lost.times == 2
     assert not book.is_forgotten

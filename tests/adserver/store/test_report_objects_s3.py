@@ -73,7 +73,7 @@ def to(site: Site, store: ObjectStore) -> None:
 def test_two_hundred_groups_in_s3_with_faults_are_sealed_whole_or_refused(
     s3: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert httpx.put(f"{s3}/reports").is_success
+    assert httpx.put(f"{s3}/reports", timeout=HANGS_S).is_success
     with site_at(postgres.new_database(), monkeypatch) as site:
         store = opened_bucket(URL)
         faulty, drawing = Faulty(store, seed=3, fails=0.05, cuts=0.02, swaps=0.02), Random(3)
@@ -96,7 +96,7 @@ def test_two_hundred_groups_in_s3_with_faults_are_sealed_whole_or_refused(
 def test_an_intake_killed_between_put_and_commit_loses_nothing_that_it_acknowledged(
     s3: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert httpx.put(f"{s3}/reports").is_success
+    assert httpx.put(f"{s3}/reports", timeout=HANGS_S).is_success
     database, addresses = postgres.new_database(), tmp_path / "addresses"
     with monkeypatch.context() as patched, site_at(database, patched) as site:
         to(site, opened_bucket(URL))

@@ -39,6 +39,7 @@ from maskedlark.releases.round import transcript
 from maskedlark.runtime import durable_file
 from tests.adserver.job_world import (
     ENCODED_MODEL,
+    IMPATIENT,
     MODEL,
     NUMERICS,
     RECORDS,
@@ -243,7 +244,7 @@ def test_a_helper_that_stays_away_fails_the_job_and_a_resumed_one_loses_no_round
     plan = plan_for(quiet)
     down_at_round = 2
     site.helpers[0].down_from_round = down_at_round
-    job = site.run(plan)
+    job = site.run(plan, backoff=IMPATIENT)
     assert (job.state, job.rounds_done) == (JobState.FAILED, down_at_round)
     assert job.stop is not None
     assert job.stop.reason == HELPER_UNAVAILABLE

@@ -28,6 +28,7 @@ from maskedlark.federated.populations import Population
 from maskedlark.randomness import seeded
 from maskedlark.runtime.database import open_database
 from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, WIDTHS, draws_job, line, line_job
+from tests.patience import HANGS_S
 
 SEED = 4
 
@@ -47,7 +48,7 @@ def client(tmp_path: Path, jobs: LocalJobs) -> Iterator[httpx.Client]:
     intake = Intake(tasks, ReportStore(engine), lambda: 0.0)
     server = HttpServer(http_app(intake, tasks, local=LocalIntake(jobs)), "127.0.0.1:0", None)
     server.wait_until_started()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as opened:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=HANGS_S) as opened:
         yield opened
     server.stop()
     engine.dispose()
@@ -133,7 +134,7 @@ def test_what_was_stored_and_never_answered_is_sent_again_and_counts_once(
                 raise httpx.ReadError("lost")
             return httpx.Response(200, content=client.get(url).content)
 
-    with httpx.Client(transport=Lost()) as lossy, pytest.raises(HelperUnavailable):
+    with httpx.Client(transport=Lost(), timeout=HANGS_S) as lossy, pytest.raises(HelperUnavailable):
         live(lossy, tmp_path, job)
     assert jobs.accepted(job) == 1
     told = live(client, tmp_path, job)

@@ -17,7 +17,7 @@ from tests.browser_sim.js.site import Site
 from tests.vectors.browser.generate import vector_world
 
 DRAWS: Final = 100_000
-LEAST_P: Final = 1e-6
+LEAST_P: Final = 1e-9
 FEATURE_UNITS: Final = 255 << 16
 
 CANDIDATES = """

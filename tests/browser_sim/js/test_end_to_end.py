@@ -24,6 +24,7 @@ from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.wire import report_to_message
 from tests.browser_sim.js.chromium import chromium_path
 from tests.browser_sim.js.vault_sites import Sites, rows_kept, server_tls, three_sites
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.slow
 IMPRESSIONS: Final = 300
@@ -124,14 +125,14 @@ def live(sites: Sites, fleet: Fleet, task: str, browser: Browser, ads: Ads) -> N
 
 
 def bundle_of(fleet: Fleet, task: str) -> TaskBundle:
-    answer = httpx.get(f"https://{fleet.http}/v1/tasks/{task}", verify=False)  # noqa: S501 # the test's own server
+    answer = httpx.get(f"https://{fleet.http}/v1/tasks/{task}", verify=False, timeout=HANGS_S)  # noqa: S501 # the test's own server
     return decode(TaskBundle, answer.content)
 
 
 def upload(fleet: Fleet, task: str, examples: Sequence[Example]) -> None:
     """The same examples, made and sent by Python."""
     sealer = Sealer(bundle_of(fleet, task), now=time.time())
-    with httpx.Client(verify=False) as client:  # noqa: S501
+    with httpx.Client(verify=False, timeout=HANGS_S) as client:  # noqa: S501
         for example in examples:
             report = sealer.report(example, unix_s=time.time(), randomness=system_randomness)
             body = report_to_message(report).SerializeToString()

@@ -76,7 +76,7 @@ def test_a_planted_share_gives_noise_in_every_coordinate(tmp_path: Path) -> None
         core.jobs.start(encode(spec), MODEL, ASKED)
         vectors.append(AggregateShare.decode(scene.answer(role, spec, 0), NUM_VALUES).vector)
     total = to_signed(reconstruct(vectors[0], vectors[1])).astype(np.float64)
-    assert (np.abs(total) > 2.0**45).all()  # noise is below 2^32 here
+    assert (np.abs(total) > 2.0**34).all()  # noise is below 2^32 here
 
 
 def test_one_dataset_id_cannot_name_different_views(tmp_path: Path) -> None:

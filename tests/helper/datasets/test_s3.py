@@ -11,6 +11,7 @@ from maskedlark.runtime import objects
 from maskedlark.runtime.bucket import opened_bucket
 from maskedlark.runtime.objects import ObjectExists, StoreFailed
 from tests.helper.parties import Scene
+from tests.patience import HANGS_S
 
 pytest.importorskip("obstore", reason="needs the extra cluster")
 
@@ -19,7 +20,7 @@ def test_a_dataset_in_s3_is_sealed_summed_and_swept(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
-    assert httpx.put(f"{s3}/bucket").is_success
+    assert httpx.put(f"{s3}/bucket", timeout=HANGS_S).is_success
     store = opened_bucket("s3://bucket/some/prefix")
     store.put("f/a", b"first")
     with pytest.raises(ObjectExists):

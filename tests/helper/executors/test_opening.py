@@ -33,6 +33,7 @@ from tests.builders import NOW, World, examples, reports, shares_for, world
 from tests.helper.executors.in_process import TOKEN, Fails, ThreadFleet, ThreadWorker
 from tests.helper.parties import NO_WORKERS, Scene
 from tests.measured import SHOP
+from tests.patience import HANGS_S
 
 HONEST = 21
 PART = 5
@@ -213,7 +214,9 @@ def test_one_worker_that_cannot_open_shares_says_so_and_leaves_them_to_others(
     failed: list[bytes] = []
     has_failed_twice = Event()
     fleet.add(1)
-    fleet.add(1, fails=lambda: None if has_failed_twice.wait(60) else pytest.fail("worker 0 has two parts"))
+    fleet.add(
+        1, fails=lambda: None if has_failed_twice.wait(HANGS_S) else pytest.fail("worker 0 has two parts")
+    )
     broken = fleet.joined[b"worker 0"].holder
 
     def fails(order: bytes) -> bytes:
@@ -236,7 +239,7 @@ def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
 ) -> None:
     answered = Event()
     fleet.add(1)
-    fleet.add(1, fails=lambda: None if answered.wait(60) else pytest.fail("worker 0 has a part"))
+    fleet.add(1, fails=lambda: None if answered.wait(HANGS_S) else pytest.fail("worker 0 has a part"))
     wrong = fleet.joined[b"worker 0"].holder
 
     def answers(order: bytes) -> bytes:

@@ -4,7 +4,6 @@ fails."""
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from time import sleep
 from typing import Any
 
 import pytest
@@ -158,15 +157,17 @@ def test_whoever_has_gone_waits_neither_for_noise_that_is_being_drawn_nor_for_wh
     def gone() -> None:
         raise Gone
 
-    order, may_end = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 20, count=100_000), Event()
+    order = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 20, count=100_000)
+    draws, may_end = Event(), Event()
 
     def held(count: int) -> bytes:
+        draws.set()
         assert may_end.wait(HANGS_S)
         return bytes(count)
 
     shelf = NoiseShelf(held)
     shelf.prepare(b"a job", order)
-    sleep(0.2)  # until its thread draws
+    assert draws.wait(HANGS_S)
     with pytest.raises(Gone):
         shelf.take(b"a job", order, gone)
     may_end.set()

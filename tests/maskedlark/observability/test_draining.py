@@ -19,7 +19,8 @@ from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.patience import HANGS_S
 
-GRACE_S = 20.0
+GRACE_S = 2 * HANGS_S
+"""Who waits for all of it hangs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,8 +37,10 @@ class Slow(helper_pb2_grpc.HelperServicer):
 
 
 @pytest.fixture
-def slow() -> Slow:
-    return Slow()
+def slow() -> Iterator[Slow]:
+    made = Slow()
+    yield made
+    made.may_end.set()
 
 
 @pytest.fixture

@@ -108,10 +108,8 @@ def stub() -> Iterator[helper_pb2_grpc.HelperStub]:
 
 def spans(exporter: InMemorySpanExporter, count: int) -> list[ReadableSpan]:
     """All spans, once there are so many: the server's ends a moment after the client's."""
-    for _ in range(100):
-        found = list(exporter.get_finished_spans())
-        if len(found) >= count:
-            break
+    until = time.monotonic() + HANGS_S
+    while len(found := list(exporter.get_finished_spans())) < count and time.monotonic() < until:
         time.sleep(0.02)
     assert len(found) == count
     return found

@@ -17,12 +17,12 @@ from maskedlark.rpc.faults import calling
 from maskedlark.rpc.keepalive import Keepalive
 from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2, helper_pb2_grpc
+from tests.patience import HANGS_S
 
-SHORT = Keepalive(every_s=0.4, answer_s=0.4)
+SHORT = Keepalive(every_s=0.4, answer_s=2.0)
+"""Two seconds: what a busy machine may take for a ping to a peer that lives."""
 _PAST_GRPCS_PATIENCE_S = 5.0
 """A server that has not permitted pings ends the connection at the fifth; gRPC sends one a second at most."""
-LONG_S = 60.0
-"""The deadline of a call that is not to decide anything."""
 _SERVER = """
 import sys, threading
 from maskedlark.rpc.transport import make_server
@@ -42,22 +42,24 @@ threading.Event().wait()
 
 
 class Slow(helper_pb2_grpc.HelperServicer):
-    """Answers after a while."""
+    """Tells that it was asked, and answers after a while, or once it may."""
 
     def __init__(self, after_s: float) -> None:
         self.after_s = after_s
+        self.asked, self.may_answer = threading.Event(), threading.Event()
 
     def GetStatus(  # noqa: N802 # gRPC's name
         self, request: helper_pb2.StatusRequest, context: grpc.ServicerContext
     ) -> helper_pb2.StatusReply:
-        threading.Event().wait(self.after_s)
+        self.asked.set()
+        self.may_answer.wait(self.after_s)
         return helper_pb2.StatusReply(name="slow")
 
 
-def _ask(channel: grpc.Channel, timeout_s: float = LONG_S) -> str:
+def _ask(channel: grpc.Channel) -> str:
     with calling("helper 0"):
         return str(
-            helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=timeout_s).name
+            helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=HANGS_S).name
         )
 
 
@@ -107,12 +109,21 @@ def test_a_process_that_stops_in_the_middle_of_a_call_is_noticed_long_before_the
 def test_a_network_that_swallows_everything_in_the_middle_of_a_call_is_noticed() -> None:
     """A relay between the two keeps both connections open, and passes nothing on any more."""
     server, port = make_server("127.0.0.1:0", None, threads=2)
-    helper_pb2_grpc.add_HelperServicer_to_server(Slow(2.0), server)
+    slow = Slow(HANGS_S)
+    helper_pb2_grpc.add_HelperServicer_to_server(slow, server)
     server.start()
     with _Relay(port) as relay, make_channel(f"127.0.0.1:{relay.port}", None, keepalive=SHORT) as channel:
-        threading.Timer(0.3, relay.swallow.set).start()
-        with pytest.raises(HelperUnavailable, match="unavailable"):
+
+        def swallow() -> None:
+            assert slow.asked.wait(HANGS_S)
+            relay.swallow.set()
+
+        swallowing = threading.Thread(target=swallow)
+        swallowing.start()
+        with pytest.raises(HelperUnavailable, match="unavailable"):  # and not: deadline exceeded
             _ask(channel)
+        swallowing.join()
+    slow.may_answer.set()
     server.stop(None).wait()
 
 
