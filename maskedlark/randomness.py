@@ -96,8 +96,8 @@ def each_below(bounds: Sequence[int], randomness: Randomness) -> list[int]:
     """
     if not bounds:
         return []
-    largest, drawn = max(bounds), list[int]()
-    rest = iter(_with_bits(tuple(bounds)))
+    largest, pairs = _with_bits(bounds if isinstance(bounds, range) else tuple(bounds))
+    rest, drawn = iter(pairs), list[int]()
     bound, bits = next(rest)
     while missing := len(bounds) - len(drawn):
         words = randomness(8 * missing)
@@ -109,12 +109,13 @@ def each_below(bounds: Sequence[int], randomness: Randomness) -> list[int]:
     return drawn
 
 
-@lru_cache(maxsize=16)
-def _with_bits(bounds: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Each bound, with a mask of the bits that a number below it has; then a pair to end on."""
-    if not 1 <= min(bounds) <= max(bounds) <= 1 << 63:
+@lru_cache(maxsize=64)
+def _with_bits(bounds: range | tuple[int, ...]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """The largest bound; each with a mask of the bits that a number below it has, then a pair to end on."""
+    largest = max(bounds)
+    if not 1 <= min(bounds) <= largest <= 1 << 63:
         raise ValueError("a bound must be in 1..2^63")
-    return (*((bound, (1 << (bound - 1).bit_length()) - 1) for bound in bounds), (0, 0))
+    return largest, (*((bound, (1 << (bound - 1).bit_length()) - 1) for bound in bounds), (0, 0))
 
 
 def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:

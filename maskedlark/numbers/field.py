@@ -144,6 +144,15 @@ def share(secret: FieldVector, randomness: Randomness) -> Shares:
     return Shares(share_0, subtract(secret, share_0))
 
 
+def share_rows(secrets: FieldVector, sources: Sequence[Randomness]) -> Shares:
+    """What `share` makes of each row with its own source: uint64 (n, width), at least one column.
+
+    Called by the browser, for the reports of many.
+    """
+    share_0 = random_rows(secrets.shape[1], sources)
+    return Shares(share_0, subtract(secrets, share_0))
+
+
 def reconstruct(share_0: FieldVector, share_1: FieldVector) -> FieldVector:
     """Add the two shares. Called by the ad server."""
     return add(share_0, share_1)

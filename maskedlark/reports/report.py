@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.numbers.field import from_signed, share, to_bytes
+from maskedlark.numbers.field import ELEMENT_BYTES, FieldVector, from_signed, share_rows, to_bytes
 from maskedlark.privacy.noise import noise_bytes
 from maskedlark.randomness import Randomness, each_below, shuffle
 from maskedlark.reports.input_shares import PROVEN_SHARE_VERSION, SHARE_VERSION, key_sizes
@@ -112,10 +112,13 @@ def split(
     """
     if not examples:
         return []
-    parts = [_parts(task, example, source) for example, source in zip(examples, sources, strict=True)]
+    reachable = task.labels.reachable()
+    parts = [
+        _parts(task, reachable, example, source) for example, source in zip(examples, sources, strict=True)
+    ]
     shape = task.proof_shape
     if shape is None:
-        return [_shared(task, one, source) for one, source in zip(parts, sources, strict=True)]
+        return _shared(task, parts, sources)
     bindings = [
         Binding(task_id=task_id, report_id=report_id, view=_view(PROVEN_SHARE_VERSION, one, source))
         for report_id, one, source in zip(report_ids, parts, sources, strict=True)
@@ -131,8 +134,8 @@ def split(
     return [SplitExample(*both) for both in plaintexts]
 
 
-def _parts(task: Task, example: Example, randomness: Randomness) -> _Parts:
-    """What an example's plaintexts are made of."""
+def _parts(task: Task, reachable: tuple[int, ...], example: Example, randomness: Randomness) -> _Parts:
+    """What an example's plaintexts are made of; `reachable` are the task's labels, asked for once."""
     features = example.features
     if features.dtype != np.uint8 or features.shape != (task.num_features,):
         raise InvalidTask(
@@ -141,18 +144,26 @@ def _parts(task: Task, example: Example, randomness: Randomness) -> _Parts:
         )
     if task.feature_epsilon is not None:
         features = noise_bytes(features, task.feature_epsilon, randomness)
-    labels, is_real = _candidates(task, example.label, randomness)
+    labels, is_real = _candidates(task, reachable, example.label, randomness)
     return _Parts(features=features, labels=labels, is_real=is_real, measured=_measured(task, example))
 
 
-def _shared(task: Task, parts: _Parts, randomness: Randomness) -> SplitExample:
-    """Both plaintexts in a task without proofs."""
-    secret = np.array(parts.is_real, np.uint64)
+def _shared(task: Task, parts: Sequence[_Parts], sources: Sequence[Randomness]) -> list[SplitExample]:
+    """Both plaintexts of each report in a task without proofs."""
+    secrets = np.array([one.is_real for one in parts], np.uint64)
     if task.measurement is not None:
-        secret = np.concatenate([secret, from_signed(parts.measured.values)])
-    shares = share(secret, randomness)
-    view = _view(SHARE_VERSION, parts, randomness)
-    return SplitExample(view + to_bytes(shares.share_0), view + to_bytes(shares.share_1))
+        values = np.array([one.measured.values for one in parts])
+        secrets = np.concatenate([secrets, from_signed(values)], axis=1)
+    shares = share_rows(secrets, sources)
+    views = [_view(SHARE_VERSION, one, source) for one, source in zip(parts, sources, strict=True)]
+    both = zip(views, _encoded(shares.share_0), _encoded(shares.share_1), strict=True)
+    return [SplitExample(view + share_0, view + share_1) for view, share_0, share_1 in both]
+
+
+def _encoded(table: FieldVector) -> list[bytes]:
+    """The bytes of each row."""
+    encoded, width = to_bytes(table), table.shape[1] * ELEMENT_BYTES
+    return [encoded[start : start + width] for start in range(0, len(encoded), width)]
 
 
 def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:
@@ -206,14 +217,16 @@ def _measured(task: Task, example: Example) -> _Measured:
     return _Measured(keys.astype(np.uint32), np.array(values, np.int64) * (example.label is not None))
 
 
-def _candidates(task: Task, label: float | None, randomness: Randomness) -> _Candidates:
+def _candidates(
+    task: Task, reachable: tuple[int, ...], label: float | None, randomness: Randomness
+) -> _Candidates:
     """The candidate labels in random order, and a 1 at the real one."""
     real = None if label is None else _integer_label(task.labels, label, randomness)
     chosen = [] if real is None else [real]
     default = task.labels.default_label
     if default is not None and default != real:
         chosen.append(default)
-    others = [other for other in task.labels.reachable() if other not in chosen]
+    others = [other for other in reachable if other not in chosen]
     missing = task.num_candidates - len(chosen)
     bounds = range(len(others), len(others) - missing, -1)
     for position, drawn in enumerate(each_below(bounds, randomness)):  # Fisher-Yates, without replacement
