@@ -7,12 +7,12 @@ ciphertexts differ from run to run, plaintexts do not.
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import islice, repeat
 from multiprocessing import get_context
 from time import time
 from typing import Final
@@ -32,7 +32,7 @@ from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import Sealer
 from maskedlark.runtime import collector
 
-_MAX_BATCH: Final = 256
+_MAX_BATCH: Final = 1_024
 _TARGET_BATCH_BYTES: Final = 1 << 20
 _REPORTS_PER_WORKER: Final = 4_000
 """Starting a process costs about as much as sealing this many reports."""
@@ -47,19 +47,24 @@ class _Batch:
         at_s: When each is uploaded.
         features: u8 (n, d).
         labels: None for a fake report.
-        measured: None in a task without measurement.
+        measured: n rows, zeros for the values of a fake; None in a task without measurement.
     """
 
     start: int
     at_s: list[float]
     features: NDArray[np.uint8] = field(repr=False)
     labels: list[float | None] = field(repr=False)
-    measured: list[MeasuredValues | None] = field(repr=False)
+    measured: MeasuredRecords | None
 
     def examples(self) -> Iterator[Example]:
         """What each browser knows."""
-        for features, label, measured in zip(self.features, self.labels, self.measured, strict=True):
-            yield Example(features=features, label=label, measured=measured)
+        of = self.measured
+        measured: Iterable[MeasuredValues | None] = repeat(None, len(self.labels))
+        if of is not None:
+            rows = zip(of.keys.tolist(), of.values.tolist(), strict=True)
+            measured = (MeasuredValues(keys=tuple(keys), values=tuple(values)) for keys, values in rows)
+        for features, label, values in zip(self.features, self.labels, measured, strict=True):
+            yield Example(features=features, label=label, measured=values)
 
 
 def seal_all(
@@ -129,28 +134,23 @@ def fake_keys(records: MeasuredRecords, draws: Draws, index: int) -> NDArray[np.
     return np.asarray(records.keys[rows, np.arange(records.keys.shape[1])])
 
 
-def _example(records: Records, draws: Draws, index: int, row: int | None) -> Example:
-    """What the browser of an upload knows: a record, or a fake, whose values count as zeros."""
-    is_fake, held, measured = row is None, records.measured, None
-    if held is not None:
-        keys = fake_keys(held, draws, index) if is_fake else held.keys[row]
-        values = [0] * held.values.shape[1] if is_fake else held.values[row].tolist()
-        measured = MeasuredValues(keys=tuple(keys.tolist()), values=tuple(values))
-    return Example(
-        features=fake_features(records, draws, index) if is_fake else records.features[row],
-        label=None if is_fake else float(records.labels[row]),
-        measured=measured,
-    )
-
-
 def _batch(records: Records, draws: Draws, start: int, uploads: Sequence[Upload]) -> _Batch:
-    examples = [_example(records, draws, start + place, upload.row) for place, upload in enumerate(uploads)]
+    """What the browsers of some uploads know: records, and in the place of each fake what fakes hold."""
+    known = records.take(np.array([upload.row or 0 for upload in uploads], np.intp))
+    labels: list[float | None] = [*known.labels.tolist()]
+    for place, upload in enumerate(uploads):
+        if upload.row is None:
+            labels[place] = None
+            known.features[place] = fake_features(records, draws, start + place)
+            if known.measured is not None and records.measured is not None:
+                known.measured.keys[place] = fake_keys(records.measured, draws, start + place)
+                known.measured.values[place] = 0
     return _Batch(
         start=start,
         at_s=[upload.at_s for upload in uploads],
-        features=np.stack([example.features for example in examples]),
-        labels=[example.label for example in examples],
-        measured=[example.measured for example in examples],
+        features=known.features,
+        labels=labels,
+        measured=known.measured,
     )
 
 

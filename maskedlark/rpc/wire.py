@@ -49,10 +49,13 @@ def write_report(report: Report, message: report_pb2.Report) -> None:
     message.task_id = report.task_id
     message.report_id = report.report_id
     message.time_bucket = report.time_bucket
-    message.round_id = report.round_id
-    for share, part in zip(report.shares, (message.share_0, message.share_1), strict=True):
-        part.key_id = share.key_id
-        part.ciphertext = share.ciphertext
+    if report.round_id:
+        message.round_id = report.round_id
+    share_0, share_1 = report.shares
+    part = message.share_0
+    part.key_id, part.ciphertext = share_0.key_id, share_0.ciphertext
+    part = message.share_1
+    part.key_id, part.ciphertext = share_1.key_id, share_1.ciphertext
 
 
 def report_from_message(message: report_pb2.Report) -> Report:

@@ -134,7 +134,7 @@ def test_a_record_that_does_not_fit_the_task_is_refused_also_from_a_worker() -> 
 
 
 def test_batches_shrink_with_the_reports_size() -> None:
-    assert batch_size(world().task) == 256
+    assert batch_size(world().task) == 1_024
     wide = world(num_features=65_536).task
     assert 1 <= batch_size(wide) * 2 * wide.share_length <= 1 << 20
 

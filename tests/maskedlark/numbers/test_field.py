@@ -107,6 +107,17 @@ def test_shares_reconstruct_to_the_secret(values: list[int], seed: int) -> None:
     assert field.reconstruct(*shares).tolist() == values
 
 
+@given(st.lists(st.tuples(elements, elements, elements), min_size=1, max_size=5))
+def test_rows_are_shared_as_each_is_with_its_own_source(rows: list[tuple[int, ...]]) -> None:
+    secrets = np.array(rows, np.uint64)
+    together, alone = ([seeded(row) for row in range(len(rows))] for _ in range(2))
+    found = field.share_rows(secrets, together)
+    expected = [field.share(secret, source) for secret, source in zip(secrets, alone, strict=True)]
+    for role, shares in enumerate(found):
+        assert shares.tolist() == [one[role].tolist() for one in expected]
+    assert [source(8) for source in together] == [source(8) for source in alone]
+
+
 @pytest.mark.parametrize("secret", [0, 1, MODULUS - 1])
 def test_each_share_alone_is_uniform_whatever_the_secret(secret: int) -> None:
     shares = field.share(np.full(1 << 16, secret, np.uint64), seeded(3))
