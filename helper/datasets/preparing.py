@@ -6,8 +6,10 @@ memory, which is taken before shares are opened.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import field, replace
+from threading import Lock
 from typing import Final, Self, TypeAlias
 
 import numpy as np
@@ -33,6 +35,7 @@ from maskedlark.reports.dataset import (
 )
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
+from maskedlark.runtime.ahead import ahead
 
 OpenShares: TypeAlias = Callable[[ShareOpener, Sequence[ShareForHelper]], PreparedShares]
 """`ShareOpener.open`, wherever it runs, and without looking for repeats between its parts."""
@@ -101,7 +104,8 @@ class PreparedReports:
 class Preparation:
     """One stream of chunks.
 
-    Used by one thread, in a `with` block, at whose end everything is lost and freed that was not finished.
+    Used by one thread, and by one that reads chunks ahead, in a `with` block, at whose end everything is lost
+    and freed that was not finished.
     """
 
     def __init__(
@@ -134,13 +138,17 @@ class Preparation:
         self._seen = SeenIds()
         self._received = 0
         self._held_bytes = 0
+        self._accounting = Lock()
+        self._is_over = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._shelf.give_back(self._held_bytes, self._handle.owner)
-        self._held_bytes = 0
+        with self._accounting:
+            self._is_over = True
+            self._shelf.give_back(self._held_bytes, self._handle.owner)
+            self._held_bytes = 0
         if self._spool is not None:
             self._spool.remove()
             self._spool = None
@@ -154,19 +162,43 @@ class Preparation:
             HelperUnavailable: other preparations take all the room there is at the moment, or the disk is
                 full.
         """
-        if not incoming:
-            return self._opener.open([]).admitted  # nothing is kept of it, however many come
-        self._check_size(len(incoming))
-        self._take_room(len(incoming))
-        opened = self._open_shares(self._opener, incoming)
+        (admitted,) = map(self._taken, map(self._opened, self._with_room([incoming])))
+        return admitted
+
+    def add_all(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Generator[AdmittedSet, None, None]:
+        """`add` for each chunk, in order; while the caller has an answer, the next chunk is opened.
+
+        Chunks are read by another thread, and no answer waits for a later chunk. To be closed before this
+        preparation is left (`contextlib.closing`).
+        """
+        with closing(ahead(self._with_room(chunks), self._opened)) as opened:
+            yield from map(self._taken, opened)
+
+    def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:
+        """The chunks, each once there is room for it; one that comes when all is over takes none."""
+        for incoming in chunks:
+            self._check_size(len(incoming))
+            with self._accounting:
+                if self._is_over:
+                    return
+                self._take_room(len(incoming))
+            self._received += len(incoming)
+            yield incoming
+
+    def _opened(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        return self._open_shares(self._opener, incoming) if incoming else self._opener.open([])
+
+    def _taken(self, opened: PreparedShares) -> AdmittedSet:
+        """Keep what was opened, but for repeats and used reports. Called chunk by chunk, in order."""
         ids = opened.report_ids
+        if not len(ids):
+            return opened.admitted  # nothing is kept of it, however many come
         kept = _without(opened, self._seen.add(ids), ReportReason.DUPLICATE_ID)
         used = self._ledger.used_among(self._handle.task_id, Ids(ids[kept.admitted.is_admitted])[:])
         if used:
             is_used = np.array([report_id in used for report_id in Ids(ids)[:]], np.bool_)
             kept = _without(kept, is_used, ReportReason.ALREADY_USED)
         self._keep(kept)
-        self._received += len(incoming)
         return kept.admitted
 
     def finish(self) -> PreparedTotals:
@@ -213,8 +245,9 @@ class Preparation:
         gone = before + len(is_admitted) - self._spool.waiting
         on_disk = -(-self._task.share_length // ON_DISK)
         freed = gone * (2 * self._task.share_length - on_disk)
-        self._shelf.give_back(freed, self._handle.owner)
-        self._held_bytes -= freed
+        with self._accounting:
+            self._shelf.give_back(freed, self._handle.owner)
+            self._held_bytes -= freed
 
     def _take_room(self, count: int) -> None:
         """Room for so many reports more: what is held of each, and twice its share until it leaves memory."""

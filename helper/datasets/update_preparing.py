@@ -8,7 +8,7 @@ It is the way of `helper.datasets.preparing`, but for where shares lie: a prepar
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import field
 from typing import Self
 
@@ -112,6 +112,10 @@ class UpdatePreparation:
         if incoming:  # or empty chunks would pile up
             self._chunks.append(admitted)
         return admitted
+
+    def add_all(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Generator[AdmittedSet, None, None]:
+        """`add` for each chunk, in order."""
+        yield from map(self.add, chunks)
 
     def finish(self) -> PreparedTotals:
         """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""

@@ -12,6 +12,7 @@ from helper.executors.holder import Holder
 from helper.executors.joining import JoinToken
 from helper.gradient.exact.self_check import self_check
 from maskedlark.errors import InvalidTask
+from maskedlark.runtime import collector
 from maskedlark.runtime.hardening import forbid_core_files
 
 JOIN_VARIABLE: Final = "HELPER_JOIN_TOKEN_FILE"
@@ -34,6 +35,7 @@ class RayWorker:
             raise InvalidTask(f"{JOIN_VARIABLE} is not set where `ray start` ran")
         self._holder = Holder(JoinToken.read(Path(path)), capacity_bytes)
         self_check()
+        collector.serving()
 
     def apply(self, challenge: bytes) -> bytes:
         """See `Holder`."""

@@ -4,7 +4,7 @@ No decision is taken here.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from threading import Event
@@ -136,9 +136,9 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             with (
                 self._admission.entered(caller),
                 self._preparation(header, caller) as preparation,
+                closing(preparation.add_all(map(_shares, _to_the_end(requests)))) as answers,
             ):
-                for request in _to_the_end(requests):
-                    admitted = preparation.add(_shares(_expect(request, "chunk").chunk))
+                for admitted in answers:
                     self._metrics.count_opens(
                         int(admitted.is_admitted.sum()), admitted.dropped
                     )  # also if nobody reads on
@@ -299,8 +299,8 @@ def _expect(request: _Part, part: str) -> _Part:
     return request
 
 
-def _shares(chunk: pb.PrepareRequest.Chunk) -> ShareColumns:
-    shares = list(chunk.shares)
+def _shares(request: pb.PrepareRequest) -> ShareColumns:
+    shares = list(_expect(request, "chunk").chunk.shares)
     sealed = [one.share for one in shares]
     return ShareColumns(
         report_ids=[one.report_id for one in shares],

@@ -33,6 +33,7 @@ from helper.executors.fleet import Fleet, Worker
 from helper.executors.local import LocalExecutor
 from maskedlark.interrupt import never
 from maskedlark.releases.round import MaskedSum
+from maskedlark.runtime.ahead import ahead
 from tests.bench.drawn_records import Drawn, differing, gradient
 from tests.bench.processor import processor
 from tests.bench.two_processes import over_alone
@@ -295,7 +296,8 @@ def _opening(
         raise AssertionError("workers tag shares as this machine does")
 
     def opened(executor: Executor) -> Callable[[], object]:
-        return lambda: [executor.open(opener, kinds[:size]) for size in sizes]
+        """As `Preparation` has chunks opened."""
+        return lambda: list(ahead(sizes, lambda size: executor.open(opener, kinds[:size]).admitted))
 
     sides = {side: opened(executor) for side, executor in executors.items()}
     return Compared.measure(sides, workers, daemons, turns, "reports")

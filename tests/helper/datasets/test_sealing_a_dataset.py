@@ -1,11 +1,12 @@
 import errno
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.numbers import field
 from maskedlark.randomness import seeded
-from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
@@ -253,6 +254,57 @@ def test_empty_chunks_and_chunks_of_dropped_reports_do_not_pile_up(scene: Scene)
         assert len(preparation._spool._waiting) == 1
         assert preparation._spool.waiting == 3
         assert preparation.finish().admitted == 3
+
+
+def test_a_chunk_is_opened_while_the_one_before_is_answered_and_admitted_behind_it(scene: Scene) -> None:
+    shares = shares_for(scene.reports(9), 0)
+    chunks = [shares[:3], [], shares[2:5], shares[5:]]
+    with scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None) as one_by_one:
+        expected = [one_by_one.add(chunk) for chunk in chunks]
+        totals = one_by_one.finish()
+    is_opened = Event()
+
+    def opened(opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        if incoming == chunks[2]:
+            is_opened.set()
+        return opener.open(incoming)
+
+    datasets = replace(scene.cores[0].datasets, open_shares=opened)
+    with (
+        datasets.prepare(scene.task_id, HANDLE, None) as preparation,
+        closing(preparation.add_all(chunks)) as answers,
+    ):
+        found = [next(answers), next(answers)]
+        assert is_opened.wait(HANGS_S)
+        found += answers
+        assert preparation.finish() == totals
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.view_tags, other.view_tags)
+        assert one.dropped == other.dropped
+    assert [int(one.is_admitted.sum()) for one in found] == [3, 0, 2, 4]
+
+
+def test_a_chunk_that_comes_when_the_preparation_is_over_takes_no_room(scene: Scene) -> None:
+    shares, is_over, is_read = shares_for(scene.reports(5), 0), Event(), Event()
+    datasets = scene.cores[0].datasets
+
+    def chunks() -> Iterator[list[ShareForHelper]]:
+        yield shares[:2]
+        assert is_over.wait(HANGS_S)
+        try:
+            yield shares[2:]
+        finally:
+            is_read.set()
+
+    with (
+        datasets.prepare(scene.task_id, HANDLE, None) as preparation,
+        closing(preparation.add_all(chunks())) as answers,
+    ):
+        next(answers)
+    is_over.set()
+    del answers, preparation
+    assert is_read.wait(HANGS_S)
+    assert datasets.preparing_bytes == 0
 
 
 def test_preparations_of_several_tasks_share_one_room(tmp_path: Path) -> None:

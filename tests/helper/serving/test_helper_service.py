@@ -1,6 +1,7 @@
 """The helper over real gRPC channels: what the wire adds to the core, and what it refuses."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.ledger.ledger import Ledger
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from maskedlark import canonical
@@ -169,6 +171,30 @@ def test_a_stream_that_stops_before_its_end_is_malformed_and_keeps_no_room(
         list(wires[0].stub.PrepareDataset(iter(sent), timeout=HANGS_S))
     assert refused.value.reason is JobReason.MALFORMED
     assert scene.cores[0].datasets.preparing_bytes == 0
+
+
+def test_a_call_that_fails_is_read_no_further_though_its_client_may_go_on(
+    scene: Scene, wires: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
+    ended = Event()
+
+    def requests() -> Iterator[pb.PrepareRequest]:
+        yield from (header, chunk_message(shares_for(scene.reports(5), 0)))
+        ended.wait(HANGS_S)  # the helper awaits the next chunk while it looks the first one's ids up
+
+    def away(*_: object) -> set[bytes]:
+        raise HelperUnavailable("the store is away")
+
+    monkeypatch.setattr(Ledger, "used_among", away)
+    with pytest.raises(HelperUnavailable, match="the store is away"), calling("helper"):
+        list(wires[0].stub.PrepareDataset(requests(), timeout=HANGS_S))
+    assert scene.cores[0].datasets.preparing_bytes == 0
+    deadline = time.monotonic() + HANGS_S
+    while any(thread.name.startswith("read-ahead") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    ended.set()
 
 
 def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wires: tuple[Wire, Wire]) -> None:
