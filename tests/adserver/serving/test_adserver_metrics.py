@@ -62,7 +62,7 @@ def metrics(engine: Engine) -> AdserverMetrics:
 def addresses(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Addresses]:
-    monkeypatch.setattr(front_doors, "_WITH_BROWSERS", Patience(idle_s=0.4))
+    monkeypatch.setattr(front_doors, "_WITH_BROWSERS", Patience(idle_s=1.0))
     with running_ingest(engine, IntakeSettings(), tls=None, metrics=metrics) as opened:
         yield opened
 

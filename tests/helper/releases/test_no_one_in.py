@@ -4,7 +4,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -74,8 +74,33 @@ def certificate(folder: Path, name: str, **how: Any) -> TlsFiles:
     return write_certificate(folder, name=name, hosts=("localhost",), **{"now": datetime.now(UTC), **how})
 
 
+@dataclass
+class Clock:
+    """What a server's patience is measured by: it stands still unless a test lets it go on."""
+
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_until(self, is_so: Callable[[], bool], step_s: float) -> None:
+        """Let time pass until the server has done something about it."""
+        until = time.monotonic() + HANGS_S
+        while not is_so():
+            assert time.monotonic() < until
+            self.now_s += step_s
+            time.sleep(0.01)
+
+
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("maskedlark.rpc.patience.monotonic", made)
+    return made
+
+
+@pytest.fixture
+def door(tmp_path: Path, clock: Clock) -> Iterator[Door]:
     scene = Scene(tmp_path / "scene")
     helper, ours, others = (
         certificate(tmp_path / str(place), name)
@@ -194,7 +219,9 @@ def test_a_message_that_does_not_parse_is_refused_and_counted(door: Door) -> Non
 
 
 @pytest.mark.parametrize("method", ["PrepareDataset", "StartJob", "RunRound"])
-def test_streams_that_say_nothing_are_ended_and_their_threads_free_again(door: Door, method: str) -> None:
+def test_streams_that_say_nothing_are_ended_and_their_threads_free_again(
+    door: Door, clock: Clock, method: str
+) -> None:
     never = Event()
 
     def stopping() -> Iterator[Any]:
@@ -209,8 +236,10 @@ def test_streams_that_say_nothing_are_ended_and_their_threads_free_again(door: D
             else getattr(stub, method)(stopping())
             for _ in range(4)
         ]
+        clock.pass_until(lambda: sum(call.done() for call in calls) == 2, step_s=0.0)
         with pytest.raises(JobRefused):  # another tenant is heard meanwhile
             door.register(door.others)
+        clock.pass_until(lambda: all(call.done() for call in calls), IDLE_S)
         codes = sorted(call.code().name for call in calls)  # of the four threads a tenant gets two
         assert codes == ["CANCELLED", "CANCELLED", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
         never.set()
@@ -270,7 +299,7 @@ def test_more_health_watches_than_threads_and_slots_hold_nobody_up(door: Door) -
         )
 
 
-def test_calls_that_never_send_their_one_message_are_ended(door: Door) -> None:
+def test_calls_that_never_send_their_one_message_are_ended(door: Door, clock: Clock) -> None:
     never = Event()
 
     def stopping() -> Iterator[bytes]:
@@ -281,6 +310,7 @@ def test_calls_that_never_send_their_one_message_are_ended(door: Door) -> None:
         check = channel.stream_unary("/grpc.health.v1.Health/Check", None, None)
         calls = [check.future(stopping()) for _ in range(4)]
         assert door.is_alive()
+        clock.pass_until(lambda: all(call.done() for call in calls), IDLE_S)
         assert {call.code() for call in calls} == {grpc.StatusCode.CANCELLED}
         never.set()
 
@@ -305,7 +335,8 @@ def test_a_job_of_nobody_is_refused_before_its_model_is_read(door: Door) -> None
     assert door.count("maskedlark_slow_clients_total") == 0
 
 
-def test_a_model_that_drips_is_ended_in_time(door: Door) -> None:
+def test_a_model_that_drips_is_ended_in_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskedlark.rpc.patience.monotonic", time.monotonic)
     over = Event()
     job = canonical.encode(door.scene.job(bytes(32)))
     with make_channel(door.address, door.ours) as channel:
