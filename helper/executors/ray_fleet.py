@@ -10,28 +10,21 @@ of its machine.
 """
 
 import logging
-import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import field
 from typing import Any, Final, Self
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported
+from helper.executors.ray_connection import answer, connect, end, is_far, nodes  # sets what ray reads
 
-import grpc
+# isort: split
 import ray
-from ray._private import auto_init_hook
-from ray._private.gcs_utils import create_gcs_channel
-from ray._private.ray_constants import OBJECT_METADATA_TYPE_RAW
-from ray._private.worker import global_worker
-from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, WorkerCrashedError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from helper.executors.fleet import NoWorkers, Worker, WorkerLost
+from helper.executors.fleet import NoWorkers, Worker
 from helper.executors.joining import Gate, JoinRefused, JoinToken, Session
 from helper.executors.orders import CARRIED_BYTES, pieces
 from helper.executors.ray_worker import RayWorker
@@ -41,20 +34,12 @@ from maskedlark.interrupt import Interrupt, never
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.periodic import IsStopped, Periodic
 
-# a call without a connection would connect to any cluster on this machine, or start one
-auto_init_hook.enable_auto_connect = False
-
 LOOK_EVERY_S: Final = 1.0
 _NAME_BYTES: Final = 16
 _NO_TIME: Final = 0.0
 _MAX_FAILURES: Final = 3
 _MOST_WORKERS: Final = 1024
 """Of one machine, however many cores it says that it has."""
-_ALIVE: Final = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-_INTERRUPTED_EVERY_S: Final = 0.1
-_CONNECTS_S: Final = 30.0
-"""How long a cluster's control store may take to answer. Ray waits longer, and heeds no signal meanwhile."""
-_NO_ROOM: Final = (ObjectStoreFullError, OutOfDiskError)
 _CONTROL: Final = "control"
 _OPENING: Final = "opening"
 _LOG: Final = logging.getLogger(__name__)
@@ -72,15 +57,15 @@ class _Actor:
     def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
         """See `Worker`."""
         cut = pieces(order)
-        return _answer(lambda: self.actor.work.remote(shared, len(cut), *cut, *frames))
+        return answer(lambda: self.actor.work.remote(shared, len(cut), *cut, *frames))
 
     def open(self, order: bytes) -> "Future[bytes]":
         """See `Worker`; beside an order that it works on, which may take long."""
-        return _answer(lambda: self.actor.open.options(concurrency_group=_OPENING).remote(*pieces(order)))
+        return answer(lambda: self.actor.open.options(concurrency_group=_OPENING).remote(*pieces(order)))
 
     def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
         """See `Worker`."""
-        return _answer(lambda: self.actor.add_up.remote(order, frames))
+        return answer(lambda: self.actor.add_up.remote(order, frames))
 
     def stop(self, sealed: bytes) -> None:
         """See `Worker`."""
@@ -91,7 +76,7 @@ class _Actor:
 
     def alive(self, sealed: bytes) -> "Future[bytes]":
         """See `Worker`."""
-        return _answer(lambda: self.actor.alive.options(concurrency_group=_CONTROL).remote(sealed))
+        return answer(lambda: self.actor.alive.options(concurrency_group=_CONTROL).remote(sealed))
 
 
 @frozen(eq=False)
@@ -130,9 +115,9 @@ class RayFleet:
             InvalidTask: there is no Ray cluster, or `check_machine` raised it.
         """
         self._gate, self._check_machine = Gate(token), check_machine
-        _connect(address, interrupt)
+        connect(address, interrupt)
         try:
-            for node in _nodes():
+            for node in nodes():
                 check_machine(node["NodeManagerAddress"])
         except InvalidTask:
             ray.shutdown()
@@ -167,7 +152,7 @@ class RayFleet:
         with self._lock:
             lost = self._joined.pop(name, None)
         if lost is not None:
-            _end(lost.actor)
+            end(lost.actor)
 
     def refuse(self, name: bytes) -> None:
         """See `Fleet`; the other workers of the machine are ended too."""
@@ -200,7 +185,7 @@ class RayFleet:
             joined = [one.actor for one in self._joined.values()]
             self._joined.clear()
         for actor in joined + [one.actor for one in self._applying]:
-            _end(actor)
+            end(actor)
         ray.shutdown()
 
     def __enter__(self) -> Self:
@@ -216,7 +201,7 @@ class RayFleet:
         """
         cores = {
             node["NodeID"]: int(min(_MOST_WORKERS, node["Resources"].get("CPU", 0)))  # whatever it says
-            for node in _nodes()
+            for node in nodes()
             if self._is_allowed(node["NodeID"], node["NodeManagerAddress"])
         }
         with self._lock:
@@ -226,7 +211,7 @@ class RayFleet:
                 return
             if one.node not in cores or one.node in self._refused:
                 self._applying.remove(one)
-                _end(one.actor)
+                end(one.actor)
             elif ray.wait([one.application], timeout=_NO_TIME, fetch_local=False)[0]:
                 self._applying.remove(one)
                 self._let_in(one)
@@ -262,7 +247,7 @@ class RayFleet:
     def _let_in(self, one: _Applying) -> None:
         """Take a worker in that answered, or end it."""
         try:
-            if _is_far(one.application):
+            if is_far(one.application):
                 raise JoinRefused("a worker's application is too long")
             admitted = self._gate.admit(one.challenge, ray.get(one.application, timeout=_NO_TIME))
         except (JoinRefused, RayError) as error:
@@ -272,7 +257,7 @@ class RayFleet:
             self._failures[one.node] += 1
             if isinstance(error, JoinRefused) or self._failures[one.node] >= _MAX_FAILURES:
                 self._refused.add(one.node)
-            _end(one.actor)
+            end(one.actor)
             return
         one.actor.welcome.remote(admitted.welcome)  # an actor does what it is asked in order
         name = system_randomness(_NAME_BYTES)
@@ -282,116 +267,7 @@ class RayFleet:
             if not is_refused:
                 self._joined[name] = joined
         if is_refused:
-            _end(one.actor)
+            end(one.actor)
             return
         del self._failures[one.node]
         _LOG.info("a worker of Ray node %s joined", one.node[:12])
-
-
-def _nodes() -> list[dict[str, Any]]:
-    """The machines of the cluster that are there."""
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _is_far(answer: Any) -> bool:
-    """Whether an answer is so long that it waits in an object store; a short one came with the word of it.
-
-    In which store a long one lies, Ray tells its head only later.
-    """
-    return not global_worker.core_worker.object_exists(answer, memory_store_only=True)
-
-
-def _answer(ask: Callable[[], Any]) -> "Future[bytes]":
-    """What an actor answers; WorkerLost for whatever went wrong, whose text is not ours to show.
-
-    Raises:
-        NoWorkers: there is no room for what it is asked, which is not its fault.
-    """
-    answer: Future[bytes] = Future()
-
-    def landed(future: "Future[bytes]") -> None:
-        if future.exception() is None:
-            answer.set_result(future.result())
-        else:
-            answer.set_exception(WorkerLost())
-
-    try:
-        ask().future().add_done_callback(landed)
-    except _NO_ROOM:
-        _LOG.warning("Ray's object store of this machine is full: an order goes to no worker")
-        raise NoWorkers from None
-    except RayError:
-        answer.set_exception(WorkerLost())
-    return answer
-
-
-def _connect(address: str, interrupt: Interrupt) -> None:
-    """Connect to Ray, which would end this process at SIGTERM in its own way.
-
-    Raises:
-        InvalidTask: there is no Ray cluster, or it does not answer.
-    """
-    _await_answer(address, interrupt)
-    is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(
-            address=address,
-            namespace=system_randomness(_NAME_BYTES).hex(),
-            log_to_driver=False,
-            configure_logging=False,
-        )
-    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
-        raise InvalidTask(f"no Ray cluster answers at {address}: {type(error).__name__}") from None
-    else:
-        _take_bytes_only()
-    finally:
-        if is_main:
-            signal.signal(signal.SIGTERM, handler)
-
-
-def _await_answer(address: str, interrupt: Interrupt) -> None:
-    """Return once a cluster's control store answers.
-
-    Raises:
-        InvalidTask: it does not, in `_CONNECTS_S`; or the files of Ray's TLS cannot be read.
-    """
-    try:
-        channel = create_gcs_channel(address)
-    except (OSError, RuntimeError):
-        raise InvalidTask(
-            "RAY_USE_TLS=1 needs RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT: files to read"
-        ) from None
-    with channel:
-        asked = channel.unary_unary(_ALIVE).future(b"", timeout=_CONNECTS_S, wait_for_ready=True)
-        while not asked.done():
-            interrupt()
-            with suppress(grpc.FutureTimeoutError, grpc.RpcError, RayError):  # a refusal is an answer, too
-                asked.result(_INTERRUPTED_EVERY_S)
-    if asked.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        raise InvalidTask(f"no Ray cluster answers at {address} in {_CONNECTS_S:.0f} s")
-
-
-def _take_bytes_only() -> None:
-    """From now on this process gets bytes from Ray, and an error in the place of anything else.
-
-    What an actor returns or raises is a pickle otherwise, and runs as it is read: here, beside the keys, and
-    before a worker has proved that it has the token. Bytes are the one thing that Ray hands on as they are.
-    """
-    context: Any = global_worker.get_serialization_context()
-    given = context._deserialize_object
-
-    def taken(data: Any, metadata: bytes | None, *rest: Any) -> Any:
-        if metadata is None or metadata.split(b",")[0] != OBJECT_METADATA_TYPE_RAW:
-            return WorkerCrashedError()
-        return given(data, metadata, *rest)
-
-    context._deserialize_object = taken
-
-
-def _end(actor: Any) -> None:
-    """End an actor, if it is not gone already."""
-    try:
-        ray.kill(actor)
-    except RayError:
-        _LOG.info("a worker to be ended is gone")

@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -220,15 +219,15 @@ def test_a_long_application_is_refused_and_not_fetched(
 ) -> None:
     import ray
 
-    from helper.executors import ray_fleet
+    from helper.executors import ray_connection, ray_fleet
 
     with ray_machines.fleet(1) as fleet:
         short, long = (ray.remote(num_cpus=0)(_zeros).remote(length) for length in (200, 8 << 20))
         ray.wait([short, long], num_returns=2, fetch_local=False)
-        assert not ray_fleet._is_far(short)
-        assert ray_fleet._is_far(long)  # at once, though Ray does not know yet where it lies
+        assert not ray_connection.is_far(short)
+        assert ray_connection.is_far(long)  # at once, though Ray does not know yet where it lies
         monkeypatch.setattr(ray, "get", None)
-        monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
+        monkeypatch.setattr(ray_fleet, "end", lambda _: None)
         fleet._let_in(ray_fleet._Applying(node="hostile", actor=None, challenge=bytes(32), application=long))
         assert "hostile" in fleet.refused
 
@@ -241,63 +240,6 @@ def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Mach
     with pytest.raises(NoWorkers):
         fleet.share(bytes(1 << 20))
     assert not ray.is_initialized()
-
-
-@pytest.mark.parametrize("error", ["ObjectStoreFullError", "OutOfDiskError"])
-def test_a_full_object_store_is_no_lost_worker(error: str, caplog: pytest.LogCaptureFixture) -> None:
-    import ray
-
-    from helper.executors import ray_fleet
-
-    def ask() -> object:
-        raise getattr(ray.exceptions, error)
-
-    with pytest.raises(NoWorkers):
-        ray_fleet._answer(ask)
-    assert "object store of this machine is full" in caplog.text
-
-
-def test_a_control_store_that_answers_nothing_is_not_awaited_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from helper.executors import ray_fleet
-
-    monkeypatch.setattr(ray_fleet, "_CONNECTS_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(InvalidTask, match="no Ray cluster answers"):
-            ray_fleet.RayFleet(address, JoinToken(bytes(32)), capacity_bytes=0)
-
-
-def test_who_is_to_stop_awaits_no_control_store() -> None:
-    from helper.executors import ray_fleet
-
-    asked = list[None]()
-
-    def stop() -> None:
-        asked.append(None)
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(KeyboardInterrupt):
-            ray_fleet.RayFleet(address, JoinToken(bytes(32)), capacity_bytes=0, interrupt=stop)
-
-
-@pytest.mark.parametrize("is_named", [False, True], ids=["not named", "missing"])
-def test_tls_of_ray_without_its_files_is_refused_and_said(
-    is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from helper.executors import ray_fleet
-
-    monkeypatch.setenv("RAY_USE_TLS", "1")
-    for name in ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT"):
-        monkeypatch.delenv(name, raising=False)
-        if is_named:
-            monkeypatch.setenv(name, str(tmp_path / name))
-    with pytest.raises(InvalidTask, match="RAY_TLS_SERVER_CERT"):
-        ray_fleet._await_answer("127.0.0.1:1", never)
 
 
 def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
@@ -336,10 +278,10 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
         raise ray.exceptions.WorkerCrashedError
 
     monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
-    monkeypatch.setattr(ray_fleet, "_nodes", list)
-    monkeypatch.setattr(ray_fleet, "_is_far", lambda _: False)
-    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
+    monkeypatch.setattr(ray_fleet, "end", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "nodes", list)
+    monkeypatch.setattr(ray_fleet, "is_far", lambda _: False)
+    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     token = JoinToken(bytes(32))
     fleet = ray_fleet.RayFleet("nowhere", token, capacity_bytes=0)
@@ -369,8 +311,8 @@ def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
 
     node = {"NodeID": "node", "NodeManagerAddress": "here", "Resources": {"CPU": cores}}
     monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
-    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "_nodes", lambda: [node])
+    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
+    monkeypatch.setattr(ray_fleet, "nodes", lambda: [node])
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
     monkeypatch.setattr(fleet, "_ask", ask)
@@ -399,9 +341,9 @@ def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
         {"NodeID": node, "NodeManagerAddress": node, "Resources": {"CPU": 3.0}} for node in ("right", "wrong")
     ]
     monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
-    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "_nodes", lambda: nodes)
-    monkeypatch.setattr(ray_fleet, "_end", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
+    monkeypatch.setattr(ray_fleet, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray_fleet, "end", lambda _: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
     monkeypatch.setattr(fleet, "_ask", lambda node: fleet._applying.append(asked(node)))
@@ -436,9 +378,9 @@ def test_a_fleet_closes_while_a_round_drops_a_worker(monkeypatch: pytest.MonkeyP
     from helper.executors import ray_fleet
 
     ended: list[object] = []
-    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "_nodes", list)
-    monkeypatch.setattr(ray_fleet, "_end", ended.append)
+    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
+    monkeypatch.setattr(ray_fleet, "nodes", list)
+    monkeypatch.setattr(ray_fleet, "end", ended.append)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     monkeypatch.setattr(Periodic, "stop", lambda _: None)
@@ -458,10 +400,10 @@ def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: 
     node = {"NodeID": "wrong", "NodeManagerAddress": "wrong", "Resources": {"CPU": 2.0}}
     ended: list[object] = []
     monkeypatch.setattr(ray, "wait", lambda *_, **__: ([None], []))
-    monkeypatch.setattr(ray_fleet, "_connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "_nodes", lambda: [node])
-    monkeypatch.setattr(ray_fleet, "_is_far", lambda _: False)
-    monkeypatch.setattr(ray_fleet, "_end", ended.append)
+    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
+    monkeypatch.setattr(ray_fleet, "nodes", lambda: [node])
+    monkeypatch.setattr(ray_fleet, "is_far", lambda _: False)
+    monkeypatch.setattr(ray_fleet, "end", ended.append)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
     applicant, challenge = Applicant(JoinToken(bytes(32))), bytes(32)
