@@ -3,7 +3,7 @@
 Rounds, and opening of reports, by this machine alone, by one worker and by
 two, side by side.
 
-`make cluster-scaling`, or with ARGS="--records 1000000 --features 784 --json". Two cores, a few minutes.
+`make cluster-scaling`, or with ARGS="--records 1048576 --features 784 --json". Two cores, a few minutes.
 
 Each turn sums the same sampled records with one thread of this process, the dataset in its memory; with one
 worker; with two workers, a core each, which hold the dataset. Figures are medians of ratios within a turn, so
@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from helper.datasets.segments import SEGMENT_RECORDS
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor
 from helper.executors.fleet import Fleet, Worker
@@ -40,6 +41,8 @@ from tests.builders import reports as sealed
 from tests.helper.executors.ray_machines import machines
 
 WORKER_BYTES = 1 << 30
+RECORDS = 16 * SEGMENT_RECORDS
+"""As many segments for each of two workers: of 1,000,000 records one has a tenth more than the other."""
 CHUNK = 825
 """Reports of 30 features that an ad server sends at once."""
 
@@ -202,7 +205,7 @@ def _opening(
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description="What workers on Ray cost and bring.")
-    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--features", type=int, default=30)
     parser.add_argument("--hidden", type=int, default=64, help="units of the model's one hidden layer")
     parser.add_argument("--rate", type=float, default=0.5, help="of the records that a round samples")
