@@ -55,12 +55,16 @@ demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 100
 	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 
 # Each worker begins with one half of the tests, in order, so that what a file's tests share is made once.
-test: $(STAMP)  ## Run every test but the longest runs and those of whole pages
+test: $(STAMP)  ## Run every test but the longest runs and those of whole pages, as CI does
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page and not long'
 
 .PHONY: test-long
-test-long: $(STAMP)  ## Run the longest tests: chaos, audits, killed browsers, strangers at the door, and workers on Ray after `make setup-cluster`
+test-long: $(STAMP)  ## Run the longest tests: chaos, audits, kills, strangers at the door, and workers on Ray after `make setup-cluster`
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+
+.PHONY: test-cluster
+test-cluster: $(CLUSTER)  ## Run the tests of workers on Ray: of the longest tests, those that CI runs
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long tests/helper/executors tests/docker
 
 .PHONY: test-pages
 test-pages: $(STAMP)  ## Run the tests that run whole pages and demos as a reader would

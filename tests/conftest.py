@@ -1,10 +1,12 @@
 """Fixtures of more than one folder."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from playwright.sync_api import Browser
 
 from tests.browser_sim.js.chromium import chromium
@@ -14,9 +16,24 @@ from tests.s3 import leading_to, running_s3
 
 tell_ray()  # before any test imports it
 
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("no deadline", deadline=None)
+# How long an example takes says more about the machine than about the code. CI gets the same ones each time.
+settings.register_profile(
+    "no deadline",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="MASKEDLARK_SAME_EXAMPLES" in os.environ,
+)
 settings.load_profile("no deadline")
+
+_LONG_RUN_S: Final = 1_800.0
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Whole pages and the longest runs may take longer than what hangs elsewhere."""
+    for item in items:
+        is_long = any(item.get_closest_marker(name) for name in ("long", "page"))
+        if is_long and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_LONG_RUN_S))
 
 
 @pytest.fixture(scope="session")

@@ -7,3 +7,4 @@ No test claims a time. What must not take long is counted, measured in processor
 from typing import Final
 
 HANGS_S: Final = 600.0
+"""More than pytest's `timeout`, which comes first in `make test` and shows where every thread stands."""

@@ -124,6 +124,7 @@ def test_training_without_noise_equals_plain_training(sealed: Sealed, undisturbe
     )
 
 
+@pytest.mark.long
 def test_a_helper_killed_mid_job_makes_the_job_wait_and_changes_nothing(
     sealed: Sealed, undisturbed: bytes
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_helper_killed_mid_job_makes_the_job_wait_and_changes_nothing(
     assert sealed.export(job, "helper-killed.onnx") == undisturbed
 
 
+@pytest.mark.long
 def test_an_ad_server_killed_mid_job_resumes_where_it_was(sealed: Sealed, undisturbed: bytes) -> None:
     job = sealed.submit()["job_id"]
     sealed.await_state(job, "running", "done", at_least=2)
@@ -158,6 +160,7 @@ def test_curves_are_written_for_tensorboard_and_drawn_for_people(
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_a_helper_without_the_debug_flag_refuses_a_task_without_noise(tmp_path: Path) -> None:
     with Fleet(folder=tmp_path) as fleet, pytest.raises(CommandFailed, match="task_refused"):
         fleet.adserver(
