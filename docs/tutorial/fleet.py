@@ -7,11 +7,13 @@ Everything goes through the three command lines, as an operator would use them.
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ ORIGIN: Final = "https://ads.example"
 HOST: Final = "localhost"
 HELPERS: Final = ("helper-0", "helper-1")
 START_S: Final = 600.0
+_PORTS: Final = range(10_000, 32_000)
 _BIN: Final = Path(sys.executable).parent
 
 
@@ -29,10 +32,12 @@ class CommandFailed(Exception):
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listened on a moment ago."""
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
+    """A port of this machine that nobody listened on a moment ago, and that no kernel gives out by itself."""
+    while True:
+        port = secrets.choice(_PORTS)
+        with suppress(OSError), socket.socket() as one:
+            one.bind((HOST, port))
+            return port
 
 
 @dataclass(kw_only=True)
