@@ -37,19 +37,45 @@ WITH_KNOWN_CLIENTS: Final = Patience()
 """For clients that showed who they are."""
 
 
+class _Waits:
+    """How long a call has waited for its client in one direction. One thread waits, others look."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._before_s = 0.0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Wait in this block."""
+        since = self._since = monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+            self._before_s += monotonic() - since
+
+    def so_far(self) -> tuple[float, float]:
+        """Seconds of the wait that goes on, if one does, and of all waits."""
+        before_s, since = self._before_s, self._since
+        now_s = 0.0 if since is None else monotonic() - since
+        return now_s, before_s + now_s
+
+
 class _Waiting:
-    """How long one call has waited for its client, measured on its streams."""
+    """How long one call has waited for its client, measured on its streams.
+
+    Each has its own thread: a body may read ahead while it replies (`maskedlark.runtime.ahead`).
+    """
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._since: float | None = None
-        self._before_s = 0.0
+        self._messages, self._replies = _Waits(), _Waits()
         self._has_begun = False
 
     def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
         """The requests; waiting for each is counted."""
         while True:
-            with self._counted():
+            with self._messages.counted():
                 message = next(messages, None)
             if message is None:
                 return
@@ -59,24 +85,14 @@ class _Waiting:
     def outgoing(self, messages: Iterator[Any]) -> Iterator[Any]:
         """The replies; waiting until each is taken is counted."""
         for message in messages:
-            with self._counted():
+            with self._replies.counted():
                 yield message
 
     def is_too_long(self) -> bool:
         """Whether patience is at its end."""
-        since = self._since
-        waited = 0.0 if since is None else monotonic() - since
+        (message_s, messages_s), (reply_s, replies_s) = self._messages.so_far(), self._replies.so_far()
         longest = self._patience.idle_s if self._has_begun else self._patience.first_s
-        return waited > longest or self._before_s + waited > self._patience.total_s
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        since = self._since = monotonic()
-        try:
-            yield
-        finally:
-            self._since = None
-            self._before_s += monotonic() - since
+        return max(message_s, reply_s) > longest or messages_s + replies_s > self._patience.total_s
 
 
 class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not

@@ -32,7 +32,9 @@ from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
 from maskedlark.rpc.wire import report_to_message
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc, ingest_pb2_grpc
+from tests.builders import shares_for
 from tests.helper.parties import Scene
+from tests.helper.serving.test_helper_service import HANDLE, chunk_message
 from tests.patience import HANGS_S
 
 IDLE_S = 0.4
@@ -244,6 +246,24 @@ def test_streams_that_say_nothing_are_ended_and_their_threads_free_again(
         assert codes == ["CANCELLED", "CANCELLED", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
         never.set()
     assert door.count("maskedlark_slow_clients_total") == 2
+
+
+def test_a_preparation_that_says_nothing_after_an_answer_is_ended(door: Door, clock: Clock) -> None:
+    header = pb.PrepareRequest.Header(task_id=door.scene.task_id, handle=HANDLE)
+    never = Event()
+
+    def stopping() -> Iterator[pb.PrepareRequest]:
+        yield pb.PrepareRequest(header=header)
+        yield chunk_message(shares_for(door.scene.reports(5), 0))
+        never.wait(HANGS_S)
+
+    with make_channel(door.address, door.ours) as channel:
+        call = helper_pb2_grpc.HelperStub(channel).PrepareDataset(stopping())
+        assert len(next(call).is_admitted) == 5
+        clock.pass_until(call.done, IDLE_S)
+        assert call.code() is grpc.StatusCode.CANCELLED
+        never.set()
+    assert door.count("maskedlark_slow_clients_total") == 1
 
 
 def test_connections_that_say_nothing_hold_nobody_up_and_are_counted(door: Door) -> None:
