@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import field, replace
-from threading import Lock
+from threading import Condition
 from typing import Final, Self, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ from helper.datasets.shelves import Handle, PreparedShelf
 from helper.datasets.vault import AnySpool, Vault
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
-from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import (
     AdmittedSet,
@@ -138,7 +138,8 @@ class Preparation:
         self._seen = SeenIds()
         self._received = 0
         self._held_bytes = 0
-        self._accounting = Lock()
+        self._accounting = Condition()
+        self._unanswered = 0
         self._is_over = False
 
     def __enter__(self) -> Self:
@@ -147,6 +148,7 @@ class Preparation:
     def __exit__(self, *_: object) -> None:
         with self._accounting:
             self._is_over = True
+            self._accounting.notify_all()
             self._shelf.give_back(self._held_bytes, self._handle.owner)
             self._held_bytes = 0
         if self._spool is not None:
@@ -178,18 +180,50 @@ class Preparation:
         """The chunks, each once there is room for it; one that comes when all is over takes none."""
         for incoming in chunks:
             self._check_size(len(incoming))
-            with self._accounting:
-                if self._is_over:
-                    return
-                self._take_room(len(incoming))
+            if not self._has_taken_room(len(incoming)):
+                return
             self._received += len(incoming)
             yield incoming
 
+    def _has_taken_room(self, count: int) -> bool:
+        """Take room for a chunk, if need be once those before it are answered for; not when all is over.
+
+        So a chunk is refused only what it would be refused if it came after their answers.
+        """
+        with self._accounting:
+            while not self._is_over:
+                try:
+                    self._take_room(count)
+                except (JobRefused, HelperUnavailable):
+                    if not self._unanswered:
+                        raise
+                    self._accounting.wait()
+                else:
+                    self._unanswered += 1
+                    return True
+            return False
+
     def _opened(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
-        return self._open_shares(self._opener, incoming) if incoming else self._opener.open([])
+        try:
+            return self._open_shares(self._opener, incoming) if incoming else self._opener.open([])
+        except BaseException:
+            self._answered()
+            raise
 
     def _taken(self, opened: PreparedShares) -> AdmittedSet:
         """Keep what was opened, but for repeats and used reports. Called chunk by chunk, in order."""
+        try:
+            return self._kept(opened)
+        finally:
+            self._answered()
+
+    def _answered(self) -> None:
+        """One chunk has given back what room it gives back before the commit."""
+        with self._accounting:
+            self._unanswered -= 1
+            self._accounting.notify_all()
+
+    def _kept(self, opened: PreparedShares) -> AdmittedSet:
         ids = opened.report_ids
         if not len(ids):
             return opened.admitted  # nothing is kept of it, however many come

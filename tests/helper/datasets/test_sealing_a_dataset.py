@@ -14,8 +14,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from helper.datasets import segments
-from helper.datasets.preparing import MAX_CHUNK_BYTES, ON_DISK
-from helper.datasets.shelves import MAX_PREPARED_PER_TASK
+from helper.datasets.preparing import _HELD_BYTES, MAX_CHUNK_BYTES, ON_DISK
+from helper.datasets.shelves import MAX_PREPARED_PER_TASK, PreparedShelf
 from helper.datasets.spool import Spool
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
@@ -305,6 +305,39 @@ def test_a_chunk_that_comes_when_the_preparation_is_over_takes_no_room(scene: Sc
     del answers, preparation
     assert is_read.wait(HANGS_S)
     assert datasets.preparing_bytes == 0
+
+
+def test_chunks_that_have_room_one_by_one_have_it_also_when_they_are_opened_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    scene, asked, is_asked_twice = Scene(tmp_path), list[int](), Event()
+    shares, length = shares_for(scene.reports(12), 0), scene.task.share_length
+    chunks = [shares[:4], shares[4:8], shares[8:]]
+    least = 8 * (_HELD_BYTES - (-length // ON_DISK)) + 4 * (_HELD_BYTES + 2 * length)
+    scene.restart(max_preparing_bytes=-(-4 * least // 3))
+    take = PreparedShelf.take
+
+    def asking(shelf: PreparedShelf[Any], num_bytes: int, **whose: Any) -> None:
+        try:
+            take(shelf, num_bytes, **whose)
+        finally:
+            asked.append(num_bytes)
+            if len(asked) == 2:
+                is_asked_twice.set()
+
+    def opened(opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        assert is_asked_twice.wait(HANGS_S)  # room for the second chunk, before the first is answered for
+        return opener.open(incoming)
+
+    monkeypatch.setattr(PreparedShelf, "take", asking)
+    datasets = replace(scene.cores[0].datasets, open_shares=opened)
+    with (
+        datasets.prepare(scene.task_id, HANDLE, None) as preparation,
+        closing(preparation.add_all(chunks)) as answers,
+    ):
+        assert [int(one.is_admitted.sum()) for one in answers] == [4, 4, 4]
+        assert preparation.finish().admitted == 12
 
 
 def test_preparations_of_several_tasks_share_one_room(tmp_path: Path) -> None:
