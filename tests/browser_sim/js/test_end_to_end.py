@@ -26,7 +26,7 @@ from tests.browser_sim.js.chromium import chromium_path
 from tests.browser_sim.js.vault_sites import Sites, rows_kept, server_tls, three_sites
 from tests.patience import HANGS_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 IMPRESSIONS: Final = 300
 FEATURES: Final = 6
 FAKE_RATE: Final = 0.25
