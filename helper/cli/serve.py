@@ -179,8 +179,8 @@ def _cluster_of(
 def warmup_command() -> None:
     """Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.
 
-    Compiled loops are kept in NUMBA_CACHE_DIR, or beside the installed package. They are good for every
-    processor with AVX2, until Python, numba or this package change.
+    Compiled loops are kept in NUMBA_CACHE_DIR, or beside the installed package. They are good for
+    processors with the same instructions, until Python, numba or this package change.
     """
     from helper.serving.warmup import warm_up
 
