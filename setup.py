@@ -1,8 +1,9 @@
 """Builds what pyproject.toml says, and brings the helper's compiled loops along where they can be made.
 
 A wheel that is built where the helper's packages are installed (`make dist`) holds the machine code of the
-exact path's loops, for processors with AVX2 and the Python and numba that built it: `helper/.../loops`. A
-helper with these does not compile at its first start. Elsewhere they are left out, or not used.
+exact path's loops, for processors with AVX2, those with AVX-512 if it was built on one, and the Python and
+numba that built it: `helper/.../loops`. A helper with these does not compile at its first start. Elsewhere
+they are left out, or not used.
 """
 
 import os
@@ -13,11 +14,11 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-_WARM_UP = "from helper.serving.warmup import warm_up; warm_up()"
+_WARM_UP = "from helper.serving.warmup import warm_up_for_others; warm_up_for_others()"
 
 
 class BuildWithLoops(build_py):
-    """Copies the packages, then runs the copy's own `warm_up`."""
+    """Copies the packages, then runs the copy's own `warm_up_for_others`."""
 
     def run(self) -> None:
         """As setuptools does it; an editable installation keeps its loops beside Python's cache."""

@@ -176,14 +176,22 @@ def _cluster_of(
     )
 
 
-def warmup_command() -> None:
+def warmup_command(
+    *,
+    other_machines: Annotated[
+        bool,
+        option(
+            "Also for processors without AVX-512, where this one has it: for an image, or a shared cache."
+        ),
+    ] = False,
+) -> None:
     """Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.
 
     Compiled loops are kept in NUMBA_CACHE_DIR, or beside the installed package. They are good for
-    processors with the same instructions, until Python, numba or this package change.
+    processors with AVX-512, or with AVX2, until Python, numba or this package change.
     """
-    from helper.serving.warmup import warm_up
+    from helper.serving.warmup import warm_up, warm_up_for_others
 
     began = time.monotonic()
-    warm_up()
+    (warm_up_for_others if other_machines else warm_up)()
     typer.echo(f"ready: this machine computes as it must ({time.monotonic() - began:.1f} s)")

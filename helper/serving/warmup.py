@@ -6,6 +6,9 @@ machine that start together compile one after the other, and all but the first f
 """
 
 import fcntl
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from helper.datasets.proofs import compiled_residues
-from helper.gradient.exact.kernels.compiled import cache_folder, complete
+from helper.gradient.exact.kernels.compiled import Kind, cache_folder, compiled_for, complete, runnable
 from helper.gradient.exact.products.fastest import measured
 from helper.gradient.exact.self_check import SelfCheckFailed, self_check
 from maskedlark.errors import InvalidTask
@@ -26,6 +29,7 @@ from maskedlark.reports.proofs.check import ProofTable, residues
 from maskedlark.reports.proofs.shape import POINTS, proof_shape
 
 _LOCK: Final = "compiling"
+_WARM_UP: Final = f"from {__name__} import warm_up; warm_up()"
 _PROOF_ROWS: Final = 4
 _MEASURED: Final = Measurement(
     min_cell_count=1, values=(Value(name="bucketed", low=-3, high=9, bucket_starts=(-3, 0, 5)),)
@@ -51,6 +55,27 @@ def warm_up(interrupt: Interrupt = never) -> None:
     with _alone(folder):
         _check(interrupt)
         done.touch()
+
+
+def warm_up_for_others() -> None:
+    """Do it here, and for each other kind of processor whose machine code this one can run.
+
+    Raises:
+        InvalidTask: as `warm_up` raises it.
+    """
+    warm_up()
+    for kind in runnable():
+        if kind.name != compiled_for():
+            _warm_up_as(kind)
+
+
+def _warm_up_as(kind: Kind) -> None:
+    """Do it in a process of its own: numba compiles for one kind in each."""
+    done = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", _WARM_UP], env={**os.environ, **kind.environment}, check=False
+    )
+    if done.returncode:
+        raise InvalidTask(f"this machine must not serve as one with {kind.name}")
 
 
 def _check(interrupt: Interrupt) -> None:

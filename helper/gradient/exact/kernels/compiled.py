@@ -1,9 +1,11 @@
 """How the exact path's loops are compiled.
 
-By numba, without fast-math, for the oldest processor that has AVX2, cached on disk: only a first start
-compiles, and an image or an installation can bring the cache along.
+By numba, without fast-math, for one of two kinds of processors, with AVX2 or with AVX-512, cached on disk:
+only a first start compiles, and an image or an installation can bring the cache along. Machine code of
+one kind is the same whichever processor made it, and is looked up by its kind.
 
-    helper warmup      compiles everything, into NUMBA_CACHE_DIR if that is set
+    helper warmup                    compiles everything, into NUMBA_CACHE_DIR if that is set
+    helper warmup --other-machines   the same for each kind of processor whose code this one can run
 
 A cached loop is found again wherever the package and the cache lie. Numba alone would look for it by the path
 of its source, and would not notice a change of a function that it inlined from another file. So the cache's
@@ -20,16 +22,50 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
-from llvmlite.binding import get_host_cpu_features
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 from numba import config, njit
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
+from maskedlark.frozen import frozen
+
 _LOCATORS: Final = "CACHE_LOCATOR_CLASSES"
 _PROCESSOR: Final = "CPU_NAME"
+_FEATURES: Final = "CPU_FEATURES"
 _FOLDER: Final = "CACHE_DIR"
 _BASELINE: Final = "x86-64-v3"
+_OF_BASELINE: Final = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@frozen
+class Kind:
+    """Processors that run the same machine code.
+
+    Attributes:
+        name: Of the kind, as files show it.
+        needs: The instructions beyond those of x86-64-v3 that are used, as LLVM calls them.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which another process compiles for this kind."""
+        return {f"NUMBA_{_PROCESSOR}": _BASELINE, f"NUMBA_{_FEATURES}": self.features}
+
+    @property
+    def features(self) -> str:
+        """As LLVM and numba take them; never nothing, for which numba takes all that this processor has."""
+        return ",".join(f"+{one}" for one in ("avx2", *self.needs))
+
+
+KINDS: Final = (
+    Kind(name="avx512", needs=("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+    Kind(name="avx2", needs=()),
+)
+"""The faster first."""
 
 
 class PackageCacheLocator(UserProvidedCacheLocator):
@@ -75,7 +111,7 @@ class _Kept(FunctionCache):
 
 def kernel(function: Function) -> Function:
     """A loop over arrays that runs without the interpreter's lock."""
-    _use_baseline()
+    _use_kind()
     given = getattr(config, _LOCATORS)
     setattr(config, _LOCATORS, f"{__name__}.{PackageCacheLocator.__name__}")
     try:
@@ -88,34 +124,65 @@ def kernel(function: Function) -> Function:
 
 def inlined(function: Function) -> Function:
     """An expression that kernels contain: in a loop it vectorises with the rest."""
+    _use_kind()  # numba looks at it as soon as there is any function
     return cast("Function", njit(inline="always", error_model="numpy")(function))
 
 
 @cache
-def _use_baseline() -> None:
-    """Compile for every processor with AVX2 alike, unless the operator set NUMBA_CPU_NAME: it costs no speed.
+def _use_kind() -> None:
+    """Compile for a kind of processor, unless the operator set NUMBA_CPU_NAME or NUMBA_CPU_FEATURES.
 
-    The loops are limited by memory; docs/explanation/numerics.md has the figures.
+    It is the fastest one that runs here of those whose loops are all there; with no such, the fastest that
+    runs here. numba takes all of this processor's instructions else, and finds no other processor's loops.
     """
-    is_x86 = platform.machine().lower() in {"x86_64", "amd64"}
-    if getattr(config, _PROCESSOR) is None and is_x86 and get_host_cpu_features().get("avx2"):
+    kinds = runnable()
+    if kinds and getattr(config, _PROCESSOR) is None and getattr(config, _FEATURES) is None:
+        folder = cache_folder()
+        there = (one for one in kinds if _complete(folder, one.name).exists())
         setattr(config, _PROCESSOR, _BASELINE)
+        setattr(config, _FEATURES, next(there, kinds[0]).features)
+
+
+def runnable() -> tuple[Kind, ...]:
+    """The kinds of processors whose machine code this one runs, the fastest first; none but on x86."""
+    if platform.machine().lower() not in {"x86_64", "amd64"}:
+        return ()
+    has = get_host_cpu_features()
+    return tuple(one for one in KINDS if all(has.get(need) for need in (*_OF_BASELINE, *one.needs)))
+
+
+def compiled_for() -> str:
+    """The kind that loops are compiled for, or a digest of what else the operator or the processor says."""
+    _use_kind()
+    name, features = getattr(config, _PROCESSOR), getattr(config, _FEATURES)
+    for kind in KINDS:
+        if (name, features) == (_BASELINE, kind.features):
+            return kind.name
+    features = get_host_cpu_features().flatten() if features is None else features
+    return sha256(f"{name or get_host_cpu_name()} {features}".encode()).hexdigest()[:16]
 
 
 def cache_folder() -> Path:
     """Where compiled loops are kept, as `NUMBA_CACHE_DIR` and this package's contents say.
 
     Without the variable that is the folder that a wheel brings (setup.py), if it holds all loops for this
-    Python and numba; or beside Python's own cache; or in the user's, where an installation is another user's
-    and brings none.
+    Python and numba, and a kind of processor whose code runs here; or beside Python's own cache; or in the
+    user's, where an installation is another user's and brings none.
     """
     return _cache_folder(getattr(config, _FOLDER))
 
 
 def complete(folder: Path) -> Path:
-    """The file that says that a folder holds every loop, as this Python and this numba read them."""
+    """The file that says that a folder holds every loop that this process would compile.
+
+    With this Python and numba, for the kind of processor that it compiles for.
+    """
+    return _complete(folder, compiled_for())
+
+
+def _complete(folder: Path, compiled_for: str) -> Path:
     major, minor, _ = platform.python_version_tuple()
-    return folder / f"complete-{major}.{minor}-numba-{numba.__version__}"
+    return folder / f"complete-{major}.{minor}-numba-{numba.__version__}-{compiled_for}"
 
 
 @cache
@@ -128,7 +195,7 @@ def _cache_folder(given: str) -> Path:
     if given:
         return Path(given) / name
     brought = package / "loops" / name
-    if complete(brought).exists():
+    if any(_complete(brought, one.name).exists() for one in runnable()):
         return brought
     beside = package / "__pycache__"
     is_here = (beside / name).exists() or os.access(beside if beside.exists() else package, os.W_OK)

@@ -1,12 +1,14 @@
 """The compiled loops as machine code."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from numba import config
 
 from helper.gradient.exact.kernels import compiled
 
@@ -34,11 +36,22 @@ print(loops)
 """
 
 
+ON_X86 = pytest.mark.skipif(not compiled.runnable(), reason="kinds of processors are told apart on x86")
+AVX2 = compiled.KINDS[-1]
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A folder of compiled loops, made once from nothing, and how many loops were looked at meanwhile."""
+    """A folder of compiled loops, made once from nothing, and how many loops were looked at meanwhile.
+
+    They are for processors with AVX2, which every x86 machine runs that runs these tests.
+    """
     folder = tmp_path_factory.mktemp("loops")
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    environment = {
+        **os.environ,
+        **(AVX2.environment if compiled.runnable() else {}),
+        "NUMBA_CACHE_DIR": str(folder),
+    }
     answer = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, cwd=ROOT, env=environment
     )
@@ -67,7 +80,7 @@ def test_compiled_loops_are_found_again_at_another_path_and_not_written_anew(
         shutil.copytree(ROOT / package, elsewhere / package, ignore=shutil.ignore_patterns("__pycache__"))
     before = {path: path.stat().st_mtime_ns for path in compiled}
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(moved), "PYTHONPATH": str(elsewhere)}
-    subprocess.run(WARM_UP, check=True, cwd=elsewhere, env=environment)
+    subprocess.run(WARM_UP, check=True, cwd=elsewhere, env=environment)  # whatever this processor has
     assert len(compiled) > 20
     assert {path: path.stat().st_mtime_ns for path in moved.rglob("*.nbc")} == before
 
@@ -97,9 +110,76 @@ def test_a_loop_is_compiled_and_used_where_nothing_can_be_written(tmp_path: Path
     assert answer.stdout == "3 False\n"
 
 
+@ON_X86
+@pytest.mark.parametrize("kind", compiled.KINDS, ids=lambda kind: kind.name)
+def test_what_is_compiled_for_a_kind_of_processor_says_nothing_of_the_one_that_did_it(
+    kind: compiled.Kind, tmp_path: Path
+) -> None:
+    """Its code has no instruction of another kind, and is looked up by the kind alone."""
+    if kind not in compiled.runnable():
+        pytest.skip("this processor does not run the code of that kind")
+    looked_up = (
+        ONE_LOOP
+        + """
+(code,) = _row_sums.inspect_asm().values()
+print(_row_sums.targetctx.codegen().magic_tuple()[1:], "zmm" in code or "{%k" in code)
+"""
+    )
+    environment = {**os.environ, **kind.environment, "NUMBA_CACHE_DIR": str(tmp_path)}
+    answer = subprocess.run(
+        [sys.executable, "-c", looked_up],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    )
+    uses_avx512 = kind is not AVX2
+    assert answer.stdout.splitlines()[1] == f"('x86-64-v3', '{kind.features}') {uses_avx512}"
+
+
+def test_a_process_compiles_for_the_fastest_kind_whose_loops_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, slow = compiled.KINDS
+    monkeypatch.setattr(compiled, "runnable", lambda: compiled.KINDS)
+    monkeypatch.setattr(compiled, "cache_folder", lambda: tmp_path)
+
+    def used() -> str:
+        monkeypatch.setattr(config, "CPU_NAME", None)
+        monkeypatch.setattr(config, "CPU_FEATURES", None)
+        compiled._use_kind.__wrapped__()
+        return compiled.compiled_for()
+
+    assert used() == fast.name  # nothing is there
+    compiled.complete(tmp_path).touch()
+    assert used() == fast.name
+    compiled.complete(tmp_path).unlink()
+    compiled._complete(tmp_path, slow.name).touch()
+    assert used() == slow.name
+    compiled._complete(tmp_path, fast.name).touch()
+    assert used() == fast.name
+    monkeypatch.setattr(config, "CPU_NAME", "generic")
+    monkeypatch.setattr(config, "CPU_FEATURES", "")
+    compiled._use_kind.__wrapped__()  # an operator's choice stays
+    assert compiled.compiled_for() not in {fast.name, slow.name}
+
+
+def test_a_processor_runs_the_kinds_all_of_whose_instructions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    has = dict.fromkeys((*compiled._OF_BASELINE, *compiled.KINDS[0].needs), True)
+    names = {"": "avx512 avx2", "avx512dq": "avx2", "fma": "", "avx2": ""}
+    for missing, runs in names.items():
+        monkeypatch.setattr(compiled, "get_host_cpu_features", lambda: {**has, missing: False})  # noqa: B023
+        assert [kind.name for kind in compiled.runnable()] == runs.split()
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert compiled.runnable() == ()
+
+
 def test_loops_that_an_installation_brings_are_used_if_all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "complete", lambda folder: ROOT / "README.md")
+    monkeypatch.setattr(compiled, "runnable", lambda: compiled.KINDS)
+    monkeypatch.setattr(compiled, "_complete", lambda *_: ROOT / "README.md")
     assert compiled._cache_folder.__wrapped__("").parent == ROOT / "helper" / "gradient" / "exact" / "loops"
     assert compiled._cache_folder.__wrapped__("/given").parent == Path("/given")
-    monkeypatch.setattr(compiled, "complete", lambda folder: folder / "absent")
+    monkeypatch.setattr(compiled, "_complete", lambda folder, _: folder / "absent")
     assert compiled._cache_folder.__wrapped__("").parent.name != "loops"
