@@ -24,6 +24,7 @@ HOST: Final = "localhost"
 HELPERS: Final = ("helper-0", "helper-1")
 START_S: Final = 600.0
 _PORTS: Final = range(10_000, 32_000)
+_TRIES: Final = 100
 _BIN: Final = Path(sys.executable).parent
 
 
@@ -32,12 +33,16 @@ class CommandFailed(Exception):
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listened on a moment ago, and that no kernel gives out by itself."""
-    while True:
-        port = secrets.choice(_PORTS)
+    """A port of this machine that nobody listened on a moment ago, and that no kernel gives out by itself.
+
+    Raises:
+        CommandFailed: all that were tried are taken.
+    """
+    for port in secrets.SystemRandom().sample(_PORTS, _TRIES):
         with suppress(OSError), socket.socket() as one:
             one.bind((HOST, port))
             return port
+    raise CommandFailed(f"no port of {HOST} is free: {_TRIES} were tried")
 
 
 @dataclass(kw_only=True)

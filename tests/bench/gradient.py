@@ -1,6 +1,6 @@
 """How fast the exact gradient engine is, beside what others do for the same clipped sums.
 
-`make bench-gradient`, or with --json.
+`make bench-gradient`, or with --json; `python -m tests.bench.gradient --rounds 60` for one round alone.
 
 A helper's whole round counts, from the opened dataset's arrays to the aggregate share, with its noise and
 without. Each comparison runs its sides in turn on the same data and takes each side's best time, because a
@@ -10,6 +10,8 @@ shared machine only ever adds time.
 import argparse
 import json
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -212,6 +214,30 @@ def measure(threads: int, clock: Clock, *, portable: bool = False) -> Results:
     )
 
 
+def rounds_alone(rounds: int, clock: Clock, *, portable: bool) -> dict[str, float]:
+    """Rounds of 784-500-10, two labels, 2,000 records, one thread, without another side.
+
+    What is compared is another run of this: of another commit, or with NUMBA_CPU_FEATURES of another kind.
+    """
+    from tests.bench import peers
+
+    work = workload(peers.export(peers.dense((784, 500, 10)), 784), *images(2000), classes=10, candidates=2)
+    run = round_of(work, "cross_entropy", 1, portable=portable)
+    for _ in range(3):
+        run()
+    faults, times = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, list[float]()
+    for _ in range(rounds):
+        start = clock()
+        run()
+        times.append(clock() - start)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    return {
+        "round_ms": round(1000 * statistics.median(times), 2),
+        "best_ms": round(1000 * min(times), 2),
+        "page_faults": round(faults / rounds),
+    }
+
+
 def bit_equal(record_gradients: int) -> bool:
     """Helper 0 on one thread by int8 digits, helper 1 on two by float64 limbs and in another order.
 
@@ -295,6 +321,7 @@ def main() -> None:
         action="store_true",
         help="this processor held to AVX2, on both sides, and float64 products: see without_vnni.py",
     )
+    parser.add_argument("--rounds", type=int, help="only so many rounds of one model, on one thread")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     parser.add_argument("--records", type=int, default=2000, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -306,6 +333,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     processors = len(os.sched_getaffinity(0))
     clock = time.process_time if arguments.busy else time.perf_counter
+    if arguments.rounds:
+        print(json.dumps(rounds_alone(arguments.rounds, clock, portable=arguments.without_vnni)))
+        return
     results = [
         measure(threads, clock, portable=arguments.without_vnni)
         for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from helper.gradient.exact.kernels.compiled import KINDS
+
 ENVIRONMENT: Final = {
     "OPENBLAS_CORETYPE": "Haswell",
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "NUMBA_CPU_NAME": "x86-64-v3",
-    "NUMBA_CPU_FEATURES": "+avx2",
+    **KINDS[-1].environment,
 }
 """What these libraries read when they are loaded, the last two for the engine's own loops."""
 

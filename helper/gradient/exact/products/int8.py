@@ -33,8 +33,6 @@ Sums = NDArray[np.int32]
 
 _NARROW: Final = 48
 """Up to this many inputs a float64 product is faster than four digit products, and as exact."""
-_LARGE: Final = 1 << 18
-"""Sums of a MiB and more."""
 _OFFSET: Final = 32768
 
 _EPSILON: Final = np.uint64(2**32 - 1)
@@ -66,13 +64,11 @@ class DigitWeights:
             wide[...] = operand
             return np.matmul(wide, self.matrix, out=result)
         if operand.dtype == np.uint8:
-            _combine_bytes(
-                multiply_digits(operand.astype(np.uint8, copy=False), self.digits, self.buffers), result
-            )
+            _combine_bytes(multiply_digits(operand.astype(np.uint8, copy=False), self.digits), result)
         else:
             planes = self.buffers.empty("planes", (2 * rows, operand.shape[1]), np.uint8)
             _split_operand(operand, planes[:rows], planes[rows:])
-            _combine_planes(multiply_digits(planes, self.digits, self.buffers), self.offset, result)
+            _combine_planes(multiply_digits(planes, self.digits), self.offset, result)
         return result
 
 
@@ -101,23 +97,12 @@ def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
     )
 
 
-def multiply_digits(
-    left: Bytes, right: Digits, buffers: Buffers | None = None, *, transposes: bool = False
-) -> Sums:
+def multiply_digits(left: Bytes, right: Digits, *, transposes: bool = False) -> Sums:
     """left (M, K) @ right (K, N), or left (K, M) transposed first.
 
-    Exact in 32 bits if the digits suit the machine. Large sums lie in the buffers until the next call.
-    Else ONNX Runtime takes memory for each product that has to be cleared first.
+    Exact in 32 bits if the digits suit the machine.
     """
-    session, shape = _session(transposes=transposes), (left.shape[transposes], right.shape[1])
-    if buffers is None or shape[0] * shape[1] < _LARGE:
-        sums: Sums = session.run(None, {"A": left, "B": right})[0]
-        return sums
-    sums, bound = buffers.empty("sums", shape, np.int32), session.io_binding()
-    bound.bind_cpu_input("A", left)
-    bound.bind_cpu_input("B", right)
-    bound.bind_output("Y", "cpu", 0, np.int32, shape, sums.ctypes.data)
-    session.run_with_iobinding(bound)
+    sums: Sums = _session(transposes=transposes).run(None, {"A": left, "B": right})[0]
     return sums
 
 
@@ -206,7 +191,7 @@ class _DigitAccumulator:
         planes = self._operand[: self._records].reshape(self._records, -1, width)
         for inputs, into in self._total.blocks(4 * planes.shape[1] * digits.shape[1]):
             operand = self._columns(planes, inputs)
-            sums = multiply_digits(operand, digits, self._buffers, transposes=True)
+            sums = multiply_digits(operand, digits, transposes=True)
             _recombine(sums, planes.shape[1], self._count, self._column_sums, into)
 
     def _columns(self, planes: Bytes, inputs: slice) -> Bytes:

@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -37,25 +38,29 @@ print(loops)
 
 
 ON_X86 = pytest.mark.skipif(not compiled.runnable(), reason="kinds of processors are told apart on x86")
-AVX2 = compiled.KINDS[-1]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A folder of compiled loops, made once from nothing, and how many loops were looked at meanwhile.
+def answer(program: str, environment: Mapping[str, str]) -> str:
+    """What a program says, in a process of its own with these variables."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    ).stdout
 
-    They are for processors with AVX2, which every x86 machine runs that runs these tests.
-    """
+
+@pytest.fixture(
+    scope="module",
+    params=[kind.environment for kind in compiled.runnable()] or [{}],
+    ids=[kind.name for kind in compiled.runnable()] or ["this processor"],
+)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A folder of compiled loops, made once from nothing, and how many loops were looked at meanwhile."""
     folder = tmp_path_factory.mktemp("loops")
-    environment = {
-        **os.environ,
-        **(AVX2.environment if compiled.runnable() else {}),
-        "NUMBA_CACHE_DIR": str(folder),
-    }
-    answer = subprocess.run(
-        [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, cwd=ROOT, env=environment
-    )
-    return folder, int(answer.stdout)
+    return folder, int(answer(PROGRAM, {**request.param, "NUMBA_CACHE_DIR": str(folder)}))
 
 
 @pytest.mark.slow
@@ -80,7 +85,7 @@ def test_compiled_loops_are_found_again_at_another_path_and_not_written_anew(
         shutil.copytree(ROOT / package, elsewhere / package, ignore=shutil.ignore_patterns("__pycache__"))
     before = {path: path.stat().st_mtime_ns for path in compiled}
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(moved), "PYTHONPATH": str(elsewhere)}
-    subprocess.run(WARM_UP, check=True, cwd=elsewhere, env=environment)  # whatever this processor has
+    subprocess.run(WARM_UP, check=True, cwd=elsewhere, env=environment)
     assert len(compiled) > 20
     assert {path: path.stat().st_mtime_ns for path in moved.rglob("*.nbc")} == before
 
@@ -98,16 +103,15 @@ print(sums[0], cache_folder().exists())
 def test_a_loop_is_compiled_and_used_where_nothing_can_be_written(tmp_path: Path) -> None:
     """As root may write everywhere, the folder's place is taken by a file."""
     (tmp_path / "file").touch()
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "file")}
-    answer = subprocess.run(
-        [sys.executable, "-c", ONE_LOOP],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
-    assert answer.stdout == "3 False\n"
+    assert answer(ONE_LOOP, {"NUMBA_CACHE_DIR": str(tmp_path / "file")}) == "3 False\n"
+
+
+LOOKED_UP = """
+from helper.datasets.proofs import _row_sums
+_row_sums.compile("void(uint64[:, ::1], uint64[::1])")
+(code,) = _row_sums.inspect_asm().values()
+print(*_row_sums.targetctx.codegen().magic_tuple()[1:], "zmm" in code or "{%k" in code)
+"""
 
 
 @ON_X86
@@ -115,27 +119,9 @@ def test_a_loop_is_compiled_and_used_where_nothing_can_be_written(tmp_path: Path
 def test_what_is_compiled_for_a_kind_of_processor_says_nothing_of_the_one_that_did_it(
     kind: compiled.Kind, tmp_path: Path
 ) -> None:
-    """Its code has no instruction of another kind, and is looked up by the kind alone."""
-    if kind not in compiled.runnable():
-        pytest.skip("this processor does not run the code of that kind")
-    looked_up = (
-        ONE_LOOP
-        + """
-(code,) = _row_sums.inspect_asm().values()
-print(_row_sums.targetctx.codegen().magic_tuple()[1:], "zmm" in code or "{%k" in code)
-"""
-    )
-    environment = {**os.environ, **kind.environment, "NUMBA_CACHE_DIR": str(tmp_path)}
-    answer = subprocess.run(
-        [sys.executable, "-c", looked_up],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
-    uses_avx512 = kind is not AVX2
-    assert answer.stdout.splitlines()[1] == f"('x86-64-v3', '{kind.features}') {uses_avx512}"
+    """Its code has no instruction of another kind, and is looked up by the kind alone. It is not run."""
+    found = answer(LOOKED_UP, {**kind.environment, "NUMBA_CACHE_DIR": str(tmp_path)})
+    assert found == f"x86-64-v3 {kind.features} {kind.name == 'avx512'}\n"
 
 
 def test_a_process_compiles_for_the_fastest_kind_whose_loops_are_there(
@@ -165,13 +151,16 @@ def test_a_process_compiles_for_the_fastest_kind_whose_loops_are_there(
     assert compiled.compiled_for() not in {fast.name, slow.name}
 
 
-def test_a_processor_runs_the_kinds_all_of_whose_instructions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("missing", "runs"), [("sha", ["avx512", "avx2"]), ("avx512dq", ["avx2"]), ("fma", []), ("avx2", [])]
+)
+def test_a_processor_runs_the_kinds_all_of_whose_instructions_it_has(
+    missing: str, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     has = dict.fromkeys((*compiled._OF_BASELINE, *compiled.KINDS[0].needs), True)
-    names = {"": "avx512 avx2", "avx512dq": "avx2", "fma": "", "avx2": ""}
-    for missing, runs in names.items():
-        monkeypatch.setattr(compiled, "get_host_cpu_features", lambda: {**has, missing: False})  # noqa: B023
-        assert [kind.name for kind in compiled.runnable()] == runs.split()
+    monkeypatch.setattr(compiled, "get_host_cpu_features", lambda: {**has, missing: False})
+    assert [kind.name for kind in compiled.runnable()] == runs
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert compiled.runnable() == ()
 
