@@ -85,6 +85,7 @@ class HelperCore:
             tasks=self.tasks,
             opening_keys=lambda: keys.opening_keys(clock()),
             open_shares=executor.open,
+            opens_at_once=executor.opens_at_once,
             ledger=ledger,
             vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects),
             prepared=PreparedShelf(max_preparing_bytes, clock),

@@ -43,6 +43,7 @@ class Datasets:
     tasks: Tasks
     opening_keys: Callable[[], Sequence[OpeningKey]]
     open_shares: OpenShares
+    opens_at_once: Callable[[], int]
     ledger: Ledger
     vault: Vault
     prepared: PreparedShelf[PreparedReports]
@@ -77,6 +78,7 @@ class Datasets:
             handle=Handle(owner=host_of(served.task.origin), task_id=task_id, name=handle),
             opening_keys=self.opening_keys(),
             open_shares=self.open_shares,
+            opens_at_once=self.opens_at_once,
             ledger=self.ledger,
             shelf=self.prepared,
             vault=self.vault,

@@ -115,6 +115,7 @@ class Preparation:
         handle: Handle,
         opening_keys: Sequence[OpeningKey],
         open_shares: OpenShares,
+        opens_at_once: Callable[[], int],
         ledger: Ledger,
         shelf: PreparedShelf[PreparedReports],
         vault: Vault,
@@ -128,7 +129,7 @@ class Preparation:
             view_key=served.pair.view_key,
             residues_of=compiled_residues if served.task.proof else residues,
         )
-        self._open_shares = open_shares
+        self._open_shares, self._opens_at_once = open_shares, opens_at_once
         self._ledger = ledger
         self._shelf = shelf
         self._vault = vault
@@ -168,12 +169,12 @@ class Preparation:
         return admitted
 
     def add_all(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Generator[AdmittedSet, None, None]:
-        """`add` for each chunk, in order; while the caller has an answer, the next chunk is opened.
+        """`add` for each chunk, in order; while the caller has an answer, the next chunks are opened.
 
         Chunks are read by another thread, and no answer waits for a later chunk. To be closed before this
         preparation is left (`contextlib.closing`).
         """
-        with closing(ahead(self._with_room(chunks), self._opened)) as opened:
+        with closing(ahead(self._with_room(chunks), self._opened, self._opens_at_once)) as opened:
             yield from map(self._taken, opened)
 
     def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:

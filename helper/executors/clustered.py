@@ -72,6 +72,10 @@ class ClusterExecutor:
         self._adding = SharedAdding(fleet, local, clock)
         self._opening = SharedOpening(fleet, local, clock) if opens_shares else local
 
+    def opens_at_once(self) -> int:
+        """See `Executor`."""
+        return self._opening.opens_at_once()
+
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """See `Executor`; by this machine, which alone has the keys, unless workers were given them."""
         return self._opening.open(opener, incoming)

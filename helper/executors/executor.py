@@ -1,6 +1,6 @@
 """What a helper asks of the machines that do its work on many records: `Executor`, five methods.
 
-    executor.open(opener, incoming)                              # report shares become rows
+    executor.open(opener, incoming)                              # report shares become rows, by chunks
     executor.masked_sum(gradient, records, evaluated, interrupt) # a round
     executor.scan(scoring, records, interrupt)                   # an evaluation's scores
     executor.add_up(adding, updates, interrupt)                  # a federated round
@@ -89,6 +89,9 @@ class SummedUpdates:
 
 class Executor(Protocol):
     """Works on many records. Safe to call from many threads."""
+
+    def opens_at_once(self) -> int:
+        """With how many chunks to call `open` at once, so that nobody who opens shares waits for more."""
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """`opener.open(incoming)`, but without looking for repeats among them.

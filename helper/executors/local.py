@@ -14,6 +14,7 @@ from helper.gradient.scoring import Scores, score
 from maskedlark.model.losses import Loss
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
+from maskedlark.runtime.ahead import AT_ONCE
 
 
 class LocalExecutor:
@@ -22,6 +23,10 @@ class LocalExecutor:
     def __init__(self, opening_workers: int | None = None) -> None:
         """Prepare for so many processes that open shares; by default one a core."""
         self._pool = OpeningPool(opening_workers)
+
+    def opens_at_once(self) -> int:
+        """See `Executor`; a chunk is for all processes, and while it is answered for they open another."""
+        return AT_ONCE
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """See `Executor`."""

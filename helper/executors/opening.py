@@ -1,8 +1,11 @@
-"""The head's way with workers that open shares: a part to each, and to another one if it is lost.
+"""The head's way with workers that open shares: a chunk to each, and to another one if it is lost.
 
-    SharedOpening(fleet, local).open(opener, incoming)    # what opener.open(incoming) gives
+    shared = SharedOpening(fleet, local)
+    shared.open(opener, incoming)                         # what opener.open(incoming) gives
 
-What no worker opens is opened here.
+A chunk is not shared out among workers: an order of ten shares takes the head about as long as one of a
+thousand, and many workers would wait for it. Each has chunks of its own instead, which callers bring at the
+same time (`opens_at_once`). What no worker opens is opened here.
 """
 
 import time
@@ -24,6 +27,7 @@ from maskedlark.reports.task import REPORT_ID_BYTES
 
 _WORTH_A_CALL: Final = 256
 """Fewer shares take so little time to open that more of them go at once, in whichever way."""
+_CHUNKS_AT_A_WORKER: Final = 2
 _NUMBERS_BYTES: Final = 3 * 8
 """Of a share in an order: its time, its key's id and two lengths."""
 
@@ -53,12 +57,15 @@ class SharedOpening:
         """Open at the workers of `fleet`, and what none of them opens by `local`."""
         self._fleet, self._local, self._parts = fleet, local, Parts(fleet, clock)
 
+    def opens_at_once(self) -> int:
+        """See `Executor`: a worker opens one chunk while its next one is on the way."""
+        return max(self._local.opens_at_once(), _CHUNKS_AT_A_WORKER * len(self._fleet.workers()))
+
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """See `Executor.open`."""
-        workers = len(self._fleet.workers())
-        if not workers or len(incoming) < 2 * MIN_CHUNK:
+        if not self._fleet.workers() or len(incoming) < 2 * MIN_CHUNK:
             return self._local.open(opener, incoming)
-        size = _part_records(incoming, workers)
+        size = _part_records(incoming)
         parts = [incoming[start : start + size] for start in range(0, len(incoming), size)]
         work = _Work(opener=opener, parts=parts, opened={})
         for place in self._parts.run(len(parts), work, never):
@@ -66,10 +73,10 @@ class SharedOpening:
         return join_prepared([work.opened[place] for place in range(len(parts))])
 
 
-def _part_records(incoming: Sequence[ShareForHelper], workers: int) -> int:
-    """How many shares to open at once: so many that each worker has as many parts as the others."""
+def _part_records(incoming: Sequence[ShareForHelper]) -> int:
+    """How many shares go with one order: all that it carries, in parts of about the same size."""
     a_share = REPORT_ID_BYTES + _NUMBERS_BYTES + len(incoming[0].share.ciphertext)
     carried = MOST_CARRIED // a_share
     most = min(MAX_CHUNK, carried) if carried >= _WORTH_A_CALL else MAX_CHUNK
-    parts = workers * -(-len(incoming) // (workers * most))
-    return max(MIN_CHUNK, -(-len(incoming) // parts))
+    parts = -(-len(incoming) // most)
+    return -(-len(incoming) // parts)

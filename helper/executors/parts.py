@@ -4,7 +4,8 @@
 
 An order holds all that its part takes, so any worker can do it, and do it again: a part whose worker is lost
 goes to another one. Each worker has two parts at a time, so that it does not wait for the next one. One that
-answers something else than its order asks for is lost, and its machine gets no other one.
+answers something else than its order asks for is lost, and its machine gets no other one. Where several
+threads give out work, a part goes to the worker that has fewest of all.
 """
 
 import logging
@@ -12,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from threading import Lock
 from typing import Final, Protocol
 
 from helper.executors.fleet import MOST_UNDONE, Fleet, NoWorkers, Worker, WorkerLost, WrongAnswer, give_up
@@ -70,6 +72,7 @@ class Parts:
 
     def __init__(self, fleet: Fleet, clock: Clock = time.monotonic) -> None:
         self._fleet, self._pulses = fleet, Pulses(clock)
+        self._counting, self._out = Lock(), Counter[bytes]()
 
     def run(self, parts: int, work: PartWork, interrupt: Interrupt) -> list[int]:
         """Give out so many parts; the parts that no worker did.
@@ -92,7 +95,7 @@ class Parts:
                 landed, _ = wait(flying, timeout=_LOOK_EVERY_S, return_when=FIRST_COMPLETED)
                 interrupt()
                 for future in landed:
-                    one = flying.pop(future)
+                    one = self._landed(flying, future)
                     try:
                         self._take(future, one, work)
                         done.add(one.part)
@@ -105,15 +108,15 @@ class Parts:
                 self._look(waiting, flying)
             return [part for part in range(parts) if part not in done]
         finally:
-            for one in flying.values():
-                one.sent.stop()
+            for future in list(flying):
+                self._landed(flying, future).sent.stop()
 
     def _look(self, waiting: deque[int], flying: dict[Future[bytes], _Flying]) -> None:
         """Await no worker any more that stands still, or that another thread found lost."""
         there = self._fleet.workers()
         for future, one in list(flying.items()):
             if one.worker.name not in there or self._pulses.is_silent(one.worker):
-                del flying[future]
+                self._landed(flying, future)
                 self._lose(one, waiting)
 
     def _take(self, future: "Future[bytes]", one: _Flying, work: PartWork) -> None:
@@ -148,13 +151,31 @@ class Parts:
     ) -> None:
         """Give waiting parts to the workers that there are now and that have too few."""
         loads = Counter(one.worker.name for one in flying.values())
-        for _ in range(_AT_A_TIME):
-            for name, worker in self._fleet.workers().items():
-                if waiting and loads[name] < _AT_A_TIME:
-                    interrupt()
-                    sent = work.send(waiting[0], worker)
-                    flying[sent.answer] = _Flying(worker=worker, part=waiting.popleft(), sent=sent)
-                    loads[name] += 1
+        while waiting:
+            free = [one for one in self._fleet.workers().values() if loads[one.name] < _AT_A_TIME]
+            if not free:
+                return
+            interrupt()
+            with self._counting:
+                worker = min(free, key=lambda one: self._out[one.name])
+                self._out[worker.name] += 1
+            try:
+                sent = work.send(waiting[0], worker)
+            except BaseException:
+                self._count_down(worker)
+                raise
+            flying[sent.answer] = _Flying(worker=worker, part=waiting.popleft(), sent=sent)
+            loads[worker.name] += 1
+
+    def _landed(self, flying: dict[Future[bytes], _Flying], future: "Future[bytes]") -> _Flying:
+        """Take an order from those that are on their way."""
+        one = flying.pop(future)
+        self._count_down(one.worker)
+        return one
+
+    def _count_down(self, worker: Worker) -> None:
+        with self._counting:
+            self._out -= Counter([worker.name])  # which forgets a worker that has none
 
 
 def _failure(answer: bytes) -> Failed | None:

@@ -31,6 +31,7 @@ from helper.executors.fleet import Fleet, Worker
 from helper.executors.local import LocalExecutor
 from maskedlark.interrupt import never
 from maskedlark.releases.round import MaskedSum
+from maskedlark.reports.dataset import ShareColumns
 from maskedlark.runtime.ahead import ahead
 from tests.bench.drawn_records import Drawn, differing, gradient
 from tests.bench.parties import Compared, Parties, daemon_pids, processor_s
@@ -188,7 +189,7 @@ def _opening(
     of = world(num_features=features)
     opener = of.opener(0)
     chunk = min(chunk, reports)
-    kinds = shares_for(sealed(of, examples(of.task, chunk)), 0)
+    kinds = ShareColumns.of(shares_for(sealed(of, examples(of.task, chunk)), 0))  # as a request is read
     sizes = [min(chunk, reports - start) for start in range(0, reports, chunk)]
     tags = {executor.open(opener, kinds).admitted.view_tags.tobytes() for executor in executors.values()}
     if len(tags) != 1:
@@ -196,7 +197,9 @@ def _opening(
 
     def opened(executor: Executor) -> Callable[[], object]:
         """As `Preparation` has chunks opened."""
-        return lambda: list(ahead(sizes, lambda size: executor.open(opener, kinds[:size]).admitted))
+        return lambda: list(
+            ahead(sizes, lambda size: executor.open(opener, kinds[:size]).admitted, executor.opens_at_once)
+        )
 
     sides = {side: opened(executor) for side, executor in executors.items()}
     return Compared.measure(sides, workers, daemons, turns, "reports")

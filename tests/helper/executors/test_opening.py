@@ -5,23 +5,23 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Semaphore
 
 import numpy as np
 import pytest
 
 from helper.executors import opening
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.fleet import NoWorkers
+from helper.executors.fleet import NoWorkers, WorkerLost
 from helper.executors.holder import Holder
 from helper.executors.joining import NONCE_BYTES, JoinToken, NotSealed
 from helper.executors.local import LocalExecutor
 from helper.executors.opening_orders import _Opened, read_opened, write_opened, write_order
 from helper.executors.orders import CARRIED_BYTES, MOST_CARRIED, Failed, pieces, write
-from helper.executors.processes import MAX_CHUNK, MIN_CHUNK
+from helper.executors.processes import MAX_CHUNK
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper
@@ -148,6 +148,68 @@ def test_workers_open_what_this_machine_opens_to_the_bit(of: World, fleet: Threa
     assert all(worker.passed for worker in fleet.joined.values())
 
 
+def test_chunks_that_are_opened_at_once_are_shared_out_evenly(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, may_answer, opens = Semaphore(0), Semaphore(0), ThreadWorker.open
+
+    def told(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
+        answer = opens(worker, order)
+        sent.release()
+        return answer
+
+    monkeypatch.setattr(ThreadWorker, "open", told)
+    fleet.add(
+        3, fails=lambda: None if may_answer.acquire(timeout=HANGS_S) else pytest.fail("not all are sent")
+    )
+    cluster, opener, chunk = cluster_of(fleet), PLAIN.opener(0), honest(PLAIN)[:PART]
+    workers, at_once = list(fleet.joined.values()), cluster.opens_at_once()
+    with ThreadPoolExecutor(at_once) as callers:
+        for _ in range(2):
+            opened = [callers.submit(cluster.open, opener, chunk) for _ in range(at_once)]
+            for _ in opened:
+                assert sent.acquire(timeout=HANGS_S)
+            assert [len(worker.passed) for worker in workers] == [2, 2, 2]
+            may_answer.release(at_once)
+            for one in opened:
+                assert_same(one.result(), opener.open(chunk))
+            for worker in workers:
+                worker.passed.clear()
+
+
+@pytest.mark.parametrize("error", [WorkerLost, NoWorkers])
+def test_an_order_that_failed_or_was_answered_keeps_later_ones_from_no_worker(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    fleet.add(2)
+    monkeypatch.setattr(fleet, "drop", lambda _: None)  # as if it had joined again
+    cluster, opener, chunk = cluster_of(fleet), PLAIN.opener(0), honest(PLAIN)[:PART]
+    first, opens = fleet.joined[b"worker 0"], ThreadWorker.open
+
+    def fails_once(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
+        monkeypatch.setattr(ThreadWorker, "open", opens)
+        assert worker is first
+        if error is NoWorkers:
+            raise NoWorkers
+        answer: Future[bytes] = Future()
+        answer.set_exception(error())
+        return answer
+
+    monkeypatch.setattr(ThreadWorker, "open", fails_once)
+    for _ in range(3):
+        assert_same(cluster.open(opener, chunk), opener.open(chunk))
+    assert first.passed
+    assert not fleet.joined[b"worker 1"].passed  # the first of those that have nothing
+
+
+def test_a_cluster_is_given_as_many_chunks_as_its_workers_can_have(fleet: ThreadFleet) -> None:
+    cluster = cluster_of(fleet)
+    assert cluster.opens_at_once() == LocalExecutor(NO_WORKERS).opens_at_once()
+    fleet.add(4)
+    assert cluster.opens_at_once() == 8
+    assert ClusterExecutor(fleet, LocalExecutor(NO_WORKERS)).opens_at_once() == 2
+
+
 def test_another_tasks_shares_are_opened_with_its_keys(fleet: ThreadFleet) -> None:
     fleet.add(1)
     cluster = cluster_of(fleet)
@@ -262,25 +324,23 @@ def test_parts_of_a_worker_that_another_preparation_found_lost_are_not_awaited(f
 
 
 @pytest.mark.parametrize(
-    ("shares", "ciphertext_bytes", "workers", "part"),
+    ("shares", "ciphertext_bytes", "part"),
     [
-        pytest.param(825, 129, 1, 825, id="one order goes with its call"),
-        pytest.param(1000, 1300, 1, 500, id="one order would be too long to go with its call"),
-        pytest.param(825, 129, 2, 413, id="a part each"),
-        pytest.param(3000, 129, 2, 750, id="two parts each"),
-        pytest.param(825, 5000, 1, 825, id="parts that are short would hold too few"),
-        pytest.param(3000, 5000, 2, 750, id="two parts each, though no call carries them"),
-        pytest.param(128, 129, 16, 64, id="no part is less than is worth the way"),
+        pytest.param(128, 129, 128, id="few"),
+        pytest.param(825, 129, 825, id="one order goes with its call"),
+        pytest.param(1000, 1300, 500, id="one order would be too long to go with its call"),
+        pytest.param(3000, 129, 1000, id="one worker would have as much as three"),
+        pytest.param(825, 5000, 825, id="parts that are short would hold too few"),
+        pytest.param(3000, 5000, 1000, id="three parts, though no call carries them"),
     ],
 )
 def test_shares_are_cut_evenly_and_to_go_with_calls_where_that_is_worth_it(
-    monkeypatch: pytest.MonkeyPatch, shares: int, ciphertext_bytes: int, workers: int, part: int
+    monkeypatch: pytest.MonkeyPatch, shares: int, ciphertext_bytes: int, part: int
 ) -> None:
-    monkeypatch.setattr(opening, "MIN_CHUNK", MIN_CHUNK)
     monkeypatch.setattr(opening, "MAX_CHUNK", MAX_CHUNK)
     share = SealedShare(key_id=0, ciphertext=bytes(ciphertext_bytes))
     incoming = [ShareForHelper(report_id=bytes(16), time_bucket=0, share=share)] * shares
-    assert opening._part_records(incoming, workers) == part
+    assert opening._part_records(incoming) == part
     is_short = len(write_order(PLAIN.opener(0), incoming[:part])) <= MOST_CARRIED
     assert is_short == (ciphertext_bytes < 5000)
 
