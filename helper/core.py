@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from helper.datasets.datasets import Datasets
+from helper.datasets.head_start import HeadStart
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.shelves import PreparedShelf
 from helper.datasets.sweeping import EXPIRED_KEPT_S, Sweeper
@@ -85,7 +86,7 @@ class HelperCore:
             tasks=self.tasks,
             opening_keys=lambda: keys.opening_keys(clock()),
             open_shares=executor.open,
-            opens_at_once=executor.opens_at_once,
+            head_start=HeadStart(executor.opens_at_once, room_bytes=max_preparing_bytes),
             ledger=ledger,
             vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects),
             prepared=PreparedShelf(max_preparing_bytes, clock),

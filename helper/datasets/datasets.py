@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.datasets.frames import SealedSegment
+from helper.datasets.head_start import HeadStart
 from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
 from helper.datasets.records import Records
 from helper.datasets.segments import Ids, Piece, whole
@@ -43,7 +44,7 @@ class Datasets:
     tasks: Tasks
     opening_keys: Callable[[], Sequence[OpeningKey]]
     open_shares: OpenShares
-    opens_at_once: Callable[[], int]
+    head_start: HeadStart
     ledger: Ledger
     vault: Vault
     prepared: PreparedShelf[PreparedReports]
@@ -78,7 +79,7 @@ class Datasets:
             handle=Handle(owner=host_of(served.task.origin), task_id=task_id, name=handle),
             opening_keys=self.opening_keys(),
             open_shares=self.open_shares,
-            opens_at_once=self.opens_at_once,
+            head_start=self.head_start,
             ledger=self.ledger,
             shelf=self.prepared,
             vault=self.vault,

@@ -5,7 +5,7 @@ ids and tags stay until it is committed or pushed out. All preparations together
 memory, which is taken before shares are opened.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import field, replace
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.datasets.frames import Ranks
+from helper.datasets.head_start import MOST_CHUNKS, HeadStart
 from helper.datasets.proofs import compiled_residues
 from helper.datasets.seen import SeenIds
 from helper.datasets.segments import NOT_CHOSEN, Ids, Rows
@@ -28,6 +29,7 @@ from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import (
     AdmittedSet,
     PreparedShares,
+    ShareColumns,
     ShareForHelper,
     ShareOpener,
     canonical_order,
@@ -35,7 +37,7 @@ from maskedlark.reports.dataset import (
 )
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
-from maskedlark.runtime.ahead import ahead
+from maskedlark.runtime.ahead import AT_ONCE, ahead
 
 OpenShares: TypeAlias = Callable[[ShareOpener, Sequence[ShareForHelper]], PreparedShares]
 """`ShareOpener.open`, wherever it runs, and without looking for repeats between its parts."""
@@ -115,7 +117,7 @@ class Preparation:
         handle: Handle,
         opening_keys: Sequence[OpeningKey],
         open_shares: OpenShares,
-        opens_at_once: Callable[[], int],
+        head_start: HeadStart,
         ledger: Ledger,
         shelf: PreparedShelf[PreparedReports],
         vault: Vault,
@@ -129,7 +131,7 @@ class Preparation:
             view_key=served.pair.view_key,
             residues_of=compiled_residues if served.task.proof else residues,
         )
-        self._open_shares, self._opens_at_once = open_shares, opens_at_once
+        self._open_shares, self._head_start = open_shares, head_start
         self._ledger = ledger
         self._shelf = shelf
         self._vault = vault
@@ -140,7 +142,8 @@ class Preparation:
         self._received = 0
         self._held_bytes = 0
         self._accounting = Condition()
-        self._unanswered = 0
+        self._unanswered = deque[int | None]()
+        """Of each chunk that is begun: the bytes of its head start, which the first two do not need."""
         self._is_over = False
 
     def __enter__(self) -> Self:
@@ -152,6 +155,8 @@ class Preparation:
             self._accounting.notify_all()
             self._shelf.give_back(self._held_bytes, self._handle.owner)
             self._held_bytes = 0
+            self._end_head_starts(len(self._unanswered))
+            self._unanswered.clear()
         if self._spool is not None:
             self._spool.remove()
             self._spool = None
@@ -174,35 +179,45 @@ class Preparation:
         Chunks are read by another thread, and no answer waits for a later chunk. To be closed before this
         preparation is left (`contextlib.closing`).
         """
-        with closing(ahead(self._with_room(chunks), self._opened, self._opens_at_once)) as opened:
+        with closing(ahead(self._with_room(chunks), self._opened, AT_ONCE + MOST_CHUNKS)) as opened:
             yield from map(self._taken, opened)
 
     def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:
         """The chunks, each once there is room for it; one that comes when all is over takes none."""
         for incoming in chunks:
             self._check_size(len(incoming))
-            if not self._has_taken_room(len(incoming)):
+            if not self._has_begun(incoming):
                 return
             self._received += len(incoming)
             yield incoming
 
-    def _has_taken_room(self, count: int) -> bool:
+    def _has_begun(self, incoming: Sequence[ShareForHelper]) -> bool:
         """Take room for a chunk, if need be once those before it are answered for; not when all is over.
 
         So a chunk is refused only what it would be refused if it came after their answers.
         """
         with self._accounting:
             while not self._is_over:
-                try:
-                    self._take_room(count)
-                except (JobRefused, HelperUnavailable):
-                    if not self._unanswered:
-                        raise
-                    self._accounting.wait()
-                else:
-                    self._unanswered += 1
-                    return True
+                is_early = len(self._unanswered) >= AT_ONCE
+                num_bytes = self._begun_bytes(incoming) if is_early else 0
+                if not is_early or self._head_start.take(num_bytes):
+                    try:
+                        self._take_room(len(incoming))
+                    except (JobRefused, HelperUnavailable):
+                        if is_early:
+                            self._head_start.give_back(num_bytes)
+                        if not self._unanswered:
+                            raise
+                    else:
+                        self._unanswered.append(num_bytes if is_early else None)
+                        return True
+                self._accounting.wait()
             return False
+
+    def _begun_bytes(self, incoming: Sequence[ShareForHelper]) -> int:
+        """Of a chunk, as it came and opened."""
+        ciphertexts = ShareColumns.of(incoming).ciphertexts
+        return sum(map(len, ciphertexts)) + len(incoming) * self._task.share_length
 
     def _opened(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         try:
@@ -221,8 +236,16 @@ class Preparation:
     def _answered(self) -> None:
         """One chunk has given back what room it gives back before the commit."""
         with self._accounting:
-            self._unanswered -= 1
+            self._end_head_starts(1 + AT_ONCE)
+            self._unanswered.popleft()
             self._accounting.notify_all()
+
+    def _end_head_starts(self, count: int) -> None:
+        """Under the lock: so many chunks, the first ones, have none any more."""
+        for place in range(min(count, len(self._unanswered))):
+            if (num_bytes := self._unanswered[place]) is not None:
+                self._head_start.give_back(num_bytes)
+                self._unanswered[place] = None
 
     def _kept(self, opened: PreparedShares) -> AdmittedSet:
         ids = opened.report_ids

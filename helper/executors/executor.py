@@ -1,6 +1,7 @@
-"""What a helper asks of the machines that do its work on many records: `Executor`, five methods.
+"""What a helper asks of the machines that do its work on many records: `Executor`, six methods.
 
-    executor.open(opener, incoming)                              # report shares become rows, by chunks
+    executor.open(opener, incoming)                              # report shares become rows, by chunks,
+    executor.opens_at_once()                                     # of which it wants so many at once
     executor.masked_sum(gradient, records, evaluated, interrupt) # a round
     executor.scan(scoring, records, interrupt)                   # an evaluation's scores
     executor.add_up(adding, updates, interrupt)                  # a federated round

@@ -1,15 +1,16 @@
-"""The head's way with workers that open shares: a chunk to each, and to another one if it is lost.
+"""The head's way with workers that open shares: whole chunks to each, and to others if it is lost.
 
     shared = SharedOpening(fleet, local)
     shared.open(opener, incoming)                         # what opener.open(incoming) gives
 
-A chunk is not shared out among workers: an order of ten shares takes the head about as long as one of a
-thousand, and many workers would wait for it. Each has chunks of its own instead, which callers bring at the
-same time (`opens_at_once`). What no worker opens is opened here.
+A chunk is not shared out among workers, but for what one order does not carry: an order of few shares takes
+the head not much less than one of a thousand, and many workers would wait for it. Each has chunks of its own
+instead, which callers bring at the same time (`opens_at_once`). What no worker opens is opened here.
 """
 
 import time
 from collections.abc import Sequence
+from threading import BoundedSemaphore
 from typing import Final
 
 from helper.executors.executor import Executor
@@ -56,6 +57,7 @@ class SharedOpening:
     def __init__(self, fleet: Fleet, local: Executor, clock: Clock = time.monotonic) -> None:
         """Open at the workers of `fleet`, and what none of them opens by `local`."""
         self._fleet, self._local, self._parts = fleet, local, Parts(fleet, clock)
+        self._opens_here = BoundedSemaphore(local.opens_at_once())
 
     def opens_at_once(self) -> int:
         """See `Executor`: a worker opens one chunk while its next one is on the way."""
@@ -64,13 +66,18 @@ class SharedOpening:
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """See `Executor.open`."""
         if not self._fleet.workers() or len(incoming) < 2 * MIN_CHUNK:
-            return self._local.open(opener, incoming)
+            return self._open_here(opener, incoming)
         size = _part_records(incoming)
         parts = [incoming[start : start + size] for start in range(0, len(incoming), size)]
         work = _Work(opener=opener, parts=parts, opened={})
         for place in self._parts.run(len(parts), work, never):
-            work.opened[place] = self._local.open(opener, parts[place])
+            work.opened[place] = self._open_here(opener, parts[place])
         return join_prepared([work.opened[place] for place in range(len(parts))])
+
+    def _open_here(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        """Open shares by this machine, no more at once than it takes: callers bring as many as workers do."""
+        with self._opens_here:
+            return self._local.open(opener, incoming)
 
 
 def _part_records(incoming: Sequence[ShareForHelper]) -> int:

@@ -3,9 +3,9 @@
     undone = Parts(fleet).run(3, work, interrupt)     # the parts that no worker did
 
 An order holds all that its part takes, so any worker can do it, and do it again: a part whose worker is lost
-goes to another one. Each worker has two parts at a time, so that it does not wait for the next one. One that
-answers something else than its order asks for is lost, and its machine gets no other one. Where several
-threads give out work, a part goes to the worker that has fewest of all.
+goes to another one. Each worker has two parts of a run at a time, so that it does not wait for the next one.
+One that answers something else than its order asks for is lost, and its machine gets no other one. Where
+several threads give out work, a part goes to the worker that has fewest of all.
 """
 
 import logging

@@ -11,14 +11,13 @@ from contextvars import copy_context
 from typing import Final, TypeVar
 
 AT_ONCE: Final = 2
-"""Enough where each item's work takes all there is to work with."""
-MOST_AT_ONCE: Final = 32
+"""Enough where the work on each item takes all that there is to work with."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 def ahead(
-    items: Iterable[_Item], work: Callable[[_Item], _Result], at_once: Callable[[], int] = lambda: AT_ONCE
+    items: Iterable[_Item], work: Callable[[_Item], _Result], at_once: int = AT_ONCE
 ) -> Generator[_Result, None, None]:
     """`work(item)` for each item, in order. What reading or work raises, is raised in its turn.
 
@@ -27,14 +26,14 @@ def ahead(
     Args:
         items: Read by one thread, and at leisure: no result waits for a later item.
         work: Safe to call from several threads.
-        at_once: On how many items to work at the same time, from 1 to `MOST_AT_ONCE`; asked for each result.
+        at_once: How many items to work on at the same time, if they come.
 
-    Guarantees: at most so many items have been begun of which the caller has not yet asked for the result
+    Guarantees: at most `at_once` items have been begun of which the caller has not yet asked for the result
         behind. Once it is closed, `work` is not running any more.
     """
     source, context = iter(items), copy_context()
     reading = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-    working = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="work-ahead")
+    working = ThreadPoolExecutor(at_once, thread_name_prefix="work-ahead")
 
     def begin() -> Future[_Result] | None:
         """Begin with the next item, if there is one."""
@@ -42,15 +41,11 @@ def ahead(
             return working.submit(context.copy().run, work, item)
         return None
 
-    begun = deque[Future[Future[_Result] | None]]()
+    begun = deque(reading.submit(begin) for _ in range(at_once))
     try:
-        while True:
-            while len(begun) < max(1, min(MOST_AT_ONCE, at_once())):
-                begun.append(reading.submit(begin))
-            result = begun.popleft().result()
-            if result is None:
-                return
+        while (result := begun.popleft().result()) is not None:
             yield result.result()
+            begun.append(reading.submit(begin))
     finally:
         reading.shutdown(wait=False, cancel_futures=True)  # it may wait for an item that does not come
         working.shutdown(cancel_futures=True)

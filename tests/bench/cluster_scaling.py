@@ -198,7 +198,7 @@ def _opening(
     def opened(executor: Executor) -> Callable[[], object]:
         """As `Preparation` has chunks opened."""
         return lambda: list(
-            ahead(sizes, lambda size: executor.open(opener, kinds[:size]).admitted, executor.opens_at_once)
+            ahead(sizes, lambda size: executor.open(opener, kinds[:size]).admitted, executor.opens_at_once())
         )
 
     sides = {side: opened(executor) for side, executor in executors.items()}

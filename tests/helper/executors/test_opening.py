@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Semaphore
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,8 +170,9 @@ def test_chunks_that_are_opened_at_once_are_shared_out_evenly(
             opened = [callers.submit(cluster.open, opener, chunk) for _ in range(at_once)]
             for _ in opened:
                 assert sent.acquire(timeout=HANGS_S)
-            assert [len(worker.passed) for worker in workers] == [2, 2, 2]
+            shared_out = [len(worker.passed) for worker in workers]
             may_answer.release(at_once)
+            assert shared_out == [2, 2, 2]
             for one in opened:
                 assert_same(one.result(), opener.open(chunk))
             for worker in workers:
@@ -200,6 +202,53 @@ def test_an_order_that_failed_or_was_answered_keeps_later_ones_from_no_worker(
         assert_same(cluster.open(opener, chunk), opener.open(chunk))
     assert first.passed
     assert not fleet.joined[b"worker 1"].passed  # the first of those that have nothing
+
+
+def test_an_order_that_is_not_awaited_any_more_keeps_later_ones_from_no_worker(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.add(2)
+    cluster, opener, opens = cluster_of(fleet), PLAIN.opener(0), ThreadWorker.open
+    second = fleet.joined[b"worker 1"]
+
+    def fills_up(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
+        if worker is second:
+            raise NoWorkers
+        return opens(worker, order)
+
+    monkeypatch.setattr(ThreadWorker, "open", fills_up)
+    two_parts = honest(PLAIN)[: 2 * PART]
+    assert_same(cluster.open(opener, two_parts), opener.open(two_parts))
+    monkeypatch.setattr(ThreadWorker, "open", opens)
+    assert_same(cluster.open(opener, two_parts[:PART]), opener.open(two_parts[:PART]))
+    assert not second.passed
+
+
+def test_what_no_worker_opens_is_opened_here_no_more_at_once_than_this_machine_takes(
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.add(4)
+    cluster, opener, chunk = cluster_of(fleet), PLAIN.opener(0), honest(PLAIN)[:PART]
+    open_here, here, most = LocalExecutor.open, list[None](), list[int]()
+
+    def counted(local: LocalExecutor, *what: Any) -> PreparedShares:
+        here.append(None)
+        most.append(len(here))
+        try:
+            return open_here(local, *what)
+        finally:
+            here.pop()
+
+    def is_full(*_: object) -> "Future[bytes]":
+        raise NoWorkers
+
+    monkeypatch.setattr(LocalExecutor, "open", counted)
+    monkeypatch.setattr(ThreadWorker, "open", is_full)
+    with ThreadPoolExecutor(cluster.opens_at_once()) as callers:
+        for one in callers.map(cluster.open, [opener] * 40, [chunk, chunk[:1]] * 20):
+            assert one.admitted.is_admitted.all()
+    assert len(most) == 40
+    assert max(most) <= LocalExecutor(NO_WORKERS).opens_at_once()
 
 
 def test_a_cluster_is_given_as_many_chunks_as_its_workers_can_have(fleet: ThreadFleet) -> None:

@@ -5,7 +5,7 @@ from threading import Barrier, Event
 
 import pytest
 
-from maskedlark.runtime.ahead import AT_ONCE, MOST_AT_ONCE, ahead
+from maskedlark.runtime.ahead import AT_ONCE, ahead
 from tests.patience import HANGS_S
 
 NAMED: ContextVar[str] = ContextVar("named")
@@ -46,32 +46,9 @@ def test_no_more_items_are_begun_than_are_worked_on_at_once() -> None:
             assert len(read) <= asked + AT_ONCE
 
 
-@pytest.mark.parametrize(("wanted", "begun"), [(-1, 1), (0, 1), (1, 1), (5, 5), (1000, MOST_AT_ONCE)])
-def test_as_many_are_worked_on_at_once_as_is_said_when_the_caller_asks(wanted: int, begun: int) -> None:
-    meet, sizes = Barrier(begun), iter([1])
-
-    def work(number: int) -> int:
-        if number:
-            meet.wait(HANGS_S)
-        return number
-
-    with closing(ahead(range(2 * begun + 1), work, lambda: next(sizes, wanted))) as results:
-        assert list(results) == list(range(2 * begun + 1))
-
-
-def test_fewer_are_begun_once_fewer_are_wanted() -> None:
-    read, wanted = list[int](), [4]
-
-    def items() -> Iterator[int]:
-        for number in range(100):
-            read.append(number)
-            yield number
-
-    with closing(ahead(items(), lambda number: number, lambda: wanted[0])) as results:
-        assert [next(results) for _ in range(10)] == list(range(10))
-        wanted[0] = 1
-        assert [next(results) for _ in range(10)] == list(range(10, 20))
-        assert len(read) <= 20
+def test_as_many_items_are_worked_on_at_once_as_is_said() -> None:
+    meet = Barrier(5)
+    assert len(list(ahead(range(10), lambda _: meet.wait(HANGS_S), 5))) == 10
 
 
 def test_no_result_waits_for_a_later_item() -> None:
