@@ -10,9 +10,10 @@ worker; with two workers, a core each, which hold the dataset. Figures are media
 that what else the machine does touches both sides. Processor time is that of the head's process and of all
 workers; what Ray's own daemons took meanwhile stands beside it, and the part of each. `round_scaling` is of
 elapsed time, and needs two idle cores; `round_scaling_cpu` is what it comes to by processor time alone: the
-head's, and then that of the worker which takes longest; `two_processes_cpu` is what of it no worker can help,
-for two cores may be slower together than each is alone. Opening is of chunks of reports as an
-ad server sends them, the next one opened while the head has one, as in a preparation.
+head's, and then that of the worker which takes longest. `machine_scaling` is the most that a cluster could
+bring in the same turns: what two processes of this machine gain by summing at once, which share nothing; and
+`two_processes_cpu` is what more processor time they take at it than one after the other. Opening is of chunks
+of reports as an ad server sends them, the next ones opened while the head has one, as in a preparation.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from maskedlark.runtime.ahead import ahead
 from tests.bench.drawn_records import Drawn, differing, gradient
 from tests.bench.parties import Compared, Parties, daemon_pids, processor_s
 from tests.bench.processor import processor
-from tests.bench.two_processes import over_alone
+from tests.bench.two_processes import TwoProcesses
 from tests.builders import examples, shares_for, world
 from tests.builders import reports as sealed
 from tests.helper.executors.ray_machines import machines
@@ -72,7 +74,8 @@ class Results:
     opening_scaling_cpu: float
     opening_cpu_over_local: float
     threads_scaling: float  # what two threads of this process bring on this machine
-    two_processes_cpu: float  # what two processes that share nothing take at once, above one after the other
+    machine_scaling: float  # what two processes that share nothing gain at once; 2 where cores share nothing
+    two_processes_cpu: float  # the processor time that they take at once, over one after the other
     ray_cpu_s: float  # of a second: what Ray's daemons take beside it
     round_cpu_s: dict[str, Parties]  # of each side: who takes how much of it
     opening_cpu_s: dict[str, Parties]  # of each side, for all reports
@@ -141,9 +144,19 @@ def measured(
 
             sides = (*executors, "threads")
             sums = {side: one_sum(side, 0) for side in sides}  # workers take their segments
-            summing = Compared.measure(
-                {side: some_rounds(side) for side in sides}, workers, daemons, turns, "rounds"
-            )
+            half = int(rate * records) // 2
+            with TwoProcesses(records=half, features=features, hidden=hidden) as two:
+                summing = Compared.measure(
+                    {side: some_rounds(side) for side in sides}
+                    | {
+                        "alone": partial(two.one_after_the_other, rounds),
+                        "at once": partial(two.at_once, rounds),
+                    },
+                    workers,
+                    daemons,
+                    turns,
+                    "rounds",
+                )
             ray_cpu_s = (sum(processor_s(daemons)) - at_first) / (time.perf_counter() - began)
         return Results(
             records=records,
@@ -166,11 +179,10 @@ def measured(
             opening_scaling_cpu=opening.ratio("one", "two", "longest_s"),
             opening_cpu_over_local=opening.ratio("one", "local", "cpu_s"),
             threads_scaling=summing.ratio("local", "threads", "wall_s"),
-            two_processes_cpu=over_alone(
-                records=int(rate * records) // 2, features=features, hidden=hidden, turns=turns
-            ),
+            machine_scaling=summing.ratio("alone", "at once", "wall_s"),
+            two_processes_cpu=two.cpu_ratio,
             ray_cpu_s=ray_cpu_s,
-            round_cpu_s=summing.parties(rounds),
+            round_cpu_s={side: one for side, one in summing.parties(rounds).items() if side in sides},
             opening_cpu_s=opening.parties(1),
         )
 
