@@ -184,12 +184,22 @@ class Preparation:
 
     def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:
         """The chunks, each once there is room for it; one that comes when all is over takes none."""
-        for incoming in chunks:
+        source = iter(chunks)
+        while self._has_turn() and (incoming := next(source, None)) is not None:
             self._check_size(len(incoming))
             if not self._has_begun(incoming):
                 return
             self._received += len(incoming)
             yield incoming
+
+    def _has_turn(self) -> bool:
+        """Wait until there are few chunks that are begun, or more can be; not when all is over."""
+        with self._accounting:
+            while not self._is_over:
+                if len(self._unanswered) < AT_ONCE or self._head_start.is_open(self._handle.owner):
+                    return True
+                self._accounting.wait()
+            return False
 
     def _has_begun(self, incoming: Sequence[ShareForHelper]) -> bool:
         """Take room for a chunk, if need be once those before it are answered for; not when all is over.
@@ -200,12 +210,12 @@ class Preparation:
             while not self._is_over:
                 is_early = len(self._unanswered) >= AT_ONCE
                 num_bytes = self._begun_bytes(incoming) if is_early else 0
-                if not is_early or self._head_start.take(num_bytes):
+                if not is_early or self._head_start.take(num_bytes, self._handle.owner):
                     try:
                         self._take_room(len(incoming))
                     except (JobRefused, HelperUnavailable):
                         if is_early:
-                            self._head_start.give_back(num_bytes)
+                            self._head_start.give_back(num_bytes, self._handle.owner)
                         if not self._unanswered:
                             raise
                     else:
@@ -244,7 +254,7 @@ class Preparation:
         """Under the lock: so many chunks, the first ones, have none any more."""
         for place in range(min(count, len(self._unanswered))):
             if (num_bytes := self._unanswered[place]) is not None:
-                self._head_start.give_back(num_bytes)
+                self._head_start.give_back(num_bytes, self._handle.owner)
                 self._unanswered[place] = None
 
     def _kept(self, opened: PreparedShares) -> AdmittedSet:

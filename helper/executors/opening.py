@@ -66,18 +66,14 @@ class SharedOpening:
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """See `Executor.open`."""
         if not self._fleet.workers() or len(incoming) < 2 * MIN_CHUNK:
-            return self._open_here(opener, incoming)
+            return self._local.open(opener, incoming)
         size = _part_records(incoming)
         parts = [incoming[start : start + size] for start in range(0, len(incoming), size)]
         work = _Work(opener=opener, parts=parts, opened={})
         for place in self._parts.run(len(parts), work, never):
-            work.opened[place] = self._open_here(opener, parts[place])
+            with self._opens_here:  # callers bring as many chunks at once as workers open
+                work.opened[place] = self._local.open(opener, parts[place])
         return join_prepared([work.opened[place] for place in range(len(parts))])
-
-    def _open_here(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
-        """Open shares by this machine, no more at once than it takes: callers bring as many as workers do."""
-        with self._opens_here:
-            return self._local.open(opener, incoming)
 
 
 def _part_records(incoming: Sequence[ShareForHelper]) -> int:

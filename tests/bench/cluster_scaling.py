@@ -10,8 +10,8 @@ worker; with two workers, a core each, which hold the dataset. Figures are media
 that what else the machine does touches both sides. Processor time is that of the head's process and of all
 workers; what Ray's own daemons took meanwhile stands beside it, and the part of each. `round_scaling` is of
 elapsed time, and needs two idle cores; `round_scaling_cpu` is what it comes to by processor time alone: the
-head's, and then that of the worker which takes longest. `machine_scaling` is the most that a cluster could
-bring in the same turns: what two processes of this machine gain by summing at once, which share nothing; and
+head's, and then that of the worker which takes longest. `machine_scaling` is what two processes of this
+machine gain in the same turns by summing at once, half of the records each, and no cluster gains much more;
 `two_processes_cpu` is what more processor time they take at it than one after the other. Opening is of chunks
 of reports as an ad server sends them, the next ones opened while the head has one, as in a preparation.
 """
@@ -19,7 +19,6 @@ of reports as an ad server sends them, the next ones opened while the head has o
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -36,7 +35,7 @@ from maskedlark.releases.round import MaskedSum
 from maskedlark.reports.dataset import ShareColumns
 from maskedlark.runtime.ahead import ahead
 from tests.bench.drawn_records import Drawn, differing, gradient
-from tests.bench.parties import Compared, Parties, daemon_pids, processor_s
+from tests.bench.parties import Compared, Parties, daemon_pids
 from tests.bench.processor import processor
 from tests.bench.two_processes import TwoProcesses
 from tests.builders import examples, shares_for, world
@@ -126,7 +125,6 @@ def measured(
                 "two": ClusterExecutor(FirstOf(fleet, 2), local, opens_shares=True),
             }
             workers, daemons = made.worker_pids(), daemon_pids()
-            began, at_first = time.perf_counter(), sum(processor_s(daemons))
             opening = _opening(
                 executors, workers, daemons, features=features, reports=reports, chunk=chunk, turns=turns
             )
@@ -157,7 +155,7 @@ def measured(
                     turns,
                     "rounds",
                 )
-            ray_cpu_s = (sum(processor_s(daemons)) - at_first) / (time.perf_counter() - began)
+            ray_cpu_s = _daemons_s(opening, summing)
         return Results(
             records=records,
             features=features,
@@ -185,6 +183,12 @@ def measured(
             round_cpu_s={side: one for side, one in summing.parties(rounds).items() if side in sides},
             opening_cpu_s=opening.parties(1),
         )
+
+
+def _daemons_s(*compared: Compared) -> float:
+    """Processor time of Ray's daemons in a second in which workers work."""
+    taken = [one for some in compared for side in ("one", "two") for one in some.taken[side]]
+    return sum(one.ray_s for one in taken) / sum(one.wall_s for one in taken)
 
 
 def _opening(

@@ -5,7 +5,7 @@
         two.at_once(rounds=3)         # takes half as long on a machine with two cores to itself
     two.cpu_ratio
 
-Two processes sum records of their own. Two workers cannot gain more by working at once than these do: cores
+Two processes sum records of their own, half of a round's each. Two workers gain about as much at best: cores
 share caches, memory, and on a machine that is lent a part of more than that.
 """
 

@@ -1,5 +1,6 @@
 """How far preparations are ahead, by number and by bytes, and that nothing of it is lost."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -23,15 +24,16 @@ from tests.patience import HANGS_S
 
 HANDLE = b"h" * 16
 ROOM = 4 << 30
+OWNER = "ads.example"
 
 
-def taken(head_start: HeadStart, num_bytes: int = 0) -> int:
-    """How many chunks more can be begun; they are given back."""
+def taken(head_start: HeadStart, num_bytes: int = 0, owner: str = OWNER) -> int:
+    """How many chunks more an ad server can begin; they are given back."""
     count = 0
-    while head_start.take(num_bytes):
+    while head_start.take(num_bytes, owner):
         count += 1
     for _ in range(count):
-        head_start.give_back(num_bytes)
+        head_start.give_back(num_bytes, owner)
     return count
 
 
@@ -39,7 +41,9 @@ def taken(head_start: HeadStart, num_bytes: int = 0) -> int:
     ("wanted", "more"), [(0, 0), (1, 0), (AT_ONCE, 0), (3, 1), (12, 10), (10_000, MOST_CHUNKS)]
 )
 def test_as_many_more_are_begun_as_are_wanted_up_to_a_bound(wanted: int, more: int) -> None:
-    assert taken(HeadStart(lambda: wanted, room_bytes=ROOM)) == more
+    head_start = HeadStart(lambda: wanted, room_bytes=ROOM)
+    assert taken(head_start) == more
+    assert head_start.is_open(OWNER) == (more > 0)
 
 
 @pytest.mark.parametrize(
@@ -47,25 +51,45 @@ def test_as_many_more_are_begun_as_are_wanted_up_to_a_bound(wanted: int, more: i
 )
 def test_their_bytes_are_bounded_and_a_small_part_of_the_room(room: int, most: int) -> None:
     head_start = HeadStart(lambda: 10_000, room_bytes=room)
-    assert not head_start.take(most + 1)
-    assert head_start.take(most)
-    assert not head_start.take(1)
-    assert head_start.take(0)
-    head_start.give_back(most)
-    assert taken(head_start, max(1, most // 3)) == (3 if most else 0)
+    assert not head_start.take(most // 2 + 1, OWNER)
+    assert head_start.take(most // 2, OWNER)
+    assert not head_start.is_open(OWNER)
+    assert not head_start.take(1, OWNER)
+    assert head_start.take(0, OWNER)
+
+
+def test_one_ad_server_leaves_half_to_others_who_leave_half_of_that() -> None:
+    head_start = HeadStart(lambda: 2 + MOST_CHUNKS, room_bytes=ROOM)
+    for owner, most in [("first", 30), ("second", 15), ("third", 8), ("fourth", 4)]:
+        count = 0
+        while head_start.take(1, owner):
+            count += 1
+        assert count == most
+    for _ in range(30):
+        head_start.give_back(1, "first")
+    assert taken(head_start, 1, "second") == 9  # with 24 it has half of what 12 of the others leave
+
+
+def test_bytes_of_one_ad_server_leave_half_to_others() -> None:
+    head_start = HeadStart(lambda: 2 + MOST_CHUNKS, room_bytes=64 * 1000)
+    assert head_start.take(500, "first")
+    assert not head_start.take(251, "second")
+    assert head_start.take(250, "second")
+    assert not head_start.is_open("first")
+    head_start.give_back(500, "first")
+    assert taken(head_start, 125, "second") == 2
 
 
 def test_fewer_are_begun_once_fewer_are_wanted() -> None:
     wanted = [8]
     head_start = HeadStart(lambda: wanted[0], room_bytes=ROOM)
-    assert all(head_start.take(1) for _ in range(6))
+    assert all(head_start.take(1, OWNER) for _ in range(6))
     wanted[0] = 4
-    for _ in range(4):
-        assert not head_start.take(1)
-        head_start.give_back(1)
-    assert not head_start.take(1)
-    head_start.give_back(1)
-    assert head_start.take(1)
+    for _ in range(5):
+        assert not head_start.take(1, OWNER)
+        head_start.give_back(1, OWNER)
+    assert head_start.take(1, OWNER)
+    assert not head_start.take(1, OWNER)
 
 
 def test_a_helpers_preparations_are_as_far_ahead_as_its_executor_wants_and_as_its_room_allows(
@@ -76,7 +100,8 @@ def test_a_helpers_preparations_are_as_far_ahead_as_its_executor_wants_and_as_it
     scene.restart(max_preparing_bytes=64 * 1000)
     head_start = scene.cores[0].datasets.head_start
     assert taken(head_start) == 3
-    assert taken(head_start, 500) == 2
+    assert taken(head_start, 500) == taken(head_start, 251) == 1
+    assert taken(head_start, 250) == 2
 
 
 class Together:
@@ -123,7 +148,7 @@ def test_chunks_that_are_too_large_for_a_head_start_are_opened_two_at_a_time(tmp
     shares = shares_for(scene.reports(24), 0)
     chunks = [shares[start : start + 2] for start in range(0, 24, 2)]
     a_chunk = 2 * (scene.task.share_length + len(shares[0].share.ciphertext))
-    head_start = HeadStart(lambda: 10, room_bytes=64 * (a_chunk - 1))
+    head_start = HeadStart(lambda: 10, room_bytes=64 * (2 * a_chunk - 1))
     with (
         datasets_of(scene, opened, head_start).prepare(scene.task_id, HANDLE, None) as preparation,
         closing(preparation.add_all(chunks)) as answers,
@@ -152,6 +177,26 @@ def test_a_preparation_stays_as_far_ahead_as_it_was_at_first(tmp_path: Path) -> 
         for _ in range(12 - 6):
             next(answers)
             assert begun.acquire(timeout=HANGS_S)
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_chunk_that_cannot_be_begun_is_not_read(tmp_path: Path, more: int) -> None:
+    scene, read, pause = Scene(tmp_path), list[int](), Event()
+    shares, head_start = shares_for(scene.reports(40), 0), HeadStart(lambda: AT_ONCE + more, room_bytes=ROOM)
+
+    def chunks() -> Iterator[list[ShareForHelper]]:
+        for start in range(0, 40, 2):
+            read.append(start)
+            yield shares[start : start + 2]
+
+    with (
+        datasets_of(scene, Together(1), head_start).prepare(scene.task_id, HANDLE, None) as preparation,
+        closing(preparation.add_all(chunks())) as answers,
+    ):
+        for answered in range(1, 21):
+            next(answers)
+            pause.wait(0.01)  # in which more might be read
+            assert len(read) <= answered + AT_ONCE + more
 
 
 def test_a_chunk_that_waits_for_room_has_no_head_start_meanwhile(
@@ -190,12 +235,11 @@ def test_a_chunk_that_waits_for_room_has_no_head_start_meanwhile(
 def test_a_head_start_ends_with_its_preparation(tmp_path: Path, ends: str) -> None:
     scene, head_start = Scene(tmp_path), HeadStart(lambda: 8, room_bytes=ROOM)
     shares = shares_for(scene.reports(24), 0)
-    datasets = datasets_of(scene, Together(1), head_start)
-    calls = list[int]()
+    datasets, pause = datasets_of(scene, Together(1), head_start), Event()
+    calls = itertools.count(1)
 
     def fails(opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
-        calls.append(len(incoming))
-        if len(calls) == 3:
+        if next(calls) == 3:
             raise OSError
         return opener.open(incoming)
 
@@ -216,6 +260,8 @@ def test_a_head_start_ends_with_its_preparation(tmp_path: Path, ends: str) -> No
     ):
         for _ in answers:
             if ends == "abandoned":
+                while head_start._chunks.total() < 8 - 1 - AT_ONCE:  # one of eight is answered for
+                    pause.wait(0.01)
                 break
     assert taken(head_start) == 6
     assert datasets.preparing_bytes == 0

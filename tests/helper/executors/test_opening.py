@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Semaphore
+from threading import Barrier, Event, Semaphore
 from typing import Any
 
 import numpy as np
@@ -229,15 +229,17 @@ def test_what_no_worker_opens_is_opened_here_no_more_at_once_than_this_machine_t
 ) -> None:
     fleet.add(4)
     cluster, opener, chunk = cluster_of(fleet), PLAIN.opener(0), honest(PLAIN)[:PART]
-    open_here, here, most = LocalExecutor.open, list[None](), list[int]()
+    here, most, open_here = list[None](), list[int](), LocalExecutor.open
+    at_once = LocalExecutor(NO_WORKERS).opens_at_once()
+    meet = Barrier(at_once)
 
     def counted(local: LocalExecutor, *what: Any) -> PreparedShares:
         here.append(None)
+        meet.wait(HANGS_S)  # as many as may be here, and all others that come in spite of it
         most.append(len(here))
-        try:
-            return open_here(local, *what)
-        finally:
-            here.pop()
+        meet.wait(HANGS_S)
+        here.pop()
+        return open_here(local, *what)
 
     def is_full(*_: object) -> "Future[bytes]":
         raise NoWorkers
@@ -245,10 +247,9 @@ def test_what_no_worker_opens_is_opened_here_no_more_at_once_than_this_machine_t
     monkeypatch.setattr(LocalExecutor, "open", counted)
     monkeypatch.setattr(ThreadWorker, "open", is_full)
     with ThreadPoolExecutor(cluster.opens_at_once()) as callers:
-        for one in callers.map(cluster.open, [opener] * 40, [chunk, chunk[:1]] * 20):
+        for one in callers.map(cluster.open, [opener] * 40, [chunk] * 40):
             assert one.admitted.is_admitted.all()
-    assert len(most) == 40
-    assert max(most) <= LocalExecutor(NO_WORKERS).opens_at_once()
+    assert most == [at_once] * 40
 
 
 def test_a_cluster_is_given_as_many_chunks_as_its_workers_can_have(fleet: ThreadFleet) -> None:
