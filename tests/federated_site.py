@@ -1,10 +1,11 @@
 """A federated ad server with two helpers and six devices, for tests: in memory, or over gRPC and HTTP."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Self
 
 import httpx
@@ -23,7 +24,7 @@ from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.store.reports import ReportStore
-from adserver.store.rounds import RoundStore
+from adserver.store.rounds import DeviceRound, RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.federated.model import federated_model
 from adserver.training.federated.submission import FederatedSubmission, plan_federated
@@ -173,11 +174,8 @@ class Site:
         folder.write_submission(asked.file, submission.eval_set)
         self.store.submit(plan)
 
-    def devices_answer(self, dies_after: int | None = None) -> list[bytes]:
-        """All devices answer the round that is open, once; the bytes that they sent."""
-        stored = self.rounds.newest_open(self.scene.task_id)
-        if stored is None:
-            return []
+    def devices_answer(self, stored: DeviceRound, *, dies_after: int | None = None) -> list[bytes]:
+        """All devices answer a round, once; the bytes that they sent."""
         encoded = encode(stored.round)
         body = len(encoded).to_bytes(4, "little") + encoded + stored.content
         asked = read_round(body, self.scene.task, self.trainer)
@@ -207,29 +205,39 @@ class Site:
         with suppress(ReportRejected):
             self.intake.take(decode_report(report))
 
-    def run(self, devices: Callable[[], object] | None = None) -> JobRecord:
-        """A fresh worker runs the job, while devices answer whatever is open."""
+    def run(self, devices: Callable[[DeviceRound], object] | None = None) -> JobRecord:
+        """A fresh worker runs the job, while devices answer: called with each round that is found open.
+
+        It may be called again with the same one, and a round may end while it is answered. What the devices
+        raise ends the run, and is raised here.
+        """
         is_over = Event()
+        worker = JobWorker(
+            self.engine,
+            (self.helpers[0], self.helpers[1]),
+            self.folder / "adserver",
+            lambda: self.now_s,
+            backoff=PATIENT,
+            poll_s=0.01,
+        )
 
         def answer() -> None:
-            while not is_over.wait(0.01):
-                (devices or self.devices_answer)()
+            try:
+                while not is_over.wait(0.01):
+                    stored = self.rounds.newest_open(self.scene.task_id)
+                    if stored is not None:
+                        (devices or self.devices_answer)(stored)
+            except BaseException:
+                worker.stop()
+                raise
 
-        thread = Thread(target=answer, daemon=True)
-        thread.start()
-        try:
-            worker = JobWorker(
-                self.engine,
-                (self.helpers[0], self.helpers[1]),
-                self.folder / "adserver",
-                lambda: self.now_s,
-                backoff=PATIENT,
-                poll_s=0.01,
-            )
-            worker.run_one()
-        finally:
-            is_over.set()
-            thread.join()
+        with ThreadPoolExecutor(1, thread_name_prefix="devices") as threads:
+            answering = threads.submit(answer)
+            try:
+                worker.run_one()
+            finally:
+                is_over.set()
+        answering.result()
         return self.store.get(self.job_id)
 
     def state(self) -> bytes | None:

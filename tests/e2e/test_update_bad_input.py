@@ -86,13 +86,12 @@ def run_with(site: NetworkSite, reports: Callable[[Asked], Sequence[bytes]]) -> 
     """Run the job; before the devices answer round 0, a liar sends. What it was told."""
     told: list[tuple[int, str]] = []
 
-    def answer() -> None:
-        stored = site.rounds.newest_open(site.scene.task_id)
-        if stored is not None and stored.round.round_index == 0 and not told:
+    def answer(stored: DeviceRound) -> None:
+        if stored.round.round_index == 0 and not told:
             for one in reports(asked_of(site, stored)):
                 response = site.post(one)
                 told.append((response.status_code, response.json().get("reason", "")))
-        site.devices_answer()
+        site.devices_answer(stored)
 
     job = site.run(answer)
     assert (job.state, job.rounds_done) == (JobState.DONE, ROUNDS)
@@ -152,13 +151,12 @@ def dropped_by(
     site.helpers[role].prepare_dataset = prepare
     told: list[int] = []
 
-    def answer() -> None:
-        stored = site.rounds.newest_open(site.scene.task_id)
-        if stored is not None and stored.round.round_index not in told:
+    def answer(stored: DeviceRound) -> None:
+        if stored.round.round_index not in told:
             told.append(stored.round.round_index)
             for one in lies(asked_of(site, stored)):
                 assert site.post(one).status_code == 201
-        site.devices_answer()
+        site.devices_answer(stored)
 
     assert site.run(answer).state is JobState.DONE
     assert [int(one.is_admitted.sum()) for one in prepared] == [DEVICES] * ROUNDS
@@ -219,12 +217,11 @@ def test_an_update_that_no_clip_bounds_makes_a_sum_that_is_thrown_away(
     site.submit(least_devices=DEVICES + 1, settings={**SETTINGS, "devices": DEVICES + 1})
     sent: list[bytes] = []
 
-    def answer() -> None:
-        stored = site.rounds.newest_open(site.scene.task_id)
-        if stored is not None and not sent:
+    def answer(stored: DeviceRound) -> None:
+        if not sent:
             sent.append(made(site, asked_of(site, stored), 9, vector))
             assert site.post(sent[0]).status_code == 201
-        site.devices_answer()
+        site.devices_answer(stored)
 
     job = site.run(answer)
     assert job.state is JobState.REFUSED
@@ -238,17 +235,14 @@ def test_a_round_of_forged_updates_alone_begins_again_and_the_job_goes_on(site: 
     shares = (HEADER + SEED, HEADER + b"\xff" * 8 * FORM.length)
     forged: list[int] = []
 
-    def answer() -> None:
-        stored = site.rounds.newest_open(site.scene.task_id)
-        if stored is None:
-            return
+    def answer(stored: DeviceRound) -> None:
         if not forged:
             asked = asked_of(site, stored)
             for number in range(2):
                 assert site.post(made(site, asked, number, shares=shares)).status_code == 201
                 forged.append(number)
         elif site.rounds.count(stored.round.round_id) == 0:
-            site.devices_answer()
+            site.devices_answer(stored)
 
     assert site.run(answer).state is JobState.DONE
 
@@ -328,13 +322,12 @@ def test_a_late_update_is_told_so_and_a_double_one_that_it_is_stored(site: Netwo
     sent: list[bytes] = []
     doubled: list[str] = []
 
-    def answer() -> None:
-        asked = site.rounds.newest_open(site.scene.task_id)
-        if asked is not None and not doubled:
-            [first] = site.devices_answer(dies_after=1)
+    def answer(stored: DeviceRound) -> None:
+        if not doubled:
+            [first] = site.devices_answer(stored, dies_after=1)
             sent.append(first)
             doubled.append(site.post(first).json()["result"])
-        sent.extend(site.devices_answer())
+        sent.extend(site.devices_answer(stored))
 
     assert site.run(answer).state is JobState.DONE
     assert doubled == ["duplicate"]

@@ -9,6 +9,7 @@ import pytest
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobState
 from adserver.store.job_folder import JobFolder
+from adserver.store.rounds import DeviceRound
 from adserver.training.export import export_federated
 from adserver.training.forward import predict
 from browser_sim.devices.trainers import local_model
@@ -73,9 +74,9 @@ def test_devices_without_torch_answer_no_round_of_a_graph(tmp_path: Path) -> Non
     site.submit(widths=(), model=FILE)
     refusals: list[str] = []
 
-    def answer() -> None:
+    def answer(stored: DeviceRound) -> None:
         try:
-            site.devices_answer()
+            site.devices_answer(stored)
         except InvalidTask as refusal:
             refusals.append(str(refusal))
             site.trainer = TrainerKind.TORCH

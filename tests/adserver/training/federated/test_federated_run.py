@@ -13,6 +13,7 @@ import pytest
 
 from adserver.budgets.held import Budgets
 from adserver.records.job_state import JobState
+from adserver.store.rounds import DeviceRound
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.updates import UpdateForm
@@ -69,7 +70,7 @@ def test_a_late_a_foreign_and_a_double_update_each_get_their_answer(tmp_path: Pa
     site = Site(tmp_path)
     site.submit()
     sent: list[bytes] = []
-    site.run(lambda: sent.extend(site.devices_answer()))
+    site.run(lambda stored: sent.extend(site.devices_answer(stored)))
     with pytest.raises(ReportRejected) as late:
         site.intake.take(decode_report(sent[0]))
     assert late.value.reason is ReportReason.ROUND_OVER
@@ -86,21 +87,17 @@ def test_a_late_a_foreign_and_a_double_update_each_get_their_answer(tmp_path: Pa
 def test_a_round_stays_open_until_enough_devices_have_answered(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.submit(least_devices=5, window_s=0.0)
-    polls: list[int] = []
-    too_few: list[bool] = []
+    counts: list[tuple[int, int]] = []
 
-    def few_at_first() -> None:
-        polls.append(1)
-        if site.store.get(site.job_id).rounds_done == 0 and len(polls) < 5:
-            site.devices_answer(dies_after=2)
-            stored = site.rounds.newest_open(site.scene.task_id)
-            too_few.append(stored is None or site.rounds.count(stored.round.round_id) <= 2)
+    def few_at_first(stored: DeviceRound) -> None:
+        if len(counts) < 4:
+            site.devices_answer(stored, dies_after=2)
+            counts.append((stored.round.round_index, site.rounds.count(stored.round.round_id)))
         else:
-            site.devices_answer()
+            site.devices_answer(stored)
 
     assert site.run(few_at_first).state is JobState.DONE
-    assert len(polls) >= 5
-    assert all(too_few)
+    assert counts == [(0, 2)] * 4
 
 
 def test_a_job_stops_with_the_budget_of_its_task(tmp_path: Path) -> None:
