@@ -5,16 +5,17 @@ ids and tags stay until it is committed or pushed out. All preparations together
 memory, which is taken before shares are opened.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import field, replace
-from threading import Condition
+from functools import partial
 from typing import Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.datasets.begun import BegunChunks
 from helper.datasets.frames import Ranks
 from helper.datasets.head_start import MOST_CHUNKS, HeadStart
 from helper.datasets.proofs import compiled_residues
@@ -24,7 +25,7 @@ from helper.datasets.shelves import Handle, PreparedShelf
 from helper.datasets.vault import AnySpool, Vault
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
+from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import (
     AdmittedSet,
@@ -44,13 +45,6 @@ OpenShares: TypeAlias = Callable[[ShareOpener, Sequence[ShareForHelper]], Prepar
 
 MAX_CHUNK_BYTES: Final = 4 << 20
 """Of plaintext in one chunk; a message of the wire's limit with honest shares holds less."""
-ON_DISK: Final = 8
-"""So many bytes on the disk take the room of one in memory: so preparations cannot fill the disk either."""
-_HELD_BYTES: Final = 194
-"""Of one report until its dataset is committed.
-
-Its id and tag twice, its place and rank, and what it takes to
-know its id again and to bring it to the ledger."""
 
 
 @frozen
@@ -131,7 +125,7 @@ class Preparation:
             view_key=served.pair.view_key,
             residues_of=compiled_residues if served.task.proof else residues,
         )
-        self._open_shares, self._head_start = open_shares, head_start
+        self._open_shares = open_shares
         self._ledger = ledger
         self._shelf = shelf
         self._vault = vault
@@ -140,23 +134,18 @@ class Preparation:
         self._admitted: list[AdmittedSet] = []
         self._seen = SeenIds()
         self._received = 0
-        self._held_bytes = 0
-        self._accounting = Condition()
-        self._unanswered = deque[int | None]()
-        """Of each chunk that is begun: the bytes of its head start, which the first two do not need."""
-        self._is_over = False
+        self._begun = BegunChunks(
+            shelf=shelf,
+            head_start=head_start,
+            owner=handle.owner,
+            share_length=served.task.share_length,
+        )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._accounting:
-            self._is_over = True
-            self._accounting.notify_all()
-            self._shelf.give_back(self._held_bytes, self._handle.owner)
-            self._held_bytes = 0
-            self._end_head_starts(len(self._unanswered))
-            self._unanswered.clear()
+        self._begun.end()
         if self._spool is not None:
             self._spool.remove()
             self._spool = None
@@ -185,44 +174,12 @@ class Preparation:
     def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:
         """The chunks, each once there is room for it; one that comes when all is over takes none."""
         source = iter(chunks)
-        while self._has_turn() and (incoming := next(source, None)) is not None:
+        while self._begun.await_turn() and (incoming := next(source, None)) is not None:
             self._check_size(len(incoming))
-            if not self._has_begun(incoming):
+            if not self._begun.add(len(incoming), partial(self._begun_bytes, incoming)):
                 return
             self._received += len(incoming)
             yield incoming
-
-    def _has_turn(self) -> bool:
-        """Wait until there are few chunks that are begun, or more can be; not when all is over."""
-        with self._accounting:
-            while not self._is_over:
-                if len(self._unanswered) < AT_ONCE or self._head_start.is_open(self._handle.owner):
-                    return True
-                self._accounting.wait()
-            return False
-
-    def _has_begun(self, incoming: Sequence[ShareForHelper]) -> bool:
-        """Take room for a chunk, if need be once those before it are answered for; not when all is over.
-
-        So a chunk is refused only what it would be refused if it came after their answers.
-        """
-        with self._accounting:
-            while not self._is_over:
-                is_early = len(self._unanswered) >= AT_ONCE
-                num_bytes = self._begun_bytes(incoming) if is_early else 0
-                if not is_early or self._head_start.take(num_bytes, self._handle.owner):
-                    try:
-                        self._take_room(len(incoming))
-                    except (JobRefused, HelperUnavailable):
-                        if is_early:
-                            self._head_start.give_back(num_bytes, self._handle.owner)
-                        if not self._unanswered:
-                            raise
-                    else:
-                        self._unanswered.append(num_bytes if is_early else None)
-                        return True
-                self._accounting.wait()
-            return False
 
     def _begun_bytes(self, incoming: Sequence[ShareForHelper]) -> int:
         """Of a chunk, as it came and opened."""
@@ -233,7 +190,7 @@ class Preparation:
         try:
             return self._open_shares(self._opener, incoming) if incoming else self._opener.open([])
         except BaseException:
-            self._answered()
+            self._begun.answered()
             raise
 
     def _taken(self, opened: PreparedShares) -> AdmittedSet:
@@ -241,21 +198,7 @@ class Preparation:
         try:
             return self._kept(opened)
         finally:
-            self._answered()
-
-    def _answered(self) -> None:
-        """One chunk has given back what room it gives back before the commit."""
-        with self._accounting:
-            self._end_head_starts(1 + AT_ONCE)
-            self._unanswered.popleft()
-            self._accounting.notify_all()
-
-    def _end_head_starts(self, count: int) -> None:
-        """Under the lock: so many chunks, the first ones, have none any more."""
-        for place in range(min(count, len(self._unanswered))):
-            if (num_bytes := self._unanswered[place]) is not None:
-                self._head_start.give_back(num_bytes, self._handle.owner)
-                self._unanswered[place] = None
+            self._begun.answered()
 
     def _kept(self, opened: PreparedShares) -> AdmittedSet:
         ids = opened.report_ids
@@ -296,8 +239,8 @@ class Preparation:
             is_admitted=together.is_admitted,
             order=order,
         )
-        self._shelf.put(self._handle, prepared, self._held_bytes)
-        self._held_bytes = 0  # they are the shelf's now
+        self._shelf.put(self._handle, prepared, self._begun.room_bytes)
+        self._begun.handed_over()
         return totals
 
     def _keep(self, opened: PreparedShares) -> None:
@@ -310,18 +253,7 @@ class Preparation:
         self._vault.add(self._spool, rows if is_admitted.all() else rows.rows(is_admitted))
         self._ids.append(opened.report_ids)
         self._admitted.append(opened.admitted)
-        gone = before + len(is_admitted) - self._spool.waiting
-        on_disk = -(-self._task.share_length // ON_DISK)
-        freed = gone * (2 * self._task.share_length - on_disk)
-        with self._accounting:
-            self._shelf.give_back(freed, self._handle.owner)
-            self._held_bytes -= freed
-
-    def _take_room(self, count: int) -> None:
-        """Room for so many reports more: what is held of each, and twice its share until it leaves memory."""
-        needed = count * (2 * self._task.share_length + _HELD_BYTES)
-        self._shelf.take(needed, held=self._held_bytes, owner=self._handle.owner)
-        self._held_bytes += needed
+        self._begun.left_memory(before + len(is_admitted) - self._spool.waiting)
 
     def _check_size(self, count: int) -> None:
         if self._received + count > self._task.max_dataset_size:

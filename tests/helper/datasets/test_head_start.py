@@ -1,6 +1,7 @@
 """How far preparations are ahead, by number and by bytes, and that nothing of it is lost."""
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -260,7 +261,9 @@ def test_a_head_start_ends_with_its_preparation(tmp_path: Path, ends: str) -> No
     ):
         for _ in answers:
             if ends == "abandoned":
+                ends_at = time.monotonic() + HANGS_S
                 while head_start._chunks.total() < 8 - 1 - AT_ONCE:  # one of eight is answered for
+                    assert time.monotonic() < ends_at
                     pause.wait(0.01)
                 break
     assert taken(head_start) == 6

@@ -14,7 +14,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from helper.datasets import segments
-from helper.datasets.preparing import _HELD_BYTES, MAX_CHUNK_BYTES, ON_DISK
+from helper.datasets.begun import HELD_BYTES, ON_DISK
+from helper.datasets.preparing import MAX_CHUNK_BYTES
 from helper.datasets.shelves import MAX_PREPARED_PER_TASK, PreparedShelf
 from helper.datasets.spool import Spool
 from helper.ledger.ledger import Ledger
@@ -314,7 +315,7 @@ def test_chunks_that_have_room_one_by_one_have_it_also_when_they_are_opened_ahea
     scene, asked, is_asked_twice = Scene(tmp_path), list[int](), Event()
     shares, length = shares_for(scene.reports(12), 0), scene.task.share_length
     chunks = [shares[:4], shares[4:8], shares[8:]]
-    least = 8 * (_HELD_BYTES - (-length // ON_DISK)) + 4 * (_HELD_BYTES + 2 * length)
+    least = 8 * (HELD_BYTES - (-length // ON_DISK)) + 4 * (HELD_BYTES + 2 * length)
     scene.restart(max_preparing_bytes=-(-4 * least // 3))
     take = PreparedShelf.take
 

@@ -1,0 +1,134 @@
+"""The chunks of a preparation that are begun and not answered for: their turns, and the room of its reports.
+
+    begun = BegunChunks(shelf=shelf, head_start=head_start, owner="ads.example", share_length=45)
+    begun.await_turn() and begun.add(len(chunk), bytes_of)    # the thread that reads: may it go on?
+    begun.answered()                                          # the one that answers, chunk by chunk
+    begun.left_memory(count)                                  # so many records are on the disk now
+    begun.handed_over()                                       # its room is the finished preparation's now
+    begun.end()                                               # all that is left; whoever waits, is told
+
+The first `AT_ONCE` chunks need no head start, so a preparation never waits for another one.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from threading import Condition
+from typing import Any, Final
+
+from helper.datasets.head_start import HeadStart
+from helper.datasets.shelves import PreparedShelf
+from maskedlark.errors import HelperUnavailable, JobRefused
+from maskedlark.runtime.ahead import AT_ONCE
+
+ON_DISK: Final = 8
+"""So many bytes on the disk take the room of one in memory: so preparations cannot fill the disk either."""
+HELD_BYTES: Final = 194
+"""Of one report until its dataset is committed.
+
+Its id and tag twice, its place and rank, what it takes to know its id again and to bring it to the ledger.
+"""
+
+
+class BegunChunks:
+    """Used by one thread that reads chunks and by one that answers them."""
+
+    def __init__(
+        self, *, shelf: PreparedShelf[Any], head_start: HeadStart, owner: str, share_length: int
+    ) -> None:
+        """Begin with no chunk.
+
+        Args:
+            shelf: Whose room is taken.
+            head_start: Of all preparations.
+            owner: One ad server.
+            share_length: Of a report, opened.
+        """
+        self._shelf, self._head_start, self._owner = shelf, head_start, owner
+        self._in_memory = 2 * share_length
+        self._on_disk = -(-share_length // ON_DISK)
+        self._changed = Condition()
+        self._head_starts = deque[int | None]()
+        """Of each chunk the bytes of its head start, if it needs one."""
+        self._room_bytes = 0
+        self._is_over = False
+
+    def await_turn(self) -> bool:
+        """Wait until there are few chunks, or more may be begun; False once all is over."""
+        with self._changed:
+            while not self._is_over:
+                if len(self._head_starts) < AT_ONCE or self._head_start.is_open(self._owner):
+                    return True
+                self._changed.wait()
+            return False
+
+    def add(self, count: int, num_bytes: Callable[[], int]) -> bool:
+        """Begin a chunk, if need be once those before it are answered for; False once all is over.
+
+        So a chunk is refused only what it would be refused if it came after their answers.
+
+        Args:
+            count: Of its reports.
+            num_bytes: Of its head start, if it needs one.
+
+        Raises:
+            JobRefused(DATASET_TOO_LARGE), HelperUnavailable: see `PreparedShelf.take`.
+        """
+        with self._changed:
+            while not self._is_over:
+                head_start = num_bytes() if len(self._head_starts) >= AT_ONCE else None
+                if head_start is None or self._head_start.take(head_start, self._owner):
+                    try:
+                        self._take_room(count * (self._in_memory + HELD_BYTES))
+                    except (JobRefused, HelperUnavailable):
+                        self._give_back(head_start)
+                        if not self._head_starts:
+                            raise
+                    else:
+                        self._head_starts.append(head_start)
+                        return True
+                self._changed.wait()
+            return False
+
+    def answered(self) -> None:
+        """One chunk less; the first ones that are left need no head start any more."""
+        with self._changed:
+            self._give_back(self._head_starts.popleft())
+            for place in range(min(AT_ONCE, len(self._head_starts))):
+                self._give_back(self._head_starts[place])
+                self._head_starts[place] = None
+            self._changed.notify_all()
+
+    def left_memory(self, count: int) -> None:
+        """So many records are on the disk, or dropped."""
+        freed = count * (self._in_memory - self._on_disk)
+        with self._changed:
+            self._shelf.give_back(freed, self._owner)
+            self._room_bytes -= freed
+
+    @property
+    def room_bytes(self) -> int:
+        """How much room is taken."""
+        return self._room_bytes
+
+    def handed_over(self) -> None:
+        """What room was taken is somebody else's to give back."""
+        with self._changed:
+            self._room_bytes = 0
+
+    def end(self) -> None:
+        """Give back what is left. No chunk is begun any more."""
+        with self._changed:
+            self._is_over = True
+            self._shelf.give_back(self._room_bytes, self._owner)
+            self._room_bytes = 0
+            while self._head_starts:
+                self._give_back(self._head_starts.popleft())
+            self._changed.notify_all()
+
+    def _take_room(self, needed: int) -> None:
+        self._shelf.take(needed, held=self._room_bytes, owner=self._owner)
+        self._room_bytes += needed
+
+    def _give_back(self, head_start: int | None) -> None:
+        if head_start is not None:
+            self._head_start.give_back(head_start, self._owner)
