@@ -9,15 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import field, replace
-from functools import partial
 from typing import Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.datasets.begun import BegunChunks
 from helper.datasets.frames import Ranks
 from helper.datasets.head_start import MOST_CHUNKS, HeadStart
+from helper.datasets.preparation_room import PreparationRoom
 from helper.datasets.proofs import compiled_residues
 from helper.datasets.seen import SeenIds
 from helper.datasets.segments import NOT_CHOSEN, Ids, Rows
@@ -134,7 +133,7 @@ class Preparation:
         self._admitted: list[AdmittedSet] = []
         self._seen = SeenIds()
         self._received = 0
-        self._begun = BegunChunks(
+        self._room = PreparationRoom(
             shelf=shelf,
             head_start=head_start,
             owner=handle.owner,
@@ -145,7 +144,7 @@ class Preparation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._begun.end()
+        self._room.end()
         if self._spool is not None:
             self._spool.remove()
             self._spool = None
@@ -174,9 +173,9 @@ class Preparation:
     def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:
         """The chunks, each once there is room for it; one that comes when all is over takes none."""
         source = iter(chunks)
-        while self._begun.await_turn() and (incoming := next(source, None)) is not None:
+        while self._room.await_turn() and (incoming := next(source, None)) is not None:
             self._check_size(len(incoming))
-            if not self._begun.add(len(incoming), partial(self._begun_bytes, incoming)):
+            if not self._room.begin(len(incoming), self._begun_bytes(incoming)):
                 return
             self._received += len(incoming)
             yield incoming
@@ -190,7 +189,7 @@ class Preparation:
         try:
             return self._open_shares(self._opener, incoming) if incoming else self._opener.open([])
         except BaseException:
-            self._begun.answered()
+            self._room.answered()
             raise
 
     def _taken(self, opened: PreparedShares) -> AdmittedSet:
@@ -198,7 +197,7 @@ class Preparation:
         try:
             return self._kept(opened)
         finally:
-            self._begun.answered()
+            self._room.answered()
 
     def _kept(self, opened: PreparedShares) -> AdmittedSet:
         ids = opened.report_ids
@@ -239,8 +238,7 @@ class Preparation:
             is_admitted=together.is_admitted,
             order=order,
         )
-        self._shelf.put(self._handle, prepared, self._begun.room_bytes)
-        self._begun.handed_over()
+        self._shelf.put(self._handle, prepared, self._room.handed_over())
         return totals
 
     def _keep(self, opened: PreparedShares) -> None:
@@ -253,7 +251,7 @@ class Preparation:
         self._vault.add(self._spool, rows if is_admitted.all() else rows.rows(is_admitted))
         self._ids.append(opened.report_ids)
         self._admitted.append(opened.admitted)
-        self._begun.left_memory(before + len(is_admitted) - self._spool.waiting)
+        self._room.left_memory(before + len(is_admitted) - self._spool.waiting)
 
     def _check_size(self, count: int) -> None:
         if self._received + count > self._task.max_dataset_size:

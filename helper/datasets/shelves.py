@@ -3,6 +3,7 @@
 Prepared shares until they are committed, and opened datasets.
 """
 
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import OpenedDataset
 
+_LOG: Final = logging.getLogger(__name__)
 MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 64
 OF_ONE_OWNER: Final = Fraction(3, 4)
@@ -43,7 +45,7 @@ class Discardable(Protocol):
     """What a preparation leaves elsewhere, too."""
 
     def discard(self) -> None:
-        """Forget that. Called once the preparation is forgotten."""
+        """Forget that. Called once the preparation is forgotten; an OSError is logged, and nothing more."""
 
 
 Prepared = TypeVar("Prepared", bound=Discardable)
@@ -144,8 +146,7 @@ class PreparedShelf(Generic[Prepared]):
         finally:
             with self._lock:
                 if kept is not None and self._prepared.setdefault(handle, kept) is not kept:
-                    kept.prepared.discard()
-                    self._free(kept.num_bytes, handle.owner)
+                    self._end(kept, handle.owner)
 
     def drop(self, handle: Handle) -> None:
         """Forget one preparation, and free its room."""
@@ -163,8 +164,15 @@ class PreparedShelf(Generic[Prepared]):
         """Under the lock."""
         kept = self._prepared.pop(handle, None)
         if kept is not None:
+            self._end(kept, handle.owner)
+
+    def _end(self, kept: _Kept[Prepared], owner: str) -> None:
+        """Under the lock: free its room, whatever the disk says of its file, which the next start removes."""
+        self._free(kept.num_bytes, owner)
+        try:
             kept.prepared.discard()
-            self._free(kept.num_bytes, handle.owner)
+        except OSError as error:
+            _LOG.warning("cannot delete what a preparation wrote: %s", error.strerror)
 
     def _free(self, num_bytes: int, owner: str) -> None:
         """Under the lock."""

@@ -151,9 +151,8 @@ class Parts:
     ) -> None:
         """Give waiting parts to the workers that there are now and that have too few."""
         loads = Counter(one.worker.name for one in flying.values())
-        workers = list(self._fleet.workers().values()) if waiting else []
         while waiting:
-            free = [one for one in workers if loads[one.name] < _AT_A_TIME]
+            free = [one for one in self._fleet.workers().values() if loads[one.name] < _AT_A_TIME]
             if not free:
                 return
             interrupt()

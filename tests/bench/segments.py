@@ -38,7 +38,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import MODULUS
 from maskedlark.releases.round import Evaluated
-from maskedlark.reports.dataset import AdmittedSet, PreparedShares
+from maskedlark.reports.dataset import AdmittedSet, PreparedShares, ShareColumns
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.runtime.bucket import opened_bucket
 from tests.helper.parties import FLOORS, Scene, make_task
@@ -71,6 +71,12 @@ class Drawn:
                 dropped=Counter(),
             ),
         )
+
+
+def only_counted(count: int) -> ShareColumns:
+    """So many shares of which nothing is looked at."""
+    empty, none = [b""] * count, range(count)
+    return ShareColumns(report_ids=empty, time_buckets=none, key_ids=none, ciphertexts=empty)
 
 
 class NoLedger:
@@ -132,9 +138,9 @@ class Large:
         """
         with self.core.datasets.prepare(self.task.task_id, b"h" * 16, None) as preparation:
             for start in range(0, self.records, self.chunk):
-                only_counted: Any = range(min(self.chunk, self.records - start))
-                preparation.add(only_counted)
-                told(start + len(only_counted))
+                count = min(self.chunk, self.records - start)
+                preparation.add(only_counted(count))
+                told(start + count)
             totals: PreparedTotals = finished(preparation.finish)
         return totals.admitted_digest
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from helper.datasets import segments
-from helper.datasets.begun import HELD_BYTES, ON_DISK
+from helper.datasets.preparation_room import HELD_BYTES, ON_DISK
 from helper.datasets.preparing import MAX_CHUNK_BYTES
 from helper.datasets.shelves import MAX_PREPARED_PER_TASK, PreparedShelf
 from helper.datasets.spool import Spool

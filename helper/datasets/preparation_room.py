@@ -1,17 +1,16 @@
-"""The chunks of a preparation that are begun and not answered for: their turns, and the room of its reports.
+"""The room that one preparation takes, and when its next chunk may be begun.
 
-    begun = BegunChunks(shelf=shelf, head_start=head_start, owner="ads.example", share_length=45)
-    begun.await_turn() and begun.add(len(chunk), bytes_of)    # the thread that reads: may it go on?
-    begun.answered()                                          # the one that answers, chunk by chunk
-    begun.left_memory(count)                                  # so many records are on the disk now
-    begun.handed_over()                                       # its room is the finished preparation's now
-    begun.end()                                               # all that is left; whoever waits, is told
+    room = PreparationRoom(shelf=shelf, head_start=head_start, owner="ads.example", share_length=45)
+    while room.await_turn() and (chunk := read()) and room.begin(len(chunk), num_bytes):
+        ...                                  # elsewhere: room.answered(), once for each chunk that was begun
+    room.left_memory(count)                  # so many records are on the disk now
+    shelf.put(handle, prepared, room.handed_over())
+    room.end()                               # all that is left; whoever waits, is told
 
-The first `AT_ONCE` chunks need no head start, so a preparation never waits for another one.
+The first `AT_ONCE` chunks that wait for their answers need no head start: no preparation waits for another.
 """
 
 from collections import deque
-from collections.abc import Callable
 from threading import Condition
 from typing import Any, Final
 
@@ -29,13 +28,13 @@ Its id and tag twice, its place and rank, what it takes to know its id again and
 """
 
 
-class BegunChunks:
-    """Used by one thread that reads chunks and by one that answers them."""
+class PreparationRoom:
+    """Safe to call from many threads."""
 
     def __init__(
         self, *, shelf: PreparedShelf[Any], head_start: HeadStart, owner: str, share_length: int
     ) -> None:
-        """Begin with no chunk.
+        """Begin with no room taken.
 
         Args:
             shelf: Whose room is taken.
@@ -47,21 +46,21 @@ class BegunChunks:
         self._in_memory = 2 * share_length
         self._on_disk = -(-share_length // ON_DISK)
         self._changed = Condition()
-        self._head_starts = deque[int | None]()
+        self._unanswered = deque[int | None]()
         """Of each chunk the bytes of its head start, if it needs one."""
-        self._room_bytes = 0
+        self._taken_bytes = 0
         self._is_over = False
 
     def await_turn(self) -> bool:
-        """Wait until there are few chunks, or more may be begun; False once all is over."""
+        """Wait until few chunks wait for their answers, or more may be begun; False once all is over."""
         with self._changed:
             while not self._is_over:
-                if len(self._head_starts) < AT_ONCE or self._head_start.is_open(self._owner):
+                if len(self._unanswered) < AT_ONCE or self._head_start.is_open(self._owner):
                     return True
                 self._changed.wait()
             return False
 
-    def add(self, count: int, num_bytes: Callable[[], int]) -> bool:
+    def begin(self, count: int, num_bytes: int) -> bool:
         """Begin a chunk, if need be once those before it are answered for; False once all is over.
 
         So a chunk is refused only what it would be refused if it came after their answers.
@@ -75,27 +74,27 @@ class BegunChunks:
         """
         with self._changed:
             while not self._is_over:
-                head_start = num_bytes() if len(self._head_starts) >= AT_ONCE else None
+                head_start = num_bytes if len(self._unanswered) >= AT_ONCE else None
                 if head_start is None or self._head_start.take(head_start, self._owner):
                     try:
-                        self._take_room(count * (self._in_memory + HELD_BYTES))
-                    except (JobRefused, HelperUnavailable):
+                        self._take(count * (self._in_memory + HELD_BYTES))
+                    except BaseException as error:
                         self._give_back(head_start)
-                        if not self._head_starts:
+                        if not (self._unanswered and isinstance(error, JobRefused | HelperUnavailable)):
                             raise
                     else:
-                        self._head_starts.append(head_start)
+                        self._unanswered.append(head_start)
                         return True
                 self._changed.wait()
             return False
 
     def answered(self) -> None:
-        """One chunk less; the first ones that are left need no head start any more."""
+        """One chunk less, whichever it was; the first ones that are left need no head start any more."""
         with self._changed:
-            self._give_back(self._head_starts.popleft())
-            for place in range(min(AT_ONCE, len(self._head_starts))):
-                self._give_back(self._head_starts[place])
-                self._head_starts[place] = None
+            self._give_back(self._unanswered.popleft())
+            for place in range(min(AT_ONCE, len(self._unanswered))):
+                self._give_back(self._unanswered[place])
+                self._unanswered[place] = None
             self._changed.notify_all()
 
     def left_memory(self, count: int) -> None:
@@ -103,31 +102,27 @@ class BegunChunks:
         freed = count * (self._in_memory - self._on_disk)
         with self._changed:
             self._shelf.give_back(freed, self._owner)
-            self._room_bytes -= freed
+            self._taken_bytes -= freed
 
-    @property
-    def room_bytes(self) -> int:
-        """How much room is taken."""
-        return self._room_bytes
-
-    def handed_over(self) -> None:
-        """What room was taken is somebody else's to give back."""
+    def handed_over(self) -> int:
+        """What room is taken, in bytes: from now on somebody else gives it back."""
         with self._changed:
-            self._room_bytes = 0
+            taken, self._taken_bytes = self._taken_bytes, 0
+            return taken
 
     def end(self) -> None:
         """Give back what is left. No chunk is begun any more."""
         with self._changed:
             self._is_over = True
-            self._shelf.give_back(self._room_bytes, self._owner)
-            self._room_bytes = 0
-            while self._head_starts:
-                self._give_back(self._head_starts.popleft())
+            self._shelf.give_back(self._taken_bytes, self._owner)
+            self._taken_bytes = 0
+            while self._unanswered:
+                self._give_back(self._unanswered.popleft())
             self._changed.notify_all()
 
-    def _take_room(self, needed: int) -> None:
-        self._shelf.take(needed, held=self._room_bytes, owner=self._owner)
-        self._room_bytes += needed
+    def _take(self, needed: int) -> None:
+        self._shelf.take(needed, held=self._taken_bytes, owner=self._owner)
+        self._taken_bytes += needed
 
     def _give_back(self, head_start: int | None) -> None:
         if head_start is not None:
