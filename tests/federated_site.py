@@ -237,7 +237,7 @@ class Site:
                 worker.run_one()
             finally:
                 is_over.set()
-        answering.result()
+                answering.result()
         return self.store.get(self.job_id)
 
     def state(self) -> bytes | None:

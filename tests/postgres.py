@@ -16,6 +16,8 @@ from typing import Any, Final, NoReturn
 import pytest
 from sqlalchemy import URL, create_engine, make_url
 
+from tests.patience import HANGS_S
+
 REQUIRED: Final = "MASKEDLARK_REQUIRE_POSTGRES"
 """The environment variable: 1 where tests on PostgreSQL must not be skipped."""
 
@@ -64,6 +66,10 @@ def running_postgres() -> Iterator[Postgres]:
         logging.getLogger("pgserver").setLevel(
             logging.WARNING
         )  # it logs once more when Python ends, to a stream that is closed by then
+        of_server: Any = import_module("pgserver.postgres_server")
+        start = of_server.pg_ctl  # which it gives ten seconds, and which gives itself a minute
+        os.environ.setdefault("PGCTLTIMEOUT", str(int(HANGS_S)))
+        of_server.pg_ctl = lambda *args, **how: start(*args, **{**how, "timeout": HANGS_S})
         try:
             server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         except (OSError, RuntimeError, AssertionError) as error:

@@ -3,6 +3,7 @@
 The page's clock is held by the test, so nothing here depends on how fast the machine is.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from adserver.dashboard.pages import YOUNG_S
 from adserver.ingest.http_server import HttpServer
+from docs.tutorial.fleet import free_port
 from tests.adserver.painted import painted, silent
 from tests.adserver.visits import PATHS, Shown, Visit
 
@@ -23,14 +25,27 @@ RUNNING = bytes([2]) * 16
 @pytest.fixture
 def held(visit: Visit) -> Visit:
     """A visit whose page's timers run when the test says so."""
-    visit.page.clock.install()
+    hold(visit.page)
     return visit
 
 
+def hold(page: Page) -> None:
+    """Stop the clock of what the page opens from now on (an installed one runs), and count its timers."""
+    page.clock.install()
+    page.clock.pause_at(1_000 * (time.time() + 1.0))
+    page.add_init_script("""{
+        const later = setTimeout;
+        globalThis.timers = 0;
+        globalThis.setTimeout = (...what) => { timers += 1; return later(...what); };
+    }""")
+
+
 def poll(visit: Visit) -> int:
-    """Let the page's time pass until it asks again; the status of the answer."""
+    """Let the page's time pass until it asks again, and wait until it has taken the answer; its status."""
+    timers = visit.page.evaluate("timers")
     with visit.page.expect_response(lambda one: one.request.resource_type == "fetch") as answer:
         visit.page.clock.run_for(AWAKE_MS)
+    visit.page.wait_for_function(f"timers > {timers}")
     return answer.value.status
 
 
@@ -90,11 +105,13 @@ def alone(tmp_path: Path, browser: Browser, context: BrowserContext) -> Iterator
     """A server that a test may end and start again at the same port."""
     of = painted(tmp_path / "adserver")
     with of.door() as door:
-        shown = Shown(of=of, browser=browser, server=HttpServer(door, "127.0.0.1:0", None, headers=()))
+        shown = Shown(
+            of=of, browser=browser, server=HttpServer(door, f"127.0.0.1:{free_port()}", None, headers=())
+        )
         try:
             shown.server.wait_until_started()
             visit = shown.visit(context)
-            visit.page.clock.install()
+            hold(visit.page)
             yield shown, visit
         finally:
             shown.server.stop()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from textwrap import dedent
 
 import numpy as np
@@ -27,11 +28,19 @@ from tests.onnx_builders import WIDTH, encoded, linear_proto, model_proto, node,
 Spoil = Callable[[onnx.ModelProto], object]
 
 
+@cache
+def second() -> float:
+    """A second of processor time, and more on a processor that takes longer to count."""
+    started = time.process_time()
+    sum(number * number % 7 for number in range(3_000_000))
+    return max(1.0, 4 * (time.process_time() - started))
+
+
 def reason_of(file: bytes, limits: Limits | None = None) -> ModelReason:
     started = time.process_time()
     with pytest.raises(InvalidModel) as refusal:
         parse(file, num_features=WIDTH, limits=limits or Limits())
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < second()
     return refusal.value.reason
 
 
@@ -475,7 +484,7 @@ def test_no_trick_opens_a_file_or_takes_more_than_a_second_and_256_mib() -> None
     opened, kibibytes, seconds, *reasons = result.stdout.decode().splitlines()
     assert opened == "[]"
     assert int(kibibytes) < 256 * 1024
-    assert float(seconds) < 1.0
+    assert float(seconds) < second()
     assert reasons == [reason.value for reason, _ in SPOILED.values()]
 
 
@@ -500,7 +509,7 @@ def test_an_answer_takes_less_than_a_second_and_256_mib(bomb: str) -> None:
         [sys.executable, "-c", script], input=BOMBS[bomb](), capture_output=True, check=True
     )
     seconds, kibibytes = map(float, result.stdout.split())
-    assert seconds < 1.0
+    assert seconds < second()
     assert kibibytes < 256 * 1024
 
 

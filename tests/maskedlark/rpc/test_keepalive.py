@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -68,10 +69,11 @@ def test_the_default_notices_a_dead_helper_within_20_s() -> None:
 
 
 def test_a_call_that_is_silent_for_many_pings_is_answered() -> None:
-    server, port = make_server("127.0.0.1:0", None, threads=2, keepalive=SHORT)
+    often = replace(SHORT, answer_s=HANGS_S)
+    server, port = make_server("127.0.0.1:0", None, threads=2, keepalive=often)
     helper_pb2_grpc.add_HelperServicer_to_server(Slow(_PAST_GRPCS_PATIENCE_S), server)
     server.start()
-    with make_channel(f"127.0.0.1:{port}", None, keepalive=SHORT) as channel:
+    with make_channel(f"127.0.0.1:{port}", None, keepalive=often) as channel:
         assert _ask(channel) == "slow"
     server.stop(None).wait()
 

@@ -63,7 +63,12 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder, int(answer(PROGRAM, {**request.param, "NUMBA_CACHE_DIR": str(folder)}))
 
 
+COMPILES_ALL = pytest.mark.timeout(1_800)
+"""Twice 25 s of an idle processor, within the first test that asks for it."""
+
+
 @pytest.mark.slow
+@COMPILES_ALL
 def test_no_compiled_loop_fuses_a_product_with_a_sum_and_the_self_check_compiles_them_all(
     made: tuple[Path, int],
 ) -> None:
@@ -75,6 +80,7 @@ def test_no_compiled_loop_fuses_a_product_with_a_sum_and_the_self_check_compiles
 
 
 @pytest.mark.slow
+@COMPILES_ALL
 def test_compiled_loops_are_found_again_at_another_path_and_not_written_anew(
     made: tuple[Path, int], tmp_path: Path
 ) -> None:
