@@ -39,7 +39,7 @@ class SlowWay:
     def __init__(self, scene: Scene, role: int, dies_with_both: Barrier | None) -> None:
         self._jobs = scene.cores[role].jobs
         self._dies_with_both = dies_with_both
-        self.sent = Event()
+        self.sent, self.over = Event(), Event()
         self._begun: list[Callable[[], object]] = []
 
     def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
@@ -48,7 +48,7 @@ class SlowWay:
         if self._dies_with_both:
             self._dies_with_both.wait(HANGS_S)
             raise Killed
-        Event().wait(30)
+        self.over.wait(HANGS_S)
         raise AssertionError("nobody waits so long for this answer")
 
     def run_round(self, *_: object, **__: object) -> AggregateShare:
@@ -91,7 +91,7 @@ def ledger_of(scene: Scene, role: int) -> Ledger:
 @pytest.mark.parametrize("killed", [False, True], ids=["cancelled", "killed, then cancelled"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
-    scene: Scene, engine: Engine, tmp_path: Path, killed: bool
+    scene: Scene, engine: Engine, tmp_path: Path, killed: bool, request: pytest.FixtureRequest
 ) -> None:
     dataset = scene.seal()
     spec = scene.job(dataset, noise_multiplier=10.0)
@@ -103,6 +103,8 @@ def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
     clock = SetClock()
     dies = Barrier(2) if killed else None
     store, helpers = JobStore(engine, clock), (SlowWay(scene, 0, dies), SlowWay(scene, 1, dies))
+    for helper in helpers:
+        request.addfinalizer(helper.over.set)
     JobFolder(tmp_path, spec.job_id).write_submission(MODEL, None)
     store.submit(plan)
 
