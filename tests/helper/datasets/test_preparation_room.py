@@ -8,7 +8,7 @@ import pytest
 from helper.datasets.head_start import HeadStart
 from helper.datasets.preparation_room import HELD_BYTES, ON_DISK, PreparationRoom
 from helper.datasets.shelves import PreparedShelf
-from maskedlark.errors import HelperUnavailable, JobRefused
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.runtime.ahead import AT_ONCE
 from tests.patience import HANGS_S
 
@@ -106,9 +106,18 @@ def test_a_chunk_that_finds_no_room_waits_while_others_of_it_are_unanswered_and_
     assert parts.shelf.num_bytes == 4 * OF_ONE
 
 
-@pytest.mark.parametrize("error", [JobRefused, HelperUnavailable, OSError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "error",
+    [
+        JobRefused(JobReason.DATASET_TOO_LARGE, "too large"),
+        HelperUnavailable("full"),
+        OSError("the disk"),
+        KeyboardInterrupt(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 def test_a_chunk_whose_room_cannot_be_taken_keeps_no_head_start(
-    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     parts = Parts()
     for _ in range(AT_ONCE):
@@ -117,16 +126,13 @@ def test_a_chunk_whose_room_cannot_be_taken_keeps_no_head_start(
 
     def refused(*_: object, **__: object) -> None:
         seen.append(parts.ahead)
-        while parts.room._unanswered and issubclass(error, JobRefused | HelperUnavailable):
+        while parts.room._unanswered and isinstance(error, JobRefused | HelperUnavailable):
             parts.room.answered()
-        raise Failed
-
-    class Failed(error):  # type: ignore[misc, valid-type]
-        def __init__(self) -> None:
-            pass
+        raise error
 
     monkeypatch.setattr(parts.shelf, "take", refused)
-    with pytest.raises(Failed):
+    with pytest.raises(type(error)) as raised:
         parts.room.begin(1, 100)
+    assert raised.value is error
     assert seen == [1]
     assert (parts.ahead, parts.bytes_ahead) == (0, 0)
