@@ -1,6 +1,5 @@
 """`adserver quickstart`: new, run, up, down."""
 
-import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -33,11 +32,12 @@ def new_command(
     ] = None,
 ) -> None:
     """Make a project folder with its settings in `lark.toml`; nothing is started."""
+    from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import DataSettings, ModelSettings, Servers, Settings, new_project
 
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label go together")
-    ports = _free_ports(4)
+    ports = free_ports(4)
     project = new_project(
         folder,
         Settings(
@@ -89,12 +89,3 @@ def down_command(folder: FolderArgument) -> None:
 
 def _tell(what: str) -> None:
     typer.echo(what, err=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of this machine that no process listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

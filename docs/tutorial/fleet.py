@@ -7,13 +7,10 @@ Everything goes through the three command lines, as an operator would use them.
 
 import json
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,26 +20,11 @@ ORIGIN: Final = "https://ads.example"
 HOST: Final = "localhost"
 HELPERS: Final = ("helper-0", "helper-1")
 START_S: Final = 600.0
-_PORTS: Final = range(10_000, 32_000)
-_TRIES: Final = 100
 _BIN: Final = Path(sys.executable).parent
 
 
 class CommandFailed(Exception):
     """A command ended with another status than 0; the message is what it wrote to standard error."""
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listened on a moment ago, and that no kernel gives out by itself.
-
-    Raises:
-        CommandFailed: all that were tried are taken.
-    """
-    for port in secrets.SystemRandom().sample(_PORTS, _TRIES):
-        with suppress(OSError), socket.socket() as one:
-            one.bind((HOST, port))
-            return port
-    raise CommandFailed(f"no port of {HOST} is free: {_TRIES} were tried")
 
 
 @dataclass(kw_only=True)

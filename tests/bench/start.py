@@ -26,12 +26,13 @@ import grpc
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from adserver.quickstart.ports import free_ports
 from adserver.store.database import default_url
 from adserver.store.jobs import JobStore
 from docs.tutorial.fleet import ORIGIN, Fleet
 from maskedlark.rpc.transport import make_channel
 from maskedlark.runtime.database import open_database
-from tests.docs.reading import clone_into, free_ports, with_environment
+from tests.docs.reading import clone_into, with_environment
 
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 ROUNDS: Final = 20

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
+from adserver.quickstart.ports import free_ports
+from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet
 from maskedlark.federated.dense import DenseModel
 from tests.chaos.books import Books
 from tests.chaos.update_books import Training, UpdateBooks
@@ -107,7 +108,7 @@ def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _not
     folder.mkdir(parents=True, exist_ok=True)
     write_table(table)
     # Devices find the ad server where it was, also after it was killed.
-    where = ("--http-listen", f"{HOST}:{free_port()}")
+    where = ("--http-listen", f"{HOST}:{free_ports(1)[0]}")
     allowed = ("--max-epsilon", str(EPSILON), "--max-collusion-epsilon", str(COLLUSION_EPSILON))
     with Fleet(
         folder=folder / "parties", is_no_noise=True, helper_options=allowed, adserver_options=where

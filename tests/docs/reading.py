@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from docs.tutorial.fleet import free_port
+from adserver.quickstart.ports import free_ports
 
 ROOT: Final = Path(__file__).parents[2]
 BLOCK: Final = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -129,11 +129,3 @@ def in_one_shell(
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(shell.args, shell.returncode, said, complained)
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ports as `free_port` finds them."""
-    ports = set[int]()
-    while len(ports) < count:
-        ports.add(free_port())
-    return list(ports)

@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 
 from adserver.peers.client import HelperClient
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet, free_port
+from adserver.quickstart.ports import free_ports
+from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet
 from helper.core import DATASETS_FOLDER
 from helper.datasets.vault import Vault
 from helper.gradient.choose import engine_for
@@ -74,7 +75,7 @@ class Run:
     """What was planted, and everything that could be seen of the run besides its files."""
 
     fleet: Fleet
-    ports: tuple[int, int, int]
+    ports: list[int]
     people: list[Example] = field(default_factory=list)
     report_ids: list[bytes] = field(default_factory=list)
     plaintexts: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
@@ -124,7 +125,7 @@ class Run:
 @contextmanager
 def canary_run(folder: Path) -> Iterator[Run]:
     """A fleet that has done its work, and what was planted in it."""
-    ports = (free_port(), free_port(), free_port())
+    ports = free_ports(3)
     watching = ("--traces", "console", "--log-format", "json")
     with Fleet(
         folder=folder / "parties",

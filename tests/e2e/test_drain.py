@@ -24,7 +24,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adserver.peers.client import HelperClient
-from docs.tutorial.fleet import HELPERS, HOST, Fleet, free_port
+from adserver.quickstart.ports import free_ports
+from docs.tutorial.fleet import HELPERS, HOST, Fleet
 from helper.serving.server import DRAIN_S
 from maskedlark.errors import HelperUnavailable
 from maskedlark.model import weights
@@ -76,7 +77,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    port = free_port()
+    [port] = free_ports(1)
     held = ("--release-grid-ms", f"{1000 * HELD_S}", "--metrics-listen", f"{HOST}:{port}")
     with Fleet(folder=tmp_path_factory.mktemp("drain"), helper_options_of=(held, ())) as fleet:
         task, dataset = sealed_dataset(fleet)
@@ -223,7 +224,7 @@ def helper_with_short_grace(site: Site, *options: str) -> Iterator["subprocess.P
 def test_what_takes_longer_than_a_helpers_grace_is_cut_off_can_be_asked_again_and_is_charged_once(
     site: Site,
 ) -> None:
-    port = free_port()
+    [port] = free_ports(1)
     with (
         helper_with_short_grace(
             site, "--release-grid-ms", "60000", "--metrics-listen", f"{HOST}:{port}"

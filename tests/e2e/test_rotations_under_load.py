@@ -12,7 +12,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
+from adserver.quickstart.ports import free_ports
+from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet
 from maskedlark.randomness import seeded
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.upload import Sealer
@@ -33,7 +34,7 @@ class Run:
     task: str
     uploads: Uploads
     first: Sealer
-    ports: tuple[int, int]
+    ports: list[int]
     sealed: list[Any] = field(default_factory=list)
     listed: tuple[list[list[int]], list[list[int]]] = field(default_factory=lambda: ([], []))
 
@@ -67,7 +68,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    ports = (free_port(), free_port())
+    ports = free_ports(2)
     with Fleet(
         folder=tmp_path_factory.mktemp("rotations"),
         is_no_noise=True,

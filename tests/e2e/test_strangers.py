@@ -24,7 +24,8 @@ import grpc
 import httpx
 import pytest
 
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
+from adserver.quickstart.ports import free_ports
+from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet
 from maskedlark import canonical
 from maskedlark.model.losses import Loss
 from maskedlark.randomness import seeded
@@ -50,7 +51,7 @@ class Site:
     """
 
     fleet: Fleet
-    ports: tuple[int, int, int]
+    ports: list[int]
     bundle: TaskBundle
     folder: Path
     ours: TlsFiles
@@ -93,7 +94,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder, ports = tmp_path_factory.mktemp("strangers"), (free_port(), free_port(), free_port())
+    folder, ports = tmp_path_factory.mktemp("strangers"), free_ports(3)
     watched = [("--metrics-listen", f"{HOST}:{port}", "--log-format", "json") for port in ports]
     with Fleet(
         folder=folder / "parties",

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 
 from adserver.dashboard.pages import YOUNG_S
 from adserver.ingest.http_server import HttpServer
-from docs.tutorial.fleet import free_port
+from adserver.quickstart.ports import free_ports
 from tests.adserver.painted import painted, silent
 from tests.adserver.visits import PATHS, Shown, Visit
 
@@ -106,7 +106,7 @@ def alone(tmp_path: Path, browser: Browser, context: BrowserContext) -> Iterator
     of = painted(tmp_path / "adserver")
     with of.door() as door:
         shown = Shown(
-            of=of, browser=browser, server=HttpServer(door, f"127.0.0.1:{free_port()}", None, headers=())
+            of=of, browser=browser, server=HttpServer(door, f"127.0.0.1:{free_ports(1)[0]}", None, headers=())
         )
         try:
             shown.server.wait_until_started()

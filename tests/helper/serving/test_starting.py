@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from adserver.quickstart.ports import free_ports
 from helper.cli.status import fetch_status
 from helper.gradient.exact.self_check import SelfCheckFailed
 from helper.serving import server, warmup
@@ -20,7 +21,6 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import Interrupt
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.rpc.transport import make_channel
-from tests.docs.reading import free_ports
 
 GRACE_S = 60
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

@@ -1,0 +1,31 @@
+"""Ports for servers that are started later, and again and again."""
+
+import secrets
+import socket
+from contextlib import suppress
+from typing import Final
+
+from maskedlark.errors import InvalidTask
+
+_PORTS: Final = range(10_000, 32_000)
+"""Below those that a kernel gives out by itself, to connections and to whoever asks for any port: between two
+starts of a server such a port is often taken, by a connection for as long as a minute after its end."""
+_TRIES: Final = 100
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that were free a moment ago, and that no kernel gives out unless told to.
+
+    Raises:
+        InvalidTask: too many of those that were tried are taken.
+    """
+    found = list[int]()
+    for port in secrets.SystemRandom().sample(_PORTS, count + _TRIES):
+        if len(found) == count:
+            break
+        with suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+    if len(found) < count:
+        raise InvalidTask(f"too few ports of 127.0.0.1 are free: {count + _TRIES} were tried")
+    return found
