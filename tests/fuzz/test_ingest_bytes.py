@@ -80,7 +80,7 @@ class Door:
         heard = b""
         with (
             socket.create_connection((host, int(port)), timeout=ANSWERED_S) as connection,
-            suppress(OSError),
+            suppress(ConnectionError),
         ):
             connection.sendall(spoken)
             while len(ANSWER.findall(heard)) < answers and (piece := connection.recv(1 << 16)):
@@ -90,7 +90,8 @@ class Door:
                 while piece := connection.recv(1 << 16):
                     heard += piece
             connection.settimeout(ANSWERED_S)
-            connection.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # it may be reset by now
+                connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(1 << 16):
                 heard += piece
         return heard
