@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from adserver.store.access import AccessStore
 
 _DAY_S: Final = 86_400.0
+_PATIENCE_S: Final = 600.0
 
 ScopeOption = Annotated[
     Scope,
@@ -26,13 +27,18 @@ ScopeOption = Annotated[
 
 
 def login_command(
-    data: DataOption, scope: ScopeOption = Scope.OPERATE, database: DatabaseOption = None
+    data: DataOption,
+    scope: ScopeOption = Scope.OPERATE,
+    wait: Annotated[
+        bool, option("Wait up to ten minutes for the first start of a dashboard.", "--wait")
+    ] = False,
+    database: DatabaseOption = None,
 ) -> None:
     """Print a link that logs one browser in, once, within ten minutes."""
     from adserver.dashboard.serving import dashboard_url  # starlette
     from adserver.store.access import LOGIN_S
 
-    url = dashboard_url(data)
+    url = dashboard_url(data, patience_s=_PATIENCE_S if wait else 0.0)
     secret = _store(data, database).make(GrantKind.LOGIN, scope, name="dashboard", lasts_s=LOGIN_S)
     typer.echo(f"{url}/login?code={secret}")
 

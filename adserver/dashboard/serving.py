@@ -1,6 +1,7 @@
 """The dashboard of a running ad server: its own listener, beside the intake's, until the server ends."""
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ from maskedlark.runtime.durable_file import write_durably
 
 _LOG: Final = logging.getLogger(__name__)
 _ADDRESS_FILE: Final = "dashboard.address"
+_POLL_S: Final = 0.1
 
 
 def open_dashboard(
@@ -70,14 +72,21 @@ def open_dashboard(
     return url
 
 
-def dashboard_url(data: Path) -> str:
+def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
     """Where the dashboard of a data folder was last served.
+
+    Args:
+        data: The ad server's folder.
+        patience_s: How long one that was never served is waited for.
 
     Raises:
         InvalidTask: none was.
     """
+    file, until = data / _ADDRESS_FILE, time.monotonic() + patience_s
+    while not file.exists() and time.monotonic() < until:
+        time.sleep(_POLL_S)
     try:
-        return (data / _ADDRESS_FILE).read_text().strip()
+        return file.read_text().strip()
     except OSError:
         raise InvalidTask(
             f"no dashboard was served from {data}: start `adserver serve` with --dashboard-listen"

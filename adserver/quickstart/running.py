@@ -68,7 +68,7 @@ class RunningFleet:
         """`tell` gets one line a step."""
         self._project = project
         self._tell = tell
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def is_up(self) -> bool:
@@ -98,13 +98,13 @@ class RunningFleet:
         """Ask the servers to finish what is under way, and return when they have ended."""
         running = [(one, pid) for one in reversed(self._servers()) if (pid := self._pid(one)) is not None]
         for _, pid in running:
-            os.kill(pid, signal.SIGTERM)
+            _tell_to_end(pid, signal.SIGTERM)
         for one, pid in running:
             if not self._wait(partial(self._has_ended, one), _STOP_S):
-                os.kill(pid, signal.SIGKILL)
+                _tell_to_end(pid, signal.SIGKILL)
             self._pid_file(one).unlink(missing_ok=True)
-        for child in self._children:
-            _ended(child)
+        for child in self._children.values():
+            child.wait()
 
     def _servers(self) -> tuple[Server, ...]:
         at = self._project.settings.servers
@@ -160,7 +160,7 @@ class RunningFleet:
                 stderr=log,
                 start_new_session=True,
             )
-        self._children.append(child)
+        self._children[server.name] = child
         self._pid_file(server).write_text(f"{child.pid}\n")
 
     def _await(self, server: Server) -> None:
@@ -187,8 +187,9 @@ class RunningFleet:
 
     def _pid(self, server: Server) -> int | None:
         """The process of a server that runs; a number that another process has by now is none."""
-        for child in self._children:
-            child.poll()  # else one that ended would seem to run
+        child = self._children.get(server.name)
+        if child is not None and child.poll() is None:
+            return child.pid  # one that is just starting or ending shows no arguments
         with suppress(OSError, ValueError):
             pid = int(self._pid_file(server).read_text())
             if str(server.ready) in _arguments(pid):
@@ -202,15 +203,9 @@ class RunningFleet:
         return self._project.parties / f"{server.name}.log"
 
 
-def _ended(child: subprocess.Popen[bytes]) -> None:
-    """End a server of this process for certain: one that is just starting or ending shows no arguments."""
-    if child.poll() is None:
-        child.terminate()
-    try:
-        child.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+def _tell_to_end(pid: int, how: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has ended by itself
+        os.kill(pid, how)
 
 
 def _arguments(pid: int) -> str:

@@ -16,9 +16,11 @@ from browser_sim.options import (
     LabelOption,
     MnistDirOption,
     SeedOption,
+    WaitOption,
     protection,
     trusted_helpers,
 )
+from browser_sim.waiting import BRIEF_S, LONG_S, patiently
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.options import option, panel, takes
@@ -100,6 +102,7 @@ def devices_command(
     rounds: Annotated[int | None, option("Stop after so many rounds.", min=1)] = None,
     idle: Annotated[float, option("Stop after so many seconds without a round.", min=0.1)] = 30.0,
     seed: SeedOption = None,
+    wait: WaitOption = False,
     guarded: "Protection",
     trusted: tuple[bytes, ...],
     as_json: JsonOption = False,
@@ -134,7 +137,11 @@ def devices_command(
             found = run_local(local, updates, guarded)
         typer.echo(json.dumps(found.as_json()) if as_json else f"{found.accepted} updates accepted")
         return
-    bundle = load_bundle(f"{site}/v1/tasks/{task}", guarded, trusted, now=time.time())
+    bundle = patiently(
+        lambda: load_bundle(f"{site}/v1/tasks/{task}", guarded, trusted, now=time.time()),
+        give_up_after_s=LONG_S if wait else BRIEF_S,
+        tell=lambda what: typer.echo(f"waiting: {what}", err=True),
+    )
     settings = FleetSettings(
         bundle=bundle,
         site=site,

@@ -175,15 +175,23 @@ class Stage:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[Stage, dict[str, str]]]:
-    """The parties, and the four sites; the addresses of the sites by name."""
+def running(
+    folder: Path, *, fake_rate: float = 0.2, lifetime_s: int = LIFETIME_S
+) -> Iterator[tuple[Stage, dict[str, str]]]:
+    """The parties, and the four sites; the addresses of the sites by name.
+
+    Args:
+        folder: Each party's data folder lies in here.
+        fake_rate: The share of reports that are fake.
+        lifetime_s: How long an ad that was clicked waits for a purchase.
+    """
     with Fleet(folder=folder) as fleet, ExitStack() as sites:
         measurement = folder / "measurement.json"
         measurement.write_text(json.dumps(_MEASUREMENT))
         task = fleet.adserver(
             "task", "create", "--name", "shop", "--origin", ORIGIN, "--classes", "2", "--default-label", "0",
             "--num-features", str(FEATURES), "--min-batch-size", "100", "--clip-norm", "1",
-            "--epsilon", str(BUDGET), "--measurement", str(measurement), "--fake-report-rate", "0.2",
+            "--epsilon", str(BUDGET), "--measurement", str(measurement), "--fake-report-rate", str(fake_rate),
             "--proof",
         ).strip()  # fmt: skip
         bundle = decode(TaskBundle, httpx.get(f"http://{fleet.http}/v1/tasks/{task}").content)
@@ -192,14 +200,14 @@ def running(folder: Path) -> Iterator[tuple[Stage, dict[str, str]]]:
         stage = Stage(fleet=fleet, task=task, bundle=bundle, keys=(first, second))
         origins: dict[str, str] = {}
         for name in ("stage", "publisher", "shop", "vault"):
-            server = HttpServer(_site(name, stage, origins), "127.0.0.1:0", None)
+            server = HttpServer(_site(name, stage, origins, lifetime_s), "127.0.0.1:0", None)
             sites.callback(server.stop)
             origins[name] = f"http://localhost:{server.port}"
         stage.crowd(CROWD)
         yield stage, origins
 
 
-def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
+def _site(name: str, stage: Stage, origins: dict[str, str], lifetime_s: int) -> Starlette:
     trusted = [helper.verify_key.hex() for helper in stage.bundle.task.helpers]
 
     async def page(request: Request) -> Response:
@@ -218,7 +226,7 @@ def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
             "maxDelayS": DELAY_S,
         }
         vault = f"{origins['vault']}/vault.html"
-        told = {"vault": vault, "stage": origins["stage"], "lifetimeS": LIFETIME_S, "options": options}
+        told = {"vault": vault, "stage": origins["stage"], "lifetimeS": lifetime_s, "options": options}
         return JSONResponse(told)
 
     async def vault_settings(_request: Request) -> Response:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from browser_sim.cli import app
 from browser_sim.run import Progress, RunSettings
 from maskedlark import canonical
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.numbers.field import add
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import World, world
@@ -275,6 +275,26 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
     assert "people see ads" in shown[0]
     assert "reports" not in shown[0]
     assert "4/7" in said.getvalue()
+
+
+def test_devices_ask_an_ad_server_again_that_is_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "visits.csv"
+    table.write_text("who,pages,bought\na,1,0\nb,2,1\n")
+    answers = [HelperUnavailable("starting"), InvalidTask("far enough")]
+
+    def bundle(*_: object, **__: object) -> NoReturn:
+        raise answers.pop(0)
+
+    monkeypatch.setattr("browser_sim.task_host.load_bundle", bundle)
+    done = invoke(
+        "devices", "--site", "http://127.0.0.1:1", "--task", "00", "--store", tmp_path / "x", "--insecure",
+        "--holding", "csv", "--csv", table, "--label", "bought", "--user", "who",
+    )  # fmt: skip
+    assert (done.exit_code, answers) == (1, [])
+    assert "waiting: starting" in done.stderr
+    assert "far enough" in done.stderr
 
 
 def test_a_bug_shows_no_local_variable() -> None:

@@ -96,6 +96,18 @@ def test_a_browser_is_logged_out_by_the_id_of_its_session(tmp_path: Path, store:
     assert store.find(session, [GrantKind.SESSION]) is None
 
 
+def test_a_login_link_waits_for_the_first_start_of_a_dashboard_if_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starts(_: float) -> None:
+        (tmp_path / "dashboard.address").write_text("http://127.0.0.1:7300\n")
+
+    monkeypatch.setattr(time, "sleep", starts)
+    done = RUNNER.invoke(app, ["dashboard", "login", "--data", str(tmp_path)])
+    assert isinstance(done.exception, InvalidTask)
+    assert ran(tmp_path, "dashboard", "login", "--wait").startswith("http://127.0.0.1:7300/login?code=")
+
+
 def test_a_login_link_is_of_the_server_that_ran_and_works_once(tmp_path: Path, store: AccessStore) -> None:
     done = RUNNER.invoke(app, ["dashboard", "login", "--data", str(tmp_path)])
     assert isinstance(done.exception, InvalidTask)

@@ -73,19 +73,40 @@ def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
         running.up()
 
 
-def test_servers_whose_arguments_cannot_be_read_just_now_are_ended_too(
+def test_servers_whose_arguments_cannot_be_read_while_they_start_or_end_are_awaited_and_ended(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, SERVER)
     running = RunningFleet(project, lambda _: None)
-    running.up()
-    try:
-        with monkeypatch.context() as unread:
-            unread.setattr(module, "_arguments", lambda _: "")
+    with monkeypatch.context() as unread:
+        unread.setattr(module, "_arguments", lambda _: "")
+        try:
+            running.up()
+            assert running.is_up
+            pids = [int(path.read_text()) for path in project.parties.glob("*.pid")]
+        finally:
             running.down()
-        assert not running.is_up
+    assert len(pids) == 3
+    assert not running.is_up
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_server_that_ends_by_itself_while_it_is_told_to_is_down(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, SERVER)
+    first, second = RunningFleet(project, lambda _: None), RunningFleet(project, lambda _: None)
+    first.up()
+    try:
+        monkeypatch.setattr(module.RunningFleet, "_pid", lambda *_: 1 << 22)  # above every process id
+        monkeypatch.setattr(module.RunningFleet, "_has_ended", lambda *_: True)
+        second.down()
     finally:
-        running.down()
+        monkeypatch.undo()
+        first.down()
+    assert not list(project.parties.glob("*.pid"))
 
 
 def test_a_number_that_another_process_has_by_now_is_no_server(project: Project) -> None:

@@ -5,8 +5,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -42,17 +43,8 @@ class Machines:
     def add(
         self, cores: int = 1, token_file: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Any:
-        """One more machine, with the token or with another file in its place.
-
-        Ray gives a machine a fixed time to start, which now and then is not enough: then another one starts.
-        """
-        for left in reversed(range(_STARTS)):
-            try:
-                return self.add_once(cores, token_file, environment)
-            except Exception:
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+        """One more machine, with the token or with another file in its place."""
+        return in_a_few_starts(partial(self.add_once, cores, token_file, environment), self._end_late)
 
     def add_once(
         self, cores: int = 1, token_file: Path | None = None, environment: Mapping[str, str] | None = None
@@ -67,6 +59,15 @@ class Machines:
         )
         self.nodes.append(node)
         return node
+
+    def _end_late(self) -> None:
+        """End the machines that Ray has given up, which may join all the same."""
+        known = [raylet_pid(one) for one in (self.cluster.head_node, *self.nodes)]
+        for child in psutil.Process().children():
+            with suppress(psutil.Error):  # it has ended by itself
+                of_this_cluster = f"--gcs-address={self.address}" in child.cmdline()
+                if child.name() == "raylet" and of_this_cluster and child.pid not in known:
+                    child.kill()
 
     def remove(self, node: Any) -> None:
         """End a machine at once."""
@@ -99,6 +100,16 @@ class Machines:
     def session(self) -> Path:
         """Where Ray keeps its logs, sockets and spilled objects."""
         return Path(self.cluster.head_node.get_session_dir_path())
+
+
+def in_a_few_starts(start: Callable[[], Any], clean_up: Callable[[], None] = lambda: None) -> Any:
+    """What is started. Ray gives it half a minute; where that is not enough, another one is started."""
+    for _ in range(_STARTS - 1):
+        try:
+            return start()
+        except Exception:  # noqa: BLE001 # Ray has no class for it
+            clean_up()
+    return start()
 
 
 def raylet_pid(node: Any) -> int:
@@ -137,15 +148,13 @@ def _machines(folder: Path) -> Iterator[Machines]:
     token_file = folder / "join-token"
     token_file.write_text(secrets.token_hex(32))
     token_file.chmod(0o600)
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 0,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "include_dashboard": False,
-            "node_ip_address": LOOPBACK,
-        },
-    )
+    head = {
+        "num_cpus": 0,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+        "node_ip_address": LOOPBACK,
+    }
+    cluster = in_a_few_starts(partial(Cluster, initialize_head=True, head_node_args=head))
     try:
         yield Machines(cluster=cluster, folder=folder, token_file=token_file)
     finally:
