@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from tests.adserver.painted import OF, Painted
+from tests.patience import HANGS_S
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
 PATHS: Final = {
@@ -78,10 +79,11 @@ class Shown:
     def visit(self, context: BrowserContext, scope: Scope = Scope.OPERATE) -> Visit:
         """A page of somebody who is logged in."""
         page = context.new_page()
+        page.set_default_timeout(1_000 * HANGS_S)
         visit = Visit(page=page, of=self.of, origin=self.origin)
         page.on("request", lambda one: visit.requests.append(one))  # noqa: PLW0108 - playwright marks it
         page.on("console", lambda one: visit.complaints.append(one.text))
         page.on("pageerror", lambda one: visit.complaints.append(str(one)))
-        code = self.of.access.make(GrantKind.LOGIN, scope, name="a browser", lasts_s=60.0)
+        code = self.of.access.make(GrantKind.LOGIN, scope, name="a browser", lasts_s=HANGS_S)
         page.goto(f"{self.origin}/login?code={code}")
         return visit

@@ -36,7 +36,7 @@ SEED = 4
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[LocalJobs]:
     engine = open_local(default_local_url(tmp_path))
-    yield LocalJobs(engine, lambda: 1.0)
+    yield LocalJobs(engine, lambda: 1.0, lambda: seeded(SEED, "first instances"))
     engine.dispose()
 
 
@@ -46,7 +46,9 @@ def client(tmp_path: Path, jobs: LocalJobs) -> Iterator[httpx.Client]:
     create_tables(engine)
     tasks = TaskStore(engine)
     intake = Intake(tasks, ReportStore(engine), lambda: 0.0)
-    server = HttpServer(http_app(intake, tasks, local=LocalIntake(jobs)), "127.0.0.1:0", None)
+    server = HttpServer(
+        http_app(intake, tasks, local=LocalIntake(jobs, seeded(SEED, "places"))), "127.0.0.1:0", None
+    )
     server.wait_until_started()
     with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=HANGS_S) as opened:
         yield opened

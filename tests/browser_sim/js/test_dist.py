@@ -30,13 +30,18 @@ def is_rebuilt() -> bool:
         for one in ("package.json", "package-lock.json", "build.mjs", "tsconfig.json"):
             shutil.copy(JS / one, folder)
         shutil.copytree(JS / "src", folder / "src")
-        for command in ("ci --no-audit --no-fund", "run check", "run build"):
+        for command in (
+            "ci --no-audit --no-fund --prefer-offline --fetch-retries=5",
+            "run check",
+            "run build",
+        ):
             npm = shutil.which("npm") or "npm"
             subprocess.run([npm, "--silent", *command.split()], cwd=folder, check=True, timeout=PATIENCE_S)
         built = {file.name: file.read_bytes() for file in (folder / "dist").iterdir()}
     return built == {file.name: file.read_bytes() for file in DIST.iterdir()}
 
 
+@pytest.mark.timeout(2 * PATIENCE_S)
 def test_dist_is_rebuilt_byte_for_byte() -> None:
     if shutil.which("npm") is None:
         if os.environ.get(REQUIRED):

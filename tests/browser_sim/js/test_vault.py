@@ -109,7 +109,7 @@ def test_privacy_control_switched_on_later_ends_what_is_kept(scenes: Any) -> Non
 
 def test_withdrawing_purges_everything(scenes: Any) -> None:
     scene = scenes()
-    scene.open(maxDelayS=3600)
+    scene.open(maxDelayS=30 * 86_400)
     for number in range(5):
         scene.call("saveImpression", features=row(number), matchValue=number, lifetimeDays=1)
     scene.call("measureConversion", label=1, matchValues=[0], lookbackDays=1)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from errno import ENOSPC
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from adserver.store.local.instances import InstanceStore
 from adserver.store.local.schema import open_local
@@ -20,6 +21,7 @@ from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.federated.spam import SpamTest
 from maskedlark.randomness import seeded, system_randomness
+from tests.patience import HANGS_S
 
 JOB = b"j" * 16
 SETTINGS = DrawAndDiscard(instances=5, learning_rate=0.001, epsilon=2.0)
@@ -141,8 +143,22 @@ for number in itertools.count(1):
 """
 
 
+def await_alone(engine: Engine) -> None:
+    """Return once PostgreSQL has ended what others began: it may still commit for a client that is gone."""
+    others = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'"
+    )
+    until = time.monotonic() + HANGS_S
+    while engine.dialect.name == "postgresql" and time.monotonic() < until:
+        with engine.connect() as connection:
+            if not connection.execute(others).scalar_one():
+                break
+        time.sleep(0.02)
+
+
 def test_a_writer_that_is_killed_leaves_whole_instances_and_true_counts(
-    database_url: str, store: InstanceStore
+    database_url: str, engine: Engine, store: InstanceStore
 ) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, database_url],
@@ -156,6 +172,7 @@ def test_a_writer_that_is_killed_leaves_whole_instances_and_true_counts(
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
+    await_alone(engine)
     assert store.job(JOB).returns == store.accepted(JOB) >= last
     for instance in store.instances(JOB):
         assert len(set(instance.tolist())) == 1 or (instance == FIRST).all(axis=1).any()
