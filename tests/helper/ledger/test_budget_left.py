@@ -83,7 +83,8 @@ def gauges(core: HelperCore) -> dict[str, float]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setattr(budget_left, "SCRAPE_S", HANGS_S)
     return Shop(tmp_path)
 
 

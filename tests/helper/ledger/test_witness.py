@@ -26,6 +26,7 @@ from maskedlark.rpc.transport import make_server
 from maskedlark.runtime.database import open_database
 from protos import helper_pb2_grpc
 from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scene
+from tests.patience import HANGS_S
 from tests.postgres import Postgres
 
 
@@ -40,7 +41,7 @@ def serving(core: HelperCore, book: ReceiptBook | None = None) -> Iterator[Helpe
     server, port = make_server("127.0.0.1:0", None, threads=4)
     helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core), server)
     server.start()
-    with HelperClient(f"127.0.0.1:{port}", None, 10.0, Renamed(book)) as client:
+    with HelperClient(f"127.0.0.1:{port}", None, HANGS_S, Renamed(book)) as client:
         yield client
     server.stop(None).wait()
 

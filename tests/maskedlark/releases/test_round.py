@@ -265,7 +265,7 @@ def test_helpers_that_were_shown_different_things_give_noise_and_are_found_out(d
     if (
         difference == "weights"
     ):  # the blinds do not cancel: what is left is of the field's size, not of a gradient's
-        assert (np.abs(garbage.astype(np.float64)) > 2.0**48).all()
+        assert (np.abs(garbage.astype(np.float64)) > 2.0**38).all()
         assert garbage.tolist() != expected
 
 
@@ -281,7 +281,7 @@ def test_fewer_records_than_k_give_a_sum_of_nothing_with_matching_tags(count: in
 def test_a_sample_smaller_than_k_gives_a_sum_of_nothing() -> None:
     of = world(min_batch_size=10)
     shares, _ = random_shares(of, 12, 3)
-    rare = job(of, bytes(32), sampling_numerator=SAMPLING_DENOMINATOR // 4)
+    rare = job(of, bytes(32), sampling_numerator=SAMPLING_DENOMINATOR // 64)
     assert [combine(*answers(of, shares, rare, round_index=r)).tolist() for r in range(3)] == [
         [0] * NUM_VALUES
     ] * 3
