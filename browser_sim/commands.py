@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from browser_sim.options import (
-    JsonOption,
-    SeedOption,
-    WaitOption,
-    protection,
-    source_settings,
-    trusted_helpers,
-)
+from browser_sim.options import JsonOption, SeedOption, protection, source_settings, trusted_helpers
 from browser_sim.waiting import BRIEF_S, LONG_S
 from maskedlark.errors import MaskedLarkError
 from maskedlark.terminal.options import option, panel, takes
@@ -80,7 +73,14 @@ def run_command(
     workers: Annotated[
         int | None, option("Processes that seal; default: by the number of reports.", min=1)
     ] = None,
-    wait: WaitOption = False,
+    wait: Annotated[
+        bool,
+        option(
+            "Wait up to ten minutes for an ad server that is starting or away, not half a minute.",
+            "--wait",
+            envvar="BROWSER_SIM_WAIT",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Give every record to one person, and upload what the people's browsers report."""

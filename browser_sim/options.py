@@ -37,14 +37,6 @@ SeedOption = Annotated[
         "Replay everything from this number. Masks are then predictable.", "--seed", min=0, max=(1 << 63) - 1
     ),
 ]
-WaitOption = Annotated[
-    bool,
-    option(
-        "Wait up to ten minutes for an ad server that is starting or away, not half a minute.",
-        "--wait",
-        envvar="BROWSER_SIM_WAIT",
-    ),
-]
 JsonOption = Annotated[bool, option("Print one JSON object.", "--json")]
 
 

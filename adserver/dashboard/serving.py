@@ -83,9 +83,9 @@ def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
         InvalidTask: none was.
     """
     file, until = data / _ADDRESS_FILE, time.monotonic() + patience_s
-    while not file.exists() and time.monotonic() < until:
-        time.sleep(_POLL_S)
     try:
+        while not file.exists() and time.monotonic() < until:
+            time.sleep(_POLL_S)
         return file.read_text().strip()
     except OSError:
         raise InvalidTask(

@@ -7,9 +7,12 @@ from typing import Final
 
 from maskedlark.errors import InvalidTask
 
-_PORTS: Final = range(10_000, 32_000)
-"""Below those that a kernel gives out by itself, to connections and to whoever asks for any port: between two
-starts of a server such a port is often taken, by a connection for as long as a minute after its end."""
+_PORTS: Final = range(20_000, 32_000)
+"""Above most that programs take by habit, and below those that a kernel gives out by itself.
+
+It gives those to connections and to whoever asks for any port. Between two starts of a server one of them is
+taken now and then, by a connection for as long as a minute after its end.
+"""
 _TRIES: Final = 100
 
 

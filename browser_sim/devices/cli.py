@@ -16,7 +16,6 @@ from browser_sim.options import (
     LabelOption,
     MnistDirOption,
     SeedOption,
-    WaitOption,
     protection,
     trusted_helpers,
 )
@@ -102,7 +101,13 @@ def devices_command(
     rounds: Annotated[int | None, option("Stop after so many rounds.", min=1)] = None,
     idle: Annotated[float, option("Stop after so many seconds without a round.", min=0.1)] = 30.0,
     seed: SeedOption = None,
-    wait: WaitOption = False,
+    wait: Annotated[
+        bool,
+        option(
+            "With --task: wait up to ten minutes for an ad server that is starting, not half a minute.",
+            "--wait",
+        ),
+    ] = False,
     guarded: "Protection",
     trusted: tuple[bytes, ...],
     as_json: JsonOption = False,
@@ -121,6 +126,8 @@ def devices_command(
     site = site.rstrip("/")
     if bool(task) == bool(local_job):
         raise typer.BadParameter("give either --task or --local-job")
+    if local_job and wait:
+        raise typer.BadParameter("--wait goes with --task")
     if local_job and trainer is not TrainerKind.NUMPY:
         raise typer.BadParameter("a job without helpers trains a dense network, in numpy: leave --trainer")
     if local_job:

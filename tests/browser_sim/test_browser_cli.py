@@ -277,24 +277,34 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
     assert "4/7" in said.getvalue()
 
 
-def test_devices_ask_an_ad_server_again_that_is_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = tmp_path / "visits.csv"
+def devices(folder: Path, *arguments: object) -> Result:
+    table = folder / "visits.csv"
     table.write_text("who,pages,bought\na,1,0\nb,2,1\n")
+    holding = ("--holding", "csv", "--csv", table, "--label", "bought", "--user", "who")
+    reached = ("--site", "http://127.0.0.1:1", "--store", folder / "x", "--insecure")
+    return invoke("devices", *reached, *holding, *arguments)
+
+
+@pytest.mark.parametrize("waits", [[], ["--wait"]])
+def test_devices_ask_an_ad_server_again_that_is_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[str]
+) -> None:
     answers = [HelperUnavailable("starting"), InvalidTask("far enough")]
 
     def bundle(*_: object, **__: object) -> NoReturn:
         raise answers.pop(0)
 
     monkeypatch.setattr("browser_sim.task_host.load_bundle", bundle)
-    done = invoke(
-        "devices", "--site", "http://127.0.0.1:1", "--task", "00", "--store", tmp_path / "x", "--insecure",
-        "--holding", "csv", "--csv", table, "--label", "bought", "--user", "who",
-    )  # fmt: skip
+    done = devices(tmp_path, "--task", "00", *waits)
     assert (done.exit_code, answers) == (1, [])
     assert "waiting: starting" in done.stderr
     assert "far enough" in done.stderr
+
+
+def test_devices_of_a_job_without_helpers_wait_for_no_task(tmp_path: Path) -> None:
+    done = devices(tmp_path, "--local-job", "00", "--wait")
+    assert done.exit_code == 2
+    assert "--wait goes with --task" in done.stderr
 
 
 def test_a_bug_shows_no_local_variable() -> None:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
+from adserver.dashboard.serving import dashboard_url
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import LOGIN_S, SESSION_S, AccessStore
 from adserver.store.database import create_tables, default_url
@@ -102,6 +103,8 @@ def test_a_login_link_waits_for_the_first_start_of_a_dashboard_if_it_is_told_to(
     def starts(_: float) -> None:
         (tmp_path / "dashboard.address").write_text("http://127.0.0.1:7300\n")
 
+    with pytest.raises(InvalidTask):
+        dashboard_url(tmp_path / ("x" * 300))
     monkeypatch.setattr(time, "sleep", starts)
     done = RUNNER.invoke(app, ["dashboard", "login", "--data", str(tmp_path)])
     assert isinstance(done.exception, InvalidTask)

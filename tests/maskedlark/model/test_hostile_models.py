@@ -30,7 +30,7 @@ Spoil = Callable[[onnx.ModelProto], object]
 
 @cache
 def second() -> float:
-    """A second of processor time, and more on a processor that takes longer to count."""
+    """A second of processor time, or eight times what counting to three million takes, if that is more."""
     started = time.process_time()
     sum(number * number % 7 for number in range(3_000_000))
     return max(1.0, 8 * (time.process_time() - started))

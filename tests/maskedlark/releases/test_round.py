@@ -279,9 +279,9 @@ def test_fewer_records_than_k_give_a_sum_of_nothing_with_matching_tags(count: in
 
 
 def test_a_sample_smaller_than_k_gives_a_sum_of_nothing() -> None:
-    of = world(min_batch_size=10)
-    shares, _ = random_shares(of, 12, 3)
-    rare = job(of, bytes(32), sampling_numerator=SAMPLING_DENOMINATOR // 64)
+    of = world(min_batch_size=30)
+    shares, _ = random_shares(of, 36, 3)
+    rare = job(of, bytes(32), sampling_numerator=SAMPLING_DENOMINATOR // 4)
     assert [combine(*answers(of, shares, rare, round_index=r)).tolist() for r in range(3)] == [
         [0] * NUM_VALUES
     ] * 3
