@@ -286,11 +286,12 @@ def test_a_chunk_is_opened_while_the_one_before_is_answered_and_admitted_behind_
 
 
 def test_a_chunk_that_comes_when_the_preparation_is_over_takes_no_room(scene: Scene) -> None:
-    shares, is_over, is_read = shares_for(scene.reports(5), 0), Event(), Event()
+    shares, is_asked, is_over, is_read = shares_for(scene.reports(5), 0), Event(), Event(), Event()
     datasets = scene.cores[0].datasets
 
     def chunks() -> Iterator[list[ShareForHelper]]:
         yield shares[:2]
+        is_asked.set()
         assert is_over.wait(HANGS_S)
         try:
             yield shares[2:]
@@ -302,6 +303,7 @@ def test_a_chunk_that_comes_when_the_preparation_is_over_takes_no_room(scene: Sc
         closing(preparation.add_all(chunks())) as answers,
     ):
         next(answers)
+        assert is_asked.wait(HANGS_S)
     is_over.set()
     del answers, preparation
     assert is_read.wait(HANGS_S)
