@@ -175,15 +175,12 @@ class Stage:
 
 
 @contextmanager
-def running(
-    folder: Path, *, fake_rate: float = 0.2, lifetime_s: int = LIFETIME_S
-) -> Iterator[tuple[Stage, dict[str, str]]]:
+def running(folder: Path, *, fake_rate: float = 0.2) -> Iterator[tuple[Stage, dict[str, str]]]:
     """The parties, and the four sites; the addresses of the sites by name.
 
     Args:
         folder: Each party's data folder lies in here.
         fake_rate: The share of reports that are fake.
-        lifetime_s: How long an ad that was clicked waits for a purchase.
     """
     with Fleet(folder=folder) as fleet, ExitStack() as sites:
         measurement = folder / "measurement.json"
@@ -200,14 +197,14 @@ def running(
         stage = Stage(fleet=fleet, task=task, bundle=bundle, keys=(first, second))
         origins: dict[str, str] = {}
         for name in ("stage", "publisher", "shop", "vault"):
-            server = HttpServer(_site(name, stage, origins, lifetime_s), "127.0.0.1:0", None)
+            server = HttpServer(_site(name, stage, origins), "127.0.0.1:0", None)
             sites.callback(server.stop)
             origins[name] = f"http://localhost:{server.port}"
         stage.crowd(CROWD)
         yield stage, origins
 
 
-def _site(name: str, stage: Stage, origins: dict[str, str], lifetime_s: int) -> Starlette:
+def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
     trusted = [helper.verify_key.hex() for helper in stage.bundle.task.helpers]
 
     async def page(request: Request) -> Response:
@@ -226,7 +223,7 @@ def _site(name: str, stage: Stage, origins: dict[str, str], lifetime_s: int) -> 
             "maxDelayS": DELAY_S,
         }
         vault = f"{origins['vault']}/vault.html"
-        told = {"vault": vault, "stage": origins["stage"], "lifetimeS": lifetime_s, "options": options}
+        told = {"vault": vault, "stage": origins["stage"], "lifetimeS": LIFETIME_S, "options": options}
         return JSONResponse(told)
 
     async def vault_settings(_request: Request) -> Response:

@@ -17,8 +17,6 @@ from tests.browser_sim.js.chromium import chromium, chromium_path
 pytestmark = [pytest.mark.page, pytest.mark.slow]
 PATIENCE_MS = 600_000
 RADIO = 1
-LIFETIME_S = 3_600
-"""Of an ad that was clicked: longer than anybody takes to buy."""
 
 
 @contextmanager
@@ -27,7 +25,7 @@ def played(folder: Path) -> Iterator[tuple[Page, Stage]]:
 
     Without fake reports, one of which could come after the purchase's and be what the page shows then.
     """
-    with running(folder, fake_rate=0.0, lifetime_s=LIFETIME_S) as (stage, origins), chromium() as browser:
+    with running(folder, fake_rate=0.0) as (stage, origins), chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 1150})
         page.set_default_timeout(PATIENCE_MS)
         page.goto(origins["stage"])

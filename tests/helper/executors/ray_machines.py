@@ -104,12 +104,14 @@ class Machines:
 
 def in_a_few_starts(start: Callable[[], Any], clean_up: Callable[[], None] = lambda: None) -> Any:
     """What is started. Ray gives it half a minute; where that is not enough, another one is started."""
-    for _ in range(_STARTS - 1):
+    for left in reversed(range(_STARTS)):
         try:
             return start()
-        except Exception:  # noqa: BLE001 # Ray has no class for it
+        except Exception:
+            if not left:
+                raise
             clean_up()
-    return start()
+    raise AssertionError("unreachable")
 
 
 def raylet_pid(node: Any) -> int:

@@ -479,7 +479,7 @@ def test_neither_disk_nor_log_shows_a_feature_a_mask_or_a_key(
     clear = [
         opened.shares.features.tobytes()[:12],
         opened.shares.mask_shares[0].tobytes(),
-        opened.shares.features[7:11].tobytes(),
+        opened.shares.features[7].tobytes(),
     ]
     keys = scene.parties[0].data / "keys.json"
     for path in scene.parties[0].data.rglob("*"):
