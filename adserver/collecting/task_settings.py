@@ -165,7 +165,11 @@ def _with_sizes(settings: Any) -> Any:
 
 def norm_for(mechanism: Mechanism) -> Norm:
     """The norm that the noise fits; L2 where there is none."""
-    return Norm.L1 if mechanism is Mechanism.LAPLACE else Norm.L2
+    match mechanism:
+        case Mechanism.LAPLACE:
+            return Norm.L1
+        case Mechanism.GAUSSIAN | Mechanism.NONE:
+            return Norm.L2
 
 
 def period(

@@ -10,7 +10,7 @@ truth: an interval holds both the sampling of records and the noise.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,12 +147,17 @@ def _repeated(
     """(repetitions, 2, B) histograms that might have been read, if the counts were the truth."""
     repetitions = min(_REPETITIONS, max(100, _MOST_NUMBERS // counts.size))
     drawn = random.poisson(counts, (repetitions, *counts.shape)).astype(np.float64)
-    if mechanism is Mechanism.NONE:
-        return drawn
+    match mechanism:
+        case Mechanism.NONE:
+            return drawn
+        case Mechanism.GAUSSIAN:
+            draw = random.normal
+        case Mechanism.LAPLACE:
+            draw = random.laplace
+        case _:
+            assert_never(mechanism)
     for _ in range(2):  # helpers
-        drawn += (random.normal if mechanism is Mechanism.GAUSSIAN else random.laplace)(
-            0.0, noise_scale, drawn.shape
-        )
+        drawn += draw(0.0, noise_scale, drawn.shape)
     return metrics.smoothed(drawn)
 
 

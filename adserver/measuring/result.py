@@ -211,12 +211,18 @@ def half_width(mechanism: Mechanism, confidence: float = CONFIDENCE) -> float:
     b; a weighted sum of more of them, as in consistent roll-ups, is closer to a Gaussian and its interval is
     no wider.
     """
-    if mechanism is Mechanism.NONE:
-        return 0.0
-    if mechanism is Mechanism.GAUSSIAN:
-        from statistics import NormalDist
+    match mechanism:
+        case Mechanism.NONE:
+            return 0.0
+        case Mechanism.GAUSSIAN:
+            from statistics import NormalDist
 
-        return NormalDist().inv_cdf((1 + confidence) / 2)
+            return NormalDist().inv_cdf((1 + confidence) / 2)
+        case Mechanism.LAPLACE:
+            return _half_width_of_two_laplace(confidence)
+
+
+def _half_width_of_two_laplace(confidence: float) -> float:
     low, high = 0.0, 100.0
     while high - low > 1e-9:
         middle = (low + high) / 2

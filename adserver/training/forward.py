@@ -6,7 +6,7 @@ onnxruntime runs the file that the model came from, after the parser has accepte
 evaluated is what was trained.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,26 +100,33 @@ def _session(encoded_model: bytes) -> "InferenceSession":
 
 def _losses(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Loss) -> NDArray[np.float64]:
     """The loss of each example."""
-    if loss is Loss.CROSS_ENTROPY:
-        shifted = outputs - outputs.max(1, keepdims=True)
-        chosen = np.take_along_axis(shifted, labels.astype(np.int64)[:, None], 1)[:, 0]
-        return np.asarray(np.log(np.exp(shifted).sum(1)) - chosen)
     first, truth = outputs[:, 0], labels.astype(np.float64)
-    if loss is Loss.BINARY_CROSS_ENTROPY:
-        probability = first.clip(_SMALLEST_PROBABILITY, 1.0 - _SMALLEST_PROBABILITY)
-        return -np.log(np.where(truth > 0.5, probability, 1.0 - probability))
-    if loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
-        return np.asarray(np.logaddexp(0.0, first) - truth * first)
-    if loss is Loss.MSE:
-        return np.asarray((first - truth) ** 2)
-    return np.asarray(np.exp(first) - truth * first)  # Loss.POISSON
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            shifted = outputs - outputs.max(1, keepdims=True)
+            chosen = np.take_along_axis(shifted, labels.astype(np.int64)[:, None], 1)[:, 0]
+            return np.asarray(np.log(np.exp(shifted).sum(1)) - chosen)
+        case Loss.BINARY_CROSS_ENTROPY:
+            probability = first.clip(_SMALLEST_PROBABILITY, 1.0 - _SMALLEST_PROBABILITY)
+            return -np.log(np.where(truth > 0.5, probability, 1.0 - probability))
+        case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            return np.asarray(np.logaddexp(0.0, first) - truth * first)
+        case Loss.MSE:
+            return np.asarray((first - truth) ** 2)
+        case Loss.POISSON:
+            return np.asarray(np.exp(first) - truth * first)
 
 
 def _accuracy(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Loss) -> float | None:
-    if loss in (Loss.MSE, Loss.POISSON):
-        return None
-    if loss is Loss.CROSS_ENTROPY:
-        predicted = outputs.argmax(1)
-    else:
-        predicted = (outputs[:, 0] > (0.5 if loss is Loss.BINARY_CROSS_ENTROPY else 0.0)).astype(np.int64)
+    match loss:
+        case Loss.MSE | Loss.POISSON:
+            return None
+        case Loss.CROSS_ENTROPY:
+            predicted = outputs.argmax(1)
+        case Loss.BINARY_CROSS_ENTROPY:
+            predicted = (outputs[:, 0] > 0.5).astype(np.int64)
+        case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            predicted = (outputs[:, 0] > 0.0).astype(np.int64)
+        case _:
+            assert_never(loss)
     return float((predicted == labels).mean())

@@ -19,7 +19,7 @@ Source: Pihur et al., "Differentially-Private 'Draw and Discard' Machine Learnin
 
 import math
 from fractions import Fraction
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,12 +133,16 @@ class DrawAndDiscard:
         if not np.isfinite(gradient).all():
             raise ValueError("a gradient is not finite")
         clip = self.gradient_clip
-        if self.unit is NoiseUnit.MODEL:
-            norms = np.abs(gradient).sum(axis=1, keepdims=True)
-            # One part in 2^30 less: above what the sum and the product round.
-            clipped = gradient * np.minimum(1.0, clip * (1 - 2.0**-30) / np.maximum(norms, clip * 2.0**-60))
-        else:
-            clipped = np.clip(gradient, -clip, clip)
+        match self.unit:
+            case NoiseUnit.MODEL:
+                norms = np.abs(gradient).sum(axis=1, keepdims=True)
+                # One part in 2^30 less: above what the sum and the product round.
+                factors = np.minimum(1.0, clip * (1 - 2.0**-30) / np.maximum(norms, clip * 2.0**-60))
+                clipped = gradient * factors
+            case NoiseUnit.FEATURE:
+                clipped = np.clip(gradient, -clip, clip)
+            case _:
+                assert_never(self.unit)
         units: SignedVector = np.trunc(np.ldexp(clipped * self.learning_rate, self.frac_bits)).astype(
             np.int64
         )
@@ -160,7 +164,11 @@ class DrawAndDiscard:
         """
         if self.epsilon is None:
             return math.inf
-        return self.epsilon if self.unit is NoiseUnit.MODEL else weights * self.epsilon
+        match self.unit:
+            case NoiseUnit.MODEL:
+                return self.epsilon
+            case NoiseUnit.FEATURE:
+                return weights * self.epsilon
 
 
 def expected_internal_loss(epsilon: float, instances: int) -> float:

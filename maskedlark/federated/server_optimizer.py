@@ -10,7 +10,7 @@ Source: Reddi et al. 2021, "Adaptive Federated Optimization", algorithm 2 (FedAd
 epsilon).
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,8 @@ class ServerOptimizer:
                 first = self.momentum * first + (1.0 - self.momentum) * mean_update
                 second = self._second(second, mean_update * mean_update)
                 direction = first / (np.sqrt(second) + self.tau)
+            case _:
+                assert_never(self.kind)
         masters = state.masters + self.learning_rate * direction
         return OptimizerState(masters=masters, first=first, second=second)
 

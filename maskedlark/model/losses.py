@@ -5,7 +5,7 @@ so it imports nothing that takes long.
 """
 
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, assert_never
 
 from maskedlark.errors import InvalidModel, ModelReason
 
@@ -30,9 +30,6 @@ class Loss(StrEnum):
     """(z - y)^2; one output."""
     POISSON = "poisson"
     """e^z - y z, the log-rate parameterisation; one output."""
-
-
-_BINARY: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 
 
 def loss_named(name: str) -> Loss:
@@ -60,19 +57,28 @@ def check_loss(model: "Model", loss: Loss, num_classes: int | None) -> None:
     Raises:
         InvalidModel(WRONG_LOSS)
     """
-    if loss is Loss.CROSS_ENTROPY:
-        if num_classes is None or model.output_width != num_classes:
-            raise InvalidModel(
-                ModelReason.WRONG_LOSS,
-                f"{loss} needs an output for each class: the model has {model.output_width}, the task "
-                f"{num_classes}",
-            )
-        return
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            if num_classes is None or model.output_width != num_classes:
+                raise InvalidModel(
+                    ModelReason.WRONG_LOSS,
+                    f"{loss} needs an output for each class: the model has {model.output_width}, the task "
+                    f"{num_classes}",
+                )
+        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            _check_one_output(model, loss)
+            if num_classes != 2:
+                raise InvalidModel(
+                    ModelReason.WRONG_LOSS, f"{loss} needs a task of two classes, this one has {num_classes}"
+                )
+        case Loss.MSE | Loss.POISSON:
+            _check_one_output(model, loss)
+        case _:
+            assert_never(loss)
+
+
+def _check_one_output(model: "Model", loss: Loss) -> None:
     if model.output_width != 1:
         raise InvalidModel(
             ModelReason.WRONG_LOSS, f"{loss} needs a model of one output, this one has {model.output_width}"
-        )
-    if loss in _BINARY and num_classes != 2:
-        raise InvalidModel(
-            ModelReason.WRONG_LOSS, f"{loss} needs a task of two classes, this one has {num_classes}"
         )

@@ -110,4 +110,10 @@ class Charge:
 
 def continuous(mechanism: Mechanism, noise: float) -> float:
     """The multiplier of a continuous mechanism that is no more private than the discrete one."""
-    return 1 / (1 / noise + LAPLACE_SLACK) if mechanism is Mechanism.LAPLACE else noise * GAUSSIAN_SLACK
+    match mechanism:
+        case Mechanism.LAPLACE:
+            return 1 / (1 / noise + LAPLACE_SLACK)
+        case Mechanism.GAUSSIAN:
+            return noise * GAUSSIAN_SLACK
+        case Mechanism.NONE:
+            return 0.0

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from enum import StrEnum, unique
 from math import isqrt, ldexp
+from typing import assert_never
 
 from maskedlark.frozen import frozen
 from maskedlark.numbers.lengths import root_up
@@ -53,7 +54,13 @@ class Clip:
         McMahan et al. 2018 ("per-layer clipping" with S_j = S / sqrt(m)) in L2; S / m in L1.
         """
         whole = self.sensitivity
-        units = whole // layers if self.norm is Norm.L1 else isqrt(whole * whole // layers)
+        match self.norm:
+            case Norm.L1:
+                units = whole // layers
+            case Norm.L2:
+                units = isqrt(whole * whole // layers)
+            case _:
+                assert_never(self.norm)
         excess = max(0, units.bit_length() - 53)  # what a float64 does not hold
         return replace(self, bound=ldexp(units >> excess << excess, -self.frac_bits), is_per_layer=False)
 
@@ -74,6 +81,8 @@ class Clip:
 
         It counts the record's value and the coordinate that tells whether it was within the bound.
         """
-        if self.norm is Norm.L1:
-            return self.sensitivity + self.count_units
-        return root_up(self.sensitivity**2 + self.count_units**2)
+        match self.norm:
+            case Norm.L1:
+                return self.sensitivity + self.count_units
+            case Norm.L2:
+                return root_up(self.sensitivity**2 + self.count_units**2)

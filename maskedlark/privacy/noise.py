@@ -122,11 +122,13 @@ def beyond_bits(mechanism: Mechanism, scale: int, bits: int) -> int:
     P(x >= t) <= e^(-t / scale) for a discrete Laplace, e^(-t^2 / (2 sigma^2)) for a discrete Gaussian, and
     7/10 > ln 2; integers only, so that all parties come to the same number.
     """
-    if mechanism is Mechanism.NONE:
-        return 0
-    if mechanism is Mechanism.LAPLACE:
-        return scale * bits * 7 // 10 + 1
-    return math.isqrt(scale * scale * bits * 14 // 10) + 1
+    match mechanism:
+        case Mechanism.NONE:
+            return 0
+        case Mechanism.LAPLACE:
+            return scale * bits * 7 // 10 + 1
+        case Mechanism.GAUSSIAN:
+            return math.isqrt(scale * scale * bits * 14 // 10) + 1
 
 
 def noise_bytes(features: NDArray[np.uint8], epsilon: float, randomness: Randomness) -> NDArray[np.uint8]:

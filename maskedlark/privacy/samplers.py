@@ -23,7 +23,7 @@ noise ahead of time.
 """
 
 from decimal import Decimal
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +149,13 @@ def _nearly(
     """Step 2: which proposals are kept, and of which it is open."""
     weights, numbers = of.weights[strip].astype(np.float64), coins.astype(np.float64)
     far = x / np.float64(of.scale)
-    depth = np.minimum(far if of.law is Law.LAPLACE else far * far / 2, _DEEPEST)
+    match of.law:
+        case Law.LAPLACE:
+            depth = np.minimum(far, _DEEPEST)
+        case Law.GAUSSIAN:
+            depth = np.minimum(far * far / 2, _DEEPEST)
+        case _:
+            assert_never(of.law)
     bound = np.exp(-depth) * (of.factor * 2.0**_COIN_LENGTH)
     is_kept = weights * (numbers + 1) <= bound * (1 - _DOUBT)
     is_dropped = weights * numbers >= bound * (1 + _DOUBT)

@@ -75,7 +75,11 @@ def exact_context(digits: int) -> Context:
 
 def exponent(law: Law, scale: int, x: int) -> tuple[int, int]:
     """(n, d) with rho(x) = exp(-n / d)."""
-    return (x, scale) if law is Law.LAPLACE else (x * x, 2 * scale * scale)
+    match law:
+        case Law.LAPLACE:
+            return x, scale
+        case Law.GAUSSIAN:
+            return x * x, 2 * scale * scale
 
 
 @lru_cache(maxsize=64)

@@ -88,9 +88,11 @@ def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
 
     It is in one count of each list.
     """
-    if mechanism is Mechanism.LAPLACE:
-        return COUNT_UNITS * spec.count_lists
-    return root_up(COUNT_UNITS**2 * spec.count_lists)
+    match mechanism:
+        case Mechanism.LAPLACE:
+            return COUNT_UNITS * spec.count_lists
+        case Mechanism.GAUSSIAN | Mechanism.NONE:
+            return root_up(COUNT_UNITS**2 * spec.count_lists)
 
 
 def count_noise_units(task: Task, spec: CountingQuery) -> int:

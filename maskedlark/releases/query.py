@@ -218,14 +218,16 @@ def measure_columns(measurement: Measurement, measure: Measure) -> range:
         raise JobRefused(
             JobReason.UNDECLARED, f"the task declares no value {measure.value!r}; it declares {known}"
         )
-    if measure.kind is MeasureKind.SUM:
-        return range(columns.value, columns.value + 1)
-    if not columns.buckets:
-        raise JobRefused(
-            JobReason.UNDECLARED,
-            f"the task declares no buckets of {measure.value!r}, so there is no histogram of it",
-        )
-    return range(columns.value + 1, columns.value + 1 + columns.buckets)
+    match measure.kind:
+        case MeasureKind.SUM:
+            return range(columns.value, columns.value + 1)
+        case MeasureKind.HISTOGRAM:
+            if not columns.buckets:
+                raise JobRefused(
+                    JobReason.UNDECLARED,
+                    f"the task declares no buckets of {measure.value!r}, so there is no histogram of it",
+                )
+            return range(columns.value + 1, columns.value + 1 + columns.buckets)
 
 
 def num_columns(task: Task, spec: QuerySpec) -> int:
@@ -247,9 +249,11 @@ def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism)
     at most scale times the value's bound, and scale to one column of a histogram.
     """
     bounds = [measure.scale * _bound(measurement, measure) for measure in spec.measures]
-    if mechanism is Mechanism.LAPLACE:
-        return len(spec.levels) * sum(bounds)
-    return root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
+    match mechanism:
+        case Mechanism.LAPLACE:
+            return len(spec.levels) * sum(bounds)
+        case Mechanism.GAUSSIAN | Mechanism.NONE:
+            return root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
 
 
 def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, records: int) -> None:
@@ -264,11 +268,10 @@ def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, r
     least: list[int] = []
     most: list[int] = []
     for measure in spec.measures:
-        value = measurement.value(measure.value)
-        is_value = value is not None and measure.kind is MeasureKind.SUM
+        low, high = _range(measurement, measure)
         columns = len(measure_columns(measurement, measure))
-        least += [records * measure.scale * (min(0, value.low) if is_value and value else 0)] * columns
-        most += [records * measure.scale * (max(0, value.high) if is_value and value else 1)] * columns
+        least += [records * measure.scale * low] * columns
+        most += [records * measure.scale * high] * columns
     noise = noise_of_both(task, sum_noise_units(task, spec), len(total))
     check_within(total.reshape(-1, len(least)), least=least, most=most, noise=noise, records=records)
 
@@ -286,5 +289,15 @@ def sum_noise_units(task: Task, spec: QuerySpec) -> int:
 
 def _bound(measurement: Measurement, measure: Measure) -> int:
     """The most that a report adds to a measure, in its own unit."""
+    low, high = _range(measurement, measure)
+    return max(-low, high)
+
+
+def _range(measurement: Measurement, measure: Measure) -> tuple[int, int]:
+    """Return the least and the most that a report adds to one column of a measure; 0 is within."""
     value = measurement.value(measure.value)
-    return 1 if value is None or measure.kind is MeasureKind.HISTOGRAM else value.bound
+    match measure.kind:
+        case MeasureKind.HISTOGRAM:
+            return 0, 1
+        case MeasureKind.SUM:
+            return (0, 1) if value is None else (min(0, value.low), max(0, value.high))

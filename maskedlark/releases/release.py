@@ -198,15 +198,17 @@ def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) 
         scale = noise_scale(task.mechanism, noise_multiplier, sensitivity)
     except ValueError as error:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
-    if task.noise is not NoiseDivision.SPLIT:
-        return scale
-    half = split_scale(scale)
-    if half < MIN_SCALE:
-        raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE,
-            f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits",
-        )
-    return half
+    match task.noise:
+        case NoiseDivision.FULL:
+            return scale
+        case NoiseDivision.SPLIT:
+            half = split_scale(scale)
+            if half < MIN_SCALE:
+                raise JobRefused(
+                    JobReason.NOISE_OUT_OF_RANGE,
+                    f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits",
+                )
+            return half
 
 
 def noise_of_both(task: Task, units: int, count: int) -> int:
@@ -227,7 +229,13 @@ def deviation_of_both(mechanism: Mechanism) -> float:
 
     Of two Gaussians, or of two Laplace of variance 2 each.
     """
-    return {Mechanism.NONE: 0.0, Mechanism.GAUSSIAN: math.sqrt(2), Mechanism.LAPLACE: 2.0}[mechanism]
+    match mechanism:
+        case Mechanism.NONE:
+            return 0.0
+        case Mechanism.GAUSSIAN:
+            return math.sqrt(2)
+        case Mechanism.LAPLACE:
+            return 2.0
 
 
 def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
@@ -235,7 +243,11 @@ def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
 
     All of it, or 1/sqrt(2) in a task of split noise.
     """
-    return noise_multiplier / math.sqrt(2) if task.noise is NoiseDivision.SPLIT else noise_multiplier
+    match task.noise:
+        case NoiseDivision.FULL:
+            return noise_multiplier
+        case NoiseDivision.SPLIT:
+            return noise_multiplier / math.sqrt(2)
 
 
 def multiplier_for_each_helper(task: Task, needed: float) -> float:
@@ -243,7 +255,11 @@ def multiplier_for_each_helper(task: Task, needed: float) -> float:
 
     The inverse of `multiplier_of_each_helper`, rounded up.
     """
-    return needed * math.sqrt(2) * (1 + 2.0**-50) if task.noise is NoiseDivision.SPLIT else needed
+    match task.noise:
+        case NoiseDivision.FULL:
+            return needed
+        case NoiseDivision.SPLIT:
+            return needed * math.sqrt(2) * (1 + 2.0**-50)
 
 
 def check_noise_fits_task(task: Task, noise_multiplier: float, *, whose: str) -> None:

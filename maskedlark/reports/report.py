@@ -238,11 +238,13 @@ def _candidates(
 
 
 def _integer_label(labels: LabelSpace, label: float, randomness: Randomness) -> int:
-    if labels.kind is LabelKind.VALUES:
-        return quantise(label, labels, randomness)
-    if not (0 <= label < labels.size and label == int(label)):
-        raise InvalidTask(f"a label is not one of the classes 0..{labels.size - 1}")
-    return int(label)
+    match labels.kind:
+        case LabelKind.VALUES:
+            return quantise(label, labels, randomness)
+        case LabelKind.CLASSES:
+            if not (0 <= label < labels.size and label == int(label)):
+                raise InvalidTask(f"a label is not one of the classes 0..{labels.size - 1}")
+            return int(label)
 
 
 def _round_at_random(value: Fraction, randomness: Randomness) -> int:

@@ -85,11 +85,12 @@ class LabelSpace:
 
 @lru_cache(maxsize=16)
 def _reachable(labels: LabelSpace) -> tuple[int, ...]:
-    if labels.kind is LabelKind.CLASSES:
-        return tuple(range(labels.size))
-    return tuple(
-        sorted({rounded for boundary in labels.boundaries() for rounded in (floor(boundary), ceil(boundary))})
-    )
+    match labels.kind:
+        case LabelKind.CLASSES:
+            return tuple(range(labels.size))
+        case LabelKind.VALUES:
+            ends = labels.boundaries()
+            return tuple(sorted({rounded for end in ends for rounded in (floor(end), ceil(end))}))
 
 
 @canonical

@@ -17,14 +17,16 @@ def output_gradients(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor:
     Edge cases: binary cross entropy of a probability of exactly 0 or 1 is not finite where the label says
     otherwise.
     """
-    if loss is Loss.CROSS_ENTROPY:
-        is_label = labels.unsqueeze(1) == torch.arange(len(outputs))
-        return torch.softmax(outputs, 0) - is_label.to(torch.float64)
     truth = labels.to(torch.float64).unsqueeze(1)
-    if loss is Loss.BINARY_CROSS_ENTROPY:
-        return torch.where(truth > 0.5, -1.0 / outputs, 1.0 / (1.0 - outputs))
-    if loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
-        return torch.sigmoid(outputs) - truth
-    if loss is Loss.MSE:
-        return 2.0 * (outputs - truth)
-    return torch.exp(outputs) - truth  # Loss.POISSON
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            is_label = labels.unsqueeze(1) == torch.arange(len(outputs))
+            return torch.softmax(outputs, 0) - is_label.to(torch.float64)
+        case Loss.BINARY_CROSS_ENTROPY:
+            return torch.where(truth > 0.5, -1.0 / outputs, 1.0 / (1.0 - outputs))
+        case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            return torch.sigmoid(outputs) - truth
+        case Loss.MSE:
+            return 2.0 * (outputs - truth)
+        case Loss.POISSON:
+            return torch.exp(outputs) - truth

@@ -60,12 +60,11 @@ def with_count(values: SignedVector, gradients: NDArray[np.float64], clip: Clip)
 
 
 def _norms(gradients: NDArray[np.float64], clip: Clip) -> NDArray[np.float64]:
-    norms: NDArray[np.float64] = (
-        np.abs(gradients).sum(1)
-        if clip.norm is Norm.L1
-        else np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
-    )
-    return norms
+    match clip.norm:
+        case Norm.L1:
+            return np.asarray(np.abs(gradients).sum(1))
+        case Norm.L2:
+            return np.asarray(np.sqrt(np.einsum("ij,ij->i", gradients, gradients)))
 
 
 def _on_grid(gradients: NDArray[np.float64], clip: Clip) -> SignedVector:

@@ -26,7 +26,7 @@ Approximations of Privacy Loss Distributions", 2022 (the spread of one mechanism
 import math
 from dataclasses import field, replace
 from functools import lru_cache
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,12 +162,17 @@ def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> R
 
 def _one_step(mechanism: Mechanism, noise_multiplier: float, steps: int) -> Ratios:
     """The ratio of one release, spread on a grid that is fine enough for a sum of so many."""
-    if mechanism is Mechanism.GAUSSIAN:
-        highest = 0.5 / noise_multiplier**2 + _TAIL_SIGMAS / noise_multiplier
-        variance = math.expm1(min(1 / noise_multiplier**2, 50.0))
-    else:
-        highest = 1 / noise_multiplier
-        variance = math.expm1(min(highest, 50.0)) ** 2
+    match mechanism:
+        case Mechanism.GAUSSIAN:
+            highest = 0.5 / noise_multiplier**2 + _TAIL_SIGMAS / noise_multiplier
+            variance = math.expm1(min(1 / noise_multiplier**2, 50.0))
+        case Mechanism.LAPLACE:
+            highest = 1 / noise_multiplier
+            variance = math.expm1(min(highest, 50.0)) ** 2
+        case Mechanism.NONE:
+            raise ValueError("mechanism must add noise: an epoch without noise has no finite ratio")
+        case _:
+            assert_never(mechanism)
     fewest, most = _POINTS
     wanted = 2 * highest / math.sqrt(_SPREAD * variance / steps)
     points = int(min(max(wanted, fewest), most)) | 1

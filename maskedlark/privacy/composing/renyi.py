@@ -108,9 +108,13 @@ def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[
         found, left_out = random_allocation.epoch_ratios(mechanism, noise, steps).divergences(ORDERS)
         if left_out <= most_left_out(steps):
             return found, left_out
-    if mechanism is Mechanism.GAUSSIAN:
-        return ORDERS / (2 * noise**2), 0.0
-    return np.minimum(1 / noise, ORDERS / (2 * noise**2)), 0.0
+    match mechanism:
+        case Mechanism.GAUSSIAN:
+            return ORDERS / (2 * noise**2), 0.0
+        case Mechanism.LAPLACE:
+            return np.minimum(1 / noise, ORDERS / (2 * noise**2)), 0.0
+        case Mechanism.NONE:
+            return np.full(len(ORDERS), math.inf), 0.0
 
 
 def most_left_out(steps: int) -> float:

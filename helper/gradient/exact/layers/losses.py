@@ -7,6 +7,8 @@ and coefficients 1.
 Specification: docs/explanation/numerics.md, section "Losses".
 """
 
+from typing import assert_never
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,7 +39,11 @@ class Seeds:
 
 def count_seeds(loss: Loss, labels: int) -> int:
     """How many ways back a record takes."""
-    return labels if loss is Loss.CROSS_ENTROPY else 1
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            return labels
+        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS | Loss.MSE | Loss.POISSON:
+            return 1
 
 
 def seeds(loss: Loss, output: Real, labels: Labels, buffers: Buffers | None = None) -> Seeds:
@@ -49,23 +55,31 @@ def seeds(loss: Loss, output: Real, labels: Labels, buffers: Buffers | None = No
     Raises:
         JobRefused(MALFORMED): a label is not a class of the output.
     """
-    records, count = labels.shape
     if loss is Loss.CROSS_ENTROPY:
-        if labels.size and int(labels.max()) >= output.shape[1]:
-            raise JobRefused(JobReason.MALFORMED, f"a label is outside the model's {output.shape[1]} classes")
-        buffers = buffers or Buffers()
-        weights = buffers.empty("weights", output.shape, np.int64)
-        softmax_weights(output, exponential(), weights)
-        deltas: Real = buffers.empty("deltas", (count, records, output.shape[1]))
-        _cross_entropy(weights, labels, deltas)
-        return Seeds(deltas=deltas, coefficients=np.ones((records, count)))
+        return _class_seeds(output, labels, buffers or Buffers())
     z, y = output[:, 0], labels.astype(np.float64)
-    if loss is Loss.MSE:
-        coefficients = 2.0 * (z[:, None] - y)
-    else:
-        coefficients = np.empty((records, count))
-        (_poisson if loss is Loss.POISSON else _binary)(z, y, exponential(), coefficients)
-    return Seeds(deltas=np.ones((1, records, 1)), coefficients=coefficients)
+    coefficients = np.empty(labels.shape)
+    match loss:
+        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            _binary(z, y, exponential(), coefficients)
+        case Loss.MSE:
+            np.multiply(2.0, z[:, None] - y, out=coefficients)
+        case Loss.POISSON:
+            _poisson(z, y, exponential(), coefficients)
+        case _:
+            assert_never(loss)
+    return Seeds(deltas=np.ones((1, len(labels), 1)), coefficients=coefficients)
+
+
+def _class_seeds(output: Real, labels: Labels, buffers: Buffers) -> Seeds:
+    records, count = labels.shape
+    if labels.size and int(labels.max()) >= output.shape[1]:
+        raise JobRefused(JobReason.MALFORMED, f"a label is outside the model's {output.shape[1]} classes")
+    weights = buffers.empty("weights", output.shape, np.int64)
+    softmax_weights(output, exponential(), weights)
+    deltas: Real = buffers.empty("deltas", (count, records, output.shape[1]))
+    _cross_entropy(weights, labels, deltas)
+    return Seeds(deltas=deltas, coefficients=np.ones((records, count)))
 
 
 @kernel
