@@ -50,6 +50,12 @@ intake_of: Final = making(
         metavar="URL",
         show_default="rows of the database",
     ),
+    trusted_proxies=option(
+        "A proxy that is believed when it names a caller's address in X-Forwarded-For; may be repeated. Else"
+        " all who come through it share the room of one address.",
+        "--trusted-proxy",
+        metavar="CIDR",
+    ),
 )
 
 

@@ -59,7 +59,11 @@ def serve_command(
         settings = AdserverSettings(
             data_dir=data,
             intake=intake,
-            dashboard=DashboardSettings(listen=dashboard_listen, hosts=dashboard_host or ())
+            dashboard=DashboardSettings(
+                listen=dashboard_listen,
+                hosts=dashboard_host or (),
+                trusted_proxies=intake.trusted_proxies or (),
+            )
             if dashboard_listen
             else None,
             refresh_keys_s=refresh_keys,

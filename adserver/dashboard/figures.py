@@ -15,7 +15,6 @@ from adserver.admin.look import (
     show_intake,
 )
 from adserver.admin.operation import Asked
-from adserver.admin.paging import cursor_of, place_in
 from adserver.admin.queries import (
     EVALUATIONS_SHOWN,
     QUERIES_SHOWN,
@@ -30,6 +29,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.store.datasets import Dataset
 from adserver.store.marks import store_mark
+from adserver.store.paging import cursor_of, place_in
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
 from maskedlark.error_contract import contract

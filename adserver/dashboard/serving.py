@@ -20,6 +20,7 @@ from adserver.peers.client import HelperClient
 from adserver.records.server_settings import DashboardSettings
 from adserver.store.database import Clock
 from maskedlark.errors import InvalidTask
+from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.durable_file import write_durably
@@ -63,7 +64,9 @@ def open_dashboard(
     )
     hosts = names_of(settings.listen, settings.hosts)
     app = stack.enter_context(dashboard(site, hosts=hosts, is_tls=tls is not None))
-    server = HttpServer(app, settings.listen, tls, headers=())
+    server = HttpServer(
+        app, settings.listen, tls, headers=(), proxies=TrustedProxies.of(settings.trusted_proxies)
+    )
     stack.callback(server.stop)
     server.wait_until_started()
     url = f"{'http' if tls is None else 'https'}://{_shown(settings, host)}:{server.port}"

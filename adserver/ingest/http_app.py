@@ -2,7 +2,8 @@
 
     POST /v1/reports         one binary Report: 201 accepted, 200 a duplicate, 4xx rejected
     POST /v1/reports/batch   a binary ReportBatch: 200 with counts
-    GET  /v1/tasks           ids, names and origins
+    GET  /v1/tasks           ids, names and origins, the newest first, in pages: `next` of one page, if it is
+                             not null, is `after` of the next one
     GET  /v1/tasks/{id}      the TaskBundle's canonical bytes, with an ETag; 304 to who has them
     GET  /v1/tasks/{id}/encoder
                              the canonical bytes of the encoder that the task names; 404 if it names none
@@ -41,16 +42,18 @@ from adserver.ingest.body_room import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.ingest.local_app import LocalIntake, local_routes
+from adserver.store.paging import cursor_of, place_in
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.canonical import digest, encode
-from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
+from maskedlark.errors import HelperUnavailable, InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
 from maskedlark.runtime.database import database_at_hand
 
 MAX_BATCH_BYTES: Final = 8 << 20
 BODY_DEADLINE_S: Final = 30.0
+TASKS_A_PAGE: Final = 100
 
 _LOG = logging.getLogger(__name__)
 _STATUS: Final = {
@@ -126,13 +129,18 @@ class _Endpoints:
         body = len(encoded).to_bytes(4, "little") + encoded + open_one.content
         return Response(body, media_type="application/octet-stream")
 
-    async def list_tasks(self, _request: Request) -> Response:
-        stored = await _in_thread(self.tasks.all)
-        rows = [
-            {"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin}
-            for one in stored
-        ]
-        return JSONResponse({"tasks": rows})
+    async def list_tasks(self, request: Request) -> Response:
+        try:
+            before = place_in(request.query_params.get("after", ""))
+        except InvalidTask as invalid:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(invalid)) from None
+        # One more than is shown says that there is a next page.
+        found = await _in_thread(partial(self.tasks.listed, limit=TASKS_A_PAGE + 1, before=before))
+        shown = found[:TASKS_A_PAGE]
+        rows = [{"task_id": one.task_id.hex(), "name": one.name, "origin": one.origin} for one in shown]
+        last = shown[-1].place if len(found) > TASKS_A_PAGE else None
+        after = None if last is None else cursor_of(last.at, last.key)
+        return JSONResponse({"tasks": rows, "next": after})
 
     async def get_counts(self, _request: Request) -> Response:
         return _counts(self.intake.counts)

@@ -7,18 +7,25 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from adserver.ingest import any_origin
-from adserver.ingest.patient_http import HttpHeaders, patient_protocol
+from adserver.ingest.patient_http import HttpHeaders, HttpLimits, patient_protocol
+from adserver.ingest.shared_listener import SharedListener
 from maskedlark.errors import InvalidTask
+from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
 
 _START_DEADLINE_S: Final = 30.0
 _DRAIN_S: Final = 10
-_HEAD_S: Final = 10.0
-_MAX_CONNECTIONS: Final = 2_000
 _POLL_S: Final = 0.01
+_SOCKETS_A_PLACE: Final = 2
+"""Connections beyond a site's share are accepted as long as there are so many for each place, to be refused
+with an answer. Beyond that they are closed at once."""
+LIMITS: Final = HttpLimits()
+NO_PROXIES: Final = TrustedProxies()
 
 
 class HttpServer:
@@ -35,13 +42,16 @@ class HttpServer:
         *,
         on_refused: Callable[[int], None] = lambda _status: None,
         headers: HttpHeaders = any_origin.HEADERS,
+        limits: HttpLimits | None = None,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         """Listen on host:port (port 0: any).
 
         Browsers show no certificates, so `tls` only proves who the server is.
 
         `on_refused` is called with the status of what was refused before it was a request: `app` does not see
-        it. `headers` are those of every answer.
+        it. `headers` are those of every answer. `limits` are `LIMITS` if not given. `proxies` are believed
+        when they name the address of a browser.
 
         Raises:
             InvalidTask: no TLS on an address that others can reach, or the address is taken.
@@ -49,9 +59,11 @@ class HttpServer:
         host = address.rsplit(":", 1)[0].strip("[]")
         if tls is None and not is_loopback(host):
             raise InvalidTask(f"without TLS the HTTP server listens on loopback only, not on {address}")
-        self._socket = _listen(host, address)
+        limits = limits or LIMITS
+        self._socket = _listen(host, address, limits, proxies)
         self.port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(_config(app, tls, on_refused, headers))
+        protocol = patient_protocol(limits, proxies, on_refused=on_refused, headers=headers)
+        self._server = uvicorn.Server(_config(app, tls, protocol, headers))
         self._thread = Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
         )
@@ -77,15 +89,11 @@ class HttpServer:
         self._socket.close()
 
 
-def _listen(host: str, address: str) -> socket.socket:
+def _listen(host: str, address: str, limits: HttpLimits, proxies: TrustedProxies) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol by name: asyncio turns Nagle's algorithm off only then, and each answer would wait 40 ms
-    # for the browser's delayed ACK.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = SharedListener(family, FairRoom(_SOCKETS_A_PLACE * limits.connections), proxies)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, int(address.rsplit(":", 1)[-1])))
-        listening.listen(512)
+        listening.listen_at(host, int(address.rsplit(":", 1)[-1]))
     except (OSError, ValueError, OverflowError):
         listening.close()
         raise InvalidTask(f"cannot listen on {address}: is it host:port, and is the port free?") from None
@@ -93,13 +101,11 @@ def _listen(host: str, address: str) -> socket.socket:
 
 
 def _config(
-    app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None], headers: HttpHeaders
+    app: ASGIApp, tls: TlsFiles | None, protocol: type[H11Protocol], headers: HttpHeaders
 ) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=patient_protocol(
-            head_s=_HEAD_S, max_connections=_MAX_CONNECTIONS, on_refused=on_refused, headers=headers
-        ),
+        http=protocol,
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -109,6 +115,7 @@ def _config(
         server_header=False,
         date_header=False,
         headers=list(headers),
+        proxy_headers=False,  # uvicorn believes everybody on this machine
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_DRAIN_S,
     )

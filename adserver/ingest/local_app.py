@@ -1,6 +1,6 @@
 """Jobs without helpers over HTTP: what devices that noise their own updates talk to.
 
-    GET  /v1/local           ids of open jobs
+    GET  /v1/local           ids of open jobs, the newest first, 1,000 at most
     GET  /v1/local/{job}     length and canonical LocalJob, then what to train from; 204 when the job is over
                              line: `Round.encode`; draw and discard: 8 bytes of returns, then an instance
     POST /v1/local/{job}     one LocalUpdate: 201 accepted, 200 a duplicate, 4xx rejected
@@ -32,6 +32,7 @@ from maskedlark.federated.strategies.line import Line
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.runtime.database import database_at_hand
 
+MOST_LISTED: Final = 1_000
 LARGEST_WEIGHT: Final = 1 << 62
 """Beyond it a device's integers could wrap."""
 _T = TypeVar("_T")
@@ -50,8 +51,8 @@ class LocalIntake:
         self.counts: Counter[str] = Counter()
 
     def open_jobs(self) -> list[str]:
-        """Ids of jobs that take updates, in hex."""
-        return [one.job.job_id.hex() for one in self._jobs.all() if one.is_open]
+        """Return the ids of jobs that take updates, in hex."""
+        return [job_id.hex() for job_id in self._jobs.open_ids(MOST_LISTED)]
 
     def served(self, job_id: bytes) -> bytes | None:
         """What a device downloads; None when the job is over.

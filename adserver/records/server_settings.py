@@ -13,10 +13,12 @@ class DashboardSettings:
     Attributes:
         listen: host:port, port 0 for any. Beyond loopback only with TLS.
         hosts: Names under which it is reached, besides the one in `listen`.
+        trusted_proxies: As of `IntakeSettings`.
     """
 
     listen: str
     hosts: Sequence[str] = ()
+    trusted_proxies: Sequence[str] = ()
 
 
 @frozen
@@ -30,6 +32,8 @@ class IntakeSettings:
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         report_objects: URL of the object storage that ciphertexts of large groups of reports go to, or None
             for the database.
+        trusted_proxies: Addresses and networks of proxies that are believed when they name the address of a
+            browser (`maskedlark.rpc.sites`); None for none.
     """
 
     grpc_listen: str = "127.0.0.1:0"
@@ -37,6 +41,7 @@ class IntakeSettings:
     addresses_file: Path | None = None
     metrics_listen: str | None = None
     report_objects: str | None = None
+    trusted_proxies: list[str] | None = None
 
 
 @frozen

@@ -27,6 +27,7 @@ from maskedlark.frozen import frozen
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime import collector
 from maskedlark.runtime.durable_file import write_durably
@@ -39,6 +40,8 @@ _STORING_THREADS: Final = 512
 """For single reports over HTTP where groups of them become objects: each waits in a thread for its group."""
 _WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
 _DRAIN_S: Final = 10.0
+OPEN_FILES: Final = 16_384
+"""For the connections of the intake, over HTTP and gRPC, and of the dashboard."""
 
 
 @frozen
@@ -71,8 +74,10 @@ def running_ingest(
     Ciphertexts of large groups of reports go to `bucket`.
 
     Raises:
-        InvalidTask: an address is taken, or may not be used without TLS; or the bucket cannot be opened.
+        InvalidTask: an address is taken, or may not be used without TLS; or the bucket cannot be opened; or a
+            trusted proxy is no network.
     """
+    proxies = TrustedProxies.of(settings.trusted_proxies or ())
     tasks = TaskStore(engine)
     rounds = RoundStore(engine)
     putting = None if bucket is None else PutsReports(bucket, bucket.opened(), monotonic=time.monotonic)
@@ -80,7 +85,12 @@ def running_ingest(
     metrics = metrics or IntakeMetrics()
     metrics.watch_intake(lambda: intake.counts)
     grpc_settings = ServerSettings(
-        listen=settings.grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS
+        listen=settings.grpc_listen,
+        tls=tls,
+        threads=_GRPC_THREADS,
+        is_open=True,
+        patience=_WITH_BROWSERS,
+        proxies=proxies,
     )
 
     def check_well() -> None:
@@ -103,7 +113,7 @@ def running_ingest(
             ),
             metrics.count_http,
         )
-        http = HttpServer(app, settings.http_listen, tls, on_refused=metrics.count_http)
+        http = HttpServer(app, settings.http_listen, tls, on_refused=metrics.count_http, proxies=proxies)
         stack.callback(http.stop)
         watched.start()
         http.wait_until_started()

@@ -10,11 +10,11 @@ from threading import Event
 from sqlalchemy import Engine
 
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import running_ingest, wait_at
+from adserver.serving.front_doors import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.store.report_buckets import bucket_of
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.runtime.hardening import forbid_core_files
+from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
 from maskedlark.runtime.ownership import check_own
 
 
@@ -32,6 +32,7 @@ def serve_intake(engine: Engine, tls: TlsFiles | None, settings: IntakeSettings,
             does not know the object storage yet.
     """
     forbid_core_files()  # before the TLS key is read
+    allow_open_files(OPEN_FILES)
     if tls is not None:
         check_own(tls.private_key)
     url = settings.report_objects

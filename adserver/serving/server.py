@@ -13,7 +13,7 @@ from adserver.ingest.local_app import LocalIntake
 from adserver.peers.client import HelperClient
 from adserver.peers.opening import Peers
 from adserver.records.server_settings import AdserverSettings, DashboardSettings
-from adserver.serving.front_doors import running_ingest, wait_at
+from adserver.serving.front_doors import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock, shared_clock
 from adserver.store.job_files import remove_unnamed, take_in_all
@@ -25,7 +25,7 @@ from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.disk import check_room
-from maskedlark.runtime.hardening import forbid_core_files
+from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
 
 
@@ -46,6 +46,7 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
             taken.
     """
     forbid_core_files()  # before the TLS key is read
+    allow_open_files(OPEN_FILES)
     check_data_folder(settings.data_dir)
     if peers.tls is not None:
         check_own(peers.tls.private_key)

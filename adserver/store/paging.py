@@ -1,9 +1,16 @@
-"""Long lists in pages, the newest first: a page goes on where another ended, whatever was added meanwhile."""
+"""Long lists in pages, the newest first: a page goes on where another ended, whatever was added meanwhile.
 
+>>> place_in(cursor_of(1.5, b"id")) == Place(at=1.5, key=b"id")
+True
+"""
+
+import base64
+import binascii
 from typing import Any
 
 from sqlalchemy import Column, Select, tuple_
 
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 
 
@@ -26,3 +33,23 @@ def newest_first(
     """Up to `limit` rows of a query in falling order, after a place; an index on both columns answers it."""
     paged = asked.order_by(at.desc(), key.desc()).limit(limit)
     return paged if before is None else paged.where(tuple_(at, key) < tuple_(before.at, before.key))
+
+
+def cursor_of(at: float, key: bytes) -> str:
+    """Return what a client sends to have the page after the row at a place."""
+    return base64.urlsafe_b64encode(f"{at!r} {key.hex()}".encode()).decode()
+
+
+def place_in(cursor: str) -> Place | None:
+    """Return where a page goes on; None for the first page.
+
+    Raises:
+        InvalidTask: the cursor is none of ours.
+    """
+    if not cursor:
+        return None
+    try:
+        at, key = base64.urlsafe_b64decode(cursor.encode()).decode().split(" ")
+        return Place(at=float(at), key=bytes.fromhex(key))
+    except (ValueError, binascii.Error):
+        raise InvalidTask("`after` is what the page before gave as `next`") from None

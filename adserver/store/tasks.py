@@ -38,12 +38,34 @@ class StoredTask:
     refused_since: float | None = None
 
 
+@frozen
+class ListedTask:
+    """A task as it is listed.
+
+    Attributes:
+        name: For people.
+        origin: The ad-tech origin whose task it is.
+        place: In lists.
+    """
+
+    name: str
+    origin: str
+    place: Place
+
+    @property
+    def task_id(self) -> bytes:
+        """Its id."""
+        return self.place.key
+
+
 class TaskStore:
     """The tasks of this ad server. Safe to share between threads."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
+        # A task never changes, so what was read once stays right.
+        self._known: dict[bytes, Task] = {}
+        self._listed: dict[bytes, ListedTask] = {}
 
     def add(self, bundle: TaskBundle, *, created_at: float, encoder: "Encoder | None" = None) -> bytes:
         """Store a task that both helpers signed, with the encoder that it names; its id.
@@ -136,6 +158,28 @@ class TaskStore:
         asked = newest_first(select(tasks), tasks.c.created_at, tasks.c.task_id, before=before, limit=limit)
         with reading(self._engine) as connection:
             return [_stored(row) for row in connection.execute(asked)]
+
+    def listed(self, *, limit: int, before: Place | None = None) -> list[ListedTask]:
+        """Return up to `limit` tasks, the newest first; those before a place, if one is given.
+
+        A bundle is decoded once for each task and process: whoever asks, and however often, an index answers.
+        """
+        c = tasks.c
+        asked = newest_first(
+            select(c.task_id, c.created_at), c.created_at, c.task_id, before=before, limit=limit
+        )
+        with reading(self._engine) as connection:
+            ids = [bytes(row.task_id) for row in connection.execute(asked)]
+            unknown = [task_id for task_id in ids if task_id not in self._listed]
+            if unknown:
+                for row in connection.execute(select(tasks).where(c.task_id.in_(unknown))):
+                    stored = _stored(row)
+                    self._listed[stored.task_id] = ListedTask(
+                        name=stored.bundle.task.name,
+                        origin=stored.bundle.task.origin,
+                        place=Place(at=stored.created_at, key=stored.task_id),
+                    )
+        return [self._listed[task_id] for task_id in ids]
 
     def all(self) -> list[StoredTask]:
         """Every task, the oldest first."""

@@ -1,12 +1,17 @@
 """The operator's own HTTP port, on loopback.
 
-/metrics for Prometheus and /healthz for whoever restarts what is not well.
+/metrics for Prometheus and /healthz for whoever restarts what is not well. A client that sends its request
+byte by byte, or does not read the answer, loses the connection.
 """
 
 import logging
+import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import BoundedSemaphore, Thread
+from time import monotonic
 from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,9 +19,13 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime.periodic import SharedWatch
 
 _LOG: Final = logging.getLogger(__name__)
 _READ_TIMEOUT_S: Final = 10
+_TOTAL_S: Final = 30.0
+_CONNECTIONS: Final = 64
+_POLL_S: Final = 0.5
 
 
 class Starting(Exception):
@@ -26,13 +35,23 @@ class Starting(Exception):
 class OperatorEndpoint:
     """A running server; close it, or use it in a `with`."""
 
-    def __init__(self, address: str, registry: CollectorRegistry, check: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        address: str,
+        registry: CollectorRegistry,
+        check: Callable[[], object],
+        *,
+        total_s: float = _TOTAL_S,
+        connections: int = _CONNECTIONS,
+    ) -> None:
         """Listen on host:port, port 0 for any.
 
         Args:
             address: On loopback: it is plaintext, and for the operator alone.
             registry: What /metrics shows.
             check: Returns if the service is well, and raises if not; `Starting` if it is not ready yet.
+            total_s: How long a connection lasts at most, from its begin to the end of the answer.
+            connections: Served at once; more are closed.
 
         Raises:
             InvalidTask: not loopback, or taken.
@@ -41,10 +60,11 @@ class OperatorEndpoint:
         if not is_loopback(host):
             raise InvalidTask(f"metrics are served on loopback only, not on {address}")
         try:
-            self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(registry, check))
+            self._server = _Server(
+                (host.strip("[]"), int(port)), _handler(registry, check), total_s, connections
+            )
         except (OSError, ValueError, OverflowError):
             raise InvalidTask(f"cannot listen on {address}: is it host:port, and is the port free?") from None
-        self._server.daemon_threads = True
         self.address = f"{host}:{self._server.server_port}"
         self._thread = Thread(target=self._server.serve_forever, name="operator", daemon=True)
         self._thread.start()
@@ -60,6 +80,57 @@ class OperatorEndpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, for a bounded time, and not for any number of them."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], total_s: float, places: int
+    ) -> None:
+        super().__init__(address, handler)
+        self._total_s = total_s
+        self._places = BoundedSemaphore(places)
+        self._watch = SharedWatch(name="operator-watch", every_s=min(_POLL_S, total_s / 4))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve the connection on a thread of its own, or close it."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve the connection, and give its place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer within the time there is: a look ends the connection under the thread's hands."""
+        until = monotonic() + self._total_s
+
+        def look() -> bool:
+            is_late = monotonic() > until
+            if is_late:
+                with suppress(OSError):  # it has ended by itself
+                    request.shutdown(socket.SHUT_RDWR)
+            return is_late
+
+        with self._watch.looking(look):
+            super().finish_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what a bug raised. A connection that broke off is none."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 def _handler(registry: CollectorRegistry, check: Callable[[], object]) -> type[BaseHTTPRequestHandler]:

@@ -20,6 +20,7 @@ from maskedlark.observability.tracing import ServerTracing
 from maskedlark.observability.wellness import Wellness
 from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
 from maskedlark.rpc.peer_room import REFUSING_THREADS, LightThreads, PeerRoom
+from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_server
 
@@ -39,6 +40,7 @@ class ServerSettings:
             threads of their own.
         is_open: Whether clients without a certificate are let in. Their calls are no spans.
         patience: What a slow client may cost.
+        proxies: Proxies that are believed when they name the address of a client without a certificate.
     """
 
     listen: str
@@ -46,6 +48,7 @@ class ServerSettings:
     threads: int
     is_open: bool = False
     patience: Patience = WITH_KNOWN_CLIENTS
+    proxies: TrustedProxies = TrustedProxies()
 
 
 class _Probed(health.HealthServicer):
@@ -110,7 +113,7 @@ class WatchedServer:
                 self._draining,
             ],
             inside=[
-                PeerRoom(settings.threads),
+                PeerRoom(settings.threads, settings.proxies),
                 PatienceInterceptor(settings.patience, metrics.count_slow_client),
             ],
             on_handshake=metrics.count_handshake,

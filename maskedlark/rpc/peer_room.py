@@ -9,7 +9,6 @@ have threads of their own.
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -18,21 +17,26 @@ import grpc
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.handlers import wrapped
+from maskedlark.rpc.sites import FORWARDED_FOR, TrustedProxies
 from maskedlark.rpc.trust import host_of
 
 LIGHT_THREADS: Final = 8
 REFUSING_THREADS: Final = 2
 """Threads beside the shared ones, so that calls without room are refused also while all others are held."""
 _LIGHT: Final = ("/GetStatus", "/grpc.health.v1.Health/Check")
-_IPV6_OF_ONE_SITE: Final = 64
+_NO_PROXIES: Final = TrustedProxies()
 _FULL: Final = "this client has as many calls open as there is room for"
 
 
 class PeerRoom(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
     """Refuses calls of a peer that holds its share of the threads already."""
 
-    def __init__(self, threads: int) -> None:
-        """Share so many threads; those of status and health come on top."""
+    def __init__(self, threads: int, proxies: TrustedProxies = _NO_PROXIES) -> None:
+        """Share so many threads; those of status and health come on top.
+
+        `proxies` are believed when they name the address of a caller without a certificate.
+        """
+        self._proxies = proxies
         self._room = FairRoom(threads, _FULL)
         self._light_room = FairRoom(LIGHT_THREADS, _FULL)
 
@@ -42,7 +46,7 @@ class PeerRoom(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs 
         if handler is None:
             return None
         room = self._light_room if is_light(handler_call_details.method) else self._room
-        return wrapped(handler, lambda context: _held(room, context))
+        return wrapped(handler, lambda context: _held(room, context, self._proxies))
 
 
 class LightThreads(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
@@ -69,39 +73,37 @@ def is_light(method: str) -> bool:
     return method.endswith(_LIGHT)
 
 
-def peer_of(context: Any) -> Hashable:
+def peer_of(context: Any, proxies: TrustedProxies = _NO_PROXIES) -> Hashable:
     """The identity of a caller: the first host that its certificate names, or else its address.
 
     Of several names one counts: else the holder of an authority for n names could show up as 2^n peers, each
     with another choice of them. None stands for a plaintext connection, which only this machine can make. An
-    address is that of a site: browsers behind one router count as one, and so does everything in one IPv6
-    network of 64 bits.
+    address is that of a site (`maskedlark.rpc.sites`), which a trusted proxy names in the call's metadata.
     """
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):
         return None
     certificate = tuple(auth.get("x509_pem_cert", ()))
     if not certificate:
-        return _site(context.peer())
+        host = _host(context.peer())
+        return proxies.site(host, _forwarded(context) if proxies.trust(host) else ())
     names = auth.get("x509_subject_alternative_name", ())
     return min((host_of(name.decode("utf-8", "replace")) for name in names), default=certificate)
 
 
-def _site(peer: str) -> str:
-    """The site of gRPC's `ipv4:1.2.3.4:567` or `ipv6:[2001:db8::1]:567`."""
-    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    return str(address.ipv4_mapped or ip_network((address, _IPV6_OF_ONE_SITE), strict=False))
+def _forwarded(context: Any) -> list[str]:
+    """What proxies say of a call's way."""
+    return [value for key, value in context.invocation_metadata() if key == FORWARDED_FOR]
+
+
+def _host(peer: str) -> str:
+    """The address in gRPC's `ipv4:1.2.3.4:567` or `ipv6:[2001:db8::1]:567`."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 @contextmanager
-def _held(room: FairRoom, context: grpc.ServicerContext) -> Iterator[None]:
+def _held(room: FairRoom, context: grpc.ServicerContext, proxies: TrustedProxies) -> Iterator[None]:
     with ExitStack() as place:
         with answering(context):
-            place.enter_context(room.entered(peer_of(context)))
+            place.enter_context(room.entered(peer_of(context, proxies)))
         yield

@@ -107,6 +107,13 @@ class LocalJobs:
             rows = connection.execute(select(local_jobs).order_by(local_jobs.c.submitted_at)).all()
         return tuple(_stored(row) for row in rows)
 
+    def open_ids(self, most: int) -> list[bytes]:
+        """Return the ids of jobs that take updates, the newest first; no more than `most`."""
+        c = local_jobs.c
+        asked = select(c.job_id).where(c.is_open).order_by(c.submitted_at.desc()).limit(most)
+        with reading(self._engine) as connection:
+            return [bytes(job_id) for job_id in connection.execute(asked).scalars()]
+
     def get(self, job_id: bytes) -> StoredLocalJob:
         """A job.
 

@@ -12,11 +12,11 @@ import pytest
 from adserver.admin import api
 from adserver.admin.api import OPERATIONS
 from adserver.admin.operation import PREFIX, THREADS, Bounds
-from adserver.admin.paging import cursor_of
 from adserver.dashboard.pages import PAGES
 from adserver.ingest.body_room import BodyRoom
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
+from adserver.store.paging import cursor_of
 from maskedlark.errors import InvalidTask
 from tests.adserver.admin.test_api import LOOKED_AT
 from tests.adserver.painted import OF

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -26,6 +27,7 @@ from adserver.ingest import http_app as http_app_module
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.records.server_settings import IntakeSettings
 from adserver.serving.front_doors import Addresses, running_ingest
+from adserver.store import tasks as tasks_module
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.schema import reports
@@ -358,8 +360,44 @@ def test_a_task_is_served_as_the_canonical_bytes_that_browsers_verify(door: Door
     assert listed == {
         "tasks": [
             {"task_id": _KNOWN.task.task_id.hex(), "name": "conversions", "origin": "https://ads.example"}
-        ]
+        ],
+        "next": None,
     }
+
+
+def test_all_tasks_are_listed_in_pages_and_each_is_decoded_once(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_app_module, "TASKS_A_PAGE", 2)
+    store = TaskStore(door.engine)
+    made = [world(name=f"task {number}") for number in range(4)]
+    for number, one in enumerate(made):
+        store.add(one.bundle, created_at=builders.NOW + 1 + number // 2)  # two at one moment
+    decoded: list[object] = []
+
+    def counted(row: Any) -> Any:
+        decoded.append(row)
+        return _stored(row)
+
+    _stored = tasks_module._stored
+    monkeypatch.setattr(tasks_module, "_stored", counted)
+    for _ in range(3):
+        pages, after = [], ""
+        while after is not None:
+            page = httpx.get(door.url("/v1/tasks"), params={"after": after}, timeout=HANGS_S).json()
+            pages.append(page["tasks"])
+            after = page["next"]
+        assert [len(page) for page in pages] == [2, 2, 1]
+        ids = [one["task_id"] for page in pages for one in page]
+        assert sorted(ids) == sorted(one.task.task_id.hex() for one in [*made, _KNOWN])
+        assert ids[-1] == _KNOWN.task.task_id.hex()  # the oldest
+    assert len(decoded) == 5
+
+
+@pytest.mark.parametrize("after", ["x", "%00", "AAAA", "bmFuIHp6"])
+def test_a_cursor_that_no_page_gave_is_refused(door: Door, after: str) -> None:
+    answer = httpx.get(door.url(f"/v1/tasks?after={after}"), timeout=HANGS_S)
+    assert (answer.status_code, answer.json()["reason"]) == (400, "bad_request")
 
 
 def test_the_encoder_that_a_task_names_is_served_as_its_canonical_bytes(door: Door) -> None:

@@ -18,6 +18,7 @@ from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.ingest.json_error import RETRY_AFTER_S
+from adserver.ingest.patient_http import HttpLimits
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobEvent
 from adserver.records.round_figures import RoundFigures
@@ -219,7 +220,7 @@ def test_frames_that_are_no_http_end_the_connection_only_and_are_counted(
 def test_a_connection_that_never_makes_a_request_is_ended_and_counted(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_second: bool
 ) -> None:
-    monkeypatch.setattr(http_server, "_HEAD_S", IDLE_S if is_second else 1.0)
+    monkeypatch.setattr(http_server, "LIMITS", HttpLimits(head_s=IDLE_S if is_second else 1.0))
     with running_ingest(engine, IntakeSettings(), tls=None, metrics=metrics) as addresses:
         host, port = addresses.http.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
@@ -234,7 +235,7 @@ def test_a_connection_that_never_makes_a_request_is_ended_and_counted(
 def test_who_makes_requests_may_pause_between_them_for_longer_than_a_request_may_take(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "_HEAD_S", IDLE_S)
+    monkeypatch.setattr(http_server, "LIMITS", HttpLimits(head_s=IDLE_S))
     with (
         running_ingest(engine, IntakeSettings(), tls=None) as addresses,
         httpx.Client(timeout=HANGS_S) as kept,
@@ -247,7 +248,7 @@ def test_who_makes_requests_may_pause_between_them_for_longer_than_a_request_may
 def test_a_request_among_too_many_connections_is_told_to_come_again_and_counted(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(http_server, "LIMITS", HttpLimits(connections=6))  # three of one address
     with running_ingest(engine, IntakeSettings(), tls=None, metrics=metrics) as addresses:
         host, port = addresses.http.rsplit(":", 1)
         others = [socket.create_connection((host, int(port)), timeout=HANGS_S) for _ in range(3)]

@@ -1,4 +1,8 @@
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -76,3 +80,67 @@ def test_metrics_that_cannot_be_had_are_a_failed_scrape_and_the_next_one_is_answ
 def test_it_listens_on_loopback_only(address: str) -> None:
     with pytest.raises(InvalidTask):
         OperatorEndpoint(address, CollectorRegistry(), lambda: None)
+
+
+def connected(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=HANGS_S)
+
+
+def is_open(dripping: socket.socket) -> bool:
+    """Send one byte more, and see whether the other side ends the connection within the socket's timeout."""
+    try:
+        dripping.sendall(b"G")
+        return dripping.recv(1) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_a_request_that_drips_is_ended() -> None:
+    with (
+        OperatorEndpoint("127.0.0.1:0", CollectorRegistry(), lambda: None, total_s=0.2) as endpoint,
+        connected(endpoint.address) as dripping,
+    ):
+        dripping.settimeout(0.02)
+        while is_open(dripping):  # each byte comes well within the time that one may take
+            pass
+        await_served(endpoint.address)
+
+
+def test_an_answer_that_is_not_read_is_ended() -> None:
+    registry = CollectorRegistry()
+    Counter("things", "Things. " * (1 << 20), registry=registry)
+    with (
+        OperatorEndpoint("127.0.0.1:0", registry, lambda: None, total_s=0.2, connections=1) as endpoint,
+        socket.socket() as unread,
+    ):
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread.settimeout(HANGS_S)
+        host, port = endpoint.address.rsplit(":", 1)
+        unread.connect((host, int(port)))
+        unread.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert unread.recv(16).startswith(b"HTTP/1.0 200")
+        await_served(endpoint.address)
+
+
+def test_connections_beyond_the_places_are_closed_and_the_next_one_after_them_is_served() -> None:
+    with OperatorEndpoint("127.0.0.1:0", CollectorRegistry(), lambda: None, connections=2) as endpoint:
+        with ExitStack() as opened:
+            held = [opened.enter_context(connected(endpoint.address)) for _ in range(3)]
+            assert held[-1].recv(1) == b""
+        await_served(endpoint.address)
+
+
+def await_served(address: str) -> None:
+    """Wait until health is answered."""
+    deadline = time.monotonic() + HANGS_S
+    while time.monotonic() < deadline:
+        try:
+            assert fetch(address, "/healthz")[0] == 200
+        except (OSError, HTTPException):
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError("health was not answered")

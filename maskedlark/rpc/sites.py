@@ -1,0 +1,94 @@
+"""Sites: whose share of a server's room a caller without a certificate takes.
+
+    proxies = TrustedProxies.of(["10.0.0.0/8"])
+    proxies.site("192.0.2.7", [])                          # "192.0.2.7"
+    proxies.site("10.0.0.1", ["198.51.100.4, 192.0.2.7"])  # "192.0.2.7", which the proxy itself has seen
+
+A site is an IPv4 address, or an IPv6 network of 64 bits: one subscriber has all addresses of the latter.
+"""
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+
+FORWARDED_FOR: Final = "x-forwarded-for"
+"""The header in which each proxy adds the address of its own caller at the end."""
+_IPV6_OF_ONE_SITE: Final = 64
+_MOST_NAMED: Final = 32
+"""Entries of the header that are read; more proxies in a row are not trusted ones."""
+
+
+@frozen
+class TrustedProxies:
+    """The proxies that this server believes when they name their caller.
+
+    Attributes:
+        networks: Their addresses.
+    """
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, networks: Sequence[str]) -> "TrustedProxies":
+        """Read networks in CIDR form, or single addresses.
+
+        Raises:
+            InvalidTask: one is neither.
+        """
+        try:
+            return cls(networks=tuple(ip_network(one) for one in networks))
+        except ValueError as error:
+            raise InvalidTask(
+                f"trusted_proxy is an address or a network such as 10.0.0.0/8: {error}"
+            ) from None
+
+    def trust(self, peer: str) -> bool:
+        """Whether a peer's address is that of a trusted proxy."""
+        address = _address(peer)
+        return address is not None and any(address in one for one in self.networks)
+
+    def site(self, peer: str, forwarded: Sequence[str]) -> str | None:
+        """Return the site of a caller.
+
+        Args:
+            peer: The address at the other end of the connection.
+            forwarded: The values of `FORWARDED_FOR`, in the order in which they came. Only a trusted proxy's
+                count, and of these only the part behind the last address that no trusted proxy has: what is
+                before it may be the caller's own invention.
+
+        Returns:
+            None of a trusted proxy that names nobody: it speaks for itself, or forwards connections without a
+            look into them.
+        """
+        if not self.trust(peer):
+            return site_of(peer)
+        named = [entry.strip() for value in forwarded for entry in value.split(",")]
+        for entry in reversed(named[-_MOST_NAMED:]):
+            if entry and not self.trust(entry):
+                return site_of(entry)
+        return None
+
+
+def site_of(host: str) -> str:
+    """Return the site of an address; text that is no address is a site of its own."""
+    address = _address(host)
+    if address is None:
+        return host
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(ip_network((address, _IPV6_OF_ONE_SITE), strict=False))
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """Read an address, also one with a zone or, as some proxies write it, with a port."""
+    bare = host[1:].partition("]")[0] if host.startswith("[") else host.partition("%")[0]
+    if bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    try:
+        address = ip_address(bare)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
