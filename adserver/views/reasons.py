@@ -31,6 +31,10 @@ class FurtherReason:
 
 
 HTTP_REASONS: Final[Mapping[str, FurtherReason]] = {
+    "bad_request": FurtherReason(
+        meaning="400: `after` is not a value that a page of `GET /v1/tasks` gave",
+        follows=Contract(remedy="pass on `after` as the page before gave it, or leave it out"),
+    ),
     "not_found": FurtherReason(
         meaning="404: no such path, or no such task",
         follows=Contract(remedy="`GET /v1/tasks` lists the tasks that are there"),

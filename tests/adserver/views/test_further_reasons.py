@@ -69,7 +69,7 @@ def refused_statuses() -> set[int]:
 
 
 def test_every_refusal_over_http_is_known() -> None:
-    assert refused_statuses() == {404, 408, 503}
+    assert refused_statuses() == {400, 404, 408, 503}
     assert {HTTPStatus(status).name.lower() for status in refused_statuses()} <= HTTP_REASONS.keys()
 
 
