@@ -5,13 +5,11 @@ bits.
 """
 
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adserver.records.training_plan import TrainingPlan
-from adserver.training import torch_checkpoint
 from adserver.training.optimizers import fresh_moments, step
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
@@ -59,9 +57,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, stored: bytes) -> "Checkpoint":
-        """Read what `encode` wrote, or what an earlier version did with torch."""
-        if torch_checkpoint.is_torchs(stored):
-            return cls._of_torch(torch_checkpoint.state_of(stored))
+        """Read what `encode` wrote."""
         with np.load(BytesIO(stored), allow_pickle=False) as state:
             count = sum(name.startswith("master_") for name in state.files)
             return cls(
@@ -73,15 +69,6 @@ class Checkpoint:
                 ),
                 clip_share=float(state["clip_share"]),
             )
-
-    @classmethod
-    def _of_torch(cls, state: dict[str, Any]) -> "Checkpoint":
-        return cls(
-            rounds_done=int(state["rounds_done"]),
-            masters=tuple(state["masters"]),
-            moments=torch_checkpoint.moments_of(state),
-            clip_share=float(state["clip_share"]),
-        )
 
     def values(self) -> Masters:
         """The weights."""

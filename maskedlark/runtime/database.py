@@ -196,7 +196,7 @@ def create_tables(
     Args:
         engine: The database.
         metadata: All tables.
-        version: The version of all of them together; tables without a version are of version 1.
+        version: The version of all of them together, from 1; tables without a version count as version 0.
         whose: Named in the refusal.
         migrations: The steps from older versions.
 
@@ -254,7 +254,7 @@ def _found_version(connection: Connection, metadata: MetaData) -> int | None:
     names = inspect(connection).get_table_names()
     if _VERSION_TABLE in names:
         return int(connection.execute(select(metadata.tables[_VERSION_TABLE].c.version)).scalar_one())
-    return None if metadata.tables.keys().isdisjoint(names) else 1
+    return None if metadata.tables.keys().isdisjoint(names) else 0
 
 
 def _make_private(path: str | None) -> None:
