@@ -95,7 +95,7 @@ def test_no_other_origin_is_served(scene: Scene, names: set[str]) -> None:
     assert refusal(scene, scene.task, caller) is JobReason.UNAUTHORIZED
     with pytest.raises(JobRefused) as refused:
         scene.cores[0].tasks.served(scene.task_id, caller)
-    assert refused.value.reason is JobReason.UNAUTHORIZED
+    assert refused.value.reason is JobReason.UNKNOWN_TASK
 
 
 @pytest.mark.parametrize("origin", ["https://[", "ads", "//"])
