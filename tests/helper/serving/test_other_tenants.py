@@ -5,7 +5,7 @@ much, with ids that nobody ever used. Both get the same answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from sqlalchemy import event
 
 from helper.core import HelperCore
 from helper.serving.service import HelperService
@@ -511,12 +512,31 @@ def held(site: Site) -> list[Any]:
     ]
 
 
+@contextmanager
+def statements(site: Site) -> Iterator[list[str]]:
+    """What the ledger of helper 0 is asked in the block: the steps of a call that take the most time."""
+    asked: list[str] = []
+
+    def keep(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    engine = site.cores[0]._ledger.engine
+    event.listen(engine, "before_cursor_execute", keep)
+    try:
+        yield asked
+    finally:
+        event.remove(engine, "before_cursor_execute", keep)
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_ids_of_a_victim_tell_and_change_no_more_than_ids_that_nobody_used(busy: Site, name: str) -> None:
     before = held(busy)
     attack = ATTACKS[name]
-    unknown = outcome(lambda: attack(busy.twin, busy.unknown()))
-    assert outcome(lambda: attack(busy.rival, busy.victim.ids)) == unknown
+    with statements(busy) as steps_of_twin:
+        unknown = outcome(lambda: attack(busy.twin, busy.unknown()))
+    with statements(busy) as steps_of_rival:
+        assert outcome(lambda: attack(busy.rival, busy.victim.ids)) == unknown
+    assert steps_of_rival == steps_of_twin
     assert held(busy) == before
 
 
