@@ -14,6 +14,10 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import AfterValidator, Field
 
 MAX_ORIGIN: Final = 200
+SPELLING: Final = (
+    "an origin is scheme://host or scheme://host:port as browsers spell it: http or https, lower-case ASCII, "
+    "no path, no user, no final dot, no default port (https://ads.example)"
+)
 _ORIGIN: Final = re.compile(
     r"(?P<scheme>https?)://(?:\[(?P<v6>[0-9a-f:]+)\]|(?P<host>[0-9a-z.-]+))(?::(?P<port>[1-9][0-9]{0,4}))?",
     re.ASCII,
@@ -62,10 +66,7 @@ def _is_name_or_ipv4(host: str) -> bool:
 
 def _checked(text: str) -> str:
     if split_origin(text) is None:
-        raise ValueError(
-            "an origin is scheme://host or scheme://host:port as browsers spell it: http or https, "
-            "lower-case ASCII, no path, no user, no final dot, no default port (https://ads.example)"
-        )
+        raise ValueError(SPELLING)
     return text
 
 
