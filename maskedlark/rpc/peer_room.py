@@ -14,11 +14,11 @@ from urllib.parse import unquote
 
 import grpc
 
+from maskedlark.reports.origin import split_origin
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.handlers import wrapped
 from maskedlark.rpc.sites import FORWARDED_FOR, TrustedProxies
-from maskedlark.rpc.trust import host_of
 
 LIGHT_THREADS: Final = 8
 REFUSING_THREADS: Final = 2
@@ -74,12 +74,14 @@ def is_light(method: str) -> bool:
 
 
 def peers_of(context: Any, proxies: TrustedProxies = _NO_PROXIES) -> frozenset[Hashable]:
-    """Return what a call counts for: every host that its caller's certificate names, or else its address.
+    """Return what a call counts for: the hosts that its caller's certificate names, or else its address.
 
-    Every host and not the set of names: else the holder of an authority for n names of one host could show up
-    as 2^n peers, each with another choice of them. Nothing stands for a plaintext connection, which only this
-    machine can make. An address is that of a site (`maskedlark.rpc.sites`), which a trusted proxy names in
-    the call's metadata.
+    Hosts and not the set of names: else the holder of an authority for n names of one host could show up as
+    2^n peers, each with another choice of them. If the certificate names origins, only their hosts count: its
+    other names are where a server is reached, and `localhost` may be in every tenant's.
+
+    Nothing stands for a plaintext connection, which only this machine can make. An address is that of a site
+    (`maskedlark.rpc.sites`), which a trusted proxy names in the call's metadata.
     """
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):
@@ -88,8 +90,10 @@ def peers_of(context: Any, proxies: TrustedProxies = _NO_PROXIES) -> frozenset[H
     if not certificate:
         host = _host(context.peer())
         return frozenset({proxies.site(host, _forwarded(context) if proxies.trust(host) else ())})
-    names = auth.get("x509_subject_alternative_name", ())
-    return frozenset(host_of(name.decode("utf-8", "replace")) for name in names) or frozenset({certificate})
+    found = auth.get("x509_subject_alternative_name", ())
+    names = [name.decode("utf-8", "replace") for name in found]
+    hosts = filter(None, map(split_origin, names))
+    return frozenset(hosts) or frozenset(names) or frozenset({certificate})
 
 
 def _forwarded(context: Any) -> list[str]:

@@ -119,6 +119,15 @@ def test_an_authoritys_choices_of_names_of_one_host_are_one_peer() -> None:
     assert peers == {frozenset({"ads.example"})}
 
 
+def test_where_a_server_is_reached_makes_it_no_peer_of_others() -> None:
+    secured = {"transport_security_type": b"ssl", "x509_pem_cert": b"PEM"}
+    ours, theirs = (
+        peers_of(Context("ipv4:10.0.0.1:1", (origin, b"adserver", b"localhost"), **secured))
+        for origin in (b"https://zeta.example", b"https://evil.example")
+    )
+    assert (ours, theirs) == (frozenset({"zeta.example"}), frozenset({"evil.example"}))
+
+
 def test_choices_of_several_hosts_get_no_more_places_than_the_hosts_alone() -> None:
     def places(*callers: tuple[str, ...]) -> int:
         room = FairRoom(12)
