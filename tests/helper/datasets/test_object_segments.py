@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,15 @@ import pytest
 from numpy.typing import NDArray
 
 from helper.datasets import object_segments, segments
+from helper.datasets.frames import Ranks, SealedSegment, open_segment
 from helper.datasets.object_spool import ObjectSpool
+from helper.datasets.sealed_segments import opened_ranks
+from helper.datasets.segments import chosen_of
+from helper.datasets.spool import StoredSegments
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.interrupt import never
 from maskedlark.runtime import objects as objects_module
 from maskedlark.runtime.objects import StoreFailed
 from tests.helper.parties import NUM_VALUES, Scene
@@ -386,3 +391,72 @@ def test_nothing_of_a_dataset_is_in_the_bucket_in_clear(scene: Scene, store: InM
 
     assert not found(opened.report_ids)
     assert not found(opened.shares.mask_shares)
+
+
+def sealed_of(scene: Scene, dataset: bytes) -> Sequence[SealedSegment]:
+    found = scene.cores[0].datasets.records(dataset, scene.task_id).sealed(never)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("is_bucket", [False, True], ids=["files", "bucket"])
+def test_sealed_segments_open_to_the_records_of_the_dataset(
+    scene: Scene, tmp_path: Path, is_bucket: bool
+) -> None:
+    if not is_bucket:
+        scene = Scene(tmp_path / "files")
+    reports = scene.reports(3 * SEGMENT)
+    prepared = scene.prepare(reports)
+    chosen = np.ones(3 * SEGMENT, np.bool_)
+    chosen[[0, SEGMENT, SEGMENT + 1, SEGMENT + 2, SEGMENT + 3]] = False  # of the second segment nothing
+    dataset = scene.commit(replace(prepared, chosen=chosen, dataset_id=scene.id_of(reports, chosen)))
+    uncached(scene)
+    sealed, pieces = sealed_of(scene, dataset), list(scene.cores[0].datasets.pieces(dataset))
+    assert [one.place.number for one in sealed] == [0, 2]
+    assert [int(one.is_chosen.sum()) for one in sealed] == [SEGMENT - 1, SEGMENT]
+    for one, piece in zip(sealed, pieces, strict=True):
+        opened = chosen_of(open_segment(one.shape, one.place, one.key, one.read()), one.ranks)
+        np.testing.assert_array_equal(opened.ranks, piece.ranks)
+        np.testing.assert_array_equal(opened.rows.report_ids, piece.rows.report_ids)
+        np.testing.assert_array_equal(opened.shares.features, piece.shares.features)
+        np.testing.assert_array_equal(opened.shares.mask_shares, piece.shares.mask_shares)
+
+
+def test_sealed_segments_end_when_the_caller_has_gone(scene: Scene) -> None:
+    dataset = scene.seal(RECORDS)
+
+    def gone() -> None:
+        raise JobRefused(JobReason.CANCELLED, "the caller has gone")
+
+    with pytest.raises(JobRefused) as caught:
+        scene.cores[0].datasets.records(dataset, scene.task_id).sealed(gone)
+    assert caught.value.reason is JobReason.CANCELLED
+
+
+@pytest.mark.parametrize("is_bucket", [False, True], ids=["files", "bucket"])
+def test_sealed_segments_of_fewer_records_than_were_committed_are_lost(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bucket: bool
+) -> None:
+    if not is_bucket:
+        scene = Scene(tmp_path / "files")
+    dataset = scene.seal(RECORDS)
+    if is_bucket:
+        monkeypatch.setattr(object_segments, "opened_ranks", _without_the_first)
+    else:
+        ranks = StoredSegments._ranks
+        monkeypatch.setattr(
+            StoredSegments, "_ranks", lambda stored, *where: _first_not_chosen(ranks(stored, *where))
+        )
+    with pytest.raises(JobRefused) as caught:
+        sealed_of(scene, dataset)
+    assert caught.value.reason is JobReason.DATASET_LOST
+
+
+def _without_the_first(*given: Any) -> Ranks:
+    return _first_not_chosen(opened_ranks(*given))
+
+
+def _first_not_chosen(ranks: Ranks) -> Ranks:
+    changed = ranks.copy()
+    changed[0] = segments.NOT_CHOSEN
+    return changed
