@@ -105,6 +105,10 @@ _JOBS: Final = {
         "the ad server's operator restores the object that the message names, under its name; then seal again"
     ),
     JobReason.DATASET_TOO_LARGE: "seal several datasets",
+    JobReason.QUOTA_EXCEEDED: (
+        "commit what is prepared, wait until datasets of expired tasks are deleted, or ask the helper's "
+        "operator for more"
+    ),
     JobReason.DATASET_EMPTY: "see why reports are dropped (`adserver dataset list --json`), and collect more",
     JobReason.DATASET_CHANGED: "prepare the dataset again at both helpers",
     JobReason.REPORT_ALREADY_USED: "prepare again: used reports are dropped",

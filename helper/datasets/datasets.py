@@ -47,7 +47,7 @@ class Datasets:
     head_start: HeadStart
     ledger: Ledger
     vault: Vault
-    prepared: PreparedShelf[PreparedReports]
+    prepared: PreparedShelf
     storing: Turns = field(default_factory=Turns)
     """By dataset id: what is being committed is not swept."""
     _opened: OpenedShelf = field(default_factory=OpenedShelf, init=False)
@@ -115,7 +115,7 @@ class Datasets:
             known = self._committed(expected_id, task_id)
             if known is not None:
                 return known.size
-            with self.prepared.lent(key) as prepared:
+            with self.prepared.lent(key, PreparedReports) as prepared:
                 if prepared is None or prepared.spool.is_lost or not prepared.spool.takes(expected_id):
                     raise JobRefused(
                         JobReason.UNKNOWN_DATASET,
@@ -230,6 +230,8 @@ class Datasets:
             if self._committed(expected_id, task_id) is None:
                 self.vault.withdraw(prepared.spool, expected_id)
                 raise
+        else:
+            self.vault.committed(prepared.spool, expected_id)
         return len(rows)
 
     def _committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:

@@ -20,7 +20,7 @@ from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import key_of
 from helper.releases.answering import Call
-from helper.trust.floors import PREPARED_BYTES, Floors
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.model import weights
@@ -114,6 +114,7 @@ class Party:
         ledger_type: type[Ledger] = Ledger,
         engine_for: Callable[..., Any] = fake_engine_for,
         max_preparing_bytes: int = PREPARED_BYTES,
+        max_held_bytes: int = MOST_HELD_BYTES,
         segments: ObjectStore | None = None,
     ) -> HelperCore:
         return HelperCore(
@@ -125,6 +126,7 @@ class Party:
             clock=lambda: self.now,
             engine_for=engine_for,
             max_preparing_bytes=max_preparing_bytes,
+            max_held_bytes=max_held_bytes,
             segments=segments,
         )
 

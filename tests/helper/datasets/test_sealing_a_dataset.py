@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from helper.datasets import segments
+from helper.datasets import preparing, segments
 from helper.datasets.preparation_room import HELD_BYTES, ON_DISK
 from helper.datasets.preparing import MAX_CHUNK_BYTES
 from helper.datasets.shelves import MAX_PREPARED_PER_TASK, PreparedShelf
@@ -247,8 +247,7 @@ def test_empty_chunks_and_chunks_of_dropped_reports_do_not_pile_up(scene: Scene)
     with scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None) as preparation:
         for _ in range(100):
             assert not len(preparation.add([]).is_admitted)
-        kept = [*preparation._ids, *preparation._admitted, *preparation._seen._runs]
-        assert kept == []
+        assert (len(preparation._rows), preparation._seen._runs) == (0, [])
         preparation.add(shares)
         for _ in range(5):
             preparation.add(shares[:1])
@@ -256,6 +255,16 @@ def test_empty_chunks_and_chunks_of_dropped_reports_do_not_pile_up(scene: Scene)
         assert len(preparation._spool._waiting) == 1
         assert preparation._spool.waiting == 3
         assert preparation.finish().admitted == 3
+
+
+def test_a_chunk_has_at_most_so_many_bytes_when_it_is_opened(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = shares_for(scene.reports(4), 0)
+    monkeypatch.setattr(preparing, "MAX_CHUNK_BYTES", 3 * scene.task.share_length)
+    with scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None) as preparation:
+        assert refusal(preparation.add, shares) is JobReason.TOO_LARGE
+        assert preparation.add(shares[:3]).is_admitted.all()
 
 
 def test_a_chunk_is_opened_while_the_one_before_is_answered_and_admitted_behind_it(scene: Scene) -> None:
@@ -322,7 +331,7 @@ def test_chunks_that_have_room_one_by_one_have_it_also_when_they_are_opened_ahea
     scene.restart(max_preparing_bytes=-(-4 * least // 3))
     take = PreparedShelf.take
 
-    def asking(shelf: PreparedShelf[Any], num_bytes: int, **whose: Any) -> None:
+    def asking(shelf: PreparedShelf, num_bytes: int, **whose: Any) -> None:
         try:
             take(shelf, num_bytes, **whose)
         finally:

@@ -190,7 +190,7 @@ def test_empty_chunks_of_a_round_do_not_pile_up(tmp_path: Path) -> None:
     encoded = canonical.encode(scene.round())
     with scene.cores[0].updates.prepare(scene.task_id, b"h" * 16, encoded, None) as preparation:
         assert not len(preparation.add([]).is_admitted)
-        assert preparation._chunks == []
+        assert len(preparation._rows) == 0
         assert preparation.finish().received == 0
 
 
