@@ -168,8 +168,9 @@ CREATE TABLE reports (
 	ciphertext_0 BYTEA NOT NULL, 
 	key_id_1 SMALLINT NOT NULL, 
 	ciphertext_1 BYTEA NOT NULL, 
+	digest BYTEA NOT NULL, 
 	PRIMARY KEY (sequence), 
-	UNIQUE (task_id, report_id), 
+	UNIQUE (digest), 
 	FOREIGN KEY(task_id) REFERENCES tasks (task_id)
 );
 
@@ -217,8 +218,9 @@ CREATE TABLE update_reports (
 	ciphertext_0 BYTEA NOT NULL, 
 	key_id_1 SMALLINT NOT NULL, 
 	ciphertext_1 BYTEA NOT NULL, 
+	digest BYTEA NOT NULL, 
 	PRIMARY KEY (sequence), 
-	UNIQUE (round_id, report_id), 
+	UNIQUE (round_id, digest), 
 	FOREIGN KEY(round_id) REFERENCES update_rounds (round_id)
 );
 

@@ -169,8 +169,9 @@ CREATE TABLE reports (
 	ciphertext_0 BLOB NOT NULL, 
 	key_id_1 SMALLINT NOT NULL, 
 	ciphertext_1 BLOB NOT NULL, 
+	digest BLOB NOT NULL, 
 	PRIMARY KEY (sequence), 
-	UNIQUE (task_id, report_id), 
+	UNIQUE (digest), 
 	FOREIGN KEY(task_id) REFERENCES tasks (task_id)
 );
 
@@ -218,8 +219,9 @@ CREATE TABLE update_reports (
 	ciphertext_0 BLOB NOT NULL, 
 	key_id_1 SMALLINT NOT NULL, 
 	ciphertext_1 BLOB NOT NULL, 
+	digest BLOB NOT NULL, 
 	PRIMARY KEY (sequence), 
-	UNIQUE (round_id, report_id), 
+	UNIQUE (round_id, digest), 
 	FOREIGN KEY(round_id) REFERENCES update_rounds (round_id)
 );
 
