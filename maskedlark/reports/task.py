@@ -28,6 +28,7 @@ VERSION: Final = 1
 MAX_FEATURES: Final = 65_536
 MAX_CANDIDATES: Final = 1_024
 REPORT_ID_BYTES: Final = 16
+REPORT_DIGEST_BYTES: Final = 16
 MAX_DATASET_SIZE: Final = 33_000_000
 """A commit names the chosen reports by a bit each, in one message of 4 MiB."""
 VIEW_NONCE_BYTES: Final = 16

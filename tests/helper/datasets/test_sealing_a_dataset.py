@@ -182,6 +182,18 @@ def test_repeats_are_dropped_within_a_chunk_and_between_chunks(scene: Scene) -> 
     assert preparation.finish().dropped == {ReportReason.DUPLICATE_ID: 2}
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 8])
+def test_what_does_not_open_takes_no_id_whatever_the_chunks(scene: Scene, chunk: int) -> None:
+    first, second, *_ = shares_for(scene.reports(2), 0)
+    junk = [replace(first, share=second.share), replace(first, time_bucket=first.time_bucket + 1)]
+    sent = [*junk, first, *junk, first, second]
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    parts = [preparation.add(sent[begin : begin + chunk]) for begin in range(0, len(sent), chunk)]
+    admitted = np.concatenate([part.is_admitted for part in parts])
+    assert admitted.tolist() == [False, False, True, False, False, False, True]
+    assert preparation.finish().dropped == {ReportReason.NOT_OPENED: 4, ReportReason.DUPLICATE_ID: 1}
+
+
 def test_reports_of_another_dataset_are_dropped(scene: Scene) -> None:
     reports = scene.reports(10)
     scene.commit(scene.prepare(reports[:6]))

@@ -88,6 +88,16 @@ def test_foreign_double_and_damaged_shares_are_dropped_and_the_rest_counts(tmp_p
     assert (scene.release(one, scene.seal_round(one, sent)) == np.sum(vectors, axis=0)).all()
 
 
+def test_junk_that_came_first_under_an_updates_id_keeps_the_update_out_of_no_sum(tmp_path: Path) -> None:
+    scene = UpdateScene(tmp_path)
+    one, vectors = scene.round(), scene.vectors(3)
+    good = scene.sealed(one, vectors)
+    junk = [replace(report, shares=good[index - 1].shares) for index, report in enumerate(good)]
+    _, totals = scene.prepare_round(one, [*junk, *good])
+    assert [total.dropped for total in totals] == [{ReportReason.NOT_OPENED: 3}] * 2
+    assert (scene.release(one, scene.seal_round(one, [*junk, *good])) == np.sum(vectors, axis=0)).all()
+
+
 def test_a_report_is_in_one_dataset_of_its_task(tmp_path: Path) -> None:
     scene = UpdateScene(tmp_path)
     one = scene.round()
