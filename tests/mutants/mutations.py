@@ -58,6 +58,7 @@ _OPERATORS: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.BitOr: ast.BitAnd,
     ast.BitXor: ast.BitOr,
 }
+_SYMMETRIC: Final = {"min", "max", "minimum", "maximum", "gcd", "compare_digest"}
 _OTHER_NAMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOCKS: Final = re.compile(r"lock|_changed|condition|turn|guard|mutex|only_one|alone", re.IGNORECASE)
 _LOGS: Final = re.compile(r"^(_?LOG|_?log|logger|warnings|assert_never)\b")
@@ -308,7 +309,12 @@ class _Finder:
         if isinstance(node.func, ast.Name) and node.func.id == "range" and len(node.args) <= 2:
             self._replace(node.args[-1], f"({ast.unparse(node.args[-1])}) - 1", kind="off by one")
         plain = [one for one in node.args if not isinstance(one, ast.Starred)]
-        if len(plain) == len(node.args) >= 2 and ast.unparse(node.args[0]) != ast.unparse(node.args[1]):
+        is_symmetric = ast.unparse(node.func).rpartition(".")[2] in _SYMMETRIC
+        if (
+            not is_symmetric
+            and len(plain) == len(node.args) >= 2
+            and ast.unparse(node.args[0]) != ast.unparse(node.args[1])
+        ):
 
             def swap(changed: ast.Call) -> None:
                 changed.args[0], changed.args[1] = changed.args[1], changed.args[0]
