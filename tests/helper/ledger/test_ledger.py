@@ -10,11 +10,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import Engine, insert, text, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
+from helper.ledger.chain import move_on, position_of
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import (
     Counts,
@@ -32,6 +33,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
+from tests.postgres import Postgres
 
 TASK, OTHER_TASK = b"t" * 32, b"u" * 32
 JOB = ReleaseKey(TASK, b"j" * 16)
@@ -346,6 +348,34 @@ def test_the_chain_is_one_line_whoever_lengthens_it(ledger: Ledger) -> None:
         )
     assert all(opened)
     assert ledger.position().sequence == 25
+
+
+def test_of_two_transactions_at_once_the_second_waits_for_the_links_of_the_first(postgres: Postgres) -> None:
+    engine = open_database(postgres.new_database())
+    Ledger(engine)
+
+    def lengthen() -> None:
+        with engine.begin() as connection:
+            move_on(connection, b"second")
+
+    with ThreadPoolExecutor(1) as threads:
+        with engine.begin() as connection:
+            move_on(connection, b"first")
+            second = threads.submit(lengthen)
+            while not second.done() and not is_one_waiting(engine):
+                pass
+        second.result()  # an IntegrityError would be taken for an id that is taken
+    with engine.connect() as connection:
+        assert position_of(connection).sequence == 2
+    engine.dispose()
+
+
+def is_one_waiting(engine: Engine) -> bool:
+    waiting = text(
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with engine.connect() as connection:
+        return connection.execute(waiting).first() is not None
 
 
 def test_everything_is_there_after_a_restart(ledger: Ledger, database_url: str) -> None:

@@ -271,6 +271,15 @@ def test_a_build_that_derives_its_seeds_is_caught(
     assert attack(tmp_path)
 
 
+def test_a_round_whose_predecessor_is_not_answered_has_no_noise(scene: Scene) -> None:
+    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
+    scene.start(spec)
+    carried = scene.cores[0].jobs._carried
+    with pytest.raises(JobRefused) as refused:
+        carried.of_round(spec, 1, carried.new_seed(spec, 1), scale=8, count=3, interrupt=lambda: None)
+    assert refused.value.reason is JobReason.ROUND_OUT_OF_ORDER
+
+
 def test_helpers_and_jobs_have_noise_of_their_own(scene: Scene) -> None:
     dataset = scene.seal(RECORDS)
     noises = []

@@ -108,6 +108,19 @@ def test_codes_come_beside_the_query(shop: Shop) -> None:
     assert refusal(shop.ask, 0, replace(spec, query_id=b"r" * 16), codes.tobytes()[:8]) is JobReason.MALFORMED
 
 
+def test_no_more_is_read_beside_a_query_than_the_codes_that_its_axes_need(shop: Shop) -> None:
+    codes = np.array([1, 4, 77], np.uint32)
+    axes = (Axis(key="campaign", size=3, codes_digest=codes_digest(codes)), *BY_PLACE)
+    limits = []
+
+    def beside(limit: int) -> bytes:
+        limits.append(limit)
+        return codes.tobytes()
+
+    shop.cores[0].queries.answer(shop.query(measures=(COUNT,), group_by=axes, levels=(2,)), beside, ASKED)
+    assert limits == [codes.nbytes]
+
+
 def test_a_dataset_is_read_from_disk_after_a_restart(shop: Shop) -> None:
     before = shop.total(shop.query())
     shop.restart()
