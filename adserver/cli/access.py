@@ -20,7 +20,8 @@ _PATIENCE_S: Final = 600.0
 ScopeOption = Annotated[
     Scope,
     option(
-        "read: look at everything. operate: also submit, cancel, resume and ask. tasks: also make tasks.",
+        "read: view everything. operate: also submit, cancel and resume jobs, and run queries. "
+        "tasks: also create tasks.",
         "--scope",
     ),
 ]
@@ -30,7 +31,7 @@ def login_command(
     data: DataOption,
     scope: ScopeOption = Scope.OPERATE,
     wait: Annotated[
-        bool, option("Wait up to ten minutes for the first start of a dashboard.", "--wait")
+        bool, option("Wait up to ten minutes for a dashboard that is starting for the first time.", "--wait")
     ] = False,
     database: DatabaseOption = None,
 ) -> None:
@@ -45,18 +46,18 @@ def login_command(
 
 def create_command(
     data: DataOption,
-    name: Annotated[str, option("What it is for, as `adserver token list` shows it.")],
+    name: Annotated[str, option("A name for the token's purpose, shown by `adserver token list`.")],
     scope: ScopeOption = Scope.READ,
-    days: Annotated[float, option("How long it lasts.", min=0.001, max=3_650.0)] = 90.0,
+    days: Annotated[float, option("Days until the token expires.", min=0.001, max=3_650.0)] = 90.0,
     database: DatabaseOption = None,
 ) -> None:
-    """Make a token for the admin API and print it: it is not stored, and cannot be shown again."""
+    """Create a token for the admin API and print it. It is not stored and cannot be shown again."""
     store = _store(data, database)
     typer.echo(store.make(GrantKind.TOKEN, scope, name=name[:100], lasts_s=days * _DAY_S))
 
 
 def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """List the tokens and the browsers that are logged in; no secret is shown."""
+    """List tokens and logged-in browsers, without their secrets."""
     grants = _store(data, database).all([GrantKind.TOKEN, GrantKind.SESSION])
     if as_json:
         print_json([_as_json(one) for one in grants])
@@ -66,10 +67,10 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
 
 def revoke_command(
     data: DataOption,
-    token: Annotated[str, typer.Argument(help="A token or a session, by the start of its id.")],
+    token: Annotated[str, typer.Argument(help="The start of the id of a token or session.")],
     database: DatabaseOption = None,
 ) -> None:
-    """End a token, or log a browser out, at once."""
+    """Revoke a token or log a browser out, with immediate effect."""
     ended = _store(data, database).revoke(token, [GrantKind.TOKEN, GrantKind.SESSION])
     typer.echo(f"{ended.kind} {ended.grant_id} ({ended.name}) is revoked")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from adserver.cli.anywhere import Anywhere
     from adserver.measuring.result import AggregateResult, Estimate, Row
 
-_what = panel("What is measured")
+_what = panel("The query")
 _groups = panel("Groups")
 
 
@@ -34,45 +34,48 @@ class _Statistic:
 def aggregate_command(
     *,
     at: "Anywhere",
-    value: Annotated[list[str] | None, _what("A value to sum, or count; may be repeated.")] = None,
-    mean: Annotated[list[str] | None, _what("A value whose mean is shown; may be repeated.")] = None,
+    value: Annotated[list[str] | None, _what("A value to sum, or count; repeatable.")] = None,
+    mean: Annotated[list[str] | None, _what("A value whose mean to show; repeatable.")] = None,
     histogram: Annotated[
-        list[str] | None, _what("A value with buckets, whose histogram is shown; may be repeated.")
+        list[str] | None, _what("A value with buckets whose histogram to show; repeatable.")
     ] = None,
     quantile: Annotated[
         list[str] | None,
-        _what("A quantile of a value with buckets, as age:0.5; may be repeated.", metavar="VALUE:SHARE"),
+        _what("A quantile of a value with buckets, for example age:0.5; repeatable.", metavar="VALUE:SHARE"),
     ] = None,
-    group_by: Annotated[str, _groups("Keys, the coarsest first.", metavar="KEY,...")] = "",
+    group_by: Annotated[
+        str, _groups("Keys to group by, separated by commas, the coarsest first.", metavar="KEY,...")
+    ] = "",
     where: Annotated[
-        list[str] | None, _groups("Only reports with this; may be repeated.", metavar="KEY=VALUE")
+        list[str] | None,
+        _groups("Count only reports that meet this condition, KEY=VALUE; repeatable.", metavar="KEY=VALUE"),
     ] = None,
     domain: Annotated[
         Path | None,
         _groups(
-            'JSON: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.', exists=True, dir_okay=False
+            'JSON file with the values of keys: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.',
+            exists=True,
+            dir_okay=False,
         ),
     ] = None,
     discover: Annotated[
-        bool, _groups("Find the values of keys without a domain privately first.", "--discover")
+        bool, _groups("First find the values of keys without a domain, privately.", "--discover")
     ] = False,
     roll_up: Annotated[
-        bool, _groups("Release coarser groups and the total too, so that parts add up.", "--roll-up")
+        bool, _groups("Also release coarser groups and the total, so that the parts add up.", "--roll-up")
     ] = False,
     charged: dict[str, Any],
     again: Annotated[
         str,
-        option("Show the answer to an earlier query, by the start of its id: costs nothing.", metavar="ID"),
+        option("The start of the id of an earlier query, to show its answer again at no cost.", metavar="ID"),
     ] = "",
     out: Annotated[
         list[Path] | None,
-        option("Also write the result here, as .json, .csv, .parquet or .png; may be repeated."),
+        option("Also write the result to this .json, .csv, .parquet or .png file; repeatable."),
     ] = None,
     task: TaskOption = "",
     traces: TracesOption = Traces.NONE,
-    all_rows: Annotated[
-        bool, option("Also show groups with too few reports for a figure.", "--all-rows")
-    ] = False,
+    all_rows: Annotated[bool, option("Also show groups that have too few reports.", "--all-rows")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
@@ -88,7 +91,10 @@ def aggregate_command(
             result = client.again(again)
         else:
             if task and not client.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
-                raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
+                raise JobRefused(
+                    JobReason.UNKNOWN_DATASET,
+                    "the dataset belongs to another task: give a dataset of the task, or leave out --task",
+                )
             result = client.aggregate(
                 *_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
                 histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
@@ -134,7 +140,7 @@ def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_al
     print_table(columns, told)
     if len(told) < len(rows):
         typer.echo(
-            f"{len(rows) - len(told)} groups with too few reports for a figure are left out: --all-rows"
+            f"{len(rows) - len(told)} groups with too few reports are not shown: add --all-rows to show them"
         )
     for line in (f"query {result.query_id}", *summary_lines(result)):
         typer.echo(line)
@@ -153,13 +159,15 @@ def _quantile(typed: str) -> tuple[str, float]:
     try:
         return name, float(share)
     except ValueError:
-        raise typer.BadParameter(f"a quantile is VALUE:SHARE, as age:0.5, not {typed!r}") from None
+        raise typer.BadParameter(
+            f"--quantile is {typed!r}: expected VALUE:SHARE, for example age:0.5"
+        ) from None
 
 
 def _condition(typed: str) -> tuple[str, str]:
     name, equals, said = typed.partition("=")
     if not equals:
-        raise typer.BadParameter(f"a condition is KEY=VALUE, not {typed!r}")
+        raise typer.BadParameter(f"--where is {typed!r}: expected KEY=VALUE")
     return name.strip(), said.strip()
 
 

@@ -70,7 +70,7 @@ class Anywhere:
         if self.peers is not None:
             return kind.of(self.peers, data=self.place.folder, database=self.place.database)
         if far is None:
-            raise AssertionError("an ad server without helpers is elsewhere")
+            raise AssertionError("an ad server without helpers must be remote")
         return kind(url=far.url, token=far.token, ca=far.ca, backoff=self.backoff)
 
 
@@ -80,11 +80,19 @@ def anywhere_of(
     place: Place,
     helper_0: Annotated[
         str | None,
-        _peers("The helper of role 0; or --url.", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT"),
+        _peers(
+            "The helper of role 0; for a remote ad server, give --url instead.",
+            envvar="ADSERVER_HELPER_0",
+            metavar="HOST:PORT",
+        ),
     ] = None,
     helper_1: Annotated[
         str | None,
-        _peers("The helper of role 1; or --url.", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT"),
+        _peers(
+            "The helper of role 1; for a remote ad server, give --url instead.",
+            envvar="ADSERVER_HELPER_1",
+            metavar="HOST:PORT",
+        ),
     ] = None,
     reach: Reach,
     wait: WaitOption = False,
@@ -97,6 +105,8 @@ def anywhere_of(
     if place.far is not None:
         return Anywhere(place=place, peers=None, backoff=patience(wait=wait))
     if helper_0 is None or helper_1 is None:
-        raise typer.BadParameter("give --helper-0 and --helper-1, or --url for an ad server elsewhere")
+        raise typer.BadParameter(
+            "the helpers are not named: give --helper-0 and --helper-1, or --url for a remote ad server"
+        )
     peers = reach(place.folder, helper_0, helper_1)
     return Anywhere(place=place, peers=peers, backoff=peers.backoff)

@@ -23,22 +23,22 @@ from maskedlark.terminal.options import option, takes
 def budget_command(
     *,
     at: Place,
-    task: Annotated[str, option("Only datasets of this task, by the start of its id.", metavar="ID")] = "",
-    dataset: Annotated[str, option("Only this dataset, by the start of its id.", metavar="ID")] = "",
+    task: Annotated[str, option("Show only datasets of the task whose id starts so.", metavar="ID")] = "",
+    dataset: Annotated[str, option("Show only the dataset whose id starts so.", metavar="ID")] = "",
     rounds: PlannedRounds = 0,
     batch_size: PlannedBatch = None,
     noise_multiplier: PlannedNoise = 1.0,
     plot: Annotated[
         Path | None,
         option(
-            "Also draw how both epsilons grew, job by job, into this PNG, of one dataset.", dir_okay=False
+            "Also draw how both epsilons of one dataset grew, job by job, to this .png file.", dir_okay=False
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is spent, reserved and left of each dataset's two budgets.
+    """Show the spent, reserved and remaining part of each dataset's two budgets.
 
-    With --rounds, also what a planned job would bring them to.
+    With --rounds, also show the budgets after a planned job.
     """
     from adserver.budgets.held import Budgets
     from maskedlark.terminal.budget_view import budget_json
@@ -52,10 +52,13 @@ def budget_command(
     if plot is not None:
         if len(budgets) != 1:
             raise typer.BadParameter(
-                f"--plot draws one dataset, and {len(budgets)} are asked for: name it with --dataset"
+                f"--plot draws one dataset, but {len(budgets)} match: name one with --dataset"
             )
         if at.far is not None:
-            raise typer.BadParameter("--plot needs each charge of a dataset: give --data, not --url")
+            raise typer.BadParameter(
+                "--plot does not work with --url, because it needs each charge of a dataset: give "
+                "--data on the ad server's machine"
+            )
         from adserver.views.budget_plot import write_plot  # matplotlib takes a second to import
 
         write_plot(budgets[0], plot)

@@ -29,20 +29,22 @@ def seal_command(
     *,
     at: "Anywhere",
     task: OneTaskOption = "",
-    max_reports: Annotated[int | None, option("Take at most so many, the oldest first.", min=1)] = None,
+    max_reports: Annotated[int | None, option("Take at most this many reports, oldest first.", min=1)] = None,
     allow_small: Annotated[
         bool,
         option(
-            "Also seal fewer reports than the task's min_batch_size: every round will be noise.",
+            "Seal even if there are fewer reports than the task's min_batch_size: every round will "
+            "be only noise.",
             "--allow-small",
         ),
     ] = False,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the waiting reports of a task a dataset at both helpers.
+    """Seal the waiting reports of a task into a dataset at both helpers.
 
-    A run that was interrupted while the helpers committed is finished first: run the same command again.
+    If a run was interrupted while the helpers committed, run the same command again: it finishes that run
+    first.
     """
     from adserver.views.task import dataset_json
 
@@ -82,21 +84,21 @@ def list_command(*, at: Place, as_json: JsonOption = False) -> None:
 
 def abandon_command(
     data: DataOption,
-    dataset: Annotated[str, typer.Argument(help="A dataset that is committing, by the start of its id.")],
+    dataset: Annotated[str, typer.Argument(help="The start of the id of a dataset in state committing.")],
     database: DatabaseOption = None,
 ) -> None:
-    """Give up a dataset that a helper refuses to commit, and let its reports wait again.
+    """Abandon a dataset that a helper refuses to commit, so that its reports wait to be sealed again.
 
-    Reports that the other helper has committed already are used up: it will drop them from the next dataset.
+    Reports that the other helper has already committed are used up: it will drop them from the next dataset.
     """
     from adserver.store.datasets import DatasetStore
 
     store = DatasetStore(open_store(data, database))
     found = store.find(dataset)
     if found.state is DatasetState.COMMITTED:
-        raise typer.BadParameter("both helpers have committed this dataset; it stays")
+        raise typer.BadParameter("both helpers have committed this dataset: it cannot be abandoned")
     store.give_back(found)
-    typer.echo(f"{found.received} reports wait again")
+    typer.echo(f"{found.received} reports wait to be sealed again")
 
 
 def _print(dataset: "Dataset") -> None:
@@ -106,5 +108,5 @@ def _print(dataset: "Dataset") -> None:
         rows += [
             (f"dropped by helper {role}: {reason.value}", count) for reason, count in sorted(dropped.items())
         ]
-    rows.append(("read differently by the two helpers", dataset.view_mismatch))
+    rows.append(("interpreted differently by the two helpers", dataset.view_mismatch))
     print_table(("reports", ""), rows)

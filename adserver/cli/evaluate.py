@@ -15,7 +15,7 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from adserver.cli.anywhere import Anywhere
 
-_what = panel("What is evaluated")
+_what = panel("The model to evaluate")
 
 
 @takes(at=anywhere_of, charged=charged_of)
@@ -23,15 +23,16 @@ def evaluate_command(
     *,
     at: "Anywhere",
     model: Annotated[
-        Path | None, _what("An ONNX file with its weights.", exists=True, dir_okay=False)
+        Path | None, _what("An ONNX file that includes its weights.", exists=True, dir_okay=False)
     ] = None,
-    job: Annotated[str, _what("Or a job, whose latest weights are evaluated.", metavar="ID")] = "",
+    job: Annotated[str, _what("Or a job, to evaluate its latest weights.", metavar="ID")] = "",
     again: Annotated[
-        str, _what("Or an earlier evaluation, by the start of its id: costs nothing.", metavar="ID")
+        str,
+        _what("Or the start of the id of an earlier evaluation, to show it again at no cost.", metavar="ID"),
     ] = "",
     charged: dict[str, Any],
-    bins: Annotated[int, option("Score bins; more of them bear more noise.")] = DEFAULT_BINS,
-    plot: Annotated[Path | None, option("Draw ROC, PR and calibration curves here, a .png.")] = None,
+    bins: Annotated[int, option("Number of score bins; more bins have more noise.")] = DEFAULT_BINS,
+    plot: Annotated[Path | None, option("Draw ROC, PR and calibration curves to this .png file.")] = None,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +50,7 @@ def evaluate_command(
     )
 
     if sum(map(bool, (model, job, again))) != 1:
-        raise typer.BadParameter("give one of --model, --job and --again")
+        raise typer.BadParameter("expected exactly one of --model, --job and --again")
     with at.asking("evaluate", traces) as client:
         if again:
             result = client.evaluate_again(again)

@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 federated = panel("Federated")
 
 StrategyOption = Annotated[
-    str | None, federated("Train on devices, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ...")
+    str | None,
+    federated(
+        "Train on devices with this strategy, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ..."
+    ),
 ]
 SettingsOption = Annotated[
-    Path | None, federated("JSON: the strategy's settings.", exists=True, dir_okay=False)
+    Path | None, federated("JSON file with the strategy's settings.", exists=True, dir_okay=False)
 ]
 LayersOption = Annotated[
-    str, federated("Widths of the dense model, as 784,10; or give --model, which devices with torch train.")
+    str,
+    federated(
+        "Layer widths of a dense model, for example 784,10; or give --model, which devices with torch "
+        "can train."
+    ),
 ]
 
 
@@ -38,9 +45,9 @@ def settings_in(path: Path | None) -> dict[str, Any]:
     try:
         settings = {} if path is None else json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        raise InvalidTask(f"{path} is not JSON in UTF-8") from None
+        raise InvalidTask(f"{path} is not valid: expected JSON in UTF-8") from None
     if not isinstance(settings, dict):
-        raise InvalidTask(f"{path} holds no JSON object of settings")
+        raise InvalidTask(f"{path} is not valid: expected a JSON object with settings")
     return settings
 
 
@@ -64,7 +71,9 @@ def read_widths(typed: str) -> tuple[int, ...]:
     """
     parts = typed.split(",")
     if len(parts) < 2 or not all(part.strip().isdecimal() for part in parts):
-        raise InvalidTask(f"--layers is at least two widths, as 784,10, not {typed!r}")
+        raise InvalidTask(
+            f"--layers is {typed!r}: expected at least two widths separated by commas, for example 784,10"
+        )
     return tuple(int(part) for part in parts)
 
 
@@ -74,14 +83,15 @@ def federated_asked(
     strategy: StrategyOption = None,
     settings: SettingsOption = None,
     layers: LayersOption = "",
-    window: Annotated[float, federated("Seconds that devices have for a round.", min=0.0)] = 60.0,
+    window: Annotated[float, federated("Seconds that devices have to answer a round.", min=0.0)] = 60.0,
     least_devices: Annotated[
         int | None,
         federated(
-            "A round stays open until so many have answered; by default the task's min_batch_size.", min=1
+            "Keep a round open until this many devices have answered; default: the task's min_batch_size.",
+            min=1,
         ),
     ] = None,
-    model_seed: Annotated[int, federated("Of the model's first weights.", min=0)] = 0,
+    model_seed: Annotated[int, federated("Seed for the model's first weights.", min=0)] = 0,
     rounds: int | None,
     epsilon: float | None,
     noise_multiplier: float | None,

@@ -30,29 +30,33 @@ def own_tls(
     if insecure and not (tls_cert or tls_key):
         return None
     if insecure or tls_cert is None or tls_key is None:
-        raise typer.BadParameter("give --tls-cert and --tls-key, or --insecure and none of them")
+        raise typer.BadParameter(
+            "TLS is not configured: give both --tls-cert and --tls-key, or only --insecure (loopback)"
+        )
     files = without_peers(tls_cert, tls_key)
     for path in (files.certificate, files.private_key):
         if not path.is_file():
-            raise typer.BadParameter(f"{path} is not a file")
+            raise typer.BadParameter(f"{path} is not a file: give the path of an existing PEM file")
     return files
 
 
 intake_of: Final = making(
     IntakeSettings,
-    grpc_listen=option("host:port of the gRPC intake; port 0 for any."),
-    http_listen=option("host:port of the HTTP intake; port 0 for any."),
-    addresses_file=option("Write the addresses here as JSON once both answer."),
-    metrics_listen=watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT"),
+    grpc_listen=option("host:port of the gRPC intake; port 0 picks a free port."),
+    http_listen=option("host:port of the HTTP intake; port 0 picks a free port."),
+    addresses_file=option("Write the addresses to this file as JSON once both intakes answer."),
+    metrics_listen=watching(
+        "host:port to serve /metrics and /healthz on; loopback only.", metavar="HOST:PORT"
+    ),
     report_objects=option(
-        "Object storage for the ciphertexts of reports: s3://BUCKET/PREFIX, gs:// or az://; credentials come"
-        " from the environment.",
+        "Object storage for report ciphertexts: s3://BUCKET/PREFIX, gs:// or az://; credentials "
+        "come from the environment.",
         metavar="URL",
         show_default="rows of the database",
     ),
     trusted_proxies=option(
-        "A proxy that is believed when it names a caller's address in X-Forwarded-For; may be repeated. Else"
-        " all who come through it share the room of one address.",
+        "Address or network of a proxy whose X-Forwarded-For header is trusted; repeatable. "
+        "Without it, all clients of the proxy share the quota of one address.",
         "--trusted-proxy",
         metavar="CIDR",
     ),
@@ -63,16 +67,18 @@ intake_of: Final = making(
 def intake_command(
     *,
     database: Annotated[
-        str, option("SQLAlchemy URL of the ad server's database, as its --database.", metavar="URL")
+        str, option("SQLAlchemy URL of the ad server's database, the same as its --database.", metavar="URL")
     ],
     tls: "TlsFiles | None",
     intake: IntakeSettings,
-    log_format: Annotated[LogFormat, watching("Log lines for people or for programs.")] = LogFormat.TEXT,
+    log_format: Annotated[
+        LogFormat, watching("Log format: text for people, or JSON for programs.")
+    ] = LogFormat.TEXT,
 ) -> None:
-    """Take reports in beside an ad server, into its database, until SIGTERM.
+    """Receive reports for an ad server, into its database, until SIGTERM.
 
-    It keeps no files, needs no helpers, and runs no jobs. The ad server makes the tables and brings them
-    forward: start its `serve` of the same version first.
+    An intake keeps no files, needs no helpers and runs no jobs. The ad server creates and migrates the
+    tables: start its `serve` of the same version first.
     """
     from adserver.serving.replica import serve_intake
     from adserver.store.database import check_tables

@@ -35,68 +35,77 @@ def submit_command(
     *,
     at: Place,
     model: Annotated[
-        Path | None, option("ONNX file; training begins at its weights.", exists=True, dir_okay=False)
+        Path | None,
+        option("The model as an ONNX file; training starts from its weights.", exists=True, dir_okay=False),
     ] = None,
-    loss: Annotated[Loss | None, _training("What is minimised.")] = None,
-    learning_rate: Annotated[float | None, _training("Of the optimizer, before the schedule.")] = None,
+    loss: Annotated[Loss | None, _training("The loss to minimise.")] = None,
+    learning_rate: Annotated[
+        float | None, _training("Learning rate of the optimizer, before the schedule.")
+    ] = None,
     federated_job: "FederatedSubmission | None",
     task: TaskOption = "",
     dataset: DatasetOption = "",
-    rounds: Annotated[int | None, _training("Optimizer steps; each asks both helpers once.", min=1)] = None,
-    batch_size: Annotated[
-        float | None, _training("Expected reports in a round; by default the whole dataset.")
+    rounds: Annotated[
+        int | None, _training("Number of optimizer steps; each sends one request to both helpers.", min=1)
     ] = None,
-    optimizer: Annotated[OptimizerKind, _training("How gradients become steps.")] = OptimizerKind.SGD,
-    momentum: Annotated[float, _training("Of --optimizer momentum.")] = 0.9,
+    batch_size: Annotated[
+        float | None, _training("Expected number of reports in a round; default: the whole dataset.")
+    ] = None,
+    optimizer: Annotated[OptimizerKind, _training("The optimizer.")] = OptimizerKind.SGD,
+    momentum: Annotated[float, _training("Momentum, for --optimizer momentum.")] = 0.9,
     schedule: Annotated[
-        ScheduleKind, _training("How the learning rate changes over the rounds.")
+        ScheduleKind, _training("The schedule of the learning rate over the rounds.")
     ] = ScheduleKind.CONSTANT,
     final_factor: Annotated[
-        float, _training("Of --schedule cosine: the last factor of the learning rate.")
+        float, _training("For --schedule cosine: the last factor of the learning rate.")
     ] = 0.0,
-    step_rounds: Annotated[int, _training("Of --schedule step: rounds between steps.")] = 100,
-    step_factor: Annotated[float, _training("Of --schedule step: the factor of each step.")] = 0.5,
-    warmup_rounds: Annotated[int, _training("Of --schedule linear-warmup.")] = 10,
+    step_rounds: Annotated[int, _training("For --schedule step: rounds between steps.")] = 100,
+    step_factor: Annotated[float, _training("For --schedule step: the factor of each step.")] = 0.5,
+    warmup_rounds: Annotated[int, _training("Warm-up rounds, for --schedule linear-warmup.")] = 10,
     epsilon: Annotated[
-        float | None, privacy("What this job may cost against this ad server; decides the noise.")
+        float | None, privacy("Epsilon that this job may cost against this ad server; determines the noise.")
     ] = None,
     noise_multiplier: Annotated[
-        float | None, privacy("Instead of --epsilon: each helper's noise over the clip norm.")
+        float | None, privacy("Each helper's noise, divided by the clip norm; instead of --epsilon.")
     ] = None,
     until_budget: Annotated[
         bool,
         privacy(
-            "Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget"
-            " (or --epsilon) is spent.",
+            "Run as many rounds as fit with --noise-multiplier, until the budget (or --epsilon) is "
+            "spent; instead of --rounds.",
             "--until-budget",
         ),
     ] = False,
     samples: SamplingWish,
     per_layer_clip: Annotated[
-        bool, privacy("Clip each layer's gradient by itself, to an equal share.", "--per-layer-clip")
+        bool,
+        privacy(
+            "Clip each layer's gradient separately, to an equal share of the clip norm.", "--per-layer-clip"
+        ),
     ] = False,
     adaptive_clip: Annotated[
         float | None,
         privacy(
-            "Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between"
-            " 0 and 1 (privately)."
+            "Let the clip bound privately follow this quantile (0 to 1) of the gradients' norms, "
+            "up to the task's bound."
         ),
     ] = None,
-    clip_learning_rate: Annotated[float, privacy("Of --adaptive-clip: how fast it moves.")] = 0.2,
+    clip_learning_rate: Annotated[float, privacy("For --adaptive-clip: learning rate of the bound.")] = 0.2,
     initial_clip: Annotated[
-        float, privacy("Of --adaptive-clip: the first bound, as a share of the task's.")
+        float, privacy("For --adaptive-clip: the first bound, as a share of the task's bound.")
     ] = 0.1,
     eval_set: Annotated[
-        Path | None, _evaluation("An .npz of your own: features and labels.", exists=True, dir_okay=False)
+        Path | None,
+        _evaluation("An .npz file of your own with features and labels.", exists=True, dir_okay=False),
     ] = None,
     eval_every: Annotated[int | None, _evaluation("Rounds between evaluations.", min=1)] = None,
-    wait: Annotated[bool, option("Follow the job until it stops, as `job watch` does.", "--wait")] = False,
+    wait: Annotated[bool, option("Follow the job until it stops, like `job watch`.", "--wait")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a job and queue it; `adserver serve` runs it. Prints its id.
+    """Check a job, queue it for `adserver serve` to run, and print its id.
 
-    `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left
-    beside all other jobs.
+    `adserver job plan` shows in advance which jobs fit. A job is accepted only if the dataset's budgets can
+    pay for it in addition to all other jobs.
     """
     from adserver.records.training_plan import Optimizer, Schedule
     from adserver.store.datasets import DatasetStore
@@ -110,7 +119,9 @@ def submit_command(
 
     if federated_job is not None:
         if at.far is not None:
-            raise typer.BadParameter("a job with --strategy is submitted beside the ad server: give --data")
+            raise typer.BadParameter(
+                "--strategy does not work with --url: submit the job on the ad server's machine, with --data"
+            )
         engine = at.opened()
         submitted = submit_federated(
             engine, at.folder, federated_job, TaskStore(engine).find(task).bundle.task
@@ -118,9 +129,11 @@ def submit_command(
         _told(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
         return
     if model is None or loss is None or learning_rate is None:
-        raise typer.BadParameter("give --model, --loss and --learning-rate, or --strategy")
+        raise typer.BadParameter(
+            "the job is incomplete: give --model, --loss and --learning-rate, or --strategy"
+        )
     if (rounds is None) != until_budget:
-        raise typer.BadParameter("give either --rounds or --until-budget")
+        raise typer.BadParameter("expected exactly one of --rounds and --until-budget")
     submission = Submission(
         model=read_model(model),
         loss=loss,
@@ -179,11 +192,11 @@ def show_command(
     job: JobArgument = "",
     at: Place,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
+        Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves to this .png file.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job: its settings, how far it is, what it has spent."""
+    """Show a job's settings, progress and spent budget."""
     store = at.seen_jobs()
     found = store.find(job)
     history = store.history(found.job_id)
@@ -196,25 +209,26 @@ def show_command(
 
 @takes(at=place_of)
 def watch_command(*, job: JobArgument = "", at: Place, as_json: JsonOption = False) -> None:
-    """Follow a job until it stops; the exit status is 1 unless it is done."""
+    """Follow a job until it stops. The exit status is 1 unless the job is done."""
     store = at.seen_jobs()
     _follow(store, store.find(job).job_id, as_json=as_json)
 
 
 @takes(at=place_of)
 def cancel_command(*, job: JobArgument = "", at: Place) -> None:
-    """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
+    """Cancel a job for good, within about a second, and release the budget of rounds that were not run."""
     store = at.jobs()
     found = store.find(job)
     store.cancel(found.job_id)
     typer.echo(
-        f"cancelled after {found.rounds_done} rounds; `adserver model export` still has its latest weights"
+        f"cancelled after {found.rounds_done} rounds; `adserver model export` can still export its "
+        "latest weights"
     )
 
 
 @takes(at=place_of)
 def resume_command(*, job: JobArgument = "", at: Place) -> None:
-    """Queue a refused or failed job again: it goes on with the round that it stopped at."""
+    """Queue a refused or failed job again. It continues with the round at which it stopped."""
     store = at.jobs()
     found = store.find(job)
     store.resume(found.job_id)

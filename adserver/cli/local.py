@@ -25,13 +25,17 @@ STOPPED_EARLY: Final = 1
 
 local_app = typer.Typer(
     no_args_is_help=True,
-    help="Jobs that need no helpers: devices noise their own updates (LINE, draw and discard).",
+    help="Train without helpers: devices add noise to their own updates (LINE, draw and discard).",
 )
 
 
-StrategyOption = Annotated[str, option("line or draw-and-discard.")]
-SettingsOption = Annotated[Path, option("JSON: the strategy's settings.", exists=True, dir_okay=False)]
-LayersOption = Annotated[str, option("Widths of the model, as 784,10; two of draw-and-discard.")]
+StrategyOption = Annotated[str, option("The strategy: line or draw-and-discard.")]
+SettingsOption = Annotated[
+    Path, option("JSON file with the strategy's settings.", exists=True, dir_okay=False)
+]
+LayersOption = Annotated[
+    str, option("Layer widths of the model, for example 784,10; exactly two for draw-and-discard.")
+]
 
 
 def local_jobs_of(*, data: DataOption, local_database: LocalDatabaseOption = None) -> "LocalJobs":
@@ -49,10 +53,10 @@ def plan_command(
     strategy: StrategyOption,
     settings: SettingsOption,
     layers: LayersOption,
-    updates_each: Annotated[int, option("How many updates a person sends.", min=1)] = 1,
+    updates_each: Annotated[int, option("Number of updates that a person sends.", min=1)] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a job, and show what it would cost a person and how much noise it would meet. Stores nothing."""
+    """Check a job and show its cost to a person and its noise, without storing anything."""
     from adserver.views.local import forecast_json, print_local_forecast
     from maskedlark.federated.local_forecast import forecast
 
@@ -68,17 +72,17 @@ def submit_command(
     strategy: StrategyOption,
     settings: SettingsOption,
     layers: LayersOption,
-    model_seed: Annotated[int, option("line: of the model's first weights.", min=0)] = 0,
+    model_seed: Annotated[int, option("line: seed for the model's first weights.", min=0)] = 0,
     spam_test: Annotated[
         bool,
         option(
-            "draw-and-discard: refuse models too far from the instances; for jobs with much noise.",
+            "draw-and-discard: reject models that are too far from the instances; for jobs with much noise.",
             "--spam-test",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a job and open it to devices. Prints its id, which devices are given."""
+    """Check a job, open it to devices, and print the id that devices need."""
     from adserver.views.local import local_json
 
     job = _job(strategy, settings, layers)
@@ -105,7 +109,7 @@ def list_command(*, jobs: "LocalJobs", as_json: JsonOption = False) -> None:
 @local_app.command("show")
 @takes(jobs=local_jobs_of)
 def show_command(*, jobs: "LocalJobs", job: JobArgument = "", as_json: JsonOption = False) -> None:
-    """Show a job: its settings, what an update costs its device, and how many came."""
+    """Show a job's settings, the cost of an update to its device, and the number of updates."""
     from adserver.views.local import local_json
 
     told = local_json(jobs, jobs.find(job))
@@ -118,9 +122,9 @@ def show_command(*, jobs: "LocalJobs", job: JobArgument = "", as_json: JsonOptio
 @local_app.command("watch")
 @takes(jobs=local_jobs_of)
 def watch_command(*, jobs: "LocalJobs", job: JobArgument = "", as_json: JsonOption = False) -> None:
-    """Follow a job until it is done or closed; the exit status is 1 unless LINE took its last step.
+    """Follow a job until it is done or closed. The exit status is 1 unless LINE took its last step.
 
-    Draw and discard has no last step: it goes on until it is closed.
+    Draw and discard has no last step: it continues until it is closed.
     """
     from adserver.store.local.jobs import LocalState
     from adserver.views.local import local_json, watch
@@ -137,19 +141,21 @@ def watch_command(*, jobs: "LocalJobs", job: JobArgument = "", as_json: JsonOpti
 @local_app.command("cancel")
 @takes(jobs=local_jobs_of)
 def cancel_command(*, jobs: "LocalJobs", job: JobArgument = "") -> None:
-    """Take no more updates of a job; its model stays."""
+    """Stop accepting updates for a job. Its model is kept."""
     found = jobs.find(job).job
     jobs.close(found.job_id)
-    typer.echo(f"closed after {jobs.accepted(found)} updates; `adserver local export` still has its model")
+    typer.echo(
+        f"closed after {jobs.accepted(found)} updates; `adserver local export` can still export its model"
+    )
 
 
 @local_app.command("resume")
 @takes(jobs=local_jobs_of)
 def resume_command(*, jobs: "LocalJobs", job: JobArgument = "") -> None:
-    """Open a cancelled job to devices again: it goes on with the round, or the instances, that it has."""
+    """Reopen a cancelled job to devices. It continues with its current round or instances."""
     found = jobs.find(job).job
     jobs.reopen(found.job_id)
-    typer.echo(f"open again, after {jobs.accepted(found)} updates")
+    typer.echo(f"reopened after {jobs.accepted(found)} updates")
 
 
 @local_app.command("export")
@@ -160,7 +166,7 @@ def export_command(
     out: Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The .npz file to write.")],
     job: OneJobOption = "",
 ) -> None:
-    """Write a job's model as it is now: parameters, flat, and the model's widths."""
+    """Write a job's current model: its parameters as a flat array, and its layer widths."""
     import numpy as np
 
     found = jobs.find(job).job
@@ -180,7 +186,7 @@ def _job(strategy: str, settings: Path, layers: str) -> "LocalJob":
 
     kinds: dict[str, type[LocalSettings]] = {"line": Line, "draw-and-discard": DrawAndDiscard}
     if strategy not in kinds:
-        raise InvalidTask(f"a strategy without helpers is one of {', '.join(kinds)}, not {strategy!r}")
+        raise InvalidTask(f"--strategy is {strategy!r}: without helpers, expected one of {', '.join(kinds)}")
     given = dict(read_settings(settings, rounds=None, noise_multiplier=None))
     if strategy == "line":
         given = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **given}

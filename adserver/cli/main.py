@@ -28,47 +28,49 @@ COMMANDS: Final = {
     "keygen": Lazy("adserver.cli.serve:keygen_command"),
     "task": Lazy(
         _commands("task_creation", "create") | _commands("task", "show", "refresh-keys", "list"),
-        "Make tasks that both helpers sign, and show them.",
+        "Create tasks that both helpers sign, and show them.",
     ),
     "dataset": Lazy(
-        _commands("dataset", "seal", "list", "abandon"), "Seal reports into datasets, and list them."
+        _commands("dataset", "seal", "list", "abandon"), "Seal reports into datasets, and list datasets."
     ),
     "job": Lazy(
         _JOB,
-        "Train models: plan and submit jobs, follow them, cancel and resume them.",
+        "Train models: plan, submit, follow, cancel and resume jobs.",
     ),
     "model": Lazy(
         _commands("model", "create", "show", "evaluate", "export"),
-        "Make, look at, evaluate and export models.",
+        "Create, inspect, evaluate and export models.",
     ),
     "dashboard": Lazy(
-        _commands("access", "login"), "The pages of `adserver serve --dashboard-listen`: log a browser in."
+        _commands("access", "login"),
+        "Log a browser in to the dashboard of `adserver serve --dashboard-listen`.",
     ),
     "token": Lazy(
         _commands("access", "create", "list", "revoke"),
-        "Tokens of the admin API: make, list and revoke them.",
+        "Create, list and revoke tokens for the admin API.",
     ),
     "certificate": Lazy(
         "adserver.cli.certificate:certificate_app",
-        "The TLS certificate that peers pin: show it, and renew it in two steps.",
+        "Show the TLS certificate that peers pin, or renew it in two steps.",
     ),
     "quickstart": Lazy(
         "adserver.cli.quickstart:quickstart_app",
-        "A whole fleet on this machine, in one project folder: your table, your model, one settings file.",
+        "Run both helpers and an ad server on this machine from one project folder, with your "
+        "table and model.",
     ),
     "federated": Lazy(
         _FEDERATED,
-        "Federated training: devices train, and their updates are summed.",
+        "Train models on devices: the helpers sum the devices' updates.",
     ),
     "local": Lazy(
         "adserver.cli.local:local_app",
-        "Jobs that need no helpers: devices noise their own updates (LINE, draw and discard).",
+        "Train without helpers: devices add noise to their own updates (LINE, draw and discard).",
     ),
 }
 
 app = lazy_app(
-    "The ad server of Masked LARk: takes in sealed reports, and trains models through two helpers without"
-    " seeing a report.",
+    "The Masked LARk ad server: receives sealed reports and trains models through two helpers "
+    "without seeing a report.",
     COMMANDS,
 )
 

@@ -14,7 +14,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An ONNX file.")
+    Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The ONNX file to read.")
 ]
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The ONNX file to write.")]
 
@@ -22,13 +22,16 @@ OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help
 def create_command(
     out: OutArgument,
     layers: Annotated[
-        str, option("Widths, from the features to the outputs: 30,50,50,1.", metavar="N,N,...")
+        str,
+        option("Layer widths from the features to the outputs, for example 30,50,50,1.", metavar="N,N,..."),
     ],
     activation: Annotated[
-        str, option("After every layer but the last.", metavar="|".join(HIDDEN_ACTIVATIONS))
+        str, option("Activation after every layer except the last.", metavar="|".join(HIDDEN_ACTIVATIONS))
     ] = "relu",
-    final: Annotated[str, option("After the last layer.", metavar="|".join(FINAL_ACTIVATIONS))] = "linear",
-    seed: Annotated[int, option("Of the initial weights.")] = 0,
+    final: Annotated[
+        str, option("Activation after the last layer.", metavar="|".join(FINAL_ACTIVATIONS))
+    ] = "linear",
+    seed: Annotated[int, option("Seed for the initial weights.")] = 0,
 ) -> None:
     """Write a fully connected network with random weights."""
     from maskedlark.model.dense import dense_network
@@ -38,17 +41,17 @@ def create_command(
         widths = [int(width) for width in layers.split(",")]
     except ValueError:
         raise typer.BadParameter(
-            f"--layers is a list of numbers such as 30,50,50,1, not {layers!r}"
+            f"--layers is {layers!r}: expected widths separated by commas, for example 30,50,50,1"
         ) from None
     write_durably(out, dense_network(widths, activation, seed=seed, final=final))
 
 
 def show_command(
     file: ModelArgument,
-    num_features: Annotated[int, option("Of the task: the width of the model's input.", min=1)],
+    num_features: Annotated[int, option("Width of the model's input: the task's number of features.", min=1)],
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a job would train in a model: its trainable tensors."""
+    """Show the tensors of a model that a job would train."""
     from adserver.training.model_file import read_model
     from maskedlark.model.onnx_file import parse
 
@@ -75,8 +78,8 @@ def show_command(
 
 def evaluate_command(
     file: ModelArgument,
-    eval_set: Annotated[Path, option("An .npz with features and labels.", exists=True, dir_okay=False)],
-    loss: Annotated[Loss, option("What is measured.")],
+    eval_set: Annotated[Path, option("An .npz file with features and labels.", exists=True, dir_okay=False)],
+    loss: Annotated[Loss, option("The loss to measure.")],
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model's loss, and a classifier's accuracy, on plain examples."""
@@ -103,30 +106,35 @@ def export_command(
     out: OutArgument,
     job: OneJobOption = "",
     with_encoder: Annotated[
-        bool, option("The graph takes raw columns: the task's encoder is in it.", "--with-encoder")
+        bool,
+        option("Export a graph that takes raw columns: it includes the task's encoder.", "--with-encoder"),
     ] = False,
     with_bytes: Annotated[
-        bool, option("The graph takes features as bytes: the division by 256 is in it.", "--with-bytes")
+        bool,
+        option(
+            "Export a graph that takes features as bytes: it includes the division by 256.", "--with-bytes"
+        ),
     ] = False,
     encoder: Annotated[
         Path | None,
         option(
-            "The encoder of --with-encoder, for a task that names none.",
+            "The encoder file for --with-encoder, if the task does not name an encoder.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
 ) -> None:
-    """Write a job's latest weights, in the file that was submitted.
+    """Write the submitted model file with the job's latest weights.
 
-    Its input is float32: each feature's byte over 256, unless --with-encoder or --with-bytes says otherwise.
+    The graph's input is float32, each feature's byte divided by 256, unless --with-encoder or
+    --with-bytes is given.
     """
     from adserver.client.job import Here, Job
     from adserver.collecting.task_settings import encoder_from
     from maskedlark.runtime.durable_file import write_durably
 
     if with_encoder and with_bytes:
-        raise typer.BadParameter("give --with-encoder or --with-bytes, not both")
+        raise typer.BadParameter("--with-encoder and --with-bytes exclude each other: give only one")
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
     at = place.far or Here(engine=place.opened(), data=place.folder)
     found = at.jobs.find(job)
@@ -138,4 +146,4 @@ def export_command(
         InputForm.COLUMNS: "raw columns",
     }
     rounds = f"{made.rounds_done} of {found.plan.job.rounds} rounds"
-    typer.echo(f"the weights after {rounds}; the graph takes {shown[form]}")
+    typer.echo(f"exported the weights after {rounds}; the graph takes {shown[form]}")

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from adserver.peers.opening import Peers
     from adserver.peers.retrying import Backoff
 
-store = panel("Where things are kept")
+store = panel("Storage")
 _peers = panel("Helpers and TLS")
 privacy = panel("Privacy")
-watching = panel("What the operator sees")
+watching = panel("Monitoring")
 
 DataOption = Annotated[Path, store("Folder of the ad server's own files.", "--data", envvar="ADSERVER_DATA")]
 DatabaseOption = Annotated[
     str | None,
     store(
-        "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="ADSERVER_DATABASE"
+        "SQLAlchemy URL of the database; default: SQLite in --data.", "--database", envvar="ADSERVER_DATABASE"
     ),
 ]
 LocalDatabaseOption = Annotated[
     str | None,
     store(
-        "SQLAlchemy URL of the database of jobs without helpers; by default SQLite in --data.",
+        "SQLAlchemy URL of the database of jobs without helpers; default: SQLite in --data.",
         "--local-database",
         envvar="ADSERVER_LOCAL_DATABASE",
     ),
@@ -57,48 +57,56 @@ TlsCaOption = Annotated[
 WaitOption = Annotated[
     bool,
     _peers(
-        "Wait up to ten minutes for helpers that are starting or away, not half a minute.",
+        "Wait up to ten minutes, instead of half a minute, for helpers that are starting or unavailable.",
         "--wait",
         envvar="ADSERVER_WAIT",
     ),
 ]
 TracesOption = Annotated[
     Traces,
-    watching("Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.", "--traces", envvar="ADSERVER_TRACES"),
+    watching(
+        "Where to export spans; otlp uses the OTEL_EXPORTER_OTLP_* environment variables.",
+        "--traces",
+        envvar="ADSERVER_TRACES",
+    ),
 ]
 JsonOption = Annotated[bool, option("Print JSON for programs.", "--json")]
 DatasetOption = Annotated[
     str,
     option(
-        "The dataset, by the start of its id; not needed if there is only one.", "--dataset", metavar="ID"
+        "The start of the dataset's id; may be omitted if there is only one dataset.",
+        "--dataset",
+        metavar="ID",
     ),
 ]
 TaskOption = Annotated[
-    str, option("The task, by the start of its id; by default the dataset's.", "--task", metavar="ID")
+    str, option("The start of the task's id; default: the dataset's task.", "--task", metavar="ID")
 ]
 OneTaskOption = Annotated[
-    str, option("The task, by the start of its id; not needed if there is only one.", "--task", metavar="ID")
+    str,
+    option("The start of the task's id; may be omitted if there is only one task.", "--task", metavar="ID"),
 ]
 OneJobOption = Annotated[
-    str, option("The job, by the start of its id; not needed if there is only one.", "--job", metavar="ID")
+    str, option("The start of the job's id; may be omitted if there is only one job.", "--job", metavar="ID")
 ]
 JobArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one."),
+    typer.Argument(metavar="JOB", help="The start of the job's id; may be omitted if there is only one job."),
 ]
 
 
 def charged_of(
     *,
     epsilon: Annotated[
-        float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")
+        float | None,
+        option("Epsilon that this may cost; default: a tenth of the task's budget.", "--epsilon"),
     ] = None,
     dataset: DatasetOption = "",
     query_id: Annotated[
         str,
         option(
-            "An id of your own choice, 16 random bytes in hex: the same command with the same id has the same"
-            " answer, and is charged once. By default a new one.",
+            "An idempotency id, 16 random bytes in hex: repeating the command with the same id "
+            "returns the same answer and is charged once. Default: a new id.",
             "--query-id",
             metavar="HEX",
         ),
@@ -112,26 +120,29 @@ def sampling_of(
     *,
     sampling: Annotated[
         Sampling,
-        privacy("allocation: each record in one round of every epoch. poisson: drawn anew in each round."),
+        privacy(
+            "allocation: each record takes part in one round of every epoch. poisson: records are "
+            "drawn anew in each round."
+        ),
     ] = Sampling.ALLOCATION,
     public_samples: Annotated[
         bool,
         privacy(
-            "Charge the job as if everybody knew the samples: what models on the general path need.",
+            "Charge the job as if the samples were public; models on the general path require it.",
             "--public-samples",
         ),
     ] = False,
     noise: Annotated[
         StepNoise,
         privacy(
-            "correlated: each round takes a part of the last one's noise out of the weights again. It saves"
-            " the budget against collusion, and counts no secrecy of samples."
+            "correlated: each round removes a part of the previous round's noise from the weights. "
+            "It saves budget against collusion, and does not count on the secrecy of samples."
         ),
     ] = StepNoise.INDEPENDENT,
     carried: Annotated[
         int | None,
         privacy(
-            "Of --noise correlated: how many 64ths are taken out; by default what fits the optimizer best.",
+            "For --noise correlated: the number of 64ths to remove; default: the best fit to the optimizer.",
             min=1,
             max=63,
         ),
@@ -159,7 +170,7 @@ def reach_of(
     deadline: Annotated[
         float,
         _peers(
-            "Seconds that a helper has for an answer that takes it no time.",
+            "Seconds to wait for an answer that needs no computation at a helper.",
             envvar="ADSERVER_DEADLINE",
             min=0.1,
         ),
@@ -167,8 +178,8 @@ def reach_of(
     round_deadline: Annotated[
         float,
         _peers(
-            "Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One"
-            f" that is dead is noticed within {Keepalive().noticed_within_s:g}.",
+            "Seconds to wait for a helper's computation: a round, query, evaluation or dataset. A "
+            f"dead helper is detected within {Keepalive().noticed_within_s:g} s.",
             envvar="ADSERVER_ROUND_DEADLINE",
             min=0.1,
         ),

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from adserver.records.job_record import SeenJobs
     from adserver.store.jobs import Jobs
 
-_far = panel("An ad server elsewhere")
+_far = panel("A remote ad server")
 
 AnyDataOption = Annotated[
     Path | None,
-    store("Folder of the ad server's own files; or --url.", "--data", envvar="ADSERVER_DATA"),
+    store(
+        "Folder of the ad server's own files; for a remote ad server, give --url instead.",
+        "--data",
+        envvar="ADSERVER_DATA",
+    ),
 ]
-"""Of commands that another machine may give, too."""
+"Options of commands that also work from another machine."
 
 
 def _far_of(
@@ -37,19 +41,23 @@ def _far_of(
     url: Annotated[
         str | None,
         _far(
-            "Instead of --data: the dashboard's URL of an ad server elsewhere.",
+            "Dashboard URL of a remote ad server; instead of --data.",
             "--url",
             envvar="ADSERVER_URL",
         ),
     ] = None,
     token: Annotated[
         str,
-        _far("Of --url: what `adserver token create` printed there.", "--token", envvar="ADSERVER_TOKEN"),
+        _far(
+            "Token for --url: the output of `adserver token create` on that ad server.",
+            "--token",
+            envvar="ADSERVER_TOKEN",
+        ),
     ] = "",
     url_ca: Annotated[
         Path | None,
         _far(
-            "Of --url: PEM of the certificate to trust, where the system does not.",
+            "PEM certificate to trust for --url, if the system does not trust it.",
             "--url-ca",
             envvar="ADSERVER_URL_CA",
         ),
@@ -62,12 +70,15 @@ def _far_of(
     """
     if url is None:
         if data is None:
-            raise typer.BadParameter("give --data, or --url and --token for an ad server elsewhere")
+            raise typer.BadParameter(
+                "no ad server is named: give --data for one on this machine, or --url and --token for "
+                "a remote one"
+            )
         return None
     if data is not None:
         raise typer.BadParameter(
-            "give --data (or ADSERVER_DATA) for the ad server here, or --url (or ADSERVER_URL) for one"
-            " elsewhere, not both"
+            "two ad servers are named: give either --data (or ADSERVER_DATA) for one on this "
+            "machine or --url (or ADSERVER_URL) for a remote one"
         )
     from adserver.client.far import FarAdServer
 
@@ -92,7 +103,7 @@ class Place:
     def folder(self) -> Path:
         """The folder of one on this machine."""
         if self.data is None:
-            raise AssertionError("an ad server elsewhere has no folder here")
+            raise AssertionError("a remote ad server has no folder on this machine")
         return self.data
 
     def opened(self) -> "Engine":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from adserver.training.federated.submission import FederatedSubmission
 
 _PATIENCE_S: Final = 1.0
-_job = panel("The job: leave open what is to be found")
+_job = panel("The job: omit the options that the planner should find")
 
 
 @takes(
@@ -36,47 +36,51 @@ def plan_command(
     *,
     at: Place,
     model: Annotated[
-        Path | None, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
+        Path | None,
+        option(
+            "The model as an ONNX file; a model with more parameters receives more noise.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     federated_job: "FederatedSubmission | None",
     task: Annotated[
-        str, federated("The task of updates, by the start of its id; not needed if there is one.")
+        str, federated("The start of the id of a task of updates; may be omitted if there is only one.")
     ] = "",
     loss: Annotated[
-        Loss | None, option("Checked against model and task, if given; the noise does not depend on it.")
+        Loss | None, option("If given, checked against model and task; the noise does not depend on it.")
     ] = None,
     dataset: DatasetOption = "",
     epsilon: Annotated[
-        float | None, _job("What the job may cost against this ad server; by default all that is left.")
+        float | None, _job("Epsilon that the job may cost against this ad server; default: all that is left.")
     ] = None,
     rounds: Annotated[int | None, _job("Optimizer steps.", min=1, max=MAX_ROUNDS)] = None,
     max_epochs: Annotated[
         int,
-        _job("If all is left open: how often at most the helpers go through the dataset.", min=1, max=10_000),
+        _job("If no other option is given: the most epochs over the dataset.", min=1, max=10_000),
     ] = MAX_EPOCHS,
-    batch_size: Annotated[float | None, _job("Expected reports in a round.")] = None,
-    noise_multiplier: Annotated[float | None, _job("Each helper's noise over the clip norm.")] = None,
+    batch_size: Annotated[float | None, _job("Expected number of reports in a round.")] = None,
+    noise_multiplier: Annotated[float | None, _job("Each helper's noise, divided by the clip norm.")] = None,
     samples: SamplingWish,
     momentum: Annotated[
-        float, option("Of your optimizer, 0 without: correlated noise is fitted to it.", min=0.0)
+        float, option("Momentum of your optimizer, 0 for none: correlated noise is fitted to it.", min=0.0)
     ] = 0.9,
     gradient_norm: Annotated[
         float | None,
         option(
-            "How long you expect a round's mean gradient to be; by default the clip norm, the longest"
-            " that it can be."
+            "Expected norm of a round's mean gradient; default: the clip norm, its largest possible value."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the noise, batch size or rounds that fit a dataset's budgets, and predict noise over signal.
 
-    Spends nothing.
+    Planning spends no budget.
 
-    Give two of --rounds, --batch-size and --noise-multiplier, and the third is found; give --rounds alone,
-    and noise and batch size are; give none, and all three are, for the job that is worth most steps without
-    noise. With --strategy: give --rounds, and the noise is found; or --noise-multiplier alone, and the most
-    rounds that fit are.
+    Give two of --rounds, --batch-size and --noise-multiplier to find the third. Give only --rounds to find
+    noise and batch size. Give none to find all three, for the job that is worth the most steps without noise.
+    With --strategy, give --rounds to find the noise, or only --noise-multiplier to find the most rounds
+    that fit.
     """
     from adserver.budgets.held import Budgets
     from adserver.budgets.planner import Wish
@@ -90,7 +94,9 @@ def plan_command(
 
     if federated_job is not None:
         if at.far is not None:
-            raise typer.BadParameter("a job with --strategy is planned beside the ad server: give --data")
+            raise typer.BadParameter(
+                "--strategy does not work with --url: plan the job on the ad server's machine, with --data"
+            )
         engine = at.opened()
         the_task = TaskStore(engine).find(task).bundle.task
         held = Budgets(engine=engine, clock=time.time).held_of_task(the_task)
@@ -98,7 +104,7 @@ def plan_command(
         print_json(forecast_json(expected)) if as_json else print_forecast(expected)
         return
     if model is None:
-        raise typer.BadParameter("give --model, or --strategy")
+        raise typer.BadParameter("no model is named: give --model, or --strategy")
     request = PlanRequest(
         model=read_model(model),
         wish=Wish(
@@ -128,7 +134,7 @@ def _told_after(seconds: float) -> "OnProgress":
     def tell(done: int, of: int) -> None:
         nonlocal is_told
         if not is_told and time.monotonic() - started >= seconds:
-            typer.echo(f"looking at job {done + 1} of {of} ...", err=True)
+            typer.echo(f"checking job {done + 1} of {of} ...", err=True)
             is_told = True
 
     return tell

@@ -12,7 +12,8 @@ from maskedlark.terminal.options import option
 
 quickstart_app = typer.Typer(
     no_args_is_help=True,
-    help="A whole fleet on this machine, in one project folder: your table, your model, one settings file.",
+    help="Run both helpers and an ad server on this machine from one project folder, with your table "
+    "and model.",
 )
 
 FolderArgument = Annotated[
@@ -24,19 +25,19 @@ FolderArgument = Annotated[
 def new_command(
     folder: FolderArgument,
     csv: Annotated[
-        Path | None, option("Your table; without one, a sample.", exists=True, dir_okay=False)
+        Path | None, option("Your table as CSV; default: a sample.", exists=True, dir_okay=False)
     ] = None,
-    label: Annotated[str, option("Its column of labels.", metavar="COLUMN")] = "",
+    label: Annotated[str, option("The table's label column.", metavar="COLUMN")] = "",
     model: Annotated[
-        Path | None, option("Your ONNX model; without one, a dense network.", exists=True, dir_okay=False)
+        Path | None, option("Your ONNX model; default: a dense network.", exists=True, dir_okay=False)
     ] = None,
 ) -> None:
-    """Make a project folder with its settings in `lark.toml`; nothing is started."""
+    """Create a project folder with its settings in `lark.toml`, without starting anything."""
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import DataSettings, ModelSettings, Servers, Settings, new_project
 
     if (csv is None) != (not label):
-        raise typer.BadParameter("--csv and --label go together")
+        raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")
     ports = free_ports(4)
     project = new_project(
         folder,
@@ -51,13 +52,13 @@ def new_command(
             model=ModelSettings(onnx=str(model.resolve()) if model else ""),
         ),
     )
-    typer.echo(f"look at {folder / 'lark.toml'}, then: adserver quickstart run {folder}")
-    typer.echo(f"and for other commands on this fleet: . {project.environment_file}", err=True)
+    typer.echo(f"check {folder / 'lark.toml'}, then run: adserver quickstart run {folder}")
+    typer.echo(f"to use other commands with these servers, first run: . {project.environment_file}", err=True)
 
 
 @quickstart_app.command("run")
 def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
-    """Train once as `lark.toml` says, from browsers' reports to a tested model in `runs/`."""
+    """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`."""
     from adserver.quickstart.project import Project
     from adserver.quickstart.recipe import run_project
 
@@ -71,7 +72,7 @@ def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 @quickstart_app.command("up")
 def up_command(folder: FolderArgument) -> None:
-    """Start the project's two helpers and its ad server in the background; returns once they answer."""
+    """Start the project's two helpers and ad server in the background, and wait until they answer."""
     from adserver.quickstart.project import Project
     from adserver.quickstart.running import RunningFleet
 
@@ -80,7 +81,7 @@ def up_command(folder: FolderArgument) -> None:
 
 @quickstart_app.command("down")
 def down_command(folder: FolderArgument) -> None:
-    """End the project's servers; what they keep stays in its folder."""
+    """Stop the project's servers. Their files stay in the project's folder."""
     from adserver.quickstart.project import Project
     from adserver.quickstart.running import RunningFleet
 

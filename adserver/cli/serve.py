@@ -35,22 +35,25 @@ def serve_command(
     database: DatabaseOption = None,
     local_database: LocalDatabaseOption = None,
     refresh_keys: Annotated[
-        float, option("Seconds between two looks at the helpers' HPKE keys.", min=1.0)
+        float, option("Seconds between two refreshes of the helpers' HPKE keys.", min=1.0)
     ] = 60.0,
     dashboard_listen: Annotated[
         str | None,
         watching(
-            "Serve the dashboard and the admin API here; beyond loopback only with TLS.", metavar="HOST:PORT"
+            "host:port to serve the dashboard and admin API on; TLS is required beyond loopback.",
+            metavar="HOST:PORT",
         ),
     ] = None,
     dashboard_host: Annotated[
         list[str] | None,
-        watching("Another name under which the dashboard is reached; may be repeated.", metavar="NAME"),
+        watching("Another host name of the dashboard; repeatable.", metavar="NAME"),
     ] = None,
-    log_format: Annotated[LogFormat, watching("Log lines for people or for programs.")] = LogFormat.TEXT,
+    log_format: Annotated[
+        LogFormat, watching("Log format: text for people, or JSON for programs.")
+    ] = LogFormat.TEXT,
     traces: TracesOption = Traces.NONE,
 ) -> None:
-    """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
+    """Receive reports over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     from adserver.serving.server import serve
     from maskedlark.observability.tracing import tracing
 
@@ -74,22 +77,21 @@ def serve_command(
 
 def keygen_command(
     data: DataOption,
-    origin: Annotated[str, option("The ad-tech origin that the certificate names: that of the tasks.")],
-    host: Annotated[
-        list[str] | None, option("A host name or address that the server is reached at; may be repeated.")
-    ] = None,
+    origin: Annotated[str, option("The ad-tech origin for the certificate: the same as in the tasks.")],
+    host: Annotated[list[str] | None, option("A host name or address of the server; repeatable.")] = None,
 ) -> None:
-    """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
+    """Create this server's TLS key and certificate in --data. Existing ones are never overwritten."""
     from maskedlark.reports.origin import SPELLING, split_origin
     from maskedlark.rpc.certificates import write_certificate
 
     if split_origin(origin) is None:
-        raise typer.BadParameter(f"--origin: {SPELLING}")
+        raise typer.BadParameter(f"--origin is {origin!r}, which is not valid: {SPELLING}")
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
     except FileExistsError:
-        raise typer.BadParameter(f"{data} already has a TLS key; it stays") from None
+        raise typer.BadParameter(f"{data} already has a TLS key: keeping it") from None
     typer.echo(
-        f"give {files.certificate} to both helpers, and add their certificates to {files.trusted_authorities}"
+        f"next: give {files.certificate} to both helpers, and add their certificates to "
+        f"{files.trusted_authorities}"
     )

@@ -19,59 +19,76 @@ if TYPE_CHECKING:
     from maskedlark.federated.strategy import Strategy
 
 _strategy = panel("The strategy")
-_device = panel("What a device does")
-_shown = panel("What comes out")
+_device = panel("Training on a device")
+_shown = panel("Output")
 
 
 def simulate_command(
     *,
     examples: Annotated[
-        Path, option("A folder with MNIST's idx files, or a CSV file with --label and --user.", exists=True)
+        Path,
+        option(
+            "A folder with MNIST's idx files, or a CSV file (with --label, and --user if it has users).",
+            exists=True,
+        ),
     ],
-    strategy: Annotated[str, _strategy(f"One of {', '.join(STRATEGY_KINDS)}.")] = "dp-fedavg",
+    strategy: Annotated[str, _strategy(f"The strategy: one of {', '.join(STRATEGY_KINDS)}.")] = "dp-fedavg",
     settings: Annotated[
         Path | None,
         _strategy(
-            'JSON with any of the strategy\'s settings, such as {"bound": {"is_per_layer": true}};'
-            " options that are given win.",
+            'JSON file with settings of the strategy, such as {"bound": {"is_per_layer": true}}; '
+            "options override it.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
-    devices: Annotated[int, _strategy("How many; with --user, as many as there are users.", min=1)] = 100,
+    devices: Annotated[int, _strategy("Number of devices; with --user, the number of users.", min=1)] = 100,
     sampling_rate: Annotated[
-        float | None, _strategy("The chance of each device in a round.", show_default="0.1")
+        float | None, _strategy("Probability that a device is drawn in a round.", show_default="0.1")
     ] = None,
     rounds: Annotated[int | None, _strategy("Rounds.", min=1, show_default="20")] = None,
     noise_multiplier: Annotated[
-        float | None, _strategy("The noise on a sum over its sensitivity.", show_default="0")
+        float | None, _strategy("Noise on a sum, divided by its sensitivity.", show_default="0")
     ] = None,
-    clip_norm: Annotated[float | None, _strategy("The bound on an update.", show_default="1")] = None,
+    clip_norm: Annotated[float | None, _strategy("Bound on the norm of an update.", show_default="1")] = None,
     server: Annotated[
         ServerOptimizerKind | None, _strategy("The server's optimizer.", show_default="averaging")
     ] = None,
-    server_rate: Annotated[float | None, _strategy("Its learning rate.", show_default="1")] = None,
-    epochs: Annotated[int | None, _device("Passes over its examples.", min=1, show_default="1")] = None,
-    batch_size: Annotated[int | None, _device("Examples a step.", min=1, show_default="10")] = None,
-    learning_rate: Annotated[float | None, _device("Of its steps.", show_default="0.1")] = None,
+    server_rate: Annotated[
+        float | None, _strategy("Learning rate of the server's optimizer.", show_default="1")
+    ] = None,
+    epochs: Annotated[
+        int | None, _device("Passes over the device's examples.", min=1, show_default="1")
+    ] = None,
+    batch_size: Annotated[
+        int | None, _device("Examples in a step of the device.", min=1, show_default="10")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, _device("Learning rate of the device's steps.", show_default="0.1")
+    ] = None,
     hidden: Annotated[
-        list[int] | None, _device("Width of a hidden layer; repeat for more.", min=1, show_default="none")
+        list[int] | None, _device("Width of a hidden layer; repeatable.", min=1, show_default="none")
     ] = None,
     shard_size: Annotated[
-        int, _device("Without --user: two shards of so many examples of one label each.", min=1)
+        int,
+        _device(
+            "Without --user: each device gets two shards of this many examples, each of one label.", min=1
+        ),
     ] = 300,
-    label: Annotated[str, _device("The CSV's column of labels.")] = "",
-    user: Annotated[str, _device("The CSV's column of users: one device each.")] = "",
-    least_examples: Annotated[int, _device("Users with fewer are left out.", min=1)] = 1,
-    seed: Annotated[int, option("Of coins, batches and noise: the same seed, the same result.")] = 1,
-    delta: Annotated[float, option("Of the epsilon that is shown.")] = 1e-5,
-    eval_every: Annotated[int, _shown("Evaluate after so many rounds.", min=1)] = 5,
+    label: Annotated[str, _device("The CSV's label column.")] = "",
+    user: Annotated[str, _device("The CSV's user column: one device per user.")] = "",
+    least_examples: Annotated[int, _device("Leave out users with fewer examples.", min=1)] = 1,
+    seed: Annotated[
+        int, option("Seed for sampling, batches and noise: the same seed gives the same result.")
+    ] = 1,
+    delta: Annotated[float, option("Delta at which epsilon is shown.")] = 1e-5,
+    eval_every: Annotated[int, _shown("Evaluate after every so many rounds.", min=1)] = 5,
     out: Annotated[
-        list[Path] | None, _shown("Write a .csv file or a .png picture; may be repeated.", dir_okay=False)
+        list[Path] | None, _shown("Write the result to a .csv or .png file; repeatable.", dir_okay=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a strategy on simulated devices, all in this process, by the functions that real ones run."""
+    """Run a strategy on simulated devices in this process, with the code that real devices run."""
     from adserver.simulating.example_files import read_examples
     from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
     from adserver.views.simulation import print_simulation, simulation_json, write_simulation
@@ -192,11 +209,11 @@ def _result(strategy: "Strategy", done: "list[SimulatedRound]", delta: float) ->
 def _privacy(result: "SimulationResult") -> str:
     """One line on what the run costs."""
     if result.epsilon is None:
-        return "no noise: no privacy is claimed"
+        return "no noise: the result is not private"
     if result.unit == "event":
         return (
-            f"each event: epsilon {result.epsilon:.4g}, delta {result.delta:.2g}, against everybody; used"
-            " once"
+            f"each event, used once: epsilon {result.epsilon:.4g}, delta {result.delta:.2g}, "
+            "against every party"
         )
     return (
         f"each user, added or removed: epsilon {result.epsilon:.4g} at delta {result.delta:.2g}, with"

@@ -19,19 +19,21 @@ _BAR_STEP: Final = 100
 def simulate_draws_command(
     *,
     examples: Annotated[Path, option("A folder with MNIST's idx files, or a CSV file.", exists=True)],
-    label: Annotated[str, option("The CSV's column of labels.")] = "",
-    user: Annotated[str, option("The CSV's column of users, which is left out of the features.")] = "",
-    instances: Annotated[int, option("How many instances the server keeps.")] = 10,
-    learning_rate: Annotated[float, option("Gamma, of a client's step.")] = 0.001,
-    gradient_clip: Annotated[float, option("The bound on a coordinate, or on the L1 norm.")] = 1.0,
-    epsilon: Annotated[float | None, option("Of one update, for the unit.", show_default="no noise")] = None,
-    unit: Annotated[NoiseUnit, option("What epsilon protects: one coordinate, or the whole update.")] = (
-        NoiseUnit.FEATURE
-    ),
-    each: Annotated[int, option("Examples of a client.", min=1)] = 10,
-    passes: Annotated[int, option("How often every client comes.", min=1)] = 1,
-    in_flight: Annotated[int, option("Updates under way at a time.", min=0)] = 0,
-    seed: Annotated[int, option("The same seed, the same result.")] = 1,
+    label: Annotated[str, option("The CSV's label column.")] = "",
+    user: Annotated[str, option("The CSV's user column, which is left out of the features.")] = "",
+    instances: Annotated[int, option("Number of instances that the server keeps.")] = 10,
+    learning_rate: Annotated[float, option("Gamma, the learning rate of a client's step.")] = 0.001,
+    gradient_clip: Annotated[float, option("Bound on a coordinate, or on the L1 norm.")] = 1.0,
+    epsilon: Annotated[
+        float | None, option("Epsilon of one update, for the unit.", show_default="no noise")
+    ] = None,
+    unit: Annotated[
+        NoiseUnit, option("The unit that epsilon protects: one coordinate, or the whole update.")
+    ] = (NoiseUnit.FEATURE),
+    each: Annotated[int, option("Number of examples of a client.", min=1)] = 10,
+    passes: Annotated[int, option("Number of updates of each client.", min=1)] = 1,
+    in_flight: Annotated[int, option("Number of updates in flight at a time.", min=0)] = 0,
+    seed: Annotated[int, option("Seed: the same seed gives the same result.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Run draw and discard on simulated clients: multinomial regression, one client after the other."""

@@ -35,11 +35,11 @@ def show_command(
     *,
     at: Place,
     task: Annotated[
-        str, typer.Argument(help="The task, by the start of its id; not needed if there is only one.")
+        str, typer.Argument(help="The start of the task's id; may be omitted if there is only one task.")
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show a task's settings, and how many reports it has."""
+    """Show a task's settings and number of reports."""
     from maskedlark.canonical import encode
 
     shown = _here(at.opened(), task) if at.far is None else _elsewhere(at.far, task)
@@ -85,14 +85,14 @@ def refresh_keys_command(
     peers: "Peers",
     database: DatabaseOption = None,
 ) -> None:
-    """Ask the helpers for their HPKE keys now; a running server does so every minute."""
+    """Fetch the helpers' HPKE keys now. A running server does so every minute."""
     from adserver.collecting.key_refresh import refresh_keys
     from adserver.store.tasks import TaskStore
 
     engine = open_store(data, database)
     with ExitStack() as stack:
         changed = refresh_keys(TaskStore(engine), peers.open(stack, engine))
-    typer.echo(f"{changed} tasks have new keys")
+    typer.echo(f"refreshed the keys of {changed} tasks")
 
 
 @takes(at=place_of)

@@ -23,12 +23,12 @@ _federated = panel("Federated")
 
 def _typed_fields(
     *,
-    name: Annotated[str, option("What the task is called.")],
+    name: Annotated[str, option("Name of the task.")],
     origin: Annotated[
-        str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
+        str, option("The ad-tech origin that may use the reports; the same as in this server's certificate.")
     ],
-    min_batch_size: Annotated[int, privacy("Fewer reports in a batch give only noise (k-anonymity).")],
-    clip_norm: Annotated[float, privacy("The most that one report adds to a sum, as a norm.")],
+    min_batch_size: Annotated[int, privacy("A batch of fewer reports gives only noise (k-anonymity).")],
+    clip_norm: Annotated[float, privacy("The largest norm that one report adds to a sum.")],
     epsilon: Annotated[float, privacy("Privacy budget of each dataset against this ad server.")],
     mechanism: Annotated[
         Mechanism, privacy("The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
@@ -36,25 +36,30 @@ def _typed_fields(
     collusion_epsilon: Annotated[
         float | None,
         privacy(
-            "Budget of each dataset against this ad server together with one helper, whose knowledge"
-            " undoes the sampling of minibatches and one of the two noises. By default"
-            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon: what jobs over whole datasets spend of both."
+            "Privacy budget of each dataset against this ad server colluding with one helper, "
+            "which knows the minibatches and one of the two noises. Default: "
+            f"{DEFAULT_COLLUSION_FACTOR:g} times --epsilon, the ratio that jobs over whole datasets "
+            "spend."
         ),
     ] = None,
-    delta: Annotated[float, privacy("The delta that both budgets are read at.")] = 1e-5,
+    delta: Annotated[float, privacy("The delta of both budgets.")] = 1e-5,
     feature_epsilon: Annotated[
-        float | None, privacy("Browsers add noise to each feature byte: its local epsilon.")
+        float | None, privacy("Local epsilon of the noise that browsers add to each feature byte.")
     ] = None,
-    fake_report_rate: Annotated[float, privacy("The share of reports that are all decoys.")] = 0.0,
+    fake_report_rate: Annotated[float, privacy("Share of reports that contain only decoys.")] = 0.0,
     unit: Annotated[
-        PrivacyUnit, privacy("Whether budgets are of a dataset, or of the task and a person.")
+        PrivacyUnit, privacy("The unit of budgets: a dataset, or a person within the task.")
     ] = PrivacyUnit.REPORT,
-    reports_per_user: Annotated[int, privacy("Of unit user: a person's reports in a dataset.", min=1)] = 1,
-    frac_bits: Annotated[int, privacy("Gradients are integers in units of 2^-frac_bits.")] = 32,
+    reports_per_user: Annotated[
+        int, privacy("For unit user: the most reports of a person in a dataset.", min=1)
+    ] = 1,
+    frac_bits: Annotated[int, privacy("Encode gradients as integers in units of 2^-frac_bits.")] = 32,
     max_dataset_size: Annotated[int, option("The most reports in one dataset.")] = 1 << 20,
-    time_bucket_s: Annotated[int, _period("Reports tell their time rounded down to this.")] = 3_600,
-    starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
-    expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
+    time_bucket_s: Annotated[int, _period("Seconds to which report times are rounded down.")] = 3_600,
+    starts_at: Annotated[
+        int | None, _period("Start in Unix seconds; default: the start of the current time bucket.")
+    ] = None,
+    expires_at: Annotated[int | None, _period("End in Unix seconds; instead of --days.")] = None,
 ) -> dict[str, Any]:
     """The fields of a task that are typed as they are, by name."""
     return locals()
@@ -62,13 +67,13 @@ def _typed_fields(
 
 def _typed_labels(
     *,
-    classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
-    max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
+    classes: Annotated[int | None, _labels("Number of classes: labels are 0 to this number minus 1.")] = None,
+    max_value: Annotated[int | None, _labels("Largest value: labels are real values from 0 to this.")] = None,
     num_buckets: Annotated[
-        int | None, _labels("How many buckets values are privatised to; by default --max-value.")
+        int | None, _labels("Number of buckets for privatised values; default: --max-value.")
     ] = None,
     default_label: Annotated[
-        int | None, _labels("What an impression reports that expires without a conversion.")
+        int | None, _labels("Label of an impression that expires without a conversion.")
     ] = None,
 ) -> dict[str, Any]:
     """What labels are, as `label_space` takes it by name."""
@@ -81,20 +86,24 @@ def create_command(
     at: "Anywhere",
     given: dict[str, Any],
     num_features: Annotated[
-        int | None, option("Bytes in each report's features; default: the encoder's columns.")
+        int | None, option("Number of feature bytes in a report; default: the encoder's number of columns.")
     ] = None,
     encoder: Annotated[
         Path | None,
         option(
-            "JSON of `browser-sim encode --fit`: how browsers make features. The task names its digest, and"
-            " browsers are served it.",
+            "JSON file from `browser-sim encode --fit`, with which browsers make features. The "
+            "task contains its digest, and this server serves it to browsers.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
     labels: dict[str, Any],
     decoys: Annotated[
-        str, _labels("Decoy labels beside the real one, or all other labels.", metavar="N|all")
+        str,
+        _labels(
+            "Number of decoy labels in addition to the real one, or all for all other labels.",
+            metavar="N|all",
+        ),
     ] = ALL_DECOYS,
     split_noise: Annotated[
         bool,
@@ -105,42 +114,43 @@ def create_command(
         ),
     ] = False,
     no_noise: Annotated[
-        bool, privacy("The same as --mechanism none; only loopback helpers accept it.", "--no-noise")
+        bool, privacy("The same as --mechanism none; accepted only by loopback helpers.", "--no-noise")
     ] = False,
     updates: Annotated[
         int | None,
         _federated(
-            "Reports hold updates of a model of so many parameters, and no labels; the unit is user.",
+            "Number of model parameters: reports contain updates of such a model and no labels. "
+            "The unit is user.",
             metavar="PARAMETERS",
         ),
     ] = None,
     cover: Annotated[
-        float, _federated("The share of devices not drawn that send zeros.", min=0.0, max=1.0)
+        float, _federated("Share of the devices that were not drawn that send zeros.", min=0.0, max=1.0)
     ] = 1.0,
-    with_weight: Annotated[bool, _federated("Release the sum of weights too.", "--with-weight")] = False,
+    with_weight: Annotated[bool, _federated("Also release the sum of weights.", "--with-weight")] = False,
     with_clip_count: Annotated[
-        bool, _federated("Release how many were within the clip.", "--with-clip-count")
+        bool, _federated("Also release how many updates were within the clip bound.", "--with-clip-count")
     ] = False,
     proof: Annotated[
         bool,
         privacy(
-            "Each report proves that it counts once at most and that its values lie in their ranges; others"
-            " are dropped before they are summed."
+            "Require a proof that each report counts at most once and that its values lie in their "
+            "ranges; other reports are dropped before the sum."
         ),
     ] = True,
     measurement: Annotated[
         Path | None,
         option(
-            "JSON: the values and keys that reports hold to be measured; see reference/task.md.",
+            "JSON file with the values and keys to measure; see reference/task.md.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
-    days: Annotated[float, _period("How long the task lasts from its start.")] = 30.0,
-    out: Annotated[Path | None, option("Write the task bundle here, as browsers get it.")] = None,
+    days: Annotated[float, _period("Days that the task lasts from its start.")] = 30.0,
+    out: Annotated[Path | None, option("Write the task bundle that browsers receive to this file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a task: both helpers check it against their floors and sign it. Prints its id."""
+    """Create a task that both helpers check against their floors and sign, and print its id."""
     from adserver.client.tasks import task_fields
     from adserver.collecting.task_settings import encoder_from, label_space, measurement_from
     from maskedlark.canonical import encode

@@ -262,10 +262,10 @@ def test_a_dataset_that_is_stuck_can_be_given_up_and_a_committed_one_not(shell: 
         shell.run("dataset", "seal")
     stuck = shell.json("dataset", "list")[0]
     assert stuck["state"] == "committing"
-    assert "5 reports wait again" in shell.run("dataset", "abandon", stuck["dataset_id"])
+    assert "5 reports wait to be sealed again" in shell.run("dataset", "abandon", stuck["dataset_id"])
     shell.fakes[0].committed.clear()
     sealed = shell.json("dataset", "seal")
-    assert "it stays" in shell.usage_error("dataset", "abandon", sealed["dataset_id"])
+    assert "cannot be abandoned" in shell.usage_error("dataset", "abandon", sealed["dataset_id"])
 
 
 def test_plaintext_has_to_be_asked_for_by_name(shell: Shell) -> None:
@@ -279,7 +279,7 @@ def test_a_key_is_made_once_for_the_origin_that_tasks_name(shell: Shell) -> None
     key = shell.data / "tls.key"
     assert key.stat().st_mode & 0o777 == 0o600
     before = key.read_bytes()
-    assert "it stays" in shell.usage_error("keygen", "--origin", "https://ads.example")
+    assert "keeping it" in shell.usage_error("keygen", "--origin", "https://ads.example")
     for origin in ("ads.example", "https://ads.example/", "https://victim.example\\@rival.example"):
         assert "no default port" in shell.usage_error("keygen", "--origin", origin)
     assert key.read_bytes() == before

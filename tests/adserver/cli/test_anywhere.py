@@ -58,8 +58,8 @@ def test_a_command_needs_a_folder_or_a_url_and_not_both(command: tuple[str, ...]
     neither = run(*command)
     both = run(*command, "--data", str(tmp_path), "--url", "http://127.0.0.1:1")
     assert (neither.exit_code, both.exit_code) == (2, 2)
-    assert "give --data, or --url" in neither.output
-    assert "not both" in both.output
+    assert "no ad server is named: give --data" in neither.output
+    assert "two ad servers are named: give either" in both.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,4 +203,4 @@ def test_a_dataset_of_another_task_is_not_measured(there: There) -> None:
 def test_a_federated_job_is_planned_and_submitted_beside_the_ad_server(command: str) -> None:
     done = run("job", command, "--strategy", "dp-fedavg", "--rounds", "3", "--url", "http://127.0.0.1:1")
     assert done.exit_code == 2
-    assert "beside the ad server: give --data" in done.output
+    assert "machine, with --data" in done.output

@@ -50,7 +50,7 @@ def test_every_strategy_runs_and_says_what_it_costs(mnist: Path, strategy: str) 
 
 def test_a_table_a_csv_and_a_picture_come_out(mnist: Path, tmp_path: Path) -> None:
     shown = run(mnist, "--out", str(tmp_path / "curve.csv"), "--out", str(tmp_path / "curve.png"))
-    assert "no privacy is claimed" in shown
+    assert "the result is not private" in shown
     assert "accuracy" in shown
     assert len(list(csv.DictReader((tmp_path / "curve.csv").read_text().splitlines()))) == 5
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -112,4 +112,4 @@ def test_a_table_without_its_column_of_labels_is_refused(tmp_path: Path) -> None
     arguments = ["quickstart", "new", str(tmp_path / "play"), "--csv", str(tmp_path / "visits.csv")]
     made = CliRunner().invoke(app, arguments)
     assert made.exit_code == 2
-    assert "--csv and --label go together" in made.output
+    assert "--csv and --label require each other" in made.output
