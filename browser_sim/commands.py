@@ -48,7 +48,7 @@ def reporting_errors() -> Iterator[None]:
 @takes(source=source_settings, guarded=protection, trusted=trusted_helpers)
 def run_command(
     *,
-    task: Annotated[str, option("The task's bundle: a file, or a task host's URL.", metavar="FILE|URL")],
+    task: Annotated[str, option("The task bundle: a file, or a task host's URL.", metavar="FILE|URL")],
     to: Annotated[
         str, option("The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.", metavar="HOST:PORT|URL")
     ],
@@ -56,40 +56,52 @@ def run_command(
     guarded: "Protection",
     trusted: tuple[bytes, ...],
     seed: SeedOption = None,
-    people: Annotated[int | None, _people("People who see ads; default: all records.", min=0)] = None,
-    impressions_per_person: Annotated[int, _people("Ads that each person sees.", min=1)] = 1,
-    duration_days: Annotated[float, _people("Ads are shown over this time.", min=0)] = 1.0,
-    attribution_window_hours: Annotated[float, _people("How late a conversion counts.", min=0)] = 24.0,
-    max_extra_delay_hours: Annotated[float, _people("Random wait before an upload.", min=0)] = 24.0,
-    fake_rate: Annotated[float | None, _people("Share of fake reports; default: the task's.")] = None,
-    consent_rate: Annotated[float, _people("Share of people who consent.", min=0, max=1)] = 1.0,
-    start_unix_s: Annotated[float | None, _people("Start of the clock; default: the task's.")] = None,
-    limit: Annotated[int | None, _people("Report at most so many records.", min=0)] = None,
-    holdout: Annotated[Path | None, _files("Write a panel that is never reported, as .npz.")] = None,
-    holdout_fraction: Annotated[
-        float | None, _files("Its share; default: the source's own test set, or 0.2.", min=0, max=1)
+    people: Annotated[
+        int | None, _people("Number of people who see ads; default: enough for all records.", min=0)
     ] = None,
-    train_out: Annotated[Path | None, _files("Loopback demo only: reported records in clear.")] = None,
+    impressions_per_person: Annotated[int, _people("Number of ads that each person sees.", min=1)] = 1,
+    duration_days: Annotated[float, _people("Seconds over which ads are shown.", min=0)] = 1.0,
+    attribution_window_hours: Annotated[
+        float, _people("Seconds after an impression during which a conversion counts.", min=0)
+    ] = 24.0,
+    max_extra_delay_hours: Annotated[
+        float, _people("Largest random delay before an upload, in seconds.", min=0)
+    ] = 24.0,
+    fake_rate: Annotated[float | None, _people("Share of fake reports; default: the task's setting.")] = None,
+    consent_rate: Annotated[float, _people("Share of people who consent to reporting.", min=0, max=1)] = 1.0,
+    start_unix_s: Annotated[
+        float | None, _people("Start of the simulated clock in Unix seconds; default: the task's start.")
+    ] = None,
+    limit: Annotated[int | None, _people("Report at most this many records.", min=0)] = None,
+    holdout: Annotated[Path | None, _files("Write a panel that is never reported to this .npz file.")] = None,
+    holdout_fraction: Annotated[
+        float | None,
+        _files("The panel's share of the records; default: the source's own test set, or 0.2.", min=0, max=1),
+    ] = None,
+    train_out: Annotated[
+        Path | None, _files("Write the reported records in clear to this file; loopback demo only.")
+    ] = None,
     workers: Annotated[
-        int | None, option("Processes that seal; default: by the number of reports.", min=1)
+        int | None, option("Number of processes that seal; default: depends on the number of reports.", min=1)
     ] = None,
     wait: Annotated[
         bool,
         option(
-            "Wait up to ten minutes for an ad server that is starting or away, not half a minute.",
+            "Wait up to ten minutes, instead of half a minute, for an ad server that is starting "
+            "or unavailable.",
             "--wait",
             envvar="BROWSER_SIM_WAIT",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give every record to one person, and upload what the people's browsers report."""
+    """Assign each record to one person, and upload the reports of the people's browsers."""
     from browser_sim.draws import Draws
     from browser_sim.people import DAY_S, HOUR_S, Habits
     from browser_sim.run import RunSettings, run
 
     if holdout is None and holdout_fraction is not None:
-        raise typer.BadParameter("--holdout-fraction goes with --holdout")
+        raise typer.BadParameter("--holdout-fraction requires --holdout: give both, or neither")
     settings = RunSettings(
         task=task,
         destination=to,
@@ -125,7 +137,7 @@ def run_command(
 def describe_command(
     *, source: "SourceSettings", seed: SeedOption = None, as_json: JsonOption = False
 ) -> None:
-    """Say what a source holds: its shape, the balance of its labels, how features become bytes."""
+    """Describe a source: its shape, the balance of its labels, and how its features become bytes."""
     from browser_sim.draws import Draws
     from browser_sim.sources import load_source
     from browser_sim.summary import describe
@@ -136,14 +148,16 @@ def describe_command(
 
 @reporting_errors()
 def download_command(
-    dataset: Annotated[_Downloadable, typer.Argument(help="What to fetch.")],
+    dataset: Annotated[_Downloadable, typer.Argument(help="The data set to fetch.")],
     *,
-    to: Annotated[Path, option("The folder to put it into.")],
-    mirror: Annotated[list[str] | None, option("URL of a folder to fetch from instead; repeatable.")] = None,
+    to: Annotated[Path, option("The folder to write it to.")],
+    mirror: Annotated[
+        list[str] | None, option("URL of a mirror folder to fetch from instead; repeatable.")
+    ] = None,
     or_sample: Annotated[
         bool,
         option(
-            "Where a table cannot be had, write a small one that is made up, and say so (not for mnist).",
+            "If a table cannot be fetched, write a small made-up one and print a warning (not for mnist).",
             "--or-sample",
         ),
     ] = False,
@@ -156,7 +170,7 @@ def download_command(
         typer.echo(f"{dataset.value}: {what}", err=True)
 
     if dataset is _Downloadable.MNIST:
-        download(to, mirrors=mirror or MIRRORS, on_file=lambda name: tell(f"{name} is right"))
+        download(to, mirrors=mirror or MIRRORS, on_file=lambda name: tell(f"{name}: checksum correct"))
     else:
         download_or_sample(dataset.value, to, mirrors=mirror or (), is_sample_allowed=or_sample, tell=tell)
 
@@ -164,9 +178,9 @@ def download_command(
 def _warn(*, seed: int | None, train_out: Path | None) -> None:
     """Say what this run gives away."""
     if seed is not None:
-        _say_yellow("with --seed the masks are predictable: for simulation only")
+        _say_yellow("--seed makes the masks predictable: use it for simulation only")
     if train_out is not None:
-        _say_yellow(f"{train_out} will hold the reported records in clear: demo only")
+        _say_yellow(f"{train_out} will contain the reported records in clear: for demos only")
 
 
 def _say_yellow(what: str) -> None:

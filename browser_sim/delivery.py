@@ -199,7 +199,9 @@ def _parse_reply(reply: bytes | None) -> Delivered:
     try:
         return _delivered(_Counts.model_validate_json(reply or b""))
     except ValidationError:
-        raise JobRefused(JobReason.MALFORMED, "the ad server's answer to a batch is not its counts") from None
+        raise JobRefused(
+            JobReason.MALFORMED, "the ad server's answer to a batch is malformed: expected counts of reports"
+        ) from None
 
 
 class _Counts(BaseModel, strict=True):

@@ -106,7 +106,7 @@ def fetched(
         kept = None if body is None else right(body)
         if kept is not None:
             return kept
-        why = "no answer" if body is None else f"not the file with SHA-256 {digest}"
+        why = "no answer" if body is None else f"the file does not have the expected SHA-256 {digest}"
         failures.append(f"{url}: {why}")
     raise InvalidSource("; ".join(failures))
 

@@ -124,12 +124,19 @@ def download_or_sample(
         InvalidSource: they cannot be had, and no sample is allowed.
     """
     try:
-        download_tables(TABLES[name], folder, mirrors=mirrors, on_file=lambda one: tell(f"{one} is right"))
+        download_tables(
+            TABLES[name], folder, mirrors=mirrors, on_file=lambda one: tell(f"{one}: checksum correct")
+        )
     except InvalidSource as error:
         if not is_sample_allowed:
-            raise InvalidSource(f"{error}; --or-sample writes a made-up table of the same columns") from None
+            raise InvalidSource(
+                f"{error}; with --or-sample this command writes a made-up table with the same columns"
+            ) from None
         path = write_sample(name, folder)
-        tell(f"WARNING: {error}: {path.name} is MADE UP: the columns of the real data, and no row of it")
+        tell(
+            f"WARNING: {error}: {path.name} is MADE UP: it has the columns of the real data and none of "
+            "its rows"
+        )
 
 
 def _fetched(client: httpx.Client, table: PublicTable, mirrors: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ def encode_command(
     encoder: Annotated[Path | None, option("The encoder to apply to --csv.", "--encoder")] = None,
     out: Annotated[
         Path | None,
-        option("The file: the encoder as JSON, or features and labels as .npz.", "--out", "-o"),
+        option("The output file: the encoder as JSON, or features and labels as .npz.", "--out", "-o"),
     ] = None,
     label: LabelOption = None,
     table: "Callable[[Path], TableSettings]",
@@ -39,15 +39,15 @@ def encode_command(
 ) -> None:
     """Fit an encoder to a table (--fit), or apply one to a table (--encoder, --csv).
 
-    Columns of measured values (--value) are secret and no features. The file of `--csv` with its labels is
-    what `adserver job submit --eval-set` and `adserver model evaluate` take: for a panel's own data only.
+    Columns of measured values (--value) are secret and are not features. The output for `--csv`, with labels,
+    is the input of `adserver job submit --eval-set` and `adserver model evaluate`: for panel data only.
     """
     from browser_sim.source import save_records
     from browser_sim.sources.table import TableSettings, fit_table, load_table
     from maskedlark.canonical import encode
 
     if (fit is None) == (csv is None) or (csv is None) is not (encoder is None):
-        raise typer.BadParameter("give --fit CSV, or --encoder FILE and --csv FILE")
+        raise typer.BadParameter("nothing to do: give --fit CSV, or both --encoder FILE and --csv FILE")
     if fit is not None:
         fitted = fit_table(table(fit))
         if out is not None:

@@ -46,7 +46,7 @@ def host_of(destination: str) -> str:
     except ValueError:
         host, port = None, None
     if not host or (port is None and not is_url(destination)):
-        raise InvalidTask(f"an address is HOST:PORT or an http(s) URL, not {destination!r}")
+        raise InvalidTask(f"the address is {destination!r}: expected HOST:PORT or an http(s) URL")
     return host
 
 
@@ -63,10 +63,13 @@ def check_protected(destination: str, protection: Protection) -> None:
         return
     if not protection.insecure:
         raise InvalidTask(
-            f"{destination} is plaintext: use https or TLS files, or --insecure for a loopback demo"
+            f"{destination} would be contacted in plaintext: use https or TLS files, or --insecure "
+            "for a loopback demo"
         )
     if not is_loopback(host):
-        raise InvalidTask(f"without TLS only loopback is called, not {destination}")
+        raise InvalidTask(
+            f"{destination} is not on loopback: without TLS, only loopback addresses are allowed"
+        )
 
 
 def http_client(destination: str, protection: Protection) -> "httpx.Client":
@@ -93,7 +96,9 @@ def tls_context(protection: Protection) -> ssl.SSLContext:
         if isinstance(tls, TlsFiles):
             context.load_cert_chain(tls.certificate, tls.private_key)
     except (OSError, ssl.SSLError):
-        raise InvalidTask("the TLS files are not a PEM certificate, its key, and PEM authorities") from None
+        raise InvalidTask(
+            "the TLS files are not valid: expected a PEM certificate, its private key, and PEM authorities"
+        ) from None
     return context
 
 

@@ -26,15 +26,18 @@ _source = panel("Source")
 _protection = panel("Protection")
 
 CsvOption = Annotated[Path | None, _source("csv: a table in UTF-8 with a header.", "--csv")]
-LabelOption = Annotated[str | None, _source("csv: the label's column.", "--label")]
+LabelOption = Annotated[str | None, _source("csv: the label column.", "--label")]
 IgnoreOption = Annotated[list[str] | None, _source("csv: a column to leave out; repeatable.", "--ignore")]
 MnistDirOption = Annotated[
-    Path | None, _source("mnist: idx files; default $MASKEDLARK_DATA/mnist.", "--mnist-dir")
+    Path | None, _source("mnist: folder with idx files; default: $MASKEDLARK_DATA/mnist.", "--mnist-dir")
 ]
 SeedOption = Annotated[
     int | None,
     option(
-        "Replay everything from this number. Masks are then predictable.", "--seed", min=0, max=(1 << 63) - 1
+        "Make everything reproducible from this seed. Masks are then predictable.",
+        "--seed",
+        min=0,
+        max=(1 << 63) - 1,
     ),
 ]
 JsonOption = Annotated[bool, option("Print one JSON object.", "--json")]
@@ -43,21 +46,21 @@ JsonOption = Annotated[bool, option("Print one JSON object.", "--json")]
 def table_of(
     *,
     label: LabelOption = None,
-    label_kind: Annotated[LabelKind, _source("csv: what labels are.")] = LabelKind.CLASSES,
+    label_kind: Annotated[LabelKind, _source("csv: the kind of labels.")] = LabelKind.CLASSES,
     ignore: IgnoreOption = None,
-    binning: Annotated[Binning, _source("csv: where bins of numeric columns lie.")] = Binning.RANGE,
-    bins: Annotated[int, _source("csv: bins of a numeric column.", min=2, max=256)] = 256,
+    binning: Annotated[Binning, _source("csv: how to place the bins of numeric columns.")] = Binning.RANGE,
+    bins: Annotated[int, _source("csv: number of bins of a numeric column.", min=2, max=256)] = 256,
     types: Annotated[
         list[str] | None,
         _source(
-            "csv: what a column holds, where its cells look different; repeatable.",
+            "csv: the type of a column, if its cells suggest another one; repeatable.",
             "--type",
             metavar="COLUMN=number|category",
         ),
     ] = None,
     value: Annotated[
         list[str] | None,
-        _source("csv: a measured value's column; repeatable.", metavar="NAME[=COLUMN]"),
+        _source("csv: the column of a measured value; repeatable.", metavar="NAME[=COLUMN]"),
     ] = None,
 ) -> "Callable[[Path], TableSettings]":
     """How a table's columns are read, as the options say; or typer.BadParameter."""
@@ -82,22 +85,23 @@ def table_of(
 @takes(table=table_of)
 def source_settings(
     *,
-    source: Annotated[SourceKind, _source("Where records come from.")],
+    source: Annotated[SourceKind, _source("The source of the records.")],
     csv: CsvOption = None,
     encoder: Annotated[
         Path | None,
         _source(
-            "csv: how cells become bytes, as `encode --fit` wrote it; default: the task's, if it names one.",
+            "csv: encoder file from `encode --fit`, which turns cells into bytes; default: the "
+            "task's encoder, if it names one.",
         ),
     ] = None,
     table: "Callable[[Path], TableSettings]",
     key: Annotated[
-        list[str] | None, _source("csv: a measured key's column; repeatable.", metavar="NAME[=COLUMN]")
+        list[str] | None, _source("csv: the column of a measured key; repeatable.", metavar="NAME[=COLUMN]")
     ] = None,
     mnist_dir: MnistDirOption = None,
-    synthetic_features: Annotated[int, _source("synthetic: the width.", min=1, max=65_536)] = 8,
-    synthetic_rows: Annotated[int, _source("synthetic: how many records.", min=1)] = 10_000,
-    truth: Annotated[Path | None, _source("synthetic: write the true model here.")] = None,
+    synthetic_features: Annotated[int, _source("synthetic: number of features.", min=1, max=65_536)] = 8,
+    synthetic_rows: Annotated[int, _source("synthetic: number of records.", min=1)] = 10_000,
+    truth: Annotated[Path | None, _source("synthetic: write the true model to this file.")] = None,
 ) -> "SourceSettings":
     """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
     from browser_sim.sources import SourceSettings
@@ -129,7 +133,7 @@ def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
     for one in typed or ():
         column, _, kind = one.rpartition("=")
         if not column or kind not in list(ColumnKind):
-            raise typer.BadParameter(f"--type is COLUMN=number or COLUMN=category, not {one!r}")
+            raise typer.BadParameter(f"--type is {one!r}: expected COLUMN=number or COLUMN=category")
         kinds[column] = ColumnKind(kind)
     return kinds
 
@@ -153,11 +157,12 @@ def load_encoder(path: Path) -> "Encoder":
 
 def protection(
     *,
-    insecure: Annotated[bool, _protection("Allow plaintext, to loopback only.", "--insecure")] = False,
-    tls_cert: Annotated[Path | None, _protection("PEM: own certificate chain, if any.")] = None,
-    tls_key: Annotated[Path | None, _protection("PEM: its private key.")] = None,
+    insecure: Annotated[bool, _protection("Allow plaintext; loopback addresses only.", "--insecure")] = False,
+    tls_cert: Annotated[Path | None, _protection("PEM: this client's certificate chain, if any.")] = None,
+    tls_key: Annotated[Path | None, _protection("PEM: the certificate's private key.")] = None,
     tls_ca: Annotated[
-        Path | None, _protection("PEM: authorities to trust peers by.", envvar="BROWSER_SIM_TLS_CA")
+        Path | None,
+        _protection("PEM: the authorities that sign peers' certificates.", envvar="BROWSER_SIM_TLS_CA"),
     ] = None,
 ) -> "Protection":
     """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
@@ -170,11 +175,12 @@ def protection(
         return Protection(insecure=insecure)
     if insecure or tls_ca is None or (tls_cert is None) is not (tls_key is None):
         raise typer.BadParameter(
-            "give --tls-ca, or all of --tls-cert, --tls-key and --tls-ca, or none; and not with --insecure"
+            "the TLS options do not match: give --tls-ca, or all of --tls-cert, --tls-key and "
+            "--tls-ca, or none of them; and none with --insecure"
         )
     for path in given:
         if not path.is_file():
-            raise typer.BadParameter(f"{path} is not a file")
+            raise typer.BadParameter(f"{path} is not a file: give the path of an existing PEM file")
     if tls_cert is None or tls_key is None:
         return Protection(tls=TrustOnly(trusted_authorities=tls_ca))
     return Protection(tls=TlsFiles(certificate=tls_cert, private_key=tls_key, trusted_authorities=tls_ca))
@@ -184,14 +190,18 @@ def trusted_helpers(
     *,
     trust_helper: Annotated[
         list[str] | None,
-        _protection("Ed25519 key (hex) of a trusted helper; repeatable. Default: any."),
+        _protection("Ed25519 key (hex) of a trusted helper; repeatable. Default: trust any helper."),
     ] = None,
 ) -> tuple[bytes, ...]:
     """Keys from hex, or typer.BadParameter."""
     try:
         parsed = tuple(bytes.fromhex(key) for key in trust_helper or ())
     except ValueError:
-        raise typer.BadParameter("--trust-helper takes hexadecimal") from None
+        raise typer.BadParameter(
+            "--trust-helper is not hexadecimal: expected a key of 32 bytes, 64 hexadecimal digits"
+        ) from None
     if any(len(key) != 32 for key in parsed):
-        raise typer.BadParameter("--trust-helper takes 32 bytes in hexadecimal")
+        raise typer.BadParameter(
+            "--trust-helper has the wrong length: expected a key of 32 bytes, 64 hexadecimal digits"
+        )
     return parsed

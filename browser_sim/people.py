@@ -66,18 +66,20 @@ class Habits:
     def __post_init__(self) -> None:
         """Refuse what would never end or means nothing, with InvalidTask."""
         if self.impressions_per_person < 1:
-            raise InvalidTask("a person sees at least one ad")
+            raise InvalidTask("impressions_per_person must be at least 1")
         if self.reports_per_person is not None and self.reports_per_person < 1:
-            raise InvalidTask("a person sends at least one report")
+            raise InvalidTask("reports_per_person must be at least 1")
         if not all(
             0.0 <= seconds < float("inf")
             for seconds in (self.duration_s, self.attribution_window_s, self.max_extra_delay_s)
         ):
-            raise InvalidTask("durations, windows and delays are finite and not negative")
+            raise InvalidTask(
+                "duration_s, attribution_window_s and max_extra_delay_s must be finite and not negative"
+            )
         if not 0.0 <= self.fake_rate < 1.0:
-            raise InvalidTask(f"the fake rate is in [0, 1), not {self.fake_rate}")
+            raise InvalidTask(f"fake_rate must be in [0, 1), not {self.fake_rate}")
         if not 0.0 <= self.consent_rate <= 1.0:
-            raise InvalidTask(f"the consent rate is in [0, 1], not {self.consent_rate}")
+            raise InvalidTask(f"consent_rate must be in [0, 1], not {self.consent_rate}")
 
 
 @frozen

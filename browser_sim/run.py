@@ -89,8 +89,8 @@ def run(
     began = monotonic()
     if settings.clear_path is not None and not is_loopback(host_of(settings.destination)):
         raise InvalidTask(
-            "reported records are written in clear only in a loopback demo; the ad server is on another"
-            " machine"
+            "--train-out writes reported records in clear, but the ad server is on another "
+            "machine: use it only with an ad server on loopback"
         )
     bundle = patiently(
         lambda: load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time()),
@@ -127,7 +127,8 @@ def with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
     encoder = table.encoder or load_encoder_of(settings.task, settings.protection)
     if encoder.digest != task.encoder:
         raise InvalidTask(
-            f"the task's features are made by the encoder {task.encoder.hex()}, not by {encoder.digest.hex()}"
+            f"the encoder has the digest {encoder.digest.hex()}, but the task requires "
+            f"{task.encoder.hex()}: give the task's encoder"
         )
     return replace(settings.source, table=replace(table, encoder=encoder))
 
@@ -154,8 +155,8 @@ def _wanted(settings: RunSettings, available: int) -> int:
         wanted = settings.people * settings.habits.impressions_per_person
         if wanted > available:
             raise InvalidTask(
-                f"{settings.people} people see {wanted} ads, and the source has {available} records: each is"
-                " used once"
+                f"{settings.people} people see {wanted} ads, but the source has only {available} "
+                "records, each used once: reduce the number of people or ads"
             )
     return wanted if settings.limit is None else min(wanted, settings.limit)
 
@@ -164,7 +165,7 @@ def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
     starts_at_s = float(task.starts_at) if settings.starts_at_s is None else settings.starts_at_s
     if not task.starts_at <= starts_at_s < task.expires_at:
         raise InvalidTask(
-            f"the simulated clock starts within the task's period, {task.starts_at} to {task.expires_at}"
+            f"the simulated clock must start within the task's period, {task.starts_at} to {task.expires_at}"
         )
     fake_rate = task.fake_report_rate if settings.fake_rate is None else settings.fake_rate
     cap = task.reports_per_user if task.unit is PrivacyUnit.USER else None

@@ -169,11 +169,13 @@ def check_fits(source: Source, task: Task) -> None:
     """
     width = source.records.features.shape[1]
     if width != task.num_features:
-        raise InvalidTask(f"the task takes {task.num_features} features, source {source.name} has {width}")
+        raise InvalidTask(
+            f"source {source.name} has {width} features, but the task takes {task.num_features}"
+        )
     if source.label_kind is not task.labels.kind:
         raise InvalidTask(
-            f"the task's labels are {task.labels.kind.value}, source {source.name} gives"
-            f" {source.label_kind.value}"
+            f"source {source.name} has labels of kind {source.label_kind.value}, but the task takes "
+            f"{task.labels.kind.value}"
         )
     labels = source.records.labels
     if len(labels) and not 0 <= labels.min() <= labels.max() <= task.labels.size - 1:
@@ -198,7 +200,8 @@ def with_measurement(source: Source, task: Task) -> Source:
     missing = [name for name in names if name not in source.cells]
     if missing:
         raise InvalidSource(
-            f"the task measures {missing[0]!r}: say which column of source {source.name} holds it"
+            f"the task measures {missing[0]!r}: name the column of source {source.name} that "
+            "contains it (--value or --key)"
         )
     keys = [_each(source.cells[key.name], partial(_code, key)) for key in declared.keys]
     values = [_each(source.cells[value.name], _value) for value in declared.values]
@@ -224,7 +227,7 @@ def _each(column: Cells, read: Callable[[str], int]) -> list[int]:
 def _code(key: Key, cell: str) -> int:
     """A key's code: 3.0 means 3, and `other` stands for what is not declared, if it is a category."""
     if not cell:
-        raise InvalidTask("a key has no value here")
+        raise InvalidTask("the cell is empty, but a key needs a value")
     try:
         return key.code(cell.removesuffix(".0"))
     except InvalidTask:
@@ -232,8 +235,8 @@ def _code(key: Key, cell: str) -> int:
             return key.categories.index(_OTHER)
         known = f"one of {', '.join(key.categories)}" if key.categories else f"a number below {key.size}"
         raise InvalidTask(
-            f"the cell is no category of key {key.name!r}, which is {known}; declare the category"
-            f" {_OTHER!r} for all others"
+            f"the cell is not a category of key {key.name!r}: expected {known}; declare the "
+            f"category {_OTHER!r} for all other values"
         ) from None
 
 
@@ -245,7 +248,8 @@ def _value(cell: str) -> int:
     value = number(cell)
     if value is None:
         raise InvalidTask(
-            "a measured value is a number, and the cell holds none; --value NAME=COLUMN==WORD counts a word"
+            "the cell is not a number, but a measured value must be one; to count a word, use "
+            "--value NAME=COLUMN==WORD"
         )
     return round(value)
 

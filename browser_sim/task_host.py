@@ -57,7 +57,10 @@ def load_bundle(
     bundle.check_fresh(now)
     for helper in bundle.task.helpers:
         if trusted_helpers and helper.verify_key not in trusted_helpers:
-            raise InvalidTask(f"helper {helper.name!r} of the task is not among the trusted ones")
+            raise InvalidTask(
+                f"the task's helper {helper.name!r} is not trusted: give its key with --trust-helper, "
+                "or use another task"
+            )
     return bundle
 
 
@@ -79,7 +82,9 @@ def load_encoder_of(location: str, protection: Protection) -> "Encoder":
     from maskedlark.encoding.encoder import MAX_ENCODER_BYTES, read_encoder
 
     if not is_url(location):
-        raise InvalidTask("the task names an encoder: give it by --encoder, or the task by its URL")
+        raise InvalidTask(
+            "the task requires an encoder: give its file with --encoder, or give the task as a URL"
+        )
     return read_encoder(_fetch(f"{location.rstrip('/')}/encoder", protection, limit=MAX_ENCODER_BYTES))
 
 
@@ -114,7 +119,7 @@ def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES
     if status != 200:
         raise InvalidTask(f"the task host answered {status} for {request.full_url}")
     if len(body) > limit:
-        raise InvalidTask(f"the task host sent more than {limit} bytes for {request.full_url}")
+        raise InvalidTask(f"the task host sent more than {limit} bytes, the limit, for {request.full_url}")
     return bytes(body)
 
 
@@ -124,7 +129,7 @@ def _request(url: str) -> Request:
     credentials, _, host = authority.rpartition("@")
     shown = url.replace(authority, host, 1)
     if " " in shown or not (shown.isascii() and shown.isprintable()):
-        raise InvalidTask(f"nothing can be asked for by the URL {shown!r}")
+        raise InvalidTask(f"the URL {shown!r} is not valid: expected http(s)://HOST/PATH")
     request = Request(shown)  # noqa: S310  the caller has seen that it is http or https
     if credentials:
         encoded = b64encode(unquote_to_bytes(credentials if ":" in credentials else f"{credentials}:"))
@@ -135,5 +140,5 @@ def _request(url: str) -> Request:
 def _cause(error: Exception) -> str:
     """Why a task host does not answer, without its words."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "its certificate is not trusted: name who vouches for it (--tls-ca)"
+        return "its certificate is not trusted: give the authority that signed it with --tls-ca"
     return type(error.reason if isinstance(error, URLError) else error).__name__

@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from browser_sim.devices.holdings import Holdings
     from browser_sim.endpoint import Protection
 
-_holdings = panel("What devices hold")
-_churn = panel("What happens to devices")
+_holdings = panel("Data on devices")
+_churn = panel("Device behaviour")
 _local = panel("Jobs without helpers")
 
 
 def holdings_of(
     *,
-    holding: Annotated[HoldingKind, _holdings("Where examples come from.")] = HoldingKind.MNIST,
-    devices: Annotated[int, _holdings("mnist: how many devices.", min=1)] = 100,
-    shards: Annotated[int, _holdings("mnist: shards a device.", min=1)] = 2,
-    shard_size: Annotated[int, _holdings("mnist: examples a shard.", min=1)] = 300,
+    holding: Annotated[HoldingKind, _holdings("The source of the examples.")] = HoldingKind.MNIST,
+    devices: Annotated[int, _holdings("mnist: number of devices.", min=1)] = 100,
+    shards: Annotated[int, _holdings("mnist: number of shards per device.", min=1)] = 2,
+    shard_size: Annotated[int, _holdings("mnist: number of examples per shard.", min=1)] = 300,
     mnist_dir: MnistDirOption = None,
     csv: CsvOption = None,
     label: LabelOption = None,
     ignore: IgnoreOption = None,
-    user: Annotated[str | None, _holdings("csv: the column that names the person.")] = None,
+    user: Annotated[str | None, _holdings("csv: the column that identifies the person.")] = None,
     text: Annotated[
-        Path | None, _holdings("text: gzip-packed JSON, lines by speaker.", dir_okay=False)
+        Path | None, _holdings("text: gzip-compressed JSON file with lines by speaker.", dir_okay=False)
     ] = None,
-    least: Annotated[int, _holdings("csv and text: examples a person, at least.", min=1)] = 1,
+    least: Annotated[int, _holdings("csv and text: the fewest examples of a person.", min=1)] = 1,
     seed: SeedOption = None,
 ) -> "Holdings":
     """What devices hold, of the options that say so."""
@@ -67,7 +67,7 @@ def holdings_of(
             return _of_table(csv, label, user, ignore, least)
         case HoldingKind.TEXT:
             if text is None:
-                raise typer.BadParameter("holding text needs --text FILE")
+                raise typer.BadParameter("text data requires --text FILE")
             return text_by_speaker(text, least=least)
 
 
@@ -78,33 +78,44 @@ def devices_command(
     site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
     task: Annotated[str, option("The task's id, in full.", metavar="ID")] = "",
     local_job: Annotated[
-        str, _local("Instead of --task: a job without helpers, by its id in full.", metavar="ID")
+        str, _local("The full id of a job without helpers; instead of --task.", metavar="ID")
     ] = "",
     most_epsilon: Annotated[
         float,
-        _local("The most that one whole update may cost; devices take no part in other jobs.", min=0.0),
+        _local(
+            "The most epsilon that one whole update may cost; devices ignore jobs that cost more.", min=0.0
+        ),
     ] = 8.0,
-    visits: Annotated[int, _local("How often each device comes.", min=1)] = 1,
+    visits: Annotated[int, _local("Number of times that each device takes part.", min=1)] = 1,
     store: Annotated[
-        Path, option("File of stored answers: one for each task, job and round.", dir_okay=False)
+        Path, option("File for stored answers: one for each task, job and round.", dir_okay=False)
     ],
     holdings: "Holdings",
     trainer: Annotated[
-        TrainerKind, option("What trains: torch, of the extra devices-torch, also trains ONNX graphs.")
+        TrainerKind, option("The training library: torch (extra devices-torch) also trains ONNX graphs.")
     ] = TrainerKind.NUMPY,
-    consent: Annotated[float, _churn("The share of people who take part.", min=0.0, max=1.0)] = 1.0,
+    consent: Annotated[float, _churn("Share of people who take part.", min=0.0, max=1.0)] = 1.0,
     cap: Annotated[int | None, _churn("The most rounds that a device answers.", min=1)] = None,
-    drop_out: Annotated[float, _churn("Goes away before it sends.", min=0.0, max=1.0)] = 0.0,
-    late: Annotated[float, _churn("Sends when the round is over.", min=0.0, max=1.0)] = 0.0,
-    twice: Annotated[float, _churn("Sends its report again.", min=0.0, max=1.0)] = 0.0,
-    not_ready: Annotated[float, _churn("Cannot train: sends cover.", min=0.0, max=1.0)] = 0.0,
-    rounds: Annotated[int | None, option("Stop after so many rounds.", min=1)] = None,
-    idle: Annotated[float, option("Stop after so many seconds without a round.", min=0.1)] = 30.0,
+    drop_out: Annotated[
+        float, _churn("Probability that a device disappears before it sends.", min=0.0, max=1.0)
+    ] = 0.0,
+    late: Annotated[
+        float, _churn("Probability that a device sends after the end of the round.", min=0.0, max=1.0)
+    ] = 0.0,
+    twice: Annotated[
+        float, _churn("Probability that a device sends its report twice.", min=0.0, max=1.0)
+    ] = 0.0,
+    not_ready: Annotated[
+        float, _churn("Probability that a device cannot train and sends cover.", min=0.0, max=1.0)
+    ] = 0.0,
+    rounds: Annotated[int | None, option("Stop after this many rounds.", min=1)] = None,
+    idle: Annotated[float, option("Stop after this many seconds without a round.", min=0.1)] = 30.0,
     seed: SeedOption = None,
     wait: Annotated[
         bool,
         option(
-            "With --task: wait up to ten minutes for an ad server that is starting, not half a minute.",
+            "With --task: wait up to ten minutes, instead of half a minute, for an ad server that "
+            "is starting.",
             "--wait",
         ),
     ] = False,
@@ -112,10 +123,10 @@ def devices_command(
     trusted: tuple[bytes, ...],
     as_json: JsonOption = False,
 ) -> None:
-    """Answer a task's federated rounds until there are no more, or send noised updates to a local job.
+    """Answer a task's federated rounds until there are no more, or send noisy updates to a local job.
 
-    Each device flips its own coin in each round, trains if it is drawn, and otherwise sends zeros that nobody
-    can tell from an update. What it sends is stored first, and only that is ever sent.
+    Each device draws at random in each round whether it trains; otherwise it sends zeros that are
+    indistinguishable from an update. It stores each answer before sending, and sends only stored answers.
     """
     from browser_sim.devices.answers import AnswerStore
     from browser_sim.devices.local import LocalSettings, run_local
@@ -125,11 +136,13 @@ def devices_command(
 
     site = site.rstrip("/")
     if bool(task) == bool(local_job):
-        raise typer.BadParameter("give either --task or --local-job")
+        raise typer.BadParameter("expected exactly one of --task and --local-job")
     if local_job and wait:
-        raise typer.BadParameter("--wait goes with --task")
+        raise typer.BadParameter("--wait requires --task: leave it out with --local-job")
     if local_job and trainer is not TrainerKind.NUMPY:
-        raise typer.BadParameter("a job without helpers trains a dense network, in numpy: leave --trainer")
+        raise typer.BadParameter(
+            "--trainer does not apply: a job without helpers trains a dense network in numpy; leave it out"
+        )
     if local_job:
         local = LocalSettings(
             site=site,
@@ -176,7 +189,7 @@ def _id_of(typed: str) -> bytes:
     try:
         return bytes.fromhex(typed)
     except ValueError:
-        raise typer.BadParameter(f"a job id is hexadecimal, not {typed!r}") from None
+        raise typer.BadParameter(f"the job id is {typed!r}: expected hexadecimal digits") from None
 
 
 def _of_table(
@@ -186,7 +199,7 @@ def _of_table(
     from browser_sim.sources.table import TableSettings
 
     if path is None or label is None or user is None:
-        raise typer.BadParameter("holding csv needs --csv FILE, --label COLUMN and --user COLUMN")
+        raise typer.BadParameter("csv data requires --csv FILE, --label COLUMN and --user COLUMN")
     table = TableSettings(
         path=path,
         label=label,

@@ -71,20 +71,20 @@ def read_round(body: bytes, task: Task, trainer: TrainerKind = TrainerKind.NUMPY
     end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
     one = decode(UpdateRound, body[_LENGTH_BYTES:end])
     if one.job.task_id != task.task_id:
-        raise InvalidTask("the round is of another task")
+        raise InvalidTask("the round belongs to another task")
     strategy, model = read_instructions(one.job)
     check_fits(task, strategy, model)
     content = Round.decode(body[end:], model.size)
     if update_round(one.job, content) != one:
-        raise InvalidTask("the round does not name the weights or terms that came with it")
+        raise InvalidTask("the round's digest does not match the weights or terms that arrived with it")
     phase, terms = one.job.phase(one.round_index), content.terms
     if (terms.sampling_rate, terms.noise_multiplier) != (phase.sampling_rate, phase.noise_multiplier):
-        raise InvalidTask("the round's rate or noise is not the one that helpers charge")
+        raise InvalidTask("the round's sampling rate or noise differs from what the helpers charge")
     if (
         terms.bound != strategy.bound.at(terms.bound.clip_norm)
         or terms.bound.clip_norm > strategy.bound.clip_norm
     ):
-        raise InvalidTask("the round's bound is not one of the strategy")
+        raise InvalidTask("the round's clip bound is not one that the strategy allows")
     return Asked(round=one, content=content, strategy=strategy, model=local_model(model, trainer))
 
 
@@ -127,11 +127,14 @@ class Device:
         if stored is not None:
             if stored.round_id != one.round_id:
                 raise ReportRejected(
-                    ReportReason.ROUND_CHANGED, "the device has answered other content of this round"
+                    ReportReason.ROUND_CHANGED,
+                    "the device has already answered this round with other weights or terms",
                 )
             return stored
         if self.cap is not None and self.answers.answered(self.number) >= self.cap:
-            raise ReportRejected(ReportReason.CAP_REACHED, f"the device answers {self.cap} rounds, no more")
+            raise ReportRejected(
+                ReportReason.CAP_REACHED, f"the device has answered {self.cap} rounds, its limit"
+            )
         return self.answers.put(self.number, one, self._sealed(asked, unix_s, is_ready=is_ready))
 
     def _sealed(self, asked: Asked, unix_s: float, *, is_ready: bool) -> bytes | None:

@@ -92,7 +92,8 @@ def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings
     source = load_table(settings)
     if len(rows) != len(source.records):
         raise InvalidSource(
-            f"{settings.path.name} has rows that are left out: clean it first, so that users keep theirs"
+            f"{settings.path.name} has rows that cannot be used: remove them first, so that rows "
+            "stay with their users"
         )
     return Holdings(
         features=source.records.features,
@@ -113,7 +114,7 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
     except (OSError, ValueError) as error:
         raise InvalidSource(f"cannot read {path.name}: {type(error).__name__}") from None
     if not isinstance(spoken, dict) or not all(_is_lines(lines) for lines in spoken.values()):
-        raise InvalidSource(f"{path.name} holds no lines by speaker")
+        raise InvalidSource(f"{path.name} is not valid: expected JSON with lines by speaker")
     features, labels, users = [], [], []
     for speaker, lines in sorted(spoken.items()):
         codes = _codes(" " * CONTEXT + "\n".join(lines))
@@ -124,7 +125,7 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
         labels.append(windows[:, CONTEXT].astype(np.int64))
         users += [speaker] * len(windows)
     if not users:
-        raise InvalidTask(f"no speaker has {least} characters: give a smaller --least")
+        raise InvalidTask(f"no speaker has {least} characters or more: give a smaller --least")
     population = by_user(users, least=least)
     return Holdings(features=np.concatenate(features), labels=np.concatenate(labels), population=population)
 

@@ -108,7 +108,7 @@ def read_asked(body: bytes, job_id: bytes, most_epsilon: float) -> LocalAsked:
     end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
     job = decode(LocalJob, body[_LENGTH_BYTES:end])
     if job.job_id != job_id:
-        raise InvalidTask("the ad server serves another job under this id")
+        raise InvalidTask("the ad server returned a different job for this id")
     check_epsilon(job, most_epsilon)
     return LocalAsked(job=job, content=body[end:])
 
@@ -123,9 +123,11 @@ def draw_and_discard_update(asked: LocalAsked, examples: Examples, randomness: R
     """
     settings, model = read_local_job(asked.job)
     if not isinstance(settings, DrawAndDiscard) or not isinstance(model, Multinomial):
-        raise InvalidTask("the job is of another strategy")
+        raise InvalidTask("the job uses a different strategy than the one expected")
     if len(asked.content) != _RETURNS_BYTES + 8 * model.size:
-        raise InvalidTask(f"an instance of this job has {model.size} weights")
+        raise InvalidTask(
+            f"the received instance has the wrong length: expected {model.size} weights for this job"
+        )
     update_id = randomness(_ID_BYTES)
     drawn = np.frombuffer(asked.content, "<i8", offset=_RETURNS_BYTES)
     batch = Batches(features=examples.features[None] / _BYTE, labels=examples.labels[None])
@@ -188,7 +190,7 @@ class LocalFleet:
     def _line(self, device: int, line: Line, model: DenseModel, content: Round) -> None:
         """Train on logs that no update used, noise, and store both before anything is sent."""
         if content.terms != line.terms(content.terms.index):
-            raise InvalidTask("the round's terms are not those of its job")
+            raise InvalidTask("the round's terms differ from those of its job")
         held = self._settings.holdings.examples(device)
         logs = self._store.logs(device, self._settings.job_id, len(held))
         if len(logs.fresh) < line.local.batch_size:

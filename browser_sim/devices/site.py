@@ -79,7 +79,7 @@ class Site:
             except httpx.HTTPError:
                 pass
             self._pause(_FIRST_PAUSE_S * 2**attempt)
-        raise HelperUnavailable("the ad server does not take an upload")
+        raise HelperUnavailable("the ad server rejected an upload")
 
 
 def _reply(response: httpx.Response) -> Reply:

@@ -26,7 +26,7 @@ def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalMo
     if trainer is TrainerKind.NUMPY:
         if isinstance(model, DenseModel):
             return model
-        raise InvalidTask("the job trains an ONNX graph, which takes torch: use --trainer torch")
+        raise InvalidTask("the job trains an ONNX graph, which requires torch: use --trainer torch")
     return _by_torch(model)
 
 

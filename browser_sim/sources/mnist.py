@@ -42,7 +42,7 @@ def load_mnist(folder: Path) -> Source:
 def _records(folder: Path, names: tuple[str, str]) -> Records:
     found = idx_pair(names, lambda name: _read(folder, name))
     if len(found.labels) and found.labels.max() >= _CLASSES:
-        raise InvalidSource(f"{names[1]} holds a label that is not a digit")
+        raise InvalidSource(f"{names[1]} contains a label that is not a digit from 0 to 9")
     return Records(features=found.images, labels=found.labels.astype(np.float64))
 
 
@@ -53,5 +53,6 @@ def _read(folder: Path, name: str) -> bytes:
     if packed.is_file():
         return unpack(packed.read_bytes(), packed.name)
     raise InvalidSource(
-        f"no {name}[.gz] in {folder}: give --mnist-dir, or run `browser-sim download mnist --to DIR`"
+        f"{folder} has no {name}[.gz]: give another folder with --mnist-dir, or run `browser-sim "
+        "download mnist --to DIR`"
     )

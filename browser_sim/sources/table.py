@@ -75,7 +75,7 @@ def load_table(settings: TableSettings) -> Source:
     _check_columns(whole, (label, *settings.ignore, *columns.values()))
     table = _complete(whole, {label, *columns.values()})
     if not table.lines:
-        raise InvalidSource(f"{table.name} has no labelled rows")
+        raise InvalidSource(f"{table.name} has no rows with a label: check the label column")
     encoder = settings.encoder or _fitted(table, settings, label)
     _check_secret(encoder, {columns[name] for name in settings.values} - {label})
     with _locating(table):
@@ -105,7 +105,7 @@ def fit_table(settings: TableSettings) -> Encoder:
     _check_columns(whole, (*needed, *settings.ignore, *map(_column, settings.values.values())))
     table = _complete(whole, needed)
     if not table.lines:
-        raise InvalidSource(f"{table.name} has no labelled rows")
+        raise InvalidSource(f"{table.name} has no rows with a label: check the label column")
     return _fitted(table, settings, settings.label)
 
 
@@ -147,7 +147,7 @@ def _fitted(table: _Table, settings: TableSettings, label: str | None) -> Encode
     left_out = {*settings.ignore, *map(_column, settings.values.values())} - {label}
     columns = {name: cells for name, cells in table.columns.items() if name not in left_out}
     if not columns.keys() - {label}:
-        raise InvalidSource(f"{table.name} has no features")
+        raise InvalidSource(f"{table.name} has no feature columns: leave out fewer columns (--ignore)")
     how = FitSettings(
         label=label,
         is_label_a_value=settings.label_kind is LabelKind.VALUES,
@@ -179,19 +179,15 @@ def _scaling(settings: TableSettings) -> str:
         "between its 1st and 99th percentile" if settings.binning is Binning.RANGE else "of even population"
     )
     return (
-        f"each numeric column in {settings.bins} bins {where}; each column of words by rank of frequency;"
-        " fitted to this file alone"
+        f"each numeric column in {settings.bins} bins {where}; each column of words by rank of "
+        "frequency; fitted to this file only"
     )
 
 
 def _notes(encoder: Encoder, unlabelled: int) -> tuple[str, ...]:
     words = [column.name for column in encoder.columns if isinstance(column, CategoryColumn)]
     coded = (f"columns of words: {', '.join(words)}",) if words else ()
-    return (
-        (*coded, f"{unlabelled} rows without a label or a measured cell are left out")
-        if unlabelled
-        else coded
-    )
+    return (*coded, f"left out {unlabelled} rows without a label or a measured cell") if unlabelled else coded
 
 
 def _cells(table: _Table, of: str) -> Cells:
@@ -220,16 +216,20 @@ def _read(path: Path) -> _Table:
     except OSError as error:
         raise InvalidSource(f"cannot read {path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error):
-        raise InvalidSource(f"{path} is not a CSV file in UTF-8") from None
+        raise InvalidSource(f"{path} is not valid: expected a CSV file in UTF-8") from None
     if len(set(header)) != len(header) or not header:
-        raise InvalidSource(f"{path.name} needs a header with distinct column names")
+        raise InvalidSource(
+            f"{path.name} has no valid header: expected a first line with distinct column names"
+        )
     columns = [list(cells) for cells in zip(*rows, strict=True)] or [[] for _ in header]
     return _Table(name=path.name, columns=dict(zip(header, columns, strict=True)), lines=lines)
 
 
 def _row(cells: list[str], header: list[str], where: str) -> list[str | None]:
     if len(cells) != len(header):
-        raise InvalidSource(f"{where}: {len(cells)} cells under {len(header)} columns")
+        raise InvalidSource(
+            f"{where}: found {len(cells)} cells, expected {len(header)}, one for each column of the header"
+        )
     return [said(cell) for cell in cells]
 
 

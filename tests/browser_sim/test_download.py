@@ -24,7 +24,7 @@ def test_a_right_file_is_kept_as_it_came(tmp_path: Path) -> None:
 def test_a_wrong_file_is_refused_and_nothing_is_left(tmp_path: Path, served: bytes) -> None:
     with (
         http_sink(files={"/some-ubyte.gz": served}) as url,
-        pytest.raises(InvalidSource, match="not the file with SHA-256"),
+        pytest.raises(InvalidSource, match="does not have the expected SHA-256"),
     ):
         download(tmp_path, mirrors=[url], files=WANTED)
     assert list(tmp_path.iterdir()) == []

@@ -55,7 +55,7 @@ def test_a_copy_with_other_line_ends_is_the_same_file(tmp_path: Path) -> None:
 def test_one_wrong_file_leaves_nothing(tmp_path: Path) -> None:
     with (
         http_sink(files=served(test=b"other")) as url,
-        pytest.raises(InvalidSource, match="not the file with SHA-256"),
+        pytest.raises(InvalidSource, match="does not have the expected SHA-256"),
     ):
         download_tables(DATA, tmp_path / "new", mirrors=[url], on_file=lambda _: None)
     assert not (tmp_path / "new").exists()

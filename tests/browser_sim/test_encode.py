@@ -154,7 +154,7 @@ def test_browsers_use_the_encoder_that_the_task_names(tmp_path: Path) -> None:
     encoder = fit_table(TableSettings(path=path, label="y"))
     other = fit_table(TableSettings(path=table(tmp_path, ROWS[:9], "few.csv"), label="y"))
     task = world(num_features=3, encoder=encoder.digest).task
-    for served, why in ((encoder, None), (other, "made by the encoder"), (None, "answered 404")):
+    for served, why in ((encoder, None), (other, "the task requires"), (None, "answered 404")):
         files = {} if served is None else {"/v1/tasks/t/encoder": encode(served)}
         with http_sink(files=files) as url:
             asked = settings(path, f"{url}/v1/tasks/t")
@@ -164,7 +164,7 @@ def test_browsers_use_the_encoder_that_the_task_names(tmp_path: Path) -> None:
                 with pytest.raises(InvalidTask, match=why):
                     used(task, asked)
     assert used(task, settings(path, "bundle.json", encoder)) == encoder
-    with pytest.raises(InvalidTask, match="by --encoder"):
+    with pytest.raises(InvalidTask, match="with --encoder"):
         used(task, settings(path, "bundle.json"))
     assert used(world(num_features=3).task, settings(path, "bundle.json")) is None
 

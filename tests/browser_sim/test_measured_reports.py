@@ -43,7 +43,7 @@ def measuring(**changes: Any) -> World:
 def test_columns_become_keys_and_rounded_values_and_values_are_no_features(tmp_path: Path) -> None:
     loaded = source(tmp_path)
     assert loaded.feature_names == ("f", "month", "who")
-    assert loaded.notes[-1] == "1 rows without a label or a measured cell are left out"
+    assert loaded.notes[-1] == "left out 1 rows without a label or a measured cell"
     measured = with_measurement(loaded, measuring().task).records.measured
     assert measured is not None
     assert measured.keys.tolist() == [[3, 1], [3, 0], [5, 1]]
@@ -60,8 +60,8 @@ def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) ->
         (TABLE, {"values": {}}, "measures 'spend'"),
         (TABLE, {"keys": {"month": "month"}}, "measures 'visitor'"),
         (TABLE, {"values": {"spend": "cost"}}, "no column 'cost'"),
-        (TABLE.replace("20.4", "much"), {}, "line 3, column 'paid': a measured value is a number"),
-        (TABLE.replace(",new,", ",old,"), {}, "line 2, column 'who': the cell is no category"),
+        (TABLE.replace("20.4", "much"), {}, "line 3, column 'paid': the cell is not a number"),
+        (TABLE.replace(",new,", ",old,"), {}, "line 2, column 'who': the cell is not a category"),
         (TABLE.replace("5,new", "13,new"), {}, "line 5, column 'month'.*a number below 13"),
     ],
 )

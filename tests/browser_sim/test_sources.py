@@ -76,7 +76,7 @@ def test_csv_gaps_keep_a_byte_of_their_own(tmp_path: Path) -> None:
 def test_csv_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     source = table(tmp_path, "n,y\n1,0\n2,\n3,1\n")
     assert source.records.features[:, 0].tolist() == [0, 255]
-    assert source.notes == ("1 rows without a label or a measured cell are left out",)
+    assert source.notes == ("left out 1 rows without a label or a measured cell",)
 
 
 def test_csv_classes_that_are_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_csv_values_are_kept_as_they_are(tmp_path: Path) -> None:
         ("n,n,y\n1,2,0\n", "distinct"),
         ("n,x\n1,2\n", "no column 'y'"),
         ("n,y\n1,0\n1\n", "line 3"),
-        ("n,y\n", "no labelled rows"),
-        ("y\n0\n1\n", "no features"),
-        ('n,y\n"1,0\n', "not a CSV"),
+        ("n,y\n", "no rows with a label"),
+        ("y\n0\n1\n", "no feature columns"),
+        ('n,y\n"1,0\n', "expected a CSV"),
     ],
 )
 def test_csv_that_is_not_a_labelled_table_is_refused(tmp_path: Path, text: str, why: str) -> None:
@@ -263,7 +263,7 @@ def test_the_panel_is_the_published_test_set_unless_a_fraction_is_said(tmp_path:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"num_features": 5}, "5 features"),
+        ({"num_features": 5}, "takes 5"),
         ({"labels": {"kind": "values", "size": 10, "num_buckets": 3}}, "values"),
         ({"labels": {"kind": "classes", "size": 2}}, "outside"),
     ],

@@ -51,7 +51,7 @@ def test_helpers_must_be_trusted_where_a_list_is_given(ours: World, tmp_path: Pa
     path.write_bytes(canonical.encode(ours.bundle))
     keys = [helper.verify_key for helper in ours.task.helpers]
     assert load_bundle(str(path), INSECURE, [*keys, bytes(32)], now=NOW) == ours.bundle
-    with pytest.raises(InvalidTask, match="'south' of the task is not among the trusted"):
+    with pytest.raises(InvalidTask, match="'south' is not trusted"):
         load_bundle(str(path), INSECURE, keys[:1], now=NOW)
 
 
@@ -123,7 +123,7 @@ def test_an_answer_that_is_no_bundle_is_refused_with_its_cause(
 
 @pytest.mark.parametrize("path", ["a b", "\u00e4", "a\nb"], ids=["space", "not ASCII", "line"])
 def test_a_url_that_cannot_be_asked_for_is_refused(path: str) -> None:
-    with pytest.raises(InvalidTask, match="nothing can be asked for"):
+    with pytest.raises(InvalidTask, match="is not valid: expected http"):
         load_bundle(f"http://127.0.0.1:1/{path}", INSECURE, now=NOW)
 
 

@@ -65,7 +65,7 @@ def test_a_table_without_the_users_column_is_refused(tmp_path: Path) -> None:
 
 def test_a_table_whose_rows_would_shift_users_is_refused(tmp_path: Path) -> None:
     unlabelled = [*ROWS[:2], ("b", 3, "x", ""), *ROWS[3:]]
-    with pytest.raises(InvalidSource, match="left out"):
+    with pytest.raises(InvalidSource, match="remove them first"):
         table_by_user(table(tmp_path, unlabelled), "person", least=1)
 
 
