@@ -56,8 +56,8 @@ _LOGIN_PAGE: Final = """<!doctype html>
 <meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <meta name="viewport" content="width=device-width"><title>Log in · Masked LARk</title>
 <main><h1>Masked LARk</h1>
-<p>This browser is not logged in, or its twelve hours are over.</p>
-<p>Beside the ad server, run <code>adserver dashboard login</code> and open the link that it prints.
+<p>This browser is not logged in, or its session of twelve hours has ended.</p>
+<p>On the ad server's machine, run <code>adserver dashboard login</code> and open the link that it prints.
 It works once.</p>
 </main></html>
 """
@@ -91,9 +91,17 @@ class Door:
         headers = Headers(scope=scope)
         host = headers.getlist("host")
         if len(host) != 1 or _name_in(host[0]) not in self.hosts:
-            return problem(400, "this server is not reached under that name", reason="foreign_host")
+            return problem(
+                400,
+                "this server does not accept that host name: use its own, or add it with --dashboard-host",
+                reason="foreign_host",
+            )
         if scope["method"] not in _SAFE and self._is_from_elsewhere(headers, host[0]):
-            return problem(403, "the request comes from another site", reason="cross_site")
+            return problem(
+                403,
+                "the request comes from another site: send it from the dashboard, or with a token",
+                reason="cross_site",
+            )
         try:
             with database_at_hand("the ad server"):
                 if scope["path"] == LOGIN_PATH:
@@ -109,9 +117,16 @@ class Door:
         """What a known caller may not do; None lets the request through, with its grant."""
         is_safe = scope["method"] in _SAFE
         if is_cookie and not is_safe and "origin" not in headers:
-            return problem(403, "a browser says where a request comes from", reason="cross_site")
+            return problem(
+                403,
+                "the request has a session cookie but no Origin header: send it from a browser, or "
+                "with a token",
+                reason="cross_site",
+            )
         if not is_safe and scope["path"] != LOGOUT_PATH and not grant.scope.allows(Allowed.OPERATE):
-            return problem(403, "this grant may only read", reason="read_only")
+            return problem(
+                403, "this grant has only the scope read: use one with a larger scope", reason="read_only"
+            )
         holds = partial(self.grants.holds, grant)
         scope["state"] = {**scope.get("state", {}), "grant": grant, "holds": holds}
         return None
@@ -189,7 +204,7 @@ def _name_in(host: str) -> str:
 
 def _unknown(path: str) -> Response:
     if path.startswith(API):
-        told = "show a token: `adserver token create` makes one"
+        told = "no valid token: send `Authorization: Bearer TOKEN`, with a token from `adserver token create`"
         return problem(401, told, headers={"www-authenticate": "Bearer"})
     return HTMLResponse(_LOGIN_PAGE, 401)
 

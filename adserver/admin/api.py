@@ -60,8 +60,11 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Masked LARk ad server: admin API",
             "version": "1",
-            "description": "A token of scope read looks at everything; one of operate also submits, cancels"
-            " and resumes jobs, and asks what spends a budget; one of tasks also makes tasks.",
+            "description": (
+                "A token of scope read can view everything; one of scope operate can also submit, "
+                "cancel and resume jobs, and run queries and evaluations, which spend budget; one of "
+                "scope tasks can also create tasks."
+            ),
         },
         "security": [{"token": []}],
         "paths": paths,

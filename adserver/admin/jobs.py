@@ -43,7 +43,7 @@ def list_jobs(asked: Asked) -> dict[str, Any]:
     """A page of jobs, the newest first."""
     state = asked["state"]
     if state and state not in set(JobState):
-        raise InvalidTask(f"a job's state is one of {', '.join(JobState)}")
+        raise InvalidTask(f"`state` must be one of {', '.join(JobState)}")
     return page_json(
         asked,
         asked.site.jobs.page,
@@ -155,7 +155,7 @@ _SHOWN: Final = record(**_RECORD, can="string*", next_command="string?")
 JOBS: Final = (
     get(
         "/jobs",
-        "Jobs, the newest first",
+        "List jobs, newest first",
         list_jobs,
         page_of(record(**_RECORD)),
         LIMIT,
@@ -173,7 +173,7 @@ JOBS: Final = (
     ),
     post(
         "/jobs/plan",
-        "Find the noise, batch size or rounds that fit a dataset's budgets; it spends nothing",
+        "Find the noise, batch size or rounds that fit a dataset's budgets, without spending any",
         plan,
         record(
             task_id="string",
@@ -188,22 +188,22 @@ JOBS: Final = (
         most_bytes=MOST_MODEL_BYTES,
     ),
     get("/jobs/{job}", "One job", show_job, _SHOWN),
-    post("/jobs/{job}/cancel", "Stop a job for good", cancel, _SHOWN),
+    post("/jobs/{job}/cancel", "Cancel a job for good", cancel, _SHOWN),
     post("/jobs/{job}/resume", "Queue a stopped job again", resume, _SHOWN),
     get(
         "/jobs/{job}/rounds",
-        "A job's rounds, in order",
+        "List a job's rounds, in order",
         rounds,
         record(items=_ROUNDS, next_after_rounds="integer?"),
-        _number("limit", "How many at most.", DEFAULT_ROUNDS, low=1, high=MOST_ROUNDS),
-        _number("after_rounds", "What the page before gave as `next_after_rounds`.", -1),
+        _number("limit", "The most rows to return.", DEFAULT_ROUNDS, low=1, high=MOST_ROUNDS),
+        _number("after_rounds", "`next_after_rounds` of the previous page.", -1),
     ),
     get(
         "/jobs/{job}/curves",
-        "A bounded number of a job's rounds, evenly over all of them",
+        "List a bounded number of a job's rounds, spread evenly over all of them",
         curves,
         record(job_id="string", rounds_done="integer", is_federated="boolean", points=_ROUNDS),
-        _number("points", "About how many.", CURVE_POINTS, low=2, high=MOST_ROUNDS),
+        _number("points", "About how many rounds to return.", CURVE_POINTS, low=2, high=MOST_ROUNDS),
     ),
 )
 """The operations on jobs."""

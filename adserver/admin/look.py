@@ -20,9 +20,14 @@ from maskedlark.releases.budget import PlannedJob
 from maskedlark.terminal.budget_view import budget_json
 
 LIMIT: Final = Parameter(
-    name="limit", about="How many rows at most.", kind="integer", default=DEFAULT_ROWS, low=1, high=MOST_ROWS
+    name="limit",
+    about="The most rows to return.",
+    kind="integer",
+    default=DEFAULT_ROWS,
+    low=1,
+    high=MOST_ROWS,
 )
-AFTER: Final = Parameter(name="after", about="What the page before gave as `next`.", default="")
+AFTER: Final = Parameter(name="after", about="`next` of the previous page.", default="")
 _TASK: Final = {
     **alike("string", "task_id", "name", "origin", "mechanism", "unit"),
     **alike("number", "created_at", "epsilon", "collusion_epsilon"),
@@ -188,36 +193,37 @@ def show_helpers(asked: Asked) -> dict[str, Any]:
 
 
 LOOKS: Final = (
-    get("/tasks", "Tasks, the newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
+    get("/tasks", "List tasks, newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
     get("/tasks/{task}", "One task", show_task, TASK_SHOWN),
-    get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**DATASET)), LIMIT, AFTER),
+    get("/datasets", "List datasets, newest first", list_datasets, page_of(record(**DATASET)), LIMIT, AFTER),
     get("/datasets/{dataset}", "One dataset", show_dataset, record(**DATASET)),
     get(
         "/intake",
-        "What became of reports since the server started",
+        "Show the number of reports by outcome since the server started",
         show_intake,
         record(since="number", accepted="integer", duplicates="integer", rejected=OBJECT),
     ),
     get(
         "/budgets",
-        "Both budgets of committed datasets, the newest first",
+        "Show both budgets of committed datasets, newest first",
         list_budgets,
         page_of(BUDGET),
-        Parameter(name="limit", about="How many at most.", kind="integer", default=10, low=1, high=50),
+        Parameter(name="limit", about="The most rows to return.", kind="integer", default=10, low=1, high=50),
         AFTER,
     ),
     get(
         "/budgets/{dataset}",
-        "Both budgets of one dataset, or of a person in a task of updates, and what a planned job would do",
+        "Show both budgets of one dataset, or of a person in a task of updates, and the effect of "
+        "a planned job",
         show_budget,
         BUDGET,
-        Parameter(name="rounds", about="Of a planned job.", kind="integer", low=1, high=1_000_000),
-        Parameter(name="batch_size", about="Of a planned job; by default the whole dataset.", kind="number"),
-        Parameter(name="noise_multiplier", about="Of a planned job.", kind="number", default=1.0),
+        Parameter(name="rounds", about="For a planned job.", kind="integer", low=1, high=1_000_000),
+        Parameter(name="batch_size", about="For a planned job; default: the whole dataset.", kind="number"),
+        Parameter(name="noise_multiplier", about="For a planned job.", kind="number", default=1.0),
     ),
     get(
         "/helpers",
-        "Both helpers as they were last seen, and the certificates",
+        "Show both helpers' last known state, and the certificates",
         show_helpers,
         record(
             helpers={"type": "array", "items": _HELPER},

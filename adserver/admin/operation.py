@@ -65,13 +65,13 @@ class Parameter:
         try:
             value = _KINDS[self.kind](typed)
         except ValueError:
-            raise InvalidTask(f"`{self.name}` is of type {self.kind}") from None
+            raise InvalidTask(f"`{self.name}` must be of type {self.kind}") from None
         if self.kind == "integer" and value not in _INTEGERS:
-            raise InvalidTask(f"`{self.name}` is an integer of 64 bits")
+            raise InvalidTask(f"`{self.name}` must be a 64-bit integer")
         if (self.low is not None and not value >= self.low) or (
             self.high is not None and not value <= self.high
         ):
-            raise InvalidTask(f"`{self.name}` is from {self.low} to {self.high}")
+            raise InvalidTask(f"`{self.name}` must be from {self.low} to {self.high}")
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -156,7 +156,9 @@ class Operation:
 
         async def answer(request: Request) -> Response:
             if not request.state.grant.scope.allows(self.needs):
-                return problem(403, f"this needs a grant of scope {self.needs}", reason="wrong_scope")
+                return problem(
+                    403, f"this operation requires a grant of scope {self.needs}", reason="wrong_scope"
+                )
             try:
                 with bounds.room.held() as held:
                     content = await self._body(request, held)
@@ -173,12 +175,14 @@ class Operation:
         named = {one.name: one.read(request.query_params.get(one.name)) for one in self.parameters}
         unknown = request.query_params.keys() - named.keys()
         if unknown:
-            raise InvalidTask(f"there is no parameter {min(unknown)!r} here")
+            raise InvalidTask(f"unknown parameter {min(unknown)!r}: remove it")
         with database_at_hand("the ad server"):
             # a body takes minutes to arrive, and a thread may be long in coming
             if self.method != "GET" and not request.state.holds():
                 return problem(
-                    401, "this grant ended while the request arrived", headers={"www-authenticate": "Bearer"}
+                    401,
+                    "this grant was revoked or expired while the request arrived",
+                    headers={"www-authenticate": "Bearer"},
                 )
             asked = Asked(site=site, named={**request.path_params, **named}, body=self._read(content))
             return JSONResponse(self.act(asked), self.status)
@@ -192,13 +196,14 @@ class Operation:
             async with asyncio.timeout(BODY_DEADLINE_S):
                 async for piece in request.stream():
                     if len(content) + len(piece) > self.most_bytes:
-                        raise InvalidTask(f"a request has at most {self.most_bytes} bytes here")
+                        raise InvalidTask(
+                            f"the request's body is over the limit of {self.most_bytes} bytes for this "
+                            "operation"
+                        )
                     held.take(len(piece))
                     content += piece
         except NoRoom:
-            raise HelperUnavailable(
-                "the ad server takes as many requests as it has room for; ask again"
-            ) from None
+            raise HelperUnavailable("the ad server's memory for requests is full; retry later") from None
         except TimeoutError:
             raise InvalidTask(f"the request did not arrive within {BODY_DEADLINE_S:.0f} s") from None
         return bytes(content)
@@ -248,7 +253,9 @@ def post(
 
 def not_found(request: Request) -> Response:
     """What the API answers where it has no such path."""
-    return problem(404, f"there is nothing at {request.url.path}; {PREFIX}/openapi.json lists what is there")
+    return problem(
+        404, f"there is no operation at {request.url.path}: see {PREFIX}/openapi.json for the operations"
+    )
 
 
 def encoded(value: Any) -> str:

@@ -20,7 +20,7 @@ class SealBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    task: str = Field("", description="The start of its id; not needed if there is only one.")
+    task: str = Field("", description="The start of its id; may be omitted if there is only one.")
     max_reports: int | None = Field(None, ge=1, le=1 << 40)
     allow_small: bool = False
 
@@ -39,7 +39,7 @@ def export(asked: Asked) -> dict[str, Any]:
     """A job's latest model as an ONNX file, in base64."""
     takes = asked["takes"]
     if takes not in set(InputForm):
-        raise InvalidTask(f"`takes` is one of {', '.join(InputForm)}")
+        raise InvalidTask(f"`takes` must be one of {', '.join(InputForm)}")
     job = asked.site.client.job(asked["job"])
     made = job.exported(InputForm(takes))
     return {
@@ -61,7 +61,7 @@ def create_task(asked: Asked) -> dict[str, Any]:
 PRODUCTS: Final = (
     post(
         "/tasks",
-        "Make a task that both helpers sign",
+        "Create a task that both helpers sign",
         create_task,
         TASK_SHOWN,
         body=TaskBody,
@@ -71,7 +71,7 @@ PRODUCTS: Final = (
     ),
     post(
         "/datasets",
-        "Make the waiting reports of a task a dataset at both helpers",
+        "Seal the waiting reports of a task into a dataset at both helpers",
         seal,
         record(**DATASET),
         body=SealBody,
@@ -84,7 +84,8 @@ PRODUCTS: Final = (
         record(job_id="string", rounds_done="integer", model="string"),
         Parameter(
             name="takes",
-            about="What the graph takes: scaled (float32, each byte over 256), bytes, or the task's columns.",
+            about="The graph's input: scaled (float32, each byte divided by 256), bytes, or the task's "
+            "columns.",
             default=InputForm.SCALED.value,
         ),
     ),

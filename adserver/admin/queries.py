@@ -41,9 +41,9 @@ _QueryId = Annotated[
     str,
     Field(
         pattern="^([0-9a-fA-F]{32})?$",
-        description="An id of the client's own choice, 16 random bytes in hex. A client that lost the answer"
-        " sends the same request under the same id: it gets the same answer, which is charged once. Another"
-        " request under a used id is refused with 409, query_changed.",
+        description="An idempotency id chosen by the client, 16 random bytes in hex. Repeating a request with"
+        " the same id returns the same answer and is charged once. A different request with a used "
+        "id is refused with 409, query_changed.",
     ),
 ]
 
@@ -70,7 +70,7 @@ class QueryBody(BaseModel):
     discover: bool = False
     roll_up: bool = False
     epsilon: float | None = None
-    dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+    dataset: str = Field("", description="The start of its id; may be omitted if there is only one.")
     query_id: _QueryId = ""
 
 
@@ -80,10 +80,10 @@ class EvaluationBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Base64Bytes | None = Field(None, description="An ONNX file, in base64.", repr=False)
-    job: str = Field("", description="Instead of a model, a job by the start of its id.")
+    job: str = Field("", description="The start of the id of a job; instead of a model.")
     bins: int = DEFAULT_BINS
     epsilon: float | None = None
-    dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+    dataset: str = Field("", description="The start of its id; may be omitted if there is only one.")
     query_id: _QueryId = ""
 
 
@@ -151,7 +151,7 @@ def show_evaluation(asked: Asked) -> dict[str, Any]:
 def _found(asked: Asked, prefix: str, kinds: tuple[str, ...]) -> AskedQuery:
     found = asked.site.queries.asked(prefix)
     if found.spec.kind not in kinds:
-        raise JobRefused(JobReason.UNKNOWN_QUERY, f"this id is of a release of kind {found.spec.kind}")
+        raise JobRefused(JobReason.UNKNOWN_QUERY, f"this id belongs to a release of kind {found.spec.kind}")
     return found
 
 
@@ -189,27 +189,27 @@ def ask_evaluation(asked: Asked) -> dict[str, Any]:
 _PAGE: Final = page_of(record(**_ITEM))
 _ONE: Final = record(**_ITEM, result="object?")
 QUERIES: Final = (
-    get("/queries", "Queries, the newest first", list_queries, _PAGE, LIMIT, AFTER),
+    get("/queries", "List queries, newest first", list_queries, _PAGE, LIMIT, AFTER),
     post(
         "/queries",
-        "Sum values over groups of a dataset's reports; it is charged to its budget",
+        "Sum values over groups of a dataset's reports, charged to its budget",
         ask_query,
         record(**_RESULT, columns="object*", rows="object*"),
         body=QueryBody,
         status=201,
         most_bytes=MOST_MODEL_BYTES,
     ),
-    get("/queries/{query}", "One query with its answer as it was kept", show_query, _ONE),
-    get("/evaluations", "Evaluations, the newest first", list_evaluations, _PAGE, LIMIT, AFTER),
+    get("/queries/{query}", "Show one query with its stored answer", show_query, _ONE),
+    get("/evaluations", "List evaluations, newest first", list_evaluations, _PAGE, LIMIT, AFTER),
     post(
         "/evaluations",
-        "Evaluate a model on a dataset's reports; it is charged to its budget",
+        "Evaluate a model on a dataset's reports, charged to its budget",
         ask_evaluation,
         record(**_RESULT, metrics="object"),
         body=EvaluationBody,
         status=201,
         most_bytes=MOST_MODEL_BYTES,
     ),
-    get("/evaluations/{evaluation}", "One evaluation with its answer as it was kept", show_evaluation, _ONE),
+    get("/evaluations/{evaluation}", "Show one evaluation with its stored answer", show_evaluation, _ONE),
 )
 """The operations on queries and evaluations."""

@@ -72,12 +72,13 @@ class Room(SamplingWish):
     def __post_init__(self) -> None:
         if self.task.mechanism is Mechanism.NONE:
             raise JobRefused(
-                JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to plan with"
+                JobReason.NOISE_OUT_OF_RANGE,
+                "the task adds no noise, so it has no budget to plan with: use another task",
             )
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
-            raise InvalidTask(f"epsilon is positive and finite, not {self.epsilon}")
+            raise InvalidTask(f"epsilon must be positive and finite, not {self.epsilon}")
         if not 0 <= self.momentum < 1:
-            raise InvalidTask(f"momentum is at least 0 and less than 1, not {self.momentum}")
+            raise InvalidTask(f"momentum must be at least 0 and less than 1, not {self.momentum}")
 
     def samples(self, batch_size: float, rounds: int) -> Samples:
         """Return how a job of such batches samples and correlates its noise, as it would be submitted.
@@ -193,9 +194,9 @@ class Room(SamplingWish):
         if excess is not None:
             raise JobRefused(
                 JobReason.BUDGET_EXHAUSTED,
-                f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} pass {excess}:"
-                " use more noise, fewer rounds, smaller batches (against collusion they do not help) or"
-                f" another {self.task.unit.budgeted}",
+                f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} exceed "
+                f"{excess}: use more noise, fewer rounds, smaller batches (no help against "
+                f"collusion) or another {self.task.unit.budgeted}",
             )
 
     def cost(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> "Cost":
@@ -227,7 +228,7 @@ class Room(SamplingWish):
         task = self.task
         cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
         if self.epsilon is not None and cost.alone.ad_server > self.epsilon:
-            return f"the epsilon asked for, at {cost.alone.ad_server:.4g} of {self.epsilon:.4g}"
+            return f"the requested epsilon, at {cost.alone.ad_server:.4g} of {self.epsilon:.4g}"
         if cost.together.ad_server > task.epsilon:
             return f"the budget against the ad server, at {cost.together.ad_server:.4g} of {task.epsilon:.4g}"
         if cost.together.colluding > task.collusion_epsilon:
@@ -257,8 +258,9 @@ def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:
     if not task.min_batch_size <= batch_size <= dataset_size:  # also false for NaN
         raise JobRefused(
             JobReason.MALFORMED,
-            f"a batch of {batch_size:g} reports is not within the task's min_batch_size {task.min_batch_size}"
-            f" and the dataset's {dataset_size}: smaller ones would be noise only",
+            f"the batch size is {batch_size:g}: expected at least the task's min_batch_size, "
+            f"{task.min_batch_size}, and at most the dataset's {dataset_size} reports; smaller "
+            "batches would give only noise",
         )
 
 

@@ -84,7 +84,8 @@ class Budgets:
         task = self._task(dataset)
         if dataset.dataset_id is None:
             raise JobRefused(
-                JobReason.UNKNOWN_DATASET, "the dataset has no id yet: finish it with `adserver dataset seal`"
+                JobReason.UNKNOWN_DATASET,
+                "the dataset is not sealed yet: finish it with `adserver dataset seal`",
             )
         costed = budget.BudgetedDataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
         return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned)

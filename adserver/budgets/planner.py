@@ -144,19 +144,18 @@ class Planner:
             JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
         """
         if self.gradient_norm is not None and not 0 < self.gradient_norm < math.inf:
-            raise InvalidTask(f"gradient_norm is positive and finite, not {self.gradient_norm}")
+            raise InvalidTask(f"gradient_norm must be positive and finite, not {self.gradient_norm}")
         if wish.rounds is not None and not 1 <= wish.rounds <= MAX_ROUNDS:
-            raise InvalidTask(f"rounds are 1 to {MAX_ROUNDS}, not {wish.rounds}")
+            raise InvalidTask(f"rounds must be 1 to {MAX_ROUNDS}, not {wish.rounds}")
         if wish.max_epochs < 1:
-            raise InvalidTask(f"max_epochs are at least 1, not {wish.max_epochs}")
+            raise InvalidTask(f"max_epochs must be at least 1, not {wish.max_epochs}")
         rounds, batch_size, noise = wish.rounds, wish.batch_size, wish.noise_multiplier
         if rounds is None and batch_size is None and noise is None:
             return self._open_all(wish.max_epochs, on_progress)
         if rounds is None:
             if noise is None:
                 raise InvalidTask(
-                    "give rounds or a noise multiplier: without either of them there is nothing to find the"
-                    " other from"
+                    "rounds and noise multiplier are both missing: give one of them to find the other"
                 )
             return self._open_rounds(noise, self.room.dataset_size if batch_size is None else batch_size)
         if noise is not None:
@@ -245,7 +244,9 @@ class Planner:
             some, refused = _fitting(partial(self._with_noise, rounds), [batch_size])
             found, refusal = [*found, *some], refused or refusal
         if not found:
-            raise refusal or JobRefused(JobReason.BUDGET_EXHAUSTED, "no job fits this dataset's budgets")
+            raise refusal or JobRefused(
+                JobReason.BUDGET_EXHAUSTED, "no job fits this dataset's budgets: seal another dataset"
+            )
         return self._plan(max(found, key=lambda option: option.steps_worth), found)
 
     def _steps(self) -> list[int]:

@@ -126,5 +126,8 @@ class Client(Sealing, Measuring, Training):
         try:
             return with_retries(lambda: far.create_task(fields, encoder), self._backoff)
         except HelperUnavailable as away:
-            told = f"{away}; the task may have been made: look at the tasks there before you make another"
+            told = (
+                f"{away}; the task may have been created: check that ad server's tasks before you "
+                "create another"
+            )
             raise HelperUnavailable(told) from None

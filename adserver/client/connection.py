@@ -72,15 +72,17 @@ class Connection:
         self._far = None
         if url is not None:
             if data is not None or helpers is not None:
-                raise ValueError("give a data folder and helpers, or a url, not both")
+                raise ValueError(
+                    "data and helpers exclude url: give either a data folder and helpers, or a url"
+                )
             from adserver.client.far import FarAdServer
 
             self._far = FarAdServer(url=url, token=token, ca=None if ca is None else Path(ca))
             return
         if data is None or helpers is None:
-            raise ValueError("give a data folder and helpers, or a url")
+            raise ValueError("no ad server is named: give either a data folder and helpers, or a url")
         if insecure == (tls is not None):
-            raise ValueError("give either insecure=True, for loopback, or tls")
+            raise ValueError("expected exactly one of insecure=True, for loopback, and tls")
         self._data = Path(data)
         self._opened = open_database(database or default_url(self._data))
         create_tables(self._opened)
@@ -155,7 +157,9 @@ class Connection:
             InvalidTask: the ad server is on another machine.
         """
         if self._opened is None:
-            raise InvalidTask("this needs the ad server's folder and helpers: give data and helpers, no url")
+            raise InvalidTask(
+                "this operation does not work with a url: give the ad server's data folder and helpers"
+            )
         return self._opened
 
     def _task(self, dataset: Dataset) -> StoredTask:

@@ -44,7 +44,7 @@ _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
 _MOVED: Final = range(300, 400)
 """What a proxy says, and no ad server: a token is not sent on."""
-_MAY_BE_DONE: Final = "; it may have done what it was asked: look there before you ask again"
+_MAY_BE_DONE: Final = "; the request may have been carried out: check that ad server before you repeat it"
 """Of what has no id of the client's choice: nothing says that a request is the same as one before."""
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -202,7 +202,7 @@ class FarAdServer:
         except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict) or answer.status in _MOVED:
-            told = f"what answers at {self.url} is no ad server's admin API"
+            told = f"the server at {self.url} is not an ad server's admin API: check the URL"
             raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else ""))
         if answer.status >= _REFUSED_FROM:
             raise _refusal(answer.status, said)
@@ -257,7 +257,9 @@ def safe_id(prefix: str, missing: JobReason) -> str:
         JobRefused(missing): it is not hexadecimal.
     """
     if not prefix or not set(prefix) <= _DIGITS:
-        raise JobRefused(missing, f"an id is hexadecimal, or the start of one, not {prefix!r}")
+        raise JobRefused(
+            missing, f"the id is {prefix!r}: expected hexadecimal digits, a whole id or its start"
+        )
     return prefix
 
 
@@ -269,4 +271,4 @@ def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
     if kind in REFUSALS and kind != InvalidTask.__name__:
         with suppress(ValueError):
             return REFUSALS[kind](reason, detail)
-    return InvalidTask(f"the ad server refuses ({status} {reason}): {detail}")
+    return InvalidTask(f"the ad server refused the request ({status} {reason}): {detail}")

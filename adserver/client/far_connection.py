@@ -13,7 +13,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.rpc.transport import is_loopback
 
 _WRONG_URL: Final = (
-    "an ad server's URL is https, or http on loopback, with a host, perhaps a port, and no more"
+    "the ad server's URL is not valid: expected https://HOST[:PORT], or http on loopback, and nothing else"
 )
 
 
@@ -35,7 +35,10 @@ def check_far(url: str, token: str) -> None:
     if not is_name or is_more or not (parts.scheme == "https" or is_plain):
         raise InvalidTask(_WRONG_URL)
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise InvalidTask("a token is what `adserver token create` printed, without a space or a line's end")
+        raise InvalidTask(
+            "the token is not valid: expected the output of `adserver token create`, without spaces or "
+            "line breaks"
+        )
 
 
 def far_connection(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:

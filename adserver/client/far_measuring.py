@@ -52,7 +52,7 @@ def _asked(
     try:
         return with_retries(lambda: far.post(path, body, is_once=True), backoff)
     except HelperUnavailable as away:
-        told = f"{away}; ask the same again under query id {named}: it is charged once"
+        told = f"{away}; repeat the same request with query id {named}: it is charged only once"
         raise HelperUnavailable(told) from None
 
 
@@ -69,7 +69,7 @@ def evaluated_before(far: FarAdServer, query: str) -> EvaluationResult:
 def _kept(far: FarAdServer, kind: str, query: str) -> Mapping[str, Any]:
     result = far.get(f"/{kind}/{safe_id(query, JobReason.UNKNOWN_QUERY)}")["result"]
     if not isinstance(result, dict):
-        raise InvalidTask("no answer was kept there: ask again beside that ad server, which costs nothing")
+        raise InvalidTask("that ad server has no stored answer: repeat the query on its machine, at no cost")
     return result
 
 

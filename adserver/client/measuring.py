@@ -125,7 +125,7 @@ class Measuring(Connection):
             MaskedLarkError: as `aggregate`.
         """
         if (model is None) == (not job):
-            raise InvalidTask("give either a model or a job")
+            raise InvalidTask("expected exactly one of model and job")
         epsilon = None if epsilon is None else float(epsilon)
         asked = {"job": job, "bins": index(bins), "epsilon": epsilon, "dataset": dataset}
         encoded = None if model is None else self._encoded(model, dataset)

@@ -162,4 +162,4 @@ def _step_noise(name: str) -> StepNoise:
     try:
         return StepNoise(name)
     except ValueError:
-        raise InvalidTask(f"noise is independent or correlated, not {name!r}") from None
+        raise InvalidTask(f"noise must be independent or correlated, not {name!r}") from None

@@ -31,7 +31,7 @@ def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -
         try:
             status = helper.status()
         except HelperUnavailable as error:
-            _LOG.warning("key lists are not refreshed: %s", error)
+            _LOG.warning("cannot refresh the helpers' key lists: %s", error)
         else:
             newest[status.identity.verify_key] = status.keys
     changed = [

@@ -68,7 +68,7 @@ def object_sweeper(engine: Engine, bucket: ReportBucket, shared: Clock, own: Clo
     def sweep(is_stopped: IsStopped) -> None:
         removed = sweep_objects(engine, bucket, store, min(shared(), own()), is_stopped=is_stopped)
         if removed:
-            _LOG.info("%d objects removed whose reports are over, or never were stored", removed)
+            _LOG.info("removed %d objects whose reports have expired or were never stored", removed)
 
     return Periodic(
         sweep, name="object-sweeping", every_s=_EVERY_S, survives=(SQLAlchemyError, HelperUnavailable)

@@ -84,11 +84,15 @@ def sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped],
         now_s = shared()
         ahead_s = now_s - own()
         if ahead_s > APART_S:
-            _LOG.warning("the database's clock is %d s ahead of this server's: no report expires", ahead_s)
+            _LOG.warning(
+                "the database's clock is %d s ahead of this server's, so no report expires: correct "
+                "the clocks",
+                ahead_s,
+            )
             return
         count = expire_reports(tasks, store, datasets, now_s, is_stopped=is_stopped)
         if count:
-            _LOG.info("%d reports of tasks that are over have expired", count)
+            _LOG.info("%d reports of ended tasks have expired", count)
 
     return expire
 

@@ -160,13 +160,13 @@ class DatasetSealer:
         except JobRefused as refusal:
             if refusal.reason is not JobReason.UNKNOWN_DATASET:
                 raise
-            _LOG.info("helper %d has forgotten the preparation; preparing again", role)
+            _LOG.info("helper %d no longer has the preparation; preparing again", role)
             admitted = self._prepare_at(dataset, role, cancelled)
             if not admitted.is_admitted[is_chosen].all():
                 raise JobRefused(
                     JobReason.DATASET_CHANGED,
-                    f"helper {role} admitted reports that it does not admit any more: `adserver dataset"
-                    " abandon` gives the dataset up",
+                    f"helper {role} no longer admits reports that it admitted before: abandon the "
+                    "dataset with `adserver dataset abandon`",
                 ) from None
             helper.commit_dataset(dataset.task_id, dataset.handle, is_chosen, dataset.dataset_id)
 
@@ -196,6 +196,7 @@ def _check_enough(found: int, least: int, what: str) -> None:
     if found < least:
         raise JobRefused(
             JobReason.DATASET_EMPTY,
-            f"{found} reports {what}, and the task's min_batch_size is {least}: every round would be noise;"
-            " they wait for more reports",
+            f"{found} reports {what}, fewer than the task's min_batch_size of {least}, so every "
+            "round would be only noise: they keep waiting; seal again after more reports have "
+            "arrived",
         )

@@ -34,35 +34,41 @@ class TaskBody(BaseModel):
     epsilon: float
     encoder: str | None = Field(
         None,
-        description="The file of `browser-sim encode --fit`, as text. The task names its digest, and browsers"
-        " are served it.",
+        description="The output of `browser-sim encode --fit`, as text. The task contains its digest, and the"
+        " ad server serves it to browsers.",
     )
-    num_features: int | None = Field(None, description="By default as many as the encoder makes.")
-    labels: LabelSpace | None = Field(None, description="By default the encoder's.")
-    days: float = Field(30.0, description="How long the task lasts, without `expires_at`.", ge=0.0, le=1e7)
+    num_features: int | None = Field(None, description="Default: the encoder's number of features.")
+    labels: LabelSpace | None = Field(None, description="Default: the encoder's.")
+    days: float = Field(
+        30.0, description="Days that the task lasts; instead of `expires_at`.", ge=0.0, le=1e7
+    )
     salt: Bytes16 | None = Field(
         None,
-        description="16 random bytes in hex. All settings of a task with the same salt are the same task: a"
-        " client that lost the answer asks again with it. By default the ad server draws it.",
+        description="16 random bytes in hex. Equal settings with an equal salt are the same task: a client "
+        "that lost the response repeats the request with it. Default: drawn by the ad server.",
     )
-    num_decoys: int | None = Field(None, description="By default all labels but the real one.")
+    num_decoys: int | None = Field(None, description="Default: all labels except the real one.")
     fake_report_rate: float = 0.0
     feature_epsilon: float | None = None
     mechanism: Mechanism = Mechanism.GAUSSIAN
     noise: NoiseDivision = NoiseDivision.FULL
-    norm: Norm | None = Field(None, description="By default the one that the mechanism needs.")
+    norm: Norm | None = Field(None, description="Default: the one that the mechanism requires.")
     frac_bits: int = 32
-    collusion_epsilon: float | None = Field(None, description="By default twice `epsilon`.")
+    collusion_epsilon: float | None = Field(None, description="Default: twice `epsilon`.")
     delta: float = 1e-5
     max_dataset_size: int = 1 << 20
     time_bucket_s: int = Field(3_600, ge=1)
-    starts_at: int | None = Field(None, description="Unix seconds; by default the present time bucket's.")
+    starts_at: int | None = Field(
+        None, description="Unix seconds; default: the start of the current time bucket."
+    )
     expires_at: int | None = Field(None, description="Unix seconds; instead of `days`.")
-    measurement: dict[str, Any] | None = Field(None, description="As in the file of `task create`.")
+    measurement: dict[str, Any] | None = Field(
+        None, description="The same as in the measurement file of `adserver task create`."
+    )
     unit: PrivacyUnit = PrivacyUnit.REPORT
     reports_per_user: int = 1
-    updates: UpdateForm | None = Field(None, description="Of federated training; the unit is then user.")
-    proof: bool | None = Field(None, description="By default true, but with `updates`.")
+    updates: UpdateForm | None = Field(None, description="For federated training; the unit is then user.")
+    proof: bool | None = Field(None, description="Default: true, or false with `updates`.")
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], encoder: Encoder | None) -> Self:

@@ -41,7 +41,7 @@ def label_space(
     """
     classes = num_classes(classes, max_value, encoder)
     if (classes is None) == (max_value is None):
-        raise InvalidTask("labels are either --classes or real values up to --max-value")
+        raise InvalidTask("the label space is not defined: give exactly one of --classes and --max-value")
     if max_value is None:
         settings = {
             "kind": LabelKind.CLASSES,
@@ -69,7 +69,7 @@ def num_decoys(typed: str, labels: LabelSpace) -> int:
     if typed == ALL_DECOYS:
         return labels.num_reachable - 1
     if not typed.isdecimal():
-        raise InvalidTask(f"--decoys is a number or {ALL_DECOYS!r}, not {typed!r}")
+        raise InvalidTask(f"--decoys is {typed!r}: expected a number or {ALL_DECOYS!r}")
     return int(typed)
 
 
@@ -84,7 +84,7 @@ def measurement_from(path: Path | None) -> Measurement | None:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
+        raise InvalidTask(f"{path.name} is not valid: expected JSON in UTF-8") from None
     return measurement_of_settings(settings)
 
 
@@ -96,7 +96,9 @@ def measurement_of_settings(settings: Any) -> Measurement:
     """
     measurement = canonical.build(Measurement, _with_sizes(settings))
     if measurement.value(GROUP) is not None:
-        raise InvalidTask(f"no value is named {GROUP!r}: the rows of a result call their group so")
+        raise InvalidTask(
+            f"a value may not be named {GROUP!r}, because results use this name for groups: rename the value"
+        )
     return measurement
 
 
@@ -121,7 +123,9 @@ def num_classes(typed: int | None, max_value: int | None, encoder: Encoder | Non
     of_encoder = len(label.classes) if isinstance(label, ClassLabel) else None
     if typed not in (None, of_encoder) or (max_value is None) != isinstance(label, ClassLabel):
         said = f"{of_encoder} classes" if of_encoder else "real values"
-        raise InvalidTask(f"the encoder's labels are {said}: give no other --classes or --max-value")
+        raise InvalidTask(
+            f"the encoder's labels are {said}: leave out --classes and --max-value, or give the same"
+        )
     return of_encoder
 
 
@@ -143,10 +147,12 @@ def num_features(typed: int | None, encoder: Encoder | None) -> int:
     """
     of_encoder = None if encoder is None else len(encoder.columns)
     if typed is not None and of_encoder not in (None, typed):
-        raise InvalidTask(f"the encoder makes {of_encoder} features, not {typed}")
+        raise InvalidTask(
+            f"--num-features is {typed}, but the encoder makes {of_encoder} features: leave it out"
+        )
     number = typed or of_encoder
     if number is None:
-        raise InvalidTask("give --num-features, or --encoder")
+        raise InvalidTask("the number of features is not defined: give --num-features, or --encoder")
     return number
 
 
@@ -183,7 +189,7 @@ def period(
         InvalidTask: it lasts no number of days.
     """
     if not isfinite(days):
-        raise InvalidTask(f"a task lasts a number of days, not {days}")
+        raise InvalidTask(f"--days is {days}: expected a positive, finite number")
     start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
     return Period(
         starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at

@@ -77,7 +77,7 @@ def _app(site: Site, grants: Grants, pages: Pages) -> ASGIApp:
 
     async def fail(_request: Request, _error: Exception) -> Response:
         """Answer after a bug: Starlette raises it after this answer, and the server's log has it."""
-        return problem(500, "the ad server met an error of its own: its log says which", error="Internal")
+        return problem(500, "internal error in the ad server: see its log", error="Internal")
 
     return Starlette(
         routes=[

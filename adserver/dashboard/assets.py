@@ -50,7 +50,7 @@ class Assets:
         """Serve one file."""
         found = self._files.get(request.path_params["name"])
         if found is None:
-            return problem(404, "there is no such file")
+            return problem(404, "no such file")
         return Response(found.content, headers=_FOREVER, media_type=found.media_type)
 
 

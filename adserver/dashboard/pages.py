@@ -85,7 +85,7 @@ def _planned(request: Request) -> PlannedJob | None:
             is_allocated=True,
         )
     except ValueError:
-        raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
+        raise InvalidTask("rounds, batch and noise of a planned job must be numbers") from None
 
 
 def _many(place: str, values: Show, stamp: Stamp = _stored) -> Page:

@@ -48,7 +48,10 @@ def open_dashboard(
     """
     host = settings.listen.rsplit(":", 1)[0].strip("[]")
     if tls is None and not is_loopback(host):
-        raise InvalidTask(f"without TLS the dashboard listens on loopback only, not on {settings.listen}")
+        raise InvalidTask(
+            f"the dashboard's address {settings.listen} is not on loopback: without TLS, only loopback "
+            "is allowed"
+        )
     watch = HelperWatch(engine, helpers, clock)
     watch.start()
     stack.callback(watch.stop)
@@ -92,7 +95,7 @@ def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
         return file.read_text().strip()
     except OSError:
         raise InvalidTask(
-            f"no dashboard was served from {data}: start `adserver serve` with --dashboard-listen"
+            f"no dashboard has been served from {data}: start `adserver serve` with --dashboard-listen"
         ) from None
 
 

@@ -59,4 +59,4 @@ def _varint(body: bytes, place: int) -> tuple[int, int]:
 
 
 def _malformed() -> ReportRejected:
-    return ReportRejected(ReportReason.MALFORMED, "not a batch of reports; none was stored")
+    return ReportRejected(ReportReason.MALFORMED, "the body is not a batch of reports: none was stored")

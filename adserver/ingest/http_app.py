@@ -67,7 +67,7 @@ class _TooLarge(ReportRejected):
     """The body passes the limit; it was not read to its end."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(ReportReason.WRONG_LENGTH, f"the body has at most {limit} bytes")
+        super().__init__(ReportReason.WRONG_LENGTH, f"the body is over the limit of {limit} bytes")
 
 
 @frozen
@@ -244,7 +244,7 @@ async def _body(request: Request, limit: int, held: Held) -> bytes:
     except NoRoom:
         raise HTTPException(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            "as many bodies are on their way as there is room for; send it again",
+            "the memory for bodies in flight is full; send the request again later",
         ) from None
     except TimeoutError:
         late = f"the body did not arrive within {BODY_DEADLINE_S:.0f} s"
@@ -262,7 +262,7 @@ def _task_id(request: Request) -> bytes:
     try:
         return bytes.fromhex(request.path_params["task_id"])
     except ValueError:
-        raise HTTPException(HTTPStatus.NOT_FOUND, "a task id is hexadecimal") from None
+        raise HTTPException(HTTPStatus.NOT_FOUND, "the task id must be hexadecimal") from None
 
 
 async def _rejected(_request: Request, error: Exception) -> Response:

@@ -58,7 +58,10 @@ class HttpServer:
         """
         host = address.rsplit(":", 1)[0].strip("[]")
         if tls is None and not is_loopback(host):
-            raise InvalidTask(f"without TLS the HTTP server listens on loopback only, not on {address}")
+            raise InvalidTask(
+                f"the HTTP server's address {address} is not on loopback: without TLS, only loopback is "
+                "allowed"
+            )
         limits = limits or LIMITS
         self._socket = _listen(host, address, limits, proxies)
         self.port: int = self._socket.getsockname()[1]
@@ -80,7 +83,7 @@ class HttpServer:
                 break
             self._thread.join(_POLL_S)
         if not self._server.started:
-            raise InvalidTask("the HTTP server did not start; are the TLS files right?")
+            raise InvalidTask("the HTTP server did not start: check the TLS files")
 
     def stop(self) -> None:
         """Stop listening, finish what has begun, and end."""
@@ -96,7 +99,9 @@ def _listen(host: str, address: str, limits: HttpLimits, proxies: TrustedProxies
         listening.listen_at(host, int(address.rsplit(":", 1)[-1]))
     except (OSError, ValueError, OverflowError):
         listening.close()
-        raise InvalidTask(f"cannot listen on {address}: is it host:port, and is the port free?") from None
+        raise InvalidTask(
+            f"cannot listen on {address}: check that it is host:port and that the port is free"
+        ) from None
     return listening
 
 

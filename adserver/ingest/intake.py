@@ -95,7 +95,7 @@ class Intake:
     def _take_update(self, report: Report) -> bool:
         """Store a checked update of a round, if the round is open."""
         if self._rounds is None:
-            raise ReportRejected(ReportReason.UNKNOWN_ROUND, "this intake opens no rounds")
+            raise ReportRejected(ReportReason.UNKNOWN_ROUND, "this intake serves no federated rounds")
         is_new = self._rounds.add(report)
         self._count(IntakeCounts(accepted=int(is_new), duplicates=int(not is_new)))
         return is_new
@@ -147,7 +147,7 @@ class Intake:
         if task is None:
             raise ReportRejected(ReportReason.WRONG_TASK, "this ad server has no such task")
         if report.task_id in self._refused_tasks():
-            raise ReportRejected(ReportReason.OUTSIDE_TASK_PERIOD, "the task was over days ago")
+            raise ReportRejected(ReportReason.OUTSIDE_TASK_PERIOD, "the task ended days ago")
         check = self._checks.get(report.task_id)
         if check is None:
             check = self._checks[report.task_id] = ReportCheck(task)

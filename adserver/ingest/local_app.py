@@ -105,13 +105,13 @@ class LocalIntake:
         stored = self._jobs.get(job_id)
         settings, model = read_local_job(stored.job)
         if not stored.is_open:
-            raise ReportRejected(ReportReason.ROUND_OVER, "the job takes no more updates")
+            raise ReportRejected(ReportReason.ROUND_OVER, "the job accepts no more updates")
         update = LocalUpdate.decode(body, model.size)
         if isinstance(settings, Line) and isinstance(model, DenseModel):
             self._jobs.rounds.add(job_id, settings, update)
         elif isinstance(settings, DrawAndDiscard):
             if max(int(update.vector.max()), -int(update.vector.min())) >= LARGEST_WEIGHT:
-                raise ReportRejected(ReportReason.IMPLAUSIBLE, "a weight is beyond 2^62 units")
+                raise ReportRejected(ReportReason.IMPLAUSIBLE, "a weight is over the limit of 2^62 units")
             test = self._spam_test(job_id, settings, model.size) if stored.is_tested else None
             self._jobs.instances.replace(job_id, update, self._randomness, test=test)
 
@@ -174,4 +174,4 @@ def _job_id(request: Request) -> bytes:
     try:
         return bytes.fromhex(request.path_params["job_id"])
     except ValueError:
-        raise HTTPException(HTTPStatus.NOT_FOUND, "a job id is hexadecimal") from None
+        raise HTTPException(HTTPStatus.NOT_FOUND, "the job id must be hexadecimal") from None

@@ -93,7 +93,7 @@ def patient_protocol(
                         is_proxy and not _enter(place, room, proxies.site(peer, _forwarded(scope)))
                     ):
                         on_refused(503)
-                        await refusal(503, "as many connections are open as there is room for; come again")(
+                        await refusal(503, "the limit of open connections is reached; retry later")(
                             scope, receive, send
                         )
                     else:

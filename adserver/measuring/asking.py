@@ -128,7 +128,7 @@ class Asking(Generic[_Spec, _Result]):
             return KeptQuery(planned=planned, is_new=True)
         before = None if chosen is None else self.store.before(chosen, type(planned.spec))
         if before is None:
-            raise HelperUnavailable("another request has just given this query id back; ask again")
+            raise HelperUnavailable("another request has just released this query id: send the request again")
         return KeptQuery(planned=before, is_new=False)
 
     def _keep_answer(self, planned: PlannedQuery[S], chosen: ChosenId | None, answer: Answer) -> None:

@@ -39,9 +39,9 @@ def read_domains(encoded: str) -> dict[str, Any]:
     try:
         domains = json.loads(encoded)
     except (ValueError, RecursionError):  # the latter of brackets in brackets
-        raise InvalidTask("the domain file is not JSON") from None
+        raise InvalidTask("the domain file is not valid JSON") from None
     if not isinstance(domains, dict):
-        raise InvalidTask("the domain file is an object of keys")
+        raise InvalidTask("the domain file must be a JSON object of keys")
     return domains
 
 
@@ -83,7 +83,8 @@ def _codes(key: Key, said: object) -> Codes:
         between = build(CodeRange, said)
         if between.last - between.first >= MAX_DOMAIN:
             raise JobRefused(
-                JobReason.DOMAIN_TOO_LARGE, f"the domain of key {key.name!r} has more than {MAX_DOMAIN} codes"
+                JobReason.DOMAIN_TOO_LARGE,
+                f"the domain of key {key.name!r} has more than {MAX_DOMAIN} codes, the limit: give fewer",
             )
         return np.arange(between.first, between.last + 1, dtype=np.int64).astype(np.uint32)
     if isinstance(said, list) and all(
@@ -91,5 +92,6 @@ def _codes(key: Key, said: object) -> Codes:
     ):
         return distinct_codes([key.code(str(one)) for one in said])
     raise InvalidTask(
-        f"the domain of key {key.name!r} is a list of categories or codes, or an object with first and last"
+        f"the domain of key {key.name!r} must be a list of categories or codes, or an object with "
+        "first and last"
     )

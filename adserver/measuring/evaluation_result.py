@@ -94,7 +94,9 @@ class EvaluationResult(ReleasedResult):
         for one in self.metrics:
             if one.name == name:
                 return one.estimate
-        raise KeyError(f"no {name!r}: there are {', '.join(one.name for one in self.metrics)}")
+        raise KeyError(
+            f"there is no metric {name!r}: use one of {', '.join(one.name for one in self.metrics)}"
+        )
 
 
 @frozen

@@ -97,7 +97,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
             if not 0 < count <= spec.max_codes:
                 raise JobRefused(
                     JobReason.NOTHING_FOUND,
-                    f"no code of key {name!r} occurs in enough reports to be shown: give its domain",
+                    f"no code of key {name!r} occurs in enough reports to be shown: give the key's domain",
                 )
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found

@@ -136,12 +136,12 @@ def query_epsilon(epsilon: float | None, task: Task) -> float:
     """
     if task.mechanism is Mechanism.NONE:
         if epsilon is not None:
-            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give no epsilon")
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: leave out epsilon")
         return math.inf
     if epsilon is None:
         return DEFAULT_SHARE * task.epsilon
     if not 0 < epsilon < math.inf:
-        raise InvalidTask(f"epsilon is positive and finite, not {epsilon}")
+        raise InvalidTask(f"epsilon must be positive and finite, not {epsilon}")
     return min(epsilon, task.epsilon)
 
 
@@ -152,14 +152,14 @@ def _axis(name: str, request: Request, measurement: Measurement) -> Axis:
         if key.size is None:
             raise JobRefused(
                 JobReason.MALFORMED,
-                f"any code may occur of key {name!r}: give its domain, or have it discovered",
+                f"key {name!r} has no list of categories: give its domain, or discover it (--discover)",
             )
         settings = {"key": name, "size": key.size}
     else:
         if len(codes) > MAX_DOMAIN:
             raise JobRefused(
                 JobReason.DOMAIN_TOO_LARGE,
-                f"the domain of key {name!r} has {len(codes)} codes, at most {MAX_DOMAIN} are taken",
+                f"the domain of key {name!r} has {len(codes)} codes, the limit is {MAX_DOMAIN}: give fewer",
             )
         settings = {"key": name, "size": len(codes), "codes_digest": codes_digest(codes)}
     try:
@@ -176,7 +176,10 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
             bound = 1 if value is None or kind is MeasureKind.HISTOGRAM else value.bound
             measures.append(build(Measure, {"value": name, "kind": kind, "scale": max(1, _UNITS // bound)}))
     if not measures:
-        raise JobRefused(JobReason.MALFORMED, "a query sums at least one value: count is always one")
+        raise JobRefused(
+            JobReason.MALFORMED,
+            "the query contains no values: give at least one; `count` is always available",
+        )
     return measures
 
 

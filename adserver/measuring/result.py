@@ -158,7 +158,7 @@ class AggregateResult(ReleasedResult):
         for row in self.rows:
             if place is not None and row.group == wanted:
                 return row.estimates[place]
-        raise KeyError(f"no {column!r} of {wanted}")
+        raise KeyError(f"the result has no {column!r} for {wanted}")
 
     def means(self, value: str) -> Iterator[tuple[Row, Estimate]]:
         """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
@@ -171,7 +171,10 @@ class AggregateResult(ReleasedResult):
         """
         at = {column.value: place for place, column in enumerate(self.columns) if column.bucket is None}
         if value not in at or COUNT not in at:
-            raise JobRefused(JobReason.MALFORMED, f"a mean of {value!r} takes a query of both it and {COUNT}")
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"the mean of {value!r} is not available: query both {value!r} and {COUNT}",
+            )
         wider = half_width(self.mechanism, (1 + CONFIDENCE) / 2)
         for row in self.rows:
             yield row, _ratio(row.estimates[at[value]], row.estimates[at[COUNT]], wider)
@@ -196,7 +199,8 @@ class AggregateResult(ReleasedResult):
         if not places or not 0 <= share <= 1:
             raise JobRefused(
                 JobReason.MALFORMED,
-                f"a quantile is a share within 0 and 1 of a value with a histogram, here {value!r}",
+                f"the quantile of {value!r} is not available: expected a share from 0 to 1 and a "
+                "query with the value's histogram",
             )
         buckets = [bucket for place in places if (bucket := self.columns[place].bucket) is not None]
         wider = half_width(self.mechanism, 1 - (1 - CONFIDENCE) / len(places))

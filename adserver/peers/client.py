@@ -108,7 +108,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
                     helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s
                 )
             )
-        require(len(reply.signature) == _SIGNATURE_BYTES, self.address, "a signature of another length")
+        require(len(reply.signature) == _SIGNATURE_BYTES, self.address, "a signature of the wrong length")
         return bytes(reply.signature)
 
     def prepare_dataset(

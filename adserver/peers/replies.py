@@ -89,12 +89,12 @@ class PreparedReplies:
         require(
             len(flags) == sizes[position] and bool((flags <= 1).all()),
             self._peer,
-            "not one flag for each report",
+            "a number of flags that differs from the number of reports",
         )
         require(
             len(reply.view_tags) == VIEW_TAG_BYTES * len(flags),
             self._peer,
-            "not one view tag for each report",
+            "a number of view tags that differs from the number of reports",
         )
         self._is_admitted.append(flags.astype(np.bool_))
         self._view_tags.append(np.frombuffer(reply.view_tags, np.uint8).reshape(-1, VIEW_TAG_BYTES))
@@ -113,7 +113,7 @@ class PreparedReplies:
         require(
             counted == expected,
             self._peer,
-            f"totals {counted} of reports received, admitted and dropped, where {expected} are right",
+            f"the totals {counted} of received, admitted and dropped reports; expected {expected}",
         )
         tags = np.concatenate([np.empty((0, VIEW_TAG_BYTES), np.uint8), *self._view_tags])
         return AdmittedSet(is_admitted=is_admitted, view_tags=tags, dropped=dropped)
@@ -144,7 +144,7 @@ def commit_from_reply(reply: helper_pb2.CommitReply, peer: str, *, dataset_id: b
     require(
         reply.dataset_id == dataset_id and reply.size == size,
         peer,
-        "it committed another dataset than it was asked to",
+        "it committed a different dataset than requested",
     )
 
 
@@ -153,10 +153,10 @@ def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> "Start
     from maskedlark.releases.started_job import StartedJob
 
     require(reply.path in ("exact", "general"), peer, "an unknown gradient path")
-    require(len(reply.numerics_digest) == _DIGEST_BYTES, peer, "a numerics digest of another length")
+    require(len(reply.numerics_digest) == _DIGEST_BYTES, peer, "a numerics digest of the wrong length")
     require(reply.num_parameters > 0, peer, "a model without parameters")
     for spent in (reply.epsilon_spent, reply.collusion_epsilon_spent):
-        require(spent >= 0 and not math.isnan(spent), peer, "a spent budget that is no amount")
+        require(spent >= 0 and not math.isnan(spent), peer, "a spent budget that is not a valid amount")
     return StartedJob(**{one.name: getattr(reply, one.name) for one in fields(StartedJob)})
 
 
@@ -164,10 +164,12 @@ def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> "Epsilons":
     """Parse the first part of the answer to a query."""
     from maskedlark.privacy.accounting import Epsilons
 
-    require(reply.WhichOneof("part") == "spent", peer, "no budget that was spent")
+    require(reply.WhichOneof("part") == "spent", peer, "no spent budget")
     epsilons = (reply.spent.epsilon, reply.spent.collusion_epsilon)
     require(
-        all(one >= 0 and not math.isnan(one) for one in epsilons), peer, "a spent budget that is no amount"
+        all(one >= 0 and not math.isnan(one) for one in epsilons),
+        peer,
+        "a spent budget that is not a valid amount",
     )
     return Epsilons(ad_server=epsilons[0], colluding=epsilons[1])
 
@@ -192,11 +194,11 @@ def reading_answer(peer: str) -> Iterator[None]:
     try:
         yield
     except JobRefused as error:
-        raise bad_answer(peer, f"what makes no sense: {error}") from None
+        raise bad_answer(peer, f"an invalid reply: {error}") from None
 
 
 def _dropped(totals: helper_pb2.PrepareReply.Totals, peer: str) -> Counter[ReportReason]:
     try:
         return Counter({ReportReason(reason): int(count) for reason, count in totals.dropped.items()})
     except ValueError:
-        raise bad_answer(peer, "a reason for dropping reports that this version does not know") from None
+        raise bad_answer(peer, "an unknown reason for dropping reports") from None

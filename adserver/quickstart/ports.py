@@ -30,5 +30,8 @@ def free_ports(count: int) -> list[int]:
             one.bind(("127.0.0.1", port))
             found.append(port)
     if len(found) < count:
-        raise InvalidTask(f"too few ports of 127.0.0.1 are free: {count + _TRIES} were tried")
+        raise InvalidTask(
+            f"too few free ports on 127.0.0.1 after {count + _TRIES} attempts: stop other programs and "
+            "try again"
+        )
     return found

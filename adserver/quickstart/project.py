@@ -114,9 +114,11 @@ class Project:
         try:
             said = tomllib.loads(path.read_text())
         except OSError:
-            raise InvalidTask(f"there is no {path}: `adserver quickstart new {folder}` makes it") from None
+            raise InvalidTask(
+                f"{path} does not exist: create it with `adserver quickstart new {folder}`"
+            ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidTask(f"{path} is not TOML: {error}") from None
+            raise InvalidTask(f"{path} is not valid TOML: {error}") from None
         return cls(folder=folder.resolve(), settings=build(Settings, said))
 
     @property
@@ -161,9 +163,9 @@ def new_project(folder: Path, settings: Settings) -> Project:
     project = Project(folder=folder.resolve(), settings=settings)
     for said in (settings.data.csv, settings.model.onnx):
         if said and not project.path(said).is_file():
-            raise InvalidTask(f"there is no file {project.path(said)}")
+            raise InvalidTask(f"{project.path(said)} does not exist: correct the path in lark.toml")
     if (folder / CONFIG).exists():
-        raise InvalidTask(f"{folder / CONFIG} is there already; `adserver quickstart run {folder}` runs it")
+        raise InvalidTask(f"{folder / CONFIG} exists already: run it with `adserver quickstart run {folder}`")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(config_text(settings))
     lines = [f"export {name}='{value}'\n" for name, value in project.environment().items()]

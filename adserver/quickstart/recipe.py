@@ -77,7 +77,7 @@ class Recipe:
         panel = folder / "panel.npz"
         reports = self._report(task, panel)
         dataset = self._json("adserver", "dataset", "seal", "--task", task)
-        self._tell(f"both helpers opened their shares of {dataset['admitted']} reports, and agree on them")
+        self._tell(f"both helpers opened and agree on their shares of {dataset['admitted']} reports")
         loss = settings.training.loss or _loss(described)
         untrained = self._model(folder, described)
         job = self._train(task, dataset["dataset_id"], untrained, panel, loss)
@@ -115,7 +115,7 @@ class Recipe:
                 num_features=wide, num_classes=classes, arguments=(*said, "--default-label", "0")
             )
         if not data.label:
-            raise InvalidTask("[data] label names the column of labels of your table")
+            raise InvalidTask("[data] label is empty: set it to the label column of your table")
         encoder = folder / "encoder.json"
         ignored = [part for column in data.ignore for part in ("--ignore", column)]
         table = str(self._project.path(data.csv))
@@ -123,7 +123,10 @@ class Recipe:
             "browser-sim", "encode", "--fit", table, "--label", data.label, *ignored, "-o", str(encoder)
         )
         if told["classes"] is None:
-            raise InvalidTask(f"the column {data.label!r} holds values, and quickstart trains on classes")
+            raise InvalidTask(
+                f"the label column {data.label!r} contains numeric values, but quickstart trains on "
+                "classes: choose a column of classes"
+            )
         self._tell(f"{told['features']} columns become features ({told['categories']} of them words)")
         return Described(
             num_features=told["features"],
@@ -180,7 +183,10 @@ class Recipe:
             str(data.panel),
             "--insecure",
         )
-        self._tell(f"browsers sealed and sent {told['accepted']} reports; {told['panel']} rows are kept back")
+        self._tell(
+            f"browsers sealed and sent {told['accepted']} reports; {told['panel']} rows are held out "
+            "for testing"
+        )
         return int(told["accepted"])
 
     def _model(self, folder: Path, described: Described) -> Path:
@@ -199,7 +205,10 @@ class Recipe:
     def _train(self, task: str, dataset: str, model: Path, panel: Path, loss: Loss) -> Any:
         training = self._project.settings.training
         batch = () if training.batch_size is None else ("--batch-size", str(training.batch_size))
-        self._tell(f"training {training.rounds} rounds; `adserver job watch` follows it from another shell")
+        self._tell(
+            f"training for {training.rounds} rounds; to follow it from another shell, run `adserver job "
+            "watch`"
+        )
         return self._json(
             "adserver",
             "job",

@@ -92,7 +92,7 @@ class RunningFleet:
             self.down()
             raise
         if started:
-            self._tell("two helpers and an ad server run, each with a folder of its own in parties/")
+            self._tell("two helpers and an ad server are running, each with its own folder in parties/")
 
     def down(self) -> None:
         """Ask the servers to finish what is under way, and return when they have ended."""
@@ -168,9 +168,9 @@ class RunningFleet:
             return server.ready.exists() or self._has_ended(server)
 
         if not self._wait(is_over, _TELL_AFTER_S):
-            self._tell(f"waiting for {server.name}: its first start compiles for up to a minute")
+            self._tell(f"waiting for {server.name}: its first start compiles code for up to a minute")
         if not self._wait(is_over, _PATIENCE_S):
-            raise HelperUnavailable(f"{server.name} does not answer yet; its log is {self._log(server)}")
+            raise HelperUnavailable(f"{server.name} does not answer yet: see its log, {self._log(server)}")
         if not server.ready.exists():
             self._pid_file(server).unlink(missing_ok=True)
             raise InvalidTask(f"{server.name} did not start: {self._log(server).read_text()[-2000:].strip()}")

@@ -69,7 +69,10 @@ def chosen_id(typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) ->
         InvalidTask: the id is anything else.
     """
     if len(typed) != 2 * QUERY_ID_BYTES or not set(typed) <= _HEX:
-        raise InvalidTask(f"a query id is {2 * QUERY_ID_BYTES} hex digits, of {QUERY_ID_BYTES} random bytes")
+        raise InvalidTask(
+            f"the query id is not valid: expected {QUERY_ID_BYTES} random bytes as {2 * QUERY_ID_BYTES} "
+            "hexadecimal digits"
+        )
     plain = json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()
     return ChosenId(query_id=bytes.fromhex(typed), request=digest(f"asked {kind}", plain, *files))
 

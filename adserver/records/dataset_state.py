@@ -72,6 +72,6 @@ def after(state: DatasetState, event: DatasetEvent) -> DatasetState:
     if following is None:
         raise JobRefused(
             JobReason.DATASET_CHANGED,
-            f"a dataset that is {state} cannot {event} any more; see `adserver dataset list`",
+            f"a dataset in state {state} cannot {event}: see `adserver dataset list`",
         )
     return following

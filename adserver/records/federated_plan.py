@@ -38,9 +38,12 @@ class FederatedPlan:
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.task.task_id != self.federated.task_id:
-            raise ValueError("the job is of another task")
+            raise ValueError("the job belongs to another task")
         if self.least_devices < self.task.min_batch_size:
-            raise ValueError("least_devices is at least the task's min_batch_size: a round of fewer is noise")
+            raise ValueError(
+                "least_devices must be at least the task's min_batch_size: a round of fewer devices "
+                "would be only noise"
+            )
         return self
 
     @property

@@ -94,7 +94,7 @@ def after(state: JobState, event: JobEvent) -> JobState:
     """
     following = _AFTER[state].get(event)
     if following is None:
-        raise JobRefused(JobReason.WRONG_STATE, f"a {state} job cannot {event.replace('_', ' ')}")
+        raise JobRefused(JobReason.WRONG_STATE, f"a job in state {state} cannot {event.replace('_', ' ')}")
     return following
 
 

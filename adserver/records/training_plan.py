@@ -107,11 +107,11 @@ class TrainingPlan:
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.task.task_id != self.job.task_id:
-            raise ValueError("the job is of another task")
+            raise ValueError("the job belongs to another task")
         if self.job.is_clip_adaptive != (self.adaptive_clip is not None):
-            raise ValueError("adaptive_clip goes with a job whose clip is adaptive, and only with it")
+            raise ValueError("adaptive_clip must be given exactly for jobs whose clip is adaptive")
         if self.schedule.kind is ScheduleKind.LINEAR_WARMUP and self.schedule.warmup_rounds > self.job.rounds:
-            raise ValueError("warmup_rounds is at most the job's rounds")
+            raise ValueError("warmup_rounds must be at most the job's rounds")
         return self
 
     @property

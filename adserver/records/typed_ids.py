@@ -26,7 +26,8 @@ def id_range(prefix: str, missing: JobReason) -> tuple[bytes, bytes]:
         )
     except ValueError:
         raise JobRefused(
-            missing, f"a {_kind(missing)} id is hexadecimal, or the start of one, not {prefix!r}"
+            missing,
+            f"the {_kind(missing)} id is {prefix!r}: expected hexadecimal digits, a whole id or its start",
         ) from None
 
 
@@ -50,7 +51,7 @@ def the_only(found: Sequence[bytes], prefix: str, missing: JobReason) -> bytes:
     if len(found) > 1 and not prefix:
         raise JobRefused(
             missing,
-            f"there are several {what}s: name one by the start of its id, as `adserver {what} list` shows it",
+            f"there are several {what}s: give the start of one's id, from `adserver {what} list`",
         )
     if len(found) > 1:
         raise JobRefused(

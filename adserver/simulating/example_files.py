@@ -59,7 +59,7 @@ def read_examples(path: Path, *, label: str = "", user: str = "") -> ExampleSet:
 def _examples(folder: Path, names: tuple[str, str]) -> Examples:
     found = idx_pair(names, lambda name: _content(folder, name))
     if not len(found.labels):
-        raise InvalidTask(f"{names[1]} holds no labels")
+        raise InvalidTask(f"{names[1]} contains no labels")
     return Examples(features=found.images, labels=found.labels.astype(np.int64))
 
 
@@ -78,11 +78,11 @@ def _csv_set(path: Path, label: str, user: str) -> ExampleSet:
             head, *rows = csv.reader(file)
     except (OSError, UnicodeDecodeError, ValueError, csv.Error):
         raise InvalidTask(
-            f"{path.name} is neither a folder nor a CSV file with a first row of names"
+            f"{path.name} is not valid: expected a folder, or a CSV file with column names in its first row"
         ) from None
     for column in (label, user):
         if column not in head:
-            raise InvalidTask(f"{path.name} has no column {column!r}: name one of {', '.join(head)[:200]}")
+            raise InvalidTask(f"{path.name} has no column {column!r}: use one of {', '.join(head)[:200]}")
     at_label, at_user = head.index(label), head.index(user)
     named = sorted({row[at_label] for row in rows if len(row) == len(head)})
     try:
@@ -95,9 +95,11 @@ def _csv_set(path: Path, label: str, user: str) -> ExampleSet:
         labels = np.array([named.index(row[at_label]) for row in rows], np.int64)
         users = [row[at_user] for row in rows]
     except (ValueError, IndexError):
-        raise InvalidTask(f"{path.name} has a row that is short, or a feature that is not a number") from None
+        raise InvalidTask(
+            f"{path.name} has a row with too few cells, or a feature that is not a number"
+        ) from None
     if len(rows) < _EVALUATED or not np.isfinite(numbers).all():
-        raise InvalidTask(f"{path.name} has under {_EVALUATED} rows, or a feature that is not finite")
+        raise InvalidTask(f"{path.name} has fewer than {_EVALUATED} rows, or a feature that is not finite")
     low, span = numbers.min(axis=0), np.ptp(numbers, axis=0)
     features = np.rint((numbers - low) / np.where(span > 0, span, 1) * 255).astype(np.uint8)
     kept = np.arange(len(rows)) % _EVALUATED == 0

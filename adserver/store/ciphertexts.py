@@ -40,15 +40,15 @@ class Ciphertexts:
         """
         head = len(_MARK) + _NUMBER.itemsize
         if content[: len(_MARK)] != _MARK or len(content) < head:
-            raise ObjectLost("an object that holds no reports")
+            raise ObjectLost("an object without reports")
         count = int.from_bytes(content[len(_MARK) : head], "little")
         begins = head + _ROLES * count * _NUMBER.itemsize
         if begins > len(content):
-            raise ObjectLost("an object shorter than it says")
+            raise ObjectLost("an object shorter than it declares")
         lengths = np.frombuffer(content, _NUMBER, _ROLES * count, head)
         ends = np.cumsum(np.concatenate(([begins], lengths)), dtype=np.int64).tolist()
         if ends[-1] != len(content):
-            raise ObjectLost("an object of another length than it says")
+            raise ObjectLost("an object of a different length than it declares")
         self._content, self._count, self._ends = content, count, ends
 
     @property

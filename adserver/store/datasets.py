@@ -58,7 +58,7 @@ class Dataset:
             JobRefused(UNKNOWN_DATASET)
         """
         if self.task_id != task_id:
-            raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
+            raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset belongs to another task")
         if self.state is not DatasetState.COMMITTED:
             raise JobRefused(
                 JobReason.UNKNOWN_DATASET,
@@ -109,7 +109,7 @@ class DatasetStore:
             connection.execute(datasets.insert().values(row))
             received = reports.take(connection, task_id, handle, limit)
             if not received:
-                raise JobRefused(JobReason.DATASET_EMPTY, "no report of this task waits to be sealed")
+                raise JobRefused(JobReason.DATASET_EMPTY, "no report of this task is waiting to be sealed")
             connection.execute(update(datasets).where(datasets.c.handle == handle).values(received=received))
             return _one(connection, select(datasets).where(datasets.c.handle == handle))
 
@@ -240,7 +240,7 @@ def taken_over() -> JobRefused:
     """The error of a run whose reports another run has taken, or that have expired."""
     return JobRefused(
         JobReason.DATASET_CHANGED,
-        "another run has taken these reports, or their task is over; see `adserver dataset list`",
+        "another run has taken these reports, or their task has ended: see `adserver dataset list`",
     )
 
 

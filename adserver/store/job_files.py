@@ -95,6 +95,8 @@ def remove_unnamed(engine: Engine, data_dir: Path, now_s: float) -> None:
             continue
         try:
             if remove_submission(data_dir, job_id, before_s=now_s - _UNNAMED_S):
-                _LOG.info("the files of job %s, which was never stored, are removed", job_id.hex())
+                _LOG.info("removed the files of job %s, which was never stored", job_id.hex())
         except OSError as error:
-            _LOG.warning("the files of job %s, which was never stored: %s", job_id.hex(), error.strerror)
+            _LOG.warning(
+                "cannot remove the files of job %s, which was never stored: %s", job_id.hex(), error.strerror
+            )

@@ -44,7 +44,7 @@ class JobFolder:
         found = _read(self.path / _MODEL)
         if found is None:
             raise JobRefused(
-                JobReason.WRONG_STATE, f"{self.path} holds no files of the job: they were deleted"
+                JobReason.WRONG_STATE, f"{self.path} contains no files of the job: they were deleted"
             )
         return found
 

@@ -48,7 +48,7 @@ class JobRows:
         if found is None:
             raise JobRefused(
                 JobReason.WRONG_STATE,
-                f"the database holds no files of job {self._job_id.hex()}: they were deleted",
+                f"the database contains no files of job {self._job_id.hex()}: they were deleted",
             )
         return found
 

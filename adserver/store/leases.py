@@ -172,7 +172,7 @@ class JobLeases:
 
 def _lost(job_id: bytes) -> JobRefused:
     return JobRefused(
-        JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker"
+        JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or another worker took it over"
     )
 
 
@@ -186,6 +186,6 @@ def _release(connection: Connection, job_id: bytes, workers_lost: int) -> None:
         return
     stop = {
         "reason": WORKERS_LOST,
-        "cause": f"{workers_lost} workers died or hung on it, one after the other, without a round",
+        "cause": f"{workers_lost} workers in a row died or stopped responding without completing a round",
     }
     change_state(connection, job_id, JobEvent.FAIL, **stop, **lease, workers_lost=0)

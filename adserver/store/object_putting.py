@@ -107,7 +107,7 @@ class PutsReports:
         for one in late:
             one.cancel()
         if late:
-            self._leave_alone("it has not answered in time")
+            self._leave_alone("object storage did not answer in time")
         return [put for one in putting if one in done and (put := one.result()) is not None]
 
     def may_put(self, num_bytes: int) -> bool:
@@ -146,7 +146,9 @@ class PutsReports:
     def _leave_alone(self, why: str) -> None:
         """Put nothing for a while."""
         self._away_until_s = self._monotonic() + AWAY_S
-        _LOG.warning("reports go into the database for %g s: %s", AWAY_S, why)
+        _LOG.warning(
+            "storing reports in the database for %g s, because object storage failed: %s", AWAY_S, why
+        )
 
 
 def places_of(connection: Connection, puts: Sequence[Put]) -> Mapping[bytes, int]:

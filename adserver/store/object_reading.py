@@ -94,7 +94,8 @@ class ReadsObjects:
         except ObjectLost as error:
             raise JobRefused(
                 JobReason.REPORTS_LOST,
-                f"{error}: {row.name}, with {row.reports} reports; bring it back under its name, then seal",
+                f"{error}: {row.name}, with {row.reports} reports: restore it under its name, then "
+                "seal again",
             ) from None
         return Ciphertexts(content)
 
@@ -105,7 +106,9 @@ class ReadsObjects:
         with reading(self._engine) as connection:
             row = connection.execute(asked.where(report_objects.c.object == number)).one_or_none()
         if row is None:
-            raise JobRefused(JobReason.REPORTS_LOST, f"the database does not name object {number} of reports")
+            raise JobRefused(
+                JobReason.REPORTS_LOST, f"the database has no entry for object {number} of reports"
+            )
         return row
 
     def _store(self, row: Row[Any]) -> Retrying:

@@ -52,4 +52,4 @@ def place_in(cursor: str) -> Place | None:
         at, key = base64.urlsafe_b64decode(cursor.encode()).decode().split(" ")
         return Place(at=float(at), key=bytes.fromhex(key))
     except (ValueError, binascii.Error):
-        raise InvalidTask("`after` is what the page before gave as `next`") from None
+        raise InvalidTask("`after` is not valid: expected the `next` value of the previous page") from None

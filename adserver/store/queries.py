@@ -85,7 +85,7 @@ class QueryStore:
         if any(row.request != chosen.request for row in rows):
             raise JobRefused(
                 JobReason.QUERY_CHANGED,
-                "another request was made under this query id: ask as the first time, or take a new id",
+                "a different request was made with this query id: repeat the first request, or use a new id",
             )
         for row in rows:
             spec = _decoded(row.kind, row.spec)
@@ -161,7 +161,7 @@ class QueryStore:
         if not isinstance(spec, kind):
             raise JobRefused(
                 JobReason.UNKNOWN_QUERY,
-                f"this id is not of a release of kind {kind.kind}, but of {spec.kind}",
+                f"this id belongs to a release of kind {spec.kind}, not {kind.kind}",
             )
         return PlannedQuery(spec=spec, beside=bytes(row.codes))
 

@@ -70,8 +70,8 @@ def bucket_of(engine: Engine, url: str, *, may_add: bool) -> ReportBucket:
             found = _found(connection, url)
     if found is None:
         raise InvalidTask(
-            "this object storage is not known to the ad server: start its `serve` with the same"
-            " --report-objects first"
+            "the ad server does not know this object storage: first start its `serve` with the "
+            "same --report-objects"
         )
     return found
 

@@ -116,11 +116,11 @@ class RoundStore:
             if found is None or bytes(found.task_id) != report.task_id:
                 raise ReportRejected(
                     ReportReason.UNKNOWN_ROUND,
-                    "the update is of no round of this task: fetch the round that is open",
+                    "the update belongs to no round of this task: fetch the open round",
                 )
             if found.state != DeviceRoundState.OPEN:
                 raise ReportRejected(
-                    ReportReason.ROUND_OVER, "the round's window is over: the update came too late"
+                    ReportReason.ROUND_OVER, "the round's window has ended: the update arrived too late"
                 )
             return bool(connection.execute(self._insert, [row]).all())
 

@@ -77,7 +77,9 @@ class TaskStore:
         """
         bundle.verify()
         if (encoder and encoder.digest) != bundle.task.encoder:
-            raise InvalidTask("the encoder is not the one that the task names by its digest")
+            raise InvalidTask(
+                "the encoder's digest differs from the task's: give the encoder that the task names"
+            )
         task_id = bundle.task.task_id
         with self._engine.begin() as connection:
             if encoder is not None:

@@ -50,8 +50,8 @@ def as_onnx(model: Any, num_features: int) -> bytes:
         return _dense([weight.T], [np.atleast_1d(model.intercept_)], "relu")
     raise InvalidModel(
         ModelReason.NOT_ONNX,
-        f"a {type(model).__name__} is no model here: give an ONNX file, a torch module, or a fitted linear"
-        " model or MLP of scikit-learn",
+        f"the model is a {type(model).__name__}: expected an ONNX file, a torch module, or a fitted "
+        "linear model or MLP of scikit-learn",
     )
 
 
@@ -82,7 +82,10 @@ def _exported(module: Any, num_features: int) -> bytes:
     finally:
         module.train(was_training)
     if program is None:
-        raise InvalidModel(ModelReason.NOT_ONNX, "torch exported nothing")
+        raise InvalidModel(
+            ModelReason.NOT_ONNX,
+            "torch's exporter returned no model: export the module to ONNX yourself and give the file",
+        )
     return bytes(program.model_proto.SerializeToString())
 
 
@@ -104,10 +107,16 @@ def _legacy(module: Any, example: tuple[Any, ...]) -> bytes:
 
 def _perceptron(model: Any) -> bytes:
     if model.activation not in _ACTIVATIONS:
-        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, f"activation {model.activation!r} is not known here")
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR,
+            f"the MLP's activation {model.activation!r} is not supported: use another activation",
+        )
     activation = _ACTIVATIONS[model.activation]
     if activation is None and len(model.coefs_) > 1:
-        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, "an MLP of activation identity is a linear model")
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR,
+            "the MLP's activation is 'identity', which makes it a linear model: use another activation",
+        )
     return _dense(model.coefs_, model.intercepts_, activation or "relu")
 
 

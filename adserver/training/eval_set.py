@@ -52,11 +52,11 @@ class EvalSet:
         """
         if self.features.shape[1] != model.input_width:
             raise _malformed(
-                f"has {self.features.shape[1]} features a record; the model takes {model.input_width}"
+                f"has {self.features.shape[1]} features a record, but the model takes {model.input_width}"
             )
         classes = _num_classes(model, loss)
         if classes is not None and not np.isin(self.labels, np.arange(classes)).all():
-            raise _malformed(f"has labels that are not classes 0..{classes - 1}")
+            raise _malformed(f"has labels outside the classes 0..{classes - 1}")
 
 
 def read_eval_set(encoded: bytes) -> EvalSet:
@@ -67,22 +67,25 @@ def read_eval_set(encoded: bytes) -> EvalSet:
     """
     if len(encoded) > MAX_BYTES:
         raise JobRefused(
-            JobReason.TOO_LARGE, f"an evaluation set has at most {MAX_BYTES} bytes, not {len(encoded)}"
+            JobReason.TOO_LARGE,
+            f"the evaluation set has {len(encoded)} bytes, the limit is {MAX_BYTES}: use fewer records",
         )
     try:
         with ZipFile(BytesIO(encoded)) as archive:
             features, labels = _array(archive, "features"), _array(archive, "labels")
     except _NOT_NPZ as error:
-        raise _malformed(f"is no .npz file with features and labels: {type(error).__name__}") from None
+        raise _malformed(f"is not an .npz file with features and labels ({type(error).__name__})") from None
     if features.dtype != np.uint8 or features.ndim != 2:
-        raise _malformed(f"has features of {features.dtype} {features.shape}, not uint8 (records, width)")
+        raise _malformed(
+            f"has features of {features.dtype} {features.shape}: expected uint8 (records, width)"
+        )
     if labels.shape != features.shape[:1] or not len(labels):
         raise _malformed(
-            f"has labels of shape {labels.shape} for {len(features)} records; each record has one, and there"
-            " is at least one"
+            f"has labels of shape {labels.shape} for {len(features)} records: expected one label "
+            "for each record, and at least one record"
         )
     if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
-        raise _malformed("has labels that are not finite numbers")
+        raise _malformed("has labels that are not finite numbers: correct or remove those records")
     return EvalSet(features=features, labels=labels)
 
 
@@ -95,7 +98,8 @@ def _array(archive: ZipFile, name: str) -> NDArray[Any]:
     if member.file_size > MAX_BYTES:
         raise JobRefused(
             JobReason.TOO_LARGE,
-            f"an evaluation set unpacks to at most {MAX_BYTES} bytes an array, not {member.file_size}",
+            f"an array of the evaluation set unpacks to {member.file_size} bytes, the limit is "
+            f"{MAX_BYTES}: use fewer records",
         )
     stream = BytesIO(archive.read(member))
     read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0

@@ -36,7 +36,8 @@ def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
     submitted, stored = folder.model(), folder.checkpoint()
     if stored is None:
         raise JobRefused(
-            JobReason.WRONG_STATE, "the job has not finished a round yet: there is nothing to export"
+            JobReason.WRONG_STATE,
+            "the job has not finished a round yet, so it has no model to export: wait for its first round",
         )
     checkpoint = Checkpoint.decode(stored)
     model = parse(submitted, num_features=plan.task.num_features)
@@ -77,10 +78,12 @@ def with_input(
         case InputForm.COLUMNS:
             if encoder is None:
                 raise InvalidTask(
-                    "the task names no encoder: give the file that made its features by --encoder"
+                    "the task names no encoder: give the encoder file that made its features with --encoder"
                 )
             if task.encoder not in (None, encoder.digest):
-                raise InvalidTask("this is not the encoder that the task names")
+                raise InvalidTask(
+                    "the encoder's digest differs from the task's: give the encoder file that the task names"
+                )
             encoded = from_columns(exported.encoded, encoder)
     check_loads(encoded)
     return ExportedModel(encoded=encoded, rounds_done=exported.rounds_done)

@@ -73,7 +73,10 @@ def evaluate(
         ValueError: there is no example, or not one label an example.
     """
     if not len(features) or labels.shape != (len(features),):
-        raise ValueError(f"{len(features)} examples need as many labels, at least one, not {labels.shape}")
+        raise ValueError(
+            f"labels have the shape {labels.shape}: expected one for each of {len(features)} examples, "
+            "and at least one example"
+        )
     outputs = predict(encoded_model, features).astype(np.float64)
     return Evaluation(
         loss=float(_losses(outputs, labels, loss).mean()), accuracy=_accuracy(outputs, labels, loss)

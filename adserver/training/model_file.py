@@ -28,7 +28,9 @@ def read_model(path: Path, *, limits: Limits | None = None) -> bytes:
     """
     most = (limits or Limits()).max_bytes
     if path.stat().st_size > most:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"{path.name} has more than {most} bytes")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE, f"{path.name} has more than {most} bytes, the limit: use a smaller model"
+        )
     encoded = path.read_bytes()
     try:
         proto = onnx.ModelProto.FromString(encoded)
@@ -64,18 +66,25 @@ def _content(path: Path, tensor: onnx.TensorProto, room: int) -> bytes:
     beside = path.parent / name
     if not beside.is_file() or beside.resolve().parent != path.parent.resolve():
         raise _refused(
-            f"{name[:80]!r}, which holds weights of {path.name}, is not beside it: keep both together"
+            f"{name[:80]!r}, which contains weights of {path.name}, is missing: keep both files in "
+            "the same folder"
         )
     try:
         offset, length = int(said.get("offset", "0")), int(said.get("length", "-1"))
     except ValueError:
-        raise _refused(f"where the data of {tensor.name[:80]!r} begins and ends is no number") from None
+        raise _refused(
+            f"the offset or length of the data of {tensor.name[:80]!r} is not a number: export the "
+            "model again"
+        ) from None
     size = beside.stat().st_size
     length = size - offset if length < 0 else length
     if not 0 <= offset <= offset + length <= size:
-        raise _refused(f"{name[:80]!r} is shorter than {path.name} says: export both again")
+        raise _refused(f"{name[:80]!r} is shorter than {path.name} declares: export both again")
     if length > room:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"{path.name} and {name[:80]!r} are too large together")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"{path.name} and {name[:80]!r} together are over the size limit: use a smaller model",
+        )
     with beside.open("rb") as file:
         file.seek(offset)
         return file.read(length)

@@ -65,8 +65,8 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
     build = _Build(encoded)
     if build.width != len(encoder.columns):
         raise InvalidTask(
-            f"the encoder makes {len(encoder.columns)} features, the model takes {build.width}: it was"
-            " trained on another encoder's"
+            f"the encoder makes {len(encoder.columns)} features, but the model takes {build.width}: "
+            "give the encoder that the model was trained with"
         )
     columns = [
         _number(build, column) if isinstance(column, NumberColumn) else _category(build, column)
@@ -130,7 +130,9 @@ class _Build:
         graph = self._proto.graph
         taken = {one.name for one in self._inputs} & {one.name for one in graph.output}
         if taken:
-            raise InvalidTask(f"the model's output and a column are both called {taken.pop()!r}: rename one")
+            raise InvalidTask(
+                f"the model's output and a column have the same name, {taken.pop()!r}: rename one"
+            )
         divisor = self.constant(np.array(DIVISOR, np.float32))
         self._nodes.append(helper.make_node("Div", [whole, divisor], [self._entry], name="encoder/Div"))
         nodes = [*self._nodes, *graph.node]

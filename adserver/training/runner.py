@@ -177,17 +177,18 @@ def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int)
     if first.numerics_digest != second.numerics_digest:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,
-            "the two helpers compute with different numerics: bring them to one version, and on the "
-            "general path to processors that add in one order",
+            "the two helpers compute with different numerics: run the same version on both, and on "
+            "the general path processors that add in the same order",
         )
     if first.path != second.path:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,
-            f"one helper takes the {first.path} path, the other the {second.path} one",
+            f"the helpers use different gradient paths, {first.path} and {second.path}: run the "
+            "same version on both",
         )
     if {first.num_parameters, second.num_parameters} != {num_parameters}:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,
-            f"the helpers see {first.num_parameters} and {second.num_parameters} parameters in a model of"
-            f" {num_parameters}",
+            f"the helpers count {first.num_parameters} and {second.num_parameters} parameters, but "
+            f"the model has {num_parameters}: run the same version everywhere",
         )

@@ -170,7 +170,9 @@ def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: f
     )
     if submission.noise is StepNoise.INDEPENDENT:
         if submission.carried is not None:
-            raise JobRefused(JobReason.MALFORMED, "carried is of correlated noise: ask for that too")
+            raise JobRefused(
+                JobReason.MALFORMED, "`carried` requires correlated noise: add `--noise correlated`"
+            )
         return samples
     momentum = submission.optimizer.inertia
     return carrying(task, samples, rounds=rounds, momentum=momentum, carried=submission.carried)
@@ -187,7 +189,8 @@ class _Fixed:
 def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
     if now_s >= task.expires_at:
         raise JobRefused(
-            JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more jobs of it"
+            JobReason.TASK_EXPIRED,
+            f"the task {task.name!r} has expired, so helpers accept no more jobs for it: use another task",
         )
     dataset.check_usable(task.task_id)
 
@@ -204,12 +207,12 @@ def _fixed(
         if epsilon is not None or multiplier is not None:
             raise JobRefused(
                 JobReason.NOISE_OUT_OF_RANGE,
-                "the task has no noise: give neither an epsilon nor a noise multiplier",
+                "the task adds no noise: leave out epsilon and noise multiplier",
             )
         if rounds is None:
             raise JobRefused(
                 JobReason.NOISE_OUT_OF_RANGE,
-                "the task has no noise, and so no budget to stop at: give rounds",
+                "the task adds no noise, so it has no budget to stop at: give rounds",
             )
         return _Fixed(rounds=rounds, noise_multiplier=0.0)
     room = Room(
@@ -224,13 +227,15 @@ def _fixed(
         if multiplier is None:
             raise JobRefused(
                 JobReason.NOISE_OUT_OF_RANGE,
-                "a job that goes on until its budget ends needs a noise multiplier",
+                "a job without rounds runs until its budget is spent, which requires a noise "
+                "multiplier: give one",
             )
         most = room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
         return _Fixed(rounds=most, noise_multiplier=multiplier)
     if (epsilon is None) == (multiplier is None):
         raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier"
+            JobReason.NOISE_OUT_OF_RANGE,
+            "the task adds noise: give exactly one of epsilon and noise multiplier",
         )
     if multiplier is None:
         return _Fixed(rounds=rounds, noise_multiplier=room.noise_for(rounds=rounds, batch_size=batch_size))

@@ -172,7 +172,7 @@ class Trainer:
             self.weights()
         except InvalidModel as error:
             raise InvalidModel(
-                ModelReason.DIVERGED, f"training diverged: {error}: use a smaller learning rate"
+                ModelReason.DIVERGED, f"training diverged ({error}): use a smaller learning rate"
             ) from None
 
 

@@ -126,7 +126,7 @@ class JobWorker:
             if not is_away(error):
                 raise
             _LOG.warning(
-                "the database or the disk cannot be had; the job worker rests for %g s: %s",
+                "the database or the disk is unavailable; the job worker retries in %g s: %s",
                 self._rest.begin(),
                 error,
             )
@@ -139,7 +139,7 @@ class JobWorker:
             try:
                 self.run_one()
             except Exception:  # noqa: BLE001  one bad moment of the database must not end the worker
-                _LOG.exception("the job worker goes on after an error")
+                _LOG.exception("the job worker continues after an unexpected error")
             self._stopping.wait(self._poll_s)
 
     def _run_job(self, job: JobRecord) -> None:

@@ -127,7 +127,7 @@ class InstanceStore:
         with self._engine.begin() as connection:
             made = insert_or_ignore(self._engine, instance_jobs, ["job_id"]).values(row)
             if connection.execute(made.returning(instance_jobs.c.job_id)).first() is None:
-                raise JobRefused(JobReason.JOB_CHANGED, "there is a job of this id already: make a new id")
+                raise JobRefused(JobReason.JOB_CHANGED, "a job with this id already exists: use a new id")
             rows = [
                 {"job_id": job_id, "place": place, "encoded": _encoded(instance)}
                 for place, instance in enumerate(instances)
@@ -288,10 +288,11 @@ def _refusal(
     returned, test = one.returned, one.test
     if returned.vector.shape != (weights,):
         return ReportRejected(
-            ReportReason.WRONG_LENGTH, f"the model has {weights} weights, not {returned.vector.size}"
+            ReportReason.WRONG_LENGTH,
+            f"the update has {returned.vector.size} weights, but the model has {weights}",
         )
     if one.digest in seen:
-        return ReportRejected(ReportReason.DUPLICATE_ID, "the update was accepted before")
+        return ReportRejected(ReportReason.DUPLICATE_ID, "the update was already accepted")
     if test is not None and instances is not None and test.is_spam(returned.vector, instances):
         return ReportRejected(ReportReason.IMPLAUSIBLE, "the model is too far from the instances")
     return None
@@ -300,7 +301,7 @@ def _refusal(
 def _job(connection: Connection, job_id: bytes) -> InstanceJob:
     found = connection.execute(select(instance_jobs).where(_OF_JOB), {"job": job_id}).one_or_none()
     if found is None:
-        raise JobRefused(JobReason.UNKNOWN_JOB, "there is no draw-and-discard job of this id")
+        raise JobRefused(JobReason.UNKNOWN_JOB, "there is no draw-and-discard job with this id")
     return InstanceJob(
         settings=decode(DrawAndDiscard, bytes(found.settings)),
         weights=found.weights,

@@ -88,7 +88,10 @@ class LocalJobs:
         """
         settings, model = read_local_job(job)
         if is_tested and (isinstance(settings, Line) or settings.instances < 2 or settings.epsilon is None):
-            raise InvalidTask("a spam test is for draw and discard with noise and at least two instances")
+            raise InvalidTask(
+                "the spam test is not available: it requires draw and discard with noise and at least "
+                "two instances"
+            )
         if isinstance(settings, Line) and isinstance(model, DenseModel):
             self.rounds.create(job.job_id, settings, model, seed=seed)
         elif isinstance(settings, DrawAndDiscard):
@@ -123,7 +126,7 @@ class LocalJobs:
         with reading(self._engine) as connection:
             row = connection.execute(select(local_jobs).where(local_jobs.c.job_id == job_id)).one_or_none()
         if row is None:
-            raise JobRefused(JobReason.UNKNOWN_JOB, "there is no job without helpers of this id")
+            raise JobRefused(JobReason.UNKNOWN_JOB, "there is no job without helpers with this id")
         return _stored(row)
 
     def find(self, prefix: str) -> StoredLocalJob:

@@ -62,7 +62,7 @@ class NoisedRounds:
         with self._engine.begin() as connection:
             made = insert_or_ignore(self._engine, noised_rounds, ["job_id"]).values(row)
             if connection.execute(made.returning(noised_rounds.c.job_id)).first() is None:
-                raise JobRefused(JobReason.JOB_CHANGED, "there is a job of this id already: make a new id")
+                raise JobRefused(JobReason.JOB_CHANGED, "a job with this id already exists: use a new id")
 
     def state(self, job_id: bytes) -> ServerState:
         """The state before the round that is open.
@@ -146,19 +146,19 @@ def _refusal(one: _Arrival, asked: Round | None, seen: set[bytes], largest: int)
     """Why an update is not taken in; None if it is."""
     arrived = one.update
     if one.digest in seen:
-        return ReportRejected(ReportReason.DUPLICATE_ID, "the update was accepted before")
+        return ReportRejected(ReportReason.DUPLICATE_ID, "the update was already accepted")
     if asked is None or arrived.position < asked.terms.index:
-        return ReportRejected(ReportReason.ROUND_OVER, "the round of the update is over")
+        return ReportRejected(ReportReason.ROUND_OVER, "the round of the update has ended")
     if arrived.position > asked.terms.index:
-        return ReportRejected(ReportReason.UNKNOWN_ROUND, "the round of the update was not opened yet")
+        return ReportRejected(ReportReason.UNKNOWN_ROUND, "the round of the update has not been opened yet")
     if len(arrived.vector) != len(asked.parameters):
         return ReportRejected(
             ReportReason.WRONG_LENGTH,
-            f"the model has {len(asked.parameters)} parameters, not {len(arrived.vector)}",
+            f"the update has {len(arrived.vector)} parameters, but the model has {len(asked.parameters)}",
         )
     if max(int(arrived.vector.max()), -int(arrived.vector.min())) > largest:
         return ReportRejected(
-            ReportReason.IMPLAUSIBLE, "a value is beyond what an honest update and its noise reach"
+            ReportReason.IMPLAUSIBLE, "a value is larger than an honest update with its noise can be"
         )
     return None
 

@@ -50,7 +50,9 @@ def federated_model(encoded: bytes | None, widths: tuple[int, ...], task: Task, 
         InvalidModel: there is no such model, the parser refuses it, or it is too large for a job.
     """
     if (encoded is None) == (not widths):
-        raise InvalidTask("give either the widths of a dense network or an ONNX file")
+        raise InvalidTask(
+            "expected exactly one model: give either the widths of a dense network or an ONNX file"
+        )
     if encoded is None:
         return Submitted(DenseModel(widths=widths), dense_network(widths, "relu", seed=seed))
     parsed = parse(encoded, num_features=task.num_features)

@@ -113,7 +113,7 @@ class FederatedRun:
         while sealed is None:
             sealed = self._sealed(self._closed(one, asked))
             if sealed is None:
-                _LOG.warning("no update of round %d was admitted: it begins again", one.round_index)
+                _LOG.warning("no update of round %d was admitted: starting the round again", one.round_index)
                 self.rounds.begin_again(one.round_id, now_s=self.clock())
         chosen, of_dataset = sealed
         spec = UpdateSpec(dataset_id=of_dataset, round=one)
@@ -129,7 +129,9 @@ class FederatedRun:
         """Return a round whose window is over, with the updates that devices sent for it."""
         stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
         if stored.round != one:
-            raise JobRefused(JobReason.ROUND_CHANGED, "a round of this index was opened with other weights")
+            raise JobRefused(
+                JobReason.ROUND_CHANGED, "a round with this index was already opened with other weights"
+            )
         if stored.state is not DeviceRoundState.OPEN:
             return stored
         self._await_devices(stored)
@@ -160,7 +162,7 @@ class FederatedRun:
             ids = self.rounds.report_ids(stored.round.round_id)
             if any(len(one.is_admitted) != len(ids) for one in admitted):
                 raise JobRefused(
-                    JobReason.CANCELLED, "the round went on without this worker, which had lost its lease"
+                    JobReason.CANCELLED, "another worker continued the round after this worker lost its lease"
                 )
             chosen = admitted_by_both(*admitted)
             if not chosen.any():

@@ -84,7 +84,8 @@ def plan_federated(
     """
     if now_s >= task.expires_at:
         raise JobRefused(
-            JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more rounds of it"
+            JobReason.TASK_EXPIRED,
+            f"the task {task.name!r} has expired, so helpers accept no more rounds for it: use another task",
         )
     submitted = federated_model(submission.model, submission.widths, task, seed=submission.seed)
     model = submitted.model
@@ -96,14 +97,15 @@ def plan_federated(
     job = update_job(job_id=job_id, task_id=task.task_id, strategy=strategy, model=model)
     first = strategy.next_round(strategy.start(initial_parameters(submitted, seed=submission.seed)))
     if first is None:
-        raise InvalidTask("the strategy has no rounds")
+        raise InvalidTask("the strategy's settings contain no rounds: set rounds")
     check_round(task, update_round(job, first), records=task.max_dataset_size)
     _check_noise(task, strategy, job)
     _check_budget(task, [*([one] for one in already), job_charges(task, job, job.rounds)])
     least = task.min_batch_size if submission.least_devices is None else submission.least_devices
     if least > strategy.devices:
         raise InvalidTask(
-            f"least_devices is {least}, and there are {strategy.devices} devices: no round would end"
+            f"least_devices is {least}, but the strategy has only {strategy.devices} devices, so no "
+            "round would end: use a smaller least_devices"
         )
     return canonical.build(
         FederatedPlan,
@@ -122,12 +124,14 @@ def _strategy(submission: FederatedSubmission, task: Task) -> Strategy:
     """Return the strategy of a submission, completed with the task's settings."""
     form = task.updates
     if form is None:
-        raise InvalidTask("the task declares no updates: create it with --updates")
+        raise InvalidTask(
+            "the task declares no updates, which federated jobs require: create a task with --updates"
+        )
     cls = strategies.strategy_class(submission.kind)
     given = dict(submission.settings)
     bound = given.pop("bound", {})
     if not isinstance(bound, Mapping):
-        raise InvalidTask("bound is a mapping of settings")
+        raise InvalidTask("bound must be an object of settings")
     decided = {
         "clip_norm": task.clip_norm,
         "frac_bits": task.frac_bits,
@@ -153,12 +157,13 @@ def _with_noise(
     if task.mechanism is Mechanism.NONE:
         if is_given or submission.epsilon is not None:
             raise JobRefused(
-                JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give neither epsilon nor noise"
+                JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: leave out epsilon and noise multiplier"
             )
         return strategy
     if is_given == (submission.epsilon is not None):
         raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier"
+            JobReason.NOISE_OUT_OF_RANGE,
+            "the task adds noise: give exactly one of epsilon and noise multiplier",
         )
     if submission.epsilon is None:
         return strategy
@@ -204,12 +209,10 @@ def _check_noise(task: Task, strategy: Strategy, job: UpdateJob) -> None:
             try:
                 noise_units(task, one)
             except ValueError as error:  # the bound itself is less than a unit
-                raise JobRefused(
-                    JobReason.NOISE_OUT_OF_RANGE, f"a clip bound of {clip_norm:g}: {error}"
-                ) from None
+                raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"clip bound {clip_norm:g}: {error}") from None
             except JobRefused as refusal:
                 raise JobRefused(
-                    refusal.reason, f"round {index} at a clip bound of {clip_norm:g}: {refusal}"
+                    refusal.reason, f"round {index}, clip bound {clip_norm:g}: {refusal}"
                 ) from None
         index += phase.rounds
 
@@ -221,7 +224,8 @@ def _check_budget(task: Task, jobs: Sequence[Sequence[Charge]]) -> None:
     if cost.ad_server > task.epsilon or cost.colluding > task.collusion_epsilon:
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
-            f"with all that is held the rounds come to {cost.ad_server:.4g} of {task.epsilon:.4g}"
-            f" against the ad server and {cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one"
-            " helper: use more noise, fewer rounds, or another task",
+            "together with all other reservations, the rounds would cost epsilon "
+            f"{cost.ad_server:.4g} of {task.epsilon:.4g} against the ad server and "
+            f"{cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one helper: use more noise, "
+            "fewer rounds, or another task",
         )

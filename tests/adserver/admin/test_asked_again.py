@@ -106,9 +106,9 @@ def test_who_gives_up_is_told_the_id_that_asks_for_the_answer(there: There, drop
     asked: dict[str, Any] = {"epsilon": 0.1, "dataset": SHOP_DATASET.hex()}
     dropping.append("/queries")
     with there.charging(1):
-        with there.client(ONCE) as client, pytest.raises(HelperUnavailable, match="under query id") as lost:
+        with there.client(ONCE) as client, pytest.raises(HelperUnavailable, match="with query id") as lost:
             client.aggregate("click", **asked)
-        assert "look there" not in str(lost.value)
+        assert "check that ad server" not in str(lost.value)
         query_id = str(lost.value).split("query id ")[1][:32]
         with there.client(ONCE) as later:
             assert later.aggregate("click", **asked, query_id=query_id).query_id == query_id

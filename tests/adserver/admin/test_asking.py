@@ -133,7 +133,7 @@ def test_an_answer_that_was_not_kept_is_not_asked_for_from_elsewhere(
     far: Client, helpers: tuple[Helper, Helper]
 ) -> None:
     before = len(helpers[0].asked)
-    with pytest.raises(InvalidTask, match="no answer was kept"):
+    with pytest.raises(InvalidTask, match="no stored answer"):
         far.again("a2" * 16)
     with pytest.raises(JobRefused) as refusal:
         far.again("a4" * 16)  # an evaluation
@@ -170,7 +170,7 @@ def test_a_token_that_reads_asks_nothing(
         ({"values": ["click"], "dataset": NOWHERE}, 404, "unknown_dataset"),
         ({"values": ["click"], "dataset": DATASET}, 422, "undeclared"),
     ],
-    ids=["no such value", "no such dataset", "a task that measures nothing"],
+    ids=["no such value", "does not know the dataset", "a task that measures nothing"],
 )
 def test_a_query_that_is_wrong_is_a_problem(
     client: httpx.Client, body: dict[str, Any], status: int, reason: str

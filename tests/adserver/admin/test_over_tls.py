@@ -137,7 +137,7 @@ def test_nothing_is_answered_in_the_clear(over: Over) -> None:
 def test_beyond_loopback_it_starts_with_tls_only(over: Over) -> None:
     settings = DashboardSettings(listen="0.0.0.0:0")
     none_is_asked: Any = ()
-    with ExitStack() as stack, pytest.raises(InvalidTask, match="loopback only"):
+    with ExitStack() as stack, pytest.raises(InvalidTask, match="not on loopback"):
         open_dashboard(
             stack,
             settings,

@@ -195,7 +195,7 @@ def test_who_gives_up_is_told_that_the_task_may_be_there(
     before = there.tasks()
     with (
         Client(url=there.url, token=there.token(), backoff=ONCE) as client,
-        pytest.raises(HelperUnavailable, match="may have been made"),
+        pytest.raises(HelperUnavailable, match="may have been created"),
     ):
         client.create_task(**WITHOUT_LABELS, classes=2)
     assert there.tasks() == before + 1
@@ -240,7 +240,7 @@ def test_a_helper_that_refuses_a_task_refuses_it_from_elsewhere(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"labels": None}, "labels are either"),
+        ({"labels": None}, "label space"),
         ({"num_features": None}, "num-features"),
         ({"helpers": []}, "Extra inputs"),
         ({"version": 2}, "Extra inputs"),
@@ -269,7 +269,7 @@ def test_a_helper_that_refuses_a_task_refuses_it_from_elsewhere(
         ({"updates": {"num_parameters": 9}, "unit": "report"}, "unit user"),
         ({"measurement": {"min_cell_count": 1, "values": 7, "keys": []}}, "values"),
         ({"measurement": {"colour": 1}}, "Measurement"),
-        ({"measurement": {**SHOP, "values": [{"name": "group", "low": 0, "high": 1}]}}, "no value is named"),
+        ({"measurement": {**SHOP, "values": [{"name": "group", "low": 0, "high": 1}]}}, "may not be named"),
         ({"encoder": "{}"}, "Encoder"),
         ({"encoder": ""}, "Encoder"),
         ({"encoder": "x" * (5 << 20)}, "Encoder"),

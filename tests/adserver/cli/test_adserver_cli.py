@@ -210,7 +210,7 @@ def test_a_task_takes_width_and_classes_from_its_encoder_and_serves_it(shell: Sh
 def test_an_encoder_that_does_not_fit_the_other_settings_makes_no_task(shell: Shell) -> None:
     path, _ = encoder_file(shell)
     for options, why in (
-        (("--num-features", "4"), "makes 3 features, not 4"),
+        (("--num-features", "4"), "--num-features is 4, but the encoder makes 3"),
         (("--classes", "2"), "3 classes"),
         (("--max-value", "9"), "3 classes"),
     ):
@@ -231,7 +231,7 @@ def test_no_noise_is_mechanism_none(shell: Shell) -> None:
 
 
 def test_a_wrong_setting_makes_no_task(shell: Shell) -> None:
-    with pytest.raises(InvalidTask, match="either"):
+    with pytest.raises(InvalidTask, match="exactly one"):
         shell.run("task", "create", *_TASK, "--epsilon", "2")
     assert shell.json("task", "list") == []
 
@@ -297,7 +297,8 @@ def test_a_refusal_is_one_line_and_an_exit_status(
         main()
     assert ended.value.code == REFUSED
     assert (
-        capsys.readouterr().err == "JobRefused (dataset_empty): no report of this task waits to be sealed\n"
+        capsys.readouterr().err
+        == "JobRefused (dataset_empty): no report of this task is waiting to be sealed\n"
     )
 
 

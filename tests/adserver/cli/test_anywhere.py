@@ -131,7 +131,7 @@ def test_a_command_that_loses_its_answer_says_under_which_id_to_ask(
     token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
     done = run("aggregate", "--value", "count", "--dataset", SHOP, "--url", there.url, "--token", token)
     assert isinstance(done.exception, HelperUnavailable)
-    assert "under query id" in str(done.exception)
+    assert "with query id" in str(done.exception)
     assert token not in done.output + str(done.exception)
 
 

@@ -99,7 +99,7 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
 
 def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(client: Client) -> None:
     job = client.train(module(), **settings())
-    with pytest.raises(JobRefused, match="nothing to export"):
+    with pytest.raises(JobRefused, match="no model to export"):
         job.export()
     job.cancel()
     assert job.state is JobState.CANCELLED
@@ -110,7 +110,7 @@ def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(cli
 def test_what_is_wrong_with_a_model_is_said_before_anything_is_stored(client: Client) -> None:
     with pytest.raises(InvalidModel):
         client.train(torch.nn.Linear(5, 1), **settings())
-    with pytest.raises(InvalidModel, match="no model here"):
+    with pytest.raises(InvalidModel, match="expected an ONNX file"):
         client.train(3, **settings())
     with pytest.raises(JobRefused, match="no noise"):
         client.train(module(), epsilon=1.0, **settings())

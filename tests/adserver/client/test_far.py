@@ -127,7 +127,7 @@ def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None
 
 def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:
     for url in ("http://ads.example:80", "ftp://127.0.0.1", "ads.example", "https://"):
-        with pytest.raises(InvalidTask, match="https, or http on loopback"):
+        with pytest.raises(InvalidTask, match="or http on loopback"):
             FarAdServer(url=url, token="")
     assert "secret" not in repr(FarAdServer(url="https://ads.example", token="secret"))  # noqa: S106
 
@@ -139,7 +139,7 @@ def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:
     ids=range(11),
 )  # fmt: skip
 def test_what_is_no_url_of_a_server_is_refused_and_shows_no_secret(url: str) -> None:
-    with pytest.raises(InvalidTask, match="https, or http on loopback") as refused:
+    with pytest.raises(InvalidTask, match="or http on loopback") as refused:
         FarAdServer(url=url, token="")
     assert "hidden" not in str(refused.value)
 
@@ -182,7 +182,7 @@ def test_a_certificate_that_cannot_be_read_is_named(content: str | None, tmp_pat
 
 def test_a_client_is_beside_an_ad_server_or_elsewhere_and_not_both(tmp_path: Path) -> None:
     for beside in ({"data": tmp_path / "no"}, {"helpers": ("127.0.0.1:1", "127.0.0.1:2")}):
-        with pytest.raises(ValueError, match="not both"):
+        with pytest.raises(ValueError, match="exclude url"):
             Client(url="http://127.0.0.1:1", **beside)
 
 
@@ -191,7 +191,7 @@ def test_a_client_is_beside_an_ad_server_or_elsewhere_and_not_both(tmp_path: Pat
 )
 def test_what_answers_as_no_ad_server_does_is_refused(status: int, content: str) -> None:
     answer = f"HTTP/1.1 {status} OK\r\ncontent-length: {len(content)}\r\n\r\n{content}".encode()
-    with hanging_up(answer) as url, pytest.raises(HelperUnavailable, match="no ad server's admin API"):
+    with hanging_up(answer) as url, pytest.raises(HelperUnavailable, match="not an ad server's admin API"):
         FarAdServer(url=url, token="").get("/tasks")
 
 
@@ -227,7 +227,7 @@ def hanging_up(answer: bytes = b"") -> Iterator[str]:
 def test_what_may_have_been_done_is_not_to_be_asked_again_blindly(answer: bytes) -> None:
     with (
         hanging_up(answer) as url,
-        pytest.raises(HelperUnavailable, match="look there before you ask again"),
+        pytest.raises(HelperUnavailable, match="check that ad server before you repeat it"),
     ):
         FarAdServer(url=url, token="").post_json("/queries", {"values": ["spend"]})
 
@@ -237,7 +237,7 @@ def test_what_surely_was_not_done_may_be_asked_again() -> None:
         FarAdServer(url=url, token="").get("/tasks")
     with pytest.raises(HelperUnavailable) as unreached:
         FarAdServer(url="http://127.0.0.1:1", token="").post("/queries")
-    assert "look there" not in f"{refused.value} {unreached.value}"
+    assert "check that ad server" not in f"{refused.value} {unreached.value}"
 
 
 def told(served: tuple[Painted, str], *command: str) -> str:

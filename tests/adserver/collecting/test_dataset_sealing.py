@@ -206,7 +206,7 @@ def test_reports_are_taken_oldest_first_and_each_once(broker: Broker) -> None:
     first = next(iter(broker.fakes[0].committed.values()))
     assert set(first) == {report.report_id for report in received[:10]}
     assert len(broker.fakes[0].used()) == 25
-    with pytest.raises(JobRefused, match="waits to be sealed") as refusal:
+    with pytest.raises(JobRefused, match="is waiting to be sealed") as refusal:
         broker.sealer.seal()
     assert refusal.value.reason is JobReason.DATASET_EMPTY
 
@@ -219,7 +219,7 @@ def test_a_dataset_is_no_larger_than_its_task_allows(tmp_path: Path) -> None:
 
 def test_fewer_reports_than_the_minimum_wait_on_unless_asked_for(broker: Broker) -> None:
     broker.receive(1)
-    with pytest.raises(JobRefused, match="min_batch_size is 2"):
+    with pytest.raises(JobRefused, match="min_batch_size of 2"):
         broker.sealer.seal()
     assert broker.counts() == ReportCounts(waiting=1, sealed=0, dropped=0)
     assert broker.sealer.seal(is_small_allowed=True).size == 1

@@ -169,7 +169,7 @@ def test_values_have_a_bucket_for_each_integer_unless_fewer_are_asked_for(max_va
 
 @pytest.mark.parametrize("labels", [(None, None), (2, 5)])
 def test_labels_are_of_one_kind(labels: tuple[int | None, int | None]) -> None:
-    with pytest.raises(InvalidTask, match="either"):
+    with pytest.raises(InvalidTask, match="exactly one"):
         label_space(classes=labels[0], max_value=labels[1], num_buckets=None, default_label=None)
 
 
@@ -207,9 +207,9 @@ def test_an_encoder_is_kept_beside_the_task_that_names_it(engine: Engine) -> Non
     encoder, store = fitted(), TaskStore(engine)
     named = world(encoder=encoder.digest).bundle
     for wrong in (None, fit({"a": ["1"]}, FitSettings())):
-        with pytest.raises(InvalidTask, match="not the one that the task names"):
+        with pytest.raises(InvalidTask, match="digest differs from the task's"):
             store.add(named, created_at=NOW, encoder=wrong)
-    with pytest.raises(InvalidTask, match="not the one that the task names"):
+    with pytest.raises(InvalidTask, match="digest differs from the task's"):
         store.add(world().bundle, created_at=NOW, encoder=encoder)
     store.add(named, created_at=NOW, encoder=encoder)
     store.add(world(encoder=encoder.digest, name="another").bundle, created_at=NOW, encoder=encoder)

@@ -237,7 +237,7 @@ def test_unknown_groups_are_discovered_and_paid_for() -> None:
 
 def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remembered() -> None:
     laboratory = shop(k=1_000_000)
-    with pytest.raises(JobRefused, match="give its domain") as refused:
+    with pytest.raises(JobRefused, match="give the key's domain") as refused:
         laboratory.measurer().measure(Request(values=("purchase",), group_by=("region",), is_discovered=True))
     assert refused.value.reason is JobReason.NOTHING_FOUND
     assert contract(refused.value.reason).charged is Charged.YES

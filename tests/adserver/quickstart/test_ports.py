@@ -31,5 +31,5 @@ def test_one_that_is_taken_is_not_among_them(monkeypatch: pytest.MonkeyPatch, ho
         monkeypatch.setattr(module, "_TRIES", 1)
         assert free_ports(1) == [free]
         monkeypatch.setattr(module, "_TRIES", 0)
-        with pytest.raises(InvalidTask, match="too few ports"):
+        with pytest.raises(InvalidTask, match="too few free ports"):
             free_ports(2)

@@ -48,7 +48,7 @@ def test_servers_are_started_once_found_again_and_ended(
     assert not first.is_up
     try:
         first.up()
-        assert "two helpers and an ad server run" in told[-1]
+        assert "two helpers and an ad server are run" in told[-1]
         pids = {path.read_text() for path in project.parties.glob("*.pid")}
         assert second.is_up
         of_the_start = list(told)

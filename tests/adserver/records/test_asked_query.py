@@ -16,7 +16,7 @@ ASKED = {"values": ["click"], "epsilon": 0.5, "where": {"place": "oslo"}}
     ids=ascii,
 )
 def test_what_is_no_id_is_refused(typed: str) -> None:
-    with pytest.raises(InvalidTask, match="32 hex digits"):
+    with pytest.raises(InvalidTask, match="32 hexadecimal digits"):
         chosen_id(typed, "query", ASKED)
 
 

@@ -208,7 +208,7 @@ def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(
             answer = fetched(f"{http}/v1/tasks/{UPDATES.task.task_id.hex()}{path}")
             assert answer.status_code == (404 if path == "/encoder" else 200)
     monkeypatch.setattr("adserver.store.object_putting.WORTH_BYTES", 0)
-    with pytest.raises(InvalidTask, match="--report-objects first"):
+    with pytest.raises(InvalidTask, match="first start its `serve`"):
         bucket_of(replica, "s3://reports", may_add=False)
     bucket_of(owner, "s3://reports", may_add=True)
     bucket, memory = bucket_of(replica, "s3://reports", may_add=False), InMemory()

@@ -34,7 +34,7 @@ def test_a_server_makes_its_bucket_known_and_removes_what_no_row_names(
 
     monkeypatch.setattr(ReportBucket, "opened", opened)
     engine = open_store(tmp_path / "data", None)
-    with pytest.raises(InvalidTask, match="--report-objects first"):
+    with pytest.raises(InvalidTask, match="first start its `serve`"):
         bucket_of(engine, URL, may_add=False)
     settings = AdserverSettings(data_dir=tmp_path / "data", intake=IntakeSettings(report_objects=URL))
     peers = Peers(addresses=("127.0.0.1:1", "127.0.0.1:1"), tls=None, deadline_s=1.0)

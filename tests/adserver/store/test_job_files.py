@@ -124,7 +124,7 @@ def test_a_writer_that_stands_still_does_not_hold_its_successor_up(shared: Site,
 
 
 def test_a_model_that_is_not_there_is_a_refusal(files: JobFiles) -> None:
-    with pytest.raises(JobRefused, match="holds no files") as refusal:
+    with pytest.raises(JobRefused, match="contains no files") as refusal:
         files.model()
     assert refusal.value.reason is JobReason.WRONG_STATE
 

@@ -222,7 +222,7 @@ def test_a_row_whose_object_no_row_names_is_told(site: Site) -> None:
     site.intake().add(drawn(40, seed=1))
     with site.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM report_objects")
-    assert "does not name object 1" in lost(site)
+    assert "has no entry for object 1" in lost(site)
 
 
 def test_reports_that_expire_while_they_are_sealed_are_not_told_to_be_lost(site: Site) -> None:
@@ -385,7 +385,7 @@ def test_a_sweep_leaves_other_databases_objects_alone(site: Site, monkeypatch: p
 
 def test_a_bucket_is_known_by_its_url_and_only_the_ad_server_makes_it_known(site: Site) -> None:
     assert bucket_of(site.engine, f"{URL}/", may_add=False) == site.bucket
-    with pytest.raises(InvalidTask, match="with the same --report-objects first"):
+    with pytest.raises(InvalidTask, match="with the same --report-objects"):
         bucket_of(site.engine, "s3://another", may_add=False)
     other = bucket_of(site.engine, "s3://another", may_add=True)
     assert other.folder != site.bucket.folder

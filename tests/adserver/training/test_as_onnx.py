@@ -71,5 +71,5 @@ def test_a_perceptron_gives_scikit_learns_classes(activation: str) -> None:
 
 @pytest.mark.parametrize("model", [object(), 3, {"a": 1}])
 def test_what_is_no_model_is_refused_by_its_kind(model: object) -> None:
-    with pytest.raises(InvalidModel, match="no model here"):
+    with pytest.raises(InvalidModel, match="expected an ONNX file"):
         as_onnx(model, 6)

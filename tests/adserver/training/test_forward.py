@@ -105,7 +105,7 @@ def test_a_failure_of_onnxruntime_is_an_invalid_model() -> None:
 
 def test_examples_without_labels_are_refused() -> None:
     file = dense_network([4, 1], "relu", seed=1)
-    with pytest.raises(ValueError, match="as many labels"):
+    with pytest.raises(ValueError, match="expected one for each"):
         evaluate(file, features(2), np.zeros(1, np.int64), Loss.MSE)
     with pytest.raises(ValueError, match="at least one"):
         evaluate(file, np.empty((0, 4), np.uint8), np.empty(0, np.int64), Loss.MSE)

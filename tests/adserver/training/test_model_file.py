@@ -80,10 +80,10 @@ def test_torchs_default_export_is_folded_and_gives_the_modules_outputs(tmp_path:
         ({"location": lambda _: "../secret"}, "outside the folder"),
         ({"location": lambda _: "/etc/hostname"}, "outside the folder"),
         ({"location": lambda _: ""}, "outside the folder"),
-        ({"location": lambda _: "absent.data"}, "not beside it"),
+        ({"location": lambda _: "absent.data"}, "is missing: keep both files"),
         ({"offset": lambda _: "-1"}, "shorter than"),
         ({"length": lambda _: "9999999"}, "shorter than"),
-        ({"offset": lambda _: "many"}, "no number"),
+        ({"offset": lambda _: "many"}, "not a number"),
     ],
     ids=["upwards", "absolute", "none", "absent", "negative", "beyond", "word"],
 )
@@ -100,7 +100,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     outside = tmp_path.parent / "outside.data"
     (tmp_path / "model.onnx.data").rename(outside)
     (tmp_path / "model.onnx.data").symlink_to(outside)
-    with pytest.raises(InvalidModel, match="not beside it"):
+    with pytest.raises(InvalidModel, match="is missing: keep both files"):
         read_model(path)
 
 

@@ -135,7 +135,7 @@ def test_the_files_say_what_they_take() -> None:
 def test_an_encoder_of_another_width_or_with_the_outputs_name_is_refused() -> None:
     model = dense_network([2, 1], "relu", seed=1)
     one = CategoryColumn(name="w", categories=("a",), first=0, missing=1)
-    with pytest.raises(InvalidTask, match="makes 1 features, the model takes 2"):
+    with pytest.raises(InvalidTask, match="makes 1 features, but the model takes 2"):
         from_columns(model, Encoder(columns=(one,)))
     output = onnx.ModelProto.FromString(model).graph.output[0].name
     other = CategoryColumn(name=output, categories=("a",), first=0, missing=1)

@@ -251,7 +251,7 @@ def test_a_job_that_stops_with_its_budget_is_fitted_to_the_rounds_it_has() -> No
     [
         ({"batch_size": None}, "all records"),
         ({"is_allocated": False}, "not proven for Poisson"),
-        ({"noise": StepNoise.INDEPENDENT, "carried": 5}, "carried is of correlated noise"),
+        ({"noise": StepNoise.INDEPENDENT, "carried": 5}, "`carried` requires correlated noise"),
         ({"adaptive_clip": AdaptiveClip(quantile=0.5, learning_rate=0.2, initial=0.1)}, "adaptive clip"),
     ],
 )

@@ -174,7 +174,7 @@ def test_noise_too_small_for_the_least_bound_of_a_quantile_is_refused_at_submiss
     changes = {"mechanism": "gaussian", "epsilon": 1e6, "collusion_epsilon": 1e6}
     counted = UpdateForm(num_parameters=MODEL.size, has_clip_count=True)
     site = Site(tmp_path, {**changes, "updates": counted})
-    with pytest.raises(JobRefused, match=r"clip bound of 0\.000244") as refusal:
+    with pytest.raises(JobRefused, match=r"clip bound 0\.000244") as refusal:
         site.submit(settings={**SETTINGS, "noise_multiplier": 0.1, "quantile": {}})
     assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
     site.submit(settings={**SETTINGS, "noise_multiplier": 1.0, "quantile": {}})
