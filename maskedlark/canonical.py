@@ -77,7 +77,7 @@ def decode(cls: type[_T], encoded: bytes, *, max_bytes: int = MAX_BYTES) -> _T:
             canonical spelling.
     """
     if len(encoded) > max_bytes:
-        raise InvalidTask(f"a {cls.__name__} has at most {max_bytes} bytes, not {len(encoded)}")
+        raise InvalidTask(f"the {cls.__name__} has {len(encoded)} bytes, the limit is {max_bytes}")
     try:
         value: _T = _adapter(cls).validate_json(encoded)
     except ValidationError as error:

@@ -46,20 +46,20 @@ class Contract:
 UNAVAILABLE: Final = Contract(
     is_retryable=True,
     charged=Charged.ONCE,
-    remedy="ask again with backoff and jitter, not before the hint in the answer if there is one",
+    remedy="retry with backoff and jitter, not before the time in the answer if it contains one",
 )
 """Of HelperUnavailable, which has no reasons."""
 
-INVALID_TASK: Final = Contract(remedy="correct the setting that the message names, and make the task anew")
+INVALID_TASK: Final = Contract(remedy="correct the setting that the message names, and create the task again")
 """Of InvalidTask, which has no reasons."""
 
 _REPORTS: Final = {
-    ReportReason.MALFORMED: "the browser is of another version or the way is broken: fix the sender",
-    ReportReason.WRONG_LENGTH: "seal with the bundle of the very task",
+    ReportReason.MALFORMED: "the browser has a different version, or the transport is broken: fix the sender",
+    ReportReason.WRONG_LENGTH: "seal with the bundle of exactly this task",
     ReportReason.WRONG_TASK: "fetch the task bundle from this ad server",
     ReportReason.WRONG_VERSION: "update the browser",
     ReportReason.UNKNOWN_KEY: (
-        "fetch the task bundle again and seal anew; operators: rotate with a longer overlap"
+        "fetch the task bundle again and seal again; operators: rotate with a longer overlap"
     ),
     ReportReason.NOT_OPENED: "nothing: the report is lost; many of them mean a broken or hostile sender",
     ReportReason.LABEL_OUTSIDE_TASK: "nothing: the report is lost; fix the sender",
@@ -68,34 +68,34 @@ _REPORTS: Final = {
     ReportReason.DEFAULT_LABEL_MISSING: "nothing: the report is lost; fix the sender",
     ReportReason.MASK_NOT_CANONICAL: "nothing: the report is lost; fix the sender",
     ReportReason.NOT_PROVEN: "nothing: the report is lost; many of them mean a broken or hostile sender",
-    ReportReason.OUTSIDE_TASK_PERIOD: "set the clock, or fetch the bundle of the task that is open now",
+    ReportReason.OUTSIDE_TASK_PERIOD: "correct the clock, or fetch the bundle of a task that is open now",
     ReportReason.DUPLICATE_ID: "nothing: the report is stored",
-    ReportReason.UNKNOWN_ROUND: "fetch the round that is open, and answer that one",
-    ReportReason.ROUND_OVER: "nothing: the update came too late; answer the next round",
-    ReportReason.ROUND_CHANGED: "nothing: another answer would void what the first one hides",
-    ReportReason.CAP_REACHED: "nothing: the device takes no part any more; raise its cap if its owner agrees",
-    ReportReason.ALREADY_USED: "nothing: the report counts in the dataset that has it",
-    ReportReason.IMPLAUSIBLE: "draw again: an honest update is refused once in a hundred times",
+    ReportReason.UNKNOWN_ROUND: "fetch the open round, and answer that one",
+    ReportReason.ROUND_OVER: "nothing: the update arrived too late; answer the next round",
+    ReportReason.ROUND_CHANGED: "nothing: a second answer would reveal what the first one hides",
+    ReportReason.CAP_REACHED: "nothing: the device no longer takes part; raise its cap if its owner agrees",
+    ReportReason.ALREADY_USED: "nothing: the report counts in the dataset that already contains it",
+    ReportReason.IMPLAUSIBLE: "draw again: about one in a hundred honest updates is rejected",
 }
 _MODELS: Final = {
     ModelReason.NOT_ONNX: "export the model again",
     ModelReason.TOO_LARGE: "use a smaller model",
     ModelReason.EXTERNAL_DATA: "export with the weights inside the file",
-    ModelReason.UNKNOWN_OPERATOR: "replace the operator that the message names by ones of the list",
+    ModelReason.UNKNOWN_OPERATOR: "replace the operator that the message names with operators from the list",
     ModelReason.UNSUPPORTED_ATTRIBUTE: "export with another operator set, or without the attribute",
     ModelReason.SUBGRAPH: "unroll control flow, and inline functions, before the export",
-    ModelReason.WRONG_SHAPE: "make input and output fit the task's features and labels",
+    ModelReason.WRONG_SHAPE: "change the input and output to fit the task's features and labels",
     ModelReason.NOT_FINITE: "repair the model's weights",
     ModelReason.DIVERGED: "submit a new job with a lower learning rate",
     ModelReason.NOTHING_TO_TRAIN: "export the weights as initializers",
-    ModelReason.UNKNOWN_LOSS: "choose a loss of the list",
+    ModelReason.UNKNOWN_LOSS: "choose a loss from the list",
     ModelReason.WRONG_LOSS: "choose a loss that fits the output and the labels",
 }
 _JOBS: Final = {
     JobReason.UNKNOWN_TASK: "register the task with this helper, under the certificate of its origin",
-    JobReason.TASK_REFUSED: "ask for what the operator's floors allow, or talk to the operator",
-    JobReason.TASK_EXPIRED: "make a new task",
-    JobReason.TOO_MANY_TASKS: "let tasks expire, or talk to the operator",
+    JobReason.TASK_REFUSED: "use settings that the operator's floors allow, or contact the operator",
+    JobReason.TASK_EXPIRED: "create a new task",
+    JobReason.TOO_MANY_TASKS: "wait until tasks expire, or contact the operator",
     JobReason.UNKNOWN_DATASET: "prepare and commit the dataset again",
     JobReason.DATASET_LOST: (
         "the helper's operator restores `datasets/` or the bucket from a backup, then `adserver job resume`; "
@@ -106,43 +106,43 @@ _JOBS: Final = {
     ),
     JobReason.DATASET_TOO_LARGE: "seal several datasets",
     JobReason.QUOTA_EXCEEDED: (
-        "commit what is prepared, wait until datasets of expired tasks are deleted, or ask the helper's "
-        "operator for more"
+        "commit the prepared datasets, wait until datasets of expired tasks are deleted, or ask "
+        "the helper's operator for a higher limit"
     ),
     JobReason.DATASET_EMPTY: "see why reports are dropped (`adserver dataset list --json`), and collect more",
     JobReason.DATASET_CHANGED: "prepare the dataset again at both helpers",
-    JobReason.REPORT_ALREADY_USED: "prepare again: used reports are dropped",
-    JobReason.MALFORMED: "update one of the two sides: they speak different versions",
-    JobReason.UNKNOWN_JOB: "start the job before its rounds",
-    JobReason.JOB_CHANGED: "take a new id for a new job",
+    JobReason.REPORT_ALREADY_USED: "prepare the dataset again: used reports are then dropped",
+    JobReason.MALFORMED: "update one of the two sides: their versions differ",
+    JobReason.UNKNOWN_JOB: "start the job before requesting its rounds",
+    JobReason.JOB_CHANGED: "use a new id for a new job",
     JobReason.JOB_CLOSED: "submit a new job",
     JobReason.TOO_MANY_JOBS: "seal another dataset",
-    JobReason.WRONG_STATE: "look at the state, and choose an event that it allows",
-    JobReason.ROUND_CHANGED: "ask with the weights of the first time: they get the same answer",
-    JobReason.ROUND_OUT_OF_ORDER: "ask for the rounds before it first",
+    JobReason.WRONG_STATE: "check the state, and use an operation that it allows",
+    JobReason.ROUND_CHANGED: "repeat the request with the first request's weights: the answer is the same",
+    JobReason.ROUND_OUT_OF_ORDER: "first request the earlier rounds",
     JobReason.ROUND_BEYOND_PLAN: "submit a longer job",
-    JobReason.ROUND_CLOSED: "go on with the job's next round",
-    JobReason.UNKNOWN_QUERY: "ask the query before its answer is fetched",
-    JobReason.UNDECLARED: "ask for what the task's measurement declares, or make a new task",
-    JobReason.NOTHING_FOUND: "give the key's domain, or ask over more reports",
-    JobReason.DOMAIN_TOO_LARGE: "ask for fewer keys, codes or values",
-    JobReason.QUERY_CHANGED: "ask as the first time, or take a new id and pay for it",
-    JobReason.OVERFLOW: "fewer records, a smaller clip norm, or fewer frac_bits",
+    JobReason.ROUND_CLOSED: "continue with the job's next round",
+    JobReason.UNKNOWN_QUERY: "make the query before fetching its answer",
+    JobReason.UNDECLARED: (
+        "use only values, histograms and keys that the task's measurement declares, or create a new task"
+    ),
+    JobReason.NOTHING_FOUND: "give the key's domain, or query more reports",
+    JobReason.DOMAIN_TOO_LARGE: "query fewer keys, codes or values",
+    JobReason.QUERY_CHANGED: "repeat the first request, or use a new id, which is charged",
+    JobReason.OVERFLOW: "use fewer records, a smaller clip norm, or fewer frac_bits",
     JobReason.NOISE_OUT_OF_RANGE: "choose a noise within the limits that the message names",
-    JobReason.BUDGET_EXHAUSTED: "fewer rounds, more noise, or another dataset (with unit user: another task)",
+    JobReason.BUDGET_EXHAUSTED: "use fewer rounds, more noise, or another dataset (unit user: another task)",
     JobReason.HELPERS_DISAGREE: (
-        "operators: compare versions and numerics (`helper status`); then resume, with a new round"
+        "operators: compare versions and numerics (`helper status`); then resume the job with a new round"
     ),
-    JobReason.SUM_OUT_OF_RANGE: "seal another dataset: one report in this one lies",
-    JobReason.UNAUTHORIZED: "use the certificate of the task's origin, and have the operator trust it",
-    JobReason.TOO_LARGE: "send less: the message names the limit",
+    JobReason.SUM_OUT_OF_RANGE: "seal another dataset: a report in this one is dishonest",
+    JobReason.UNAUTHORIZED: "use the certificate of the task's origin, and ask the operator to trust it",
+    JobReason.TOO_LARGE: "send less: the message contains the limit",
     JobReason.LEDGER_ROLLED_BACK: (
-        "the helper's operator brings back the newest ledger, or makes new keys and tasks"
+        "the helper's operator restores the newest ledger, or makes new keys and tasks"
     ),
-    JobReason.CANCELLED: "nothing, or ask again",
-    JobReason.BAD_ANSWER: (
-        "update one of the two sides: they speak different versions; then ask for the same again"
-    ),
+    JobReason.CANCELLED: "nothing, or repeat the request",
+    JobReason.BAD_ANSWER: ("update one of the two sides: their versions differ; then repeat the request"),
     JobReason.PEER_FAILED: "the peer's operator reads its log; then resume",
 }
 _CHARGED: Final = {

@@ -35,22 +35,22 @@ class Reason(StrEnum):
 class ReportReason(Reason):
     """Why one report was dropped."""
 
-    MALFORMED = "malformed", "the bytes are no report: a field is missing or has the wrong size"
+    MALFORMED = "malformed", "the bytes are not a report: a field is missing or has the wrong size"
     WRONG_LENGTH = (
         "wrong_length",
-        "a share is shorter or longer than every share of the task: truncated, padded, or of another number "
-        "of features",
+        "a share is shorter or longer than any share of the task can be: truncated, padded, or "
+        "with a different number of features",
     )
-    WRONG_TASK = "wrong_task", "the report names another task, or one that the ad server does not have"
-    WRONG_VERSION = "wrong_version", "the share is of another version of the protocol"
+    WRONG_TASK = "wrong_task", "the report names another task, or a task unknown to the ad server"
+    WRONG_VERSION = "wrong_version", "the share has a different protocol version"
     UNKNOWN_KEY = (
         "unknown_key",
-        "the helper has no HPKE key of this id (any more): fetch the task bundle again",
+        "the helper does not have, or no longer has, an HPKE key with this id: fetch the task bundle again",
     )
     NOT_OPENED = (
         "not_opened",
-        "tampered with, sealed to another helper, or moved from another report, task or time; told to the ad "
-        "server also of wrong content",
+        "tampered with, sealed to another helper, or moved from another report, task or time; also "
+        "reported to the ad server if the content is wrong",
     )
     LABEL_OUTSIDE_TASK = "label_outside_task", "a candidate label is not in the label space of the task"
     LABELS_REPEAT = "labels_repeat", "a candidate label occurs twice"
@@ -58,26 +58,35 @@ class ReportReason(Reason):
         "default_label_missing",
         "the default label of the task is not among the candidates",
     )
-    KEY_OUTSIDE_TASK = "key_outside_task", "the code of a key is not below the size that the task declares"
+    KEY_OUTSIDE_TASK = "key_outside_task", "a key's code is not below the size that the task declares"
     MASK_NOT_CANONICAL = "mask_not_canonical", "a mask, value or proof element is not below the modulus"
     NOT_PROVEN = (
         "not_proven",
-        "the two helpers' tags of the report differ: its proof does not hold, or it told the helpers "
-        "different things",
+        "the two helpers' tags of the report differ: its proof is not valid, or its shares "
+        "contradict each other",
     )
     OUTSIDE_TASK_PERIOD = (
         "outside_task_period",
-        "the time bucket is before the task starts or after it expires, or the task was over a day ago",
+        "the time bucket is before the task's start or after its end, or the task ended more than a day ago",
     )
-    DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
-    UNKNOWN_ROUND = "unknown_round", "the update is of no round that this ad server opened for the task"
-    ROUND_OVER = "round_over", "the window of the update's round is over"
+    DUPLICATE_ID = "duplicate_id", "a report with this id is already stored; the first one counts"
+    UNKNOWN_ROUND = "unknown_round", "the update belongs to no round that this ad server opened for the task"
+    ROUND_OVER = "round_over", "the window of the update's round has ended"
     ROUND_CHANGED = (
         "round_changed",
-        "the device has answered this round of the job with other weights or terms: it answers a round once",
+        (
+            "the device has already answered this round of the job with other weights or terms: it "
+            "answers a round only once"
+        ),
     )
-    CAP_REACHED = "cap_reached", "the device has answered as many rounds as its cap allows, drawn or not"
-    ALREADY_USED = "already_used", "the report is in another dataset of the task"
+    CAP_REACHED = (
+        "cap_reached",
+        (
+            "the device has answered as many rounds as its cap allows, including rounds for which it was "
+            "not drawn"
+        ),
+    )
+    ALREADY_USED = "already_used", "the report is already in another dataset of the task"
     IMPLAUSIBLE = "implausible", "a returned model is too far from the instances that it was drawn from"
 
 
@@ -85,20 +94,20 @@ class ReportReason(Reason):
 class ModelReason(Reason):
     """Why a model was not accepted."""
 
-    NOT_ONNX = "not_onnx", "the bytes are no valid ONNX graph"
+    NOT_ONNX = "not_onnx", "the bytes are not a valid ONNX graph"
     TOO_LARGE = "too_large", "over a limit on bytes, nodes, parameters or sizes"
-    EXTERNAL_DATA = "external_data", "weights lie in another file: export with external_data=False"
+    EXTERNAL_DATA = "external_data", "weights are in another file: export with external_data=False"
     UNKNOWN_OPERATOR = "unknown_operator", "an operator is not on the allow-list"
     UNSUPPORTED_ATTRIBUTE = (
         "unsupported_attribute",
         "an operator has an attribute or version that is not supported",
     )
     SUBGRAPH = "subgraph", "control flow (If, Loop, Scan) and model-local functions are not supported"
-    WRONG_SHAPE = "wrong_shape", "input, output or a tensor does not fit the task or the operator"
+    WRONG_SHAPE = "wrong_shape", "the input, the output or a tensor does not fit the task or the operator"
     NOT_FINITE = "not_finite", "a weight is NaN or infinite"
-    DIVERGED = "diverged", "a step of training left the range of weights that a round can send"
+    DIVERGED = "diverged", "a training step left the range of weights that a round can send"
     NOTHING_TO_TRAIN = "nothing_to_train", "no trainable tensor was found"
-    UNKNOWN_LOSS = "unknown_loss", "no such loss"
+    UNKNOWN_LOSS = "unknown_loss", "the loss is unknown"
     WRONG_LOSS = "wrong_loss", "the loss does not fit the model output or the label space"
 
 
@@ -106,86 +115,92 @@ class ModelReason(Reason):
 class JobReason(Reason):
     """Why a helper or the ad server refused to act, and released nothing."""
 
-    UNKNOWN_TASK = "unknown_task", "no such task here: register it first"
+    UNKNOWN_TASK = "unknown_task", "this helper does not know the task: register it first"
     TASK_REFUSED = (
         "task_refused",
         "the task does not respect this operator's floors, or does not name this helper",
     )
-    TASK_EXPIRED = "task_expired", "the task is over"
-    TOO_MANY_TASKS = "too_many_tasks", "the origin has as many tasks open as this operator allows one origin"
-    UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
+    TASK_EXPIRED = "task_expired", "the task has expired"
+    TOO_MANY_TASKS = "too_many_tasks", "the origin has reached the operator's limit of open tasks per origin"
+    UNKNOWN_DATASET = (
+        "unknown_dataset",
+        "this helper does not know the dataset or preparation: prepare it again",
+    )
     DATASET_LOST = (
         "dataset_lost",
-        "the helper's file or objects of the dataset are missing or damaged: its operator must bring them "
-        "back, or another dataset must be sealed",
+        "the helper's file or objects of the dataset are missing or damaged: its operator must "
+        "restore them, or another dataset must be sealed",
     )
     REPORTS_LOST = (
         "reports_lost",
-        "an object with reports that wait to be sealed is missing from the ad server's bucket, or damaged: "
-        "its operator must bring it back",
+        "an object with reports that wait to be sealed is missing from the ad server's bucket, or "
+        "damaged: its operator must restore it",
     )
     DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
     QUOTA_EXCEEDED = (
         "quota_exceeded",
-        "datasets and preparations of the ad server take as many bytes at the helper as its operator allows "
-        "one ad server (--max-held-bytes)",
+        "the ad server's datasets and preparations have reached the helper's limit of bytes per ad "
+        "server (--max-held-bytes)",
     )
     DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
-    DATASET_CHANGED = "dataset_changed", "the chosen reports do not give the expected dataset id"
+    DATASET_CHANGED = "dataset_changed", "the chosen reports do not have the expected dataset id"
     REPORT_ALREADY_USED = "report_already_used", "a chosen report is in another dataset of the task"
-    MALFORMED = "malformed", "a message does not have the form of the wire contract"
-    UNKNOWN_JOB = "unknown_job", "no such job here"
-    JOB_CHANGED = "job_changed", "the id is of another job: make a new id for a new job"
-    JOB_CLOSED = "job_closed", "the job is closed and its unused budget given back: submit a new one"
-    TOO_MANY_JOBS = "too_many_jobs", "a helper remembers no more jobs of this dataset: seal another one"
+    MALFORMED = "malformed", "a message does not follow the wire contract"
+    UNKNOWN_JOB = "unknown_job", "this helper does not know the job"
+    JOB_CHANGED = "job_changed", "the id belongs to another job: use a new id for a new job"
+    JOB_CLOSED = "job_closed", "the job is closed and its unused budget has been released: submit a new one"
+    TOO_MANY_JOBS = (
+        "too_many_jobs",
+        "the dataset has reached the limit of jobs that a helper stores: seal another one",
+    )
     WRONG_STATE = "wrong_state", "the job, dataset or report is in a state that does not allow this"
-    ROUND_CHANGED = "round_changed", "the round was answered for other weights"
-    ROUND_OUT_OF_ORDER = "round_out_of_order", "an earlier round was not asked yet"
-    ROUND_BEYOND_PLAN = "round_beyond_plan", "the job planned fewer rounds"
+    ROUND_CHANGED = "round_changed", "the round was already answered for other weights"
+    ROUND_OUT_OF_ORDER = "round_out_of_order", "an earlier round has not been requested yet"
+    ROUND_BEYOND_PLAN = "round_beyond_plan", "the round is beyond the job's planned rounds"
     ROUND_CLOSED = "round_closed", "the answer was dropped after the job moved on"
-    UNKNOWN_QUERY = "unknown_query", "no query of this id was asked"
+    UNKNOWN_QUERY = "unknown_query", "no query with this id has been made"
     UNDECLARED = "undeclared", "the measurement of the task declares no such value, histogram or key"
     NOTHING_FOUND = "nothing_found", "no code of a key occurs in enough reports to be shown"
     DOMAIN_TOO_LARGE = (
         "domain_too_large",
-        "the query has more cells than a helper answers: fewer keys, codes or values",
+        "the query has more cells than a helper answers: use fewer keys, codes or values",
     )
     QUERY_CHANGED = (
         "query_changed",
-        "the query of this id was charged with another content: values and levels that are released together "
-        "are charged together",
+        "the query with this id was charged with different content: values and levels that are "
+        "released together are charged together",
     )
     OVERFLOW = (
         "overflow",
-        "a sum could wrap in the field: fewer records, a smaller clip norm or fewer frac_bits",
+        "a sum could overflow the field: use fewer records, a smaller clip norm or fewer frac_bits",
     )
     NOISE_OUT_OF_RANGE = (
         "noise_out_of_range",
-        "no noise where the task requires it, or more than the samplers hold",
+        "there is no noise although the task requires it, or more than the samplers support",
     )
     BUDGET_EXHAUSTED = (
         "budget_exhausted",
-        "the privacy budget of the dataset, or of the task where it protects a person, does not allow it: "
-        "fewer rounds, more noise, or another dataset or task",
+        "the privacy budget of the dataset, or of the task if its unit is a person, is too small: "
+        "use fewer rounds, more noise, or another dataset or task",
     )
-    HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
+    HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was discarded"
     SUM_OUT_OF_RANGE = (
         "sum_out_of_range",
-        "no honest reports could give this sum: a report in the dataset has masks or values that it may not "
-        "have; the sum was thrown away",
+        "honest reports cannot give this sum: a report in the dataset has forbidden masks or "
+        "values; the sum was discarded",
     )
     UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
     TOO_LARGE = "too_large", "a message or model is over its size limit"
     LEDGER_ROLLED_BACK = (
         "ledger_rolled_back",
-        "the helper's ledger has forgotten what it told before: its operator must bring back the newest one, "
-        "or make new keys",
+        "the helper's ledger is older than its earlier answers: its operator must restore the "
+        "newest one, or make new keys",
     )
-    CANCELLED = "cancelled", "the caller cancelled"
-    BAD_ANSWER = "bad_answer", "the peer's answer does not have the form of the wire contract"
+    CANCELLED = "cancelled", "the caller cancelled the call"
+    BAD_ANSWER = "bad_answer", "the peer's answer does not follow the wire contract"
     PEER_FAILED = (
         "peer_failed",
-        "the peer met an error of its own, and would meet it again: its operator's log says which",
+        "the peer had an internal error, which a retry would repeat: its operator must read its log",
     )
 
 

@@ -17,8 +17,8 @@ import grpc
 from maskedlark.rpc.handlers import wrapped
 
 _HEALTH: Final = "/grpc.health."
-_STARTING: Final = "the server is starting: call again"
-_ENDING: Final = "the server is ending: call again"
+_STARTING: Final = "the server is starting: retry later"
+_ENDING: Final = "the server is shutting down: retry later"
 
 
 class DrainInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not

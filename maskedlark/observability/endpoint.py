@@ -58,13 +58,15 @@ class OperatorEndpoint:
         """
         host, _, port = address.rpartition(":")
         if not is_loopback(host):
-            raise InvalidTask(f"metrics are served on loopback only, not on {address}")
+            raise InvalidTask(f"the metrics address {address} is not on loopback: only loopback is allowed")
         try:
             self._server = _Server(
                 (host.strip("[]"), int(port)), _handler(registry, check), total_s, connections
             )
         except (OSError, ValueError, OverflowError):
-            raise InvalidTask(f"cannot listen on {address}: is it host:port, and is the port free?") from None
+            raise InvalidTask(
+                f"cannot listen on {address}: check that it is host:port and that the port is free"
+            ) from None
         self.address = f"{host}:{self._server.server_port}"
         self._thread = Thread(target=self._server.serve_forever, name="operator", daemon=True)
         self._thread.start()

@@ -72,7 +72,7 @@ class _Probed(health.HealthServicer):
         self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None
     ) -> NoReturn:
         """Refuse; gRPC clients that watch by themselves take this answer for healthy."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no Watch here: ask Check again")
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Watch is not supported: poll Check")
         raise AssertionError("context.abort returned")
 
 
@@ -149,4 +149,4 @@ class WatchedServer:
         # gRPC waits without end for a client that keeps its connection after a message that was refused as
         # too large
         if not self.server.stop(grace_s).wait(grace_s + _AFTER_GRACE_S):
-            _LOG.warning("a connection did not end in time; it is dropped")
+            _LOG.warning("a connection did not end in time: closing it")

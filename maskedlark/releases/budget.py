@@ -132,8 +132,8 @@ class PlannedJob:
         batch_size = dataset.size if self.batch_size is None else self.batch_size
         if not 0 < batch_size <= dataset.size:
             raise InvalidTask(
-                f"a batch of a dataset of {dataset.size} reports has more than 0 and at most all of them, "
-                f"not {batch_size:g}"
+                f"batch_size is {batch_size:g}: expected more than 0 and at most {dataset.size}, "
+                "the dataset's size"
             )
         try:
             samples = samples_of(

@@ -57,7 +57,10 @@ def measurement_of(task: Task) -> Measurement:
         JobRefused(UNDECLARED): nothing.
     """
     if task.measurement is None:
-        raise JobRefused(JobReason.UNDECLARED, "the task declares no measurement: it can only train")
+        raise JobRefused(
+            JobReason.UNDECLARED,
+            "the task declares no measurement: use it for training only, or create a task with --measurement",
+        )
     return task.measurement
 
 

@@ -70,7 +70,7 @@ class DiscoverySpec(AnsweredOnce):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(set(self.keys)) != len(self.keys) or len({one.key for one in self.where}) != len(self.where):
-            raise ValueError("a key occurs once")
+            raise ValueError("keys must be distinct")
         return self
 
     @property
@@ -98,7 +98,8 @@ class DiscoverySpec(AnsweredOnce):
         if task.reports_per_user > 1:
             raise JobRefused(
                 JobReason.UNDECLARED,
-                "the margin of a discovery hides one report of a person: this task allows several",
+                "discovery hides only one report per person, but this task allows several: give "
+                "the key's domain instead",
             )
         for name in self.keys:
             key_index(measurement, name)

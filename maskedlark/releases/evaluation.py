@@ -109,7 +109,7 @@ class EvaluationSpec(AnsweredOnce):
         check_holds_labels(task)
         if self.num_bins > MAX_BINS:
             raise JobRefused(
-                JobReason.DOMAIN_TOO_LARGE, f"num_bins is {self.num_bins}, a helper takes at most {MAX_BINS}"
+                JobReason.DOMAIN_TOO_LARGE, f"num_bins is {self.num_bins}, the limit is {MAX_BINS}"
             )
         check_noise_fits_task(task, self.noise_multiplier, whose="evaluation")
         noise = noise_of_both(task, evaluation_noise_units(task, self), self.num_numbers)
@@ -136,7 +136,7 @@ def evaluated_loss(task: Task, model: Model) -> Loss:
     """
     if task.labels.kind is not LabelKind.CLASSES:
         raise InvalidModel(
-            ModelReason.WRONG_LOSS, "only classifiers are evaluated: the labels of this task are numbers"
+            ModelReason.WRONG_LOSS, "evaluation requires classes, but the labels of this task are numbers"
         )
     if model.output_width != 1:
         loss = Loss.CROSS_ENTROPY

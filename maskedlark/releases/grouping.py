@@ -122,7 +122,7 @@ def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
     """
     listed = [axis for axis in spec.group_by if axis.codes_digest is not None]
     if len(encoded) != 4 * sum(axis.size for axis in listed):
-        raise JobRefused(JobReason.MALFORMED, "the codes sent are not as many as the query's axes hold")
+        raise JobRefused(JobReason.MALFORMED, "the number of domain codes differs from the query's axes")
     codes = np.frombuffer(encoded, "<u4").astype(np.uint32)
     domains: list[Domain] = []
     for axis in spec.group_by:
@@ -267,5 +267,5 @@ def _without_small_rests(
 def measured_shares(task: Task, shares: InputShares) -> MeasuredShares:
     """Return the keys and value shares of a dataset of a task with a measurement."""
     if shares.measured is None:
-        raise AssertionError("a dataset of a task with a measurement holds keys and values")
+        raise AssertionError("the dataset has no keys and values, although its task has a measurement")
     return shares.measured

@@ -127,7 +127,7 @@ def check_fits(task: Task, strategy: Strategy, model: DenseModel | GraphModel) -
     """
     form, bound = task.updates, strategy.bound
     if form is None:
-        raise InvalidTask("the task declares no updates: its reports hold masked labels")
+        raise InvalidTask("the task declares no updates: its reports contain masked labels")
     pairs = (
         ("the model's parameters", model.size, form.num_parameters),
         ("bound.frac_bits", bound.frac_bits, task.frac_bits),
@@ -137,11 +137,13 @@ def check_fits(task: Task, strategy: Strategy, model: DenseModel | GraphModel) -
     )
     for name, asked, held in pairs:
         if asked != held:
-            raise InvalidTask(f"{name} of the strategy is {asked}, the task says {held}")
+            raise InvalidTask(f"{name} of the strategy is {asked}, but the task requires {held}")
     if bound.clip_norm > task.clip_norm:
-        raise InvalidTask(f"bound.clip_norm is {bound.clip_norm:g}, the task allows up to {task.clip_norm:g}")
+        raise InvalidTask(
+            f"bound.clip_norm is {bound.clip_norm:g}, but the task allows at most {task.clip_norm:g}"
+        )
     if model.widths[0] != task.num_features or model.widths[-1] != task.labels.size:
         raise InvalidTask(
-            f"the model is of {model.widths[0]} features and {model.widths[-1]} classes, the task of "
-            f"{task.num_features} and {task.labels.size}"
+            f"the model has {model.widths[0]} features and {model.widths[-1]} classes, but the task "
+            f"has {task.num_features} and {task.labels.size}"
         )

@@ -87,14 +87,14 @@ class JobSpec:
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.is_clip_per_layer and self.is_clip_adaptive:
-            raise ValueError("an adaptive clip is of the whole gradient, not per layer")
+            raise ValueError("an adaptive clip cannot be per layer: use only one of the two")
         if (
             self.epoch_steps is not None
             and self.sampling_numerator != SAMPLING_DENOMINATOR // self.epoch_steps
         ):
-            raise ValueError("sampling_numerator is 2^32 over epoch_steps, rounded down")
+            raise ValueError("sampling_numerator must be 2^32 divided by epoch_steps, rounded down")
         if copysign(1.0, self.noise_multiplier) < 0:  # equal to 0.0, and not in bytes: see `_digest`
-            raise ValueError("noise_multiplier is 0.0, not -0.0")
+            raise ValueError("noise_multiplier must be 0.0, not -0.0")
         if self.carried is not None:
             _check_carries(self)
         return self
@@ -211,7 +211,9 @@ def _check_carries(job: JobSpec) -> None:
     if why is not None:
         raise ValueError(why)
     if job.is_clip_adaptive:
-        raise ValueError("correlated noise needs one clip bound in all rounds: leave out the adaptive clip")
+        raise ValueError(
+            "correlated noise requires the same clip bound in all rounds: leave out the adaptive clip"
+        )
 
 
 def check_carries_in_task(task: Task, job: JobSpec) -> None:

@@ -138,12 +138,12 @@ class QuerySpec(AnsweredOnce):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.levels != tuple(range(self.levels[0], len(self.group_by) + 1)):
-            raise ValueError("levels ascend without gaps to the number of keys in group_by")
+            raise ValueError("levels must ascend without gaps to the number of keys in group_by")
         for names in ([axis.key for axis in self.group_by], [one.key for one in self.where]):
             if len(set(names)) != len(names):
-                raise ValueError("a key occurs once")
+                raise ValueError("keys must be distinct")
         if len({(one.value, one.kind) for one in self.measures}) != len(self.measures):
-            raise ValueError("a measure occurs once")
+            raise ValueError("measures must be distinct")
         return self
 
     @property
@@ -176,7 +176,8 @@ class QuerySpec(AnsweredOnce):
         if numbers > MAX_NUMBERS:
             raise JobRefused(
                 JobReason.DOMAIN_TOO_LARGE,
-                f"the answer would hold {numbers} numbers, a helper gives at most {MAX_NUMBERS}",
+                f"the answer would contain {numbers} numbers, the limit is {MAX_NUMBERS}: use fewer "
+                "keys, codes or values",
             )
         count_noise_units(task, self)
         check_no_overflow(
@@ -225,7 +226,8 @@ def measure_columns(measurement: Measurement, measure: Measure) -> range:
             if not columns.buckets:
                 raise JobRefused(
                     JobReason.UNDECLARED,
-                    f"the task declares no buckets of {measure.value!r}, so there is no histogram of it",
+                    f"the task declares no buckets for {measure.value!r}, so it has no histogram: "
+                    "use another value or another task",
                 )
             return range(columns.value + 1, columns.value + 1 + columns.buckets)
 

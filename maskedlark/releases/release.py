@@ -159,7 +159,7 @@ def blinded(
     Guarantees: uniform without the other helper's answer to the same transcript.
     """
     if len(noise) != len(vector):
-        raise AssertionError("every coordinate has noise of its own")
+        raise AssertionError("every coordinate must have its own noise")
     share = pair.blind(release_transcript, len(vector))
     for start in range(0, len(share), BLOCK):
         part = slice(start, start + BLOCK)
@@ -182,8 +182,8 @@ def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
     if first.agreement_tag != second.agreement_tag:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,
-            "the two helpers did not sum the same values: "
-            "they hold different weights, data or numerics versions",
+            "the two helpers did not sum the same values: they have different weights, data or "
+            "numerics versions",
         )
     return to_signed(reconstruct(first.vector, second.vector))
 
@@ -283,7 +283,7 @@ def check_holds_labels(task: Task) -> None:
     if task.updates is not None:
         raise JobRefused(
             JobReason.UNDECLARED,
-            "the reports of this task hold updates and no labels: submit a job with --strategy",
+            "the reports of this task contain updates and no labels: submit a job with --strategy",
         )
 
 

@@ -129,7 +129,7 @@ def aggregate(
     )
     bound = clip or job_clip(task, job)
     if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
-        raise AssertionError("the sum function bounds its values by more than the task allows")
+        raise AssertionError("the sum function's bound on its values is larger than the task allows")
     return blinded(
         pair=pair,
         release_transcript=round_transcript,

@@ -123,11 +123,15 @@ def why_not_carried(epoch_steps: int | None, rounds: int) -> str | None:
     """Explain why a job's rounds cannot have correlated noise; None if they can."""
     if epoch_steps is None:
         return (
-            "correlated noise gains nothing where each round uses all records, and is not proven for Poisson "
-            "samples: it needs random allocation with epoch_steps of 2 or more, so smaller batches"
+            "correlated noise requires random allocation with epoch_steps of 2 or more: it gains "
+            "nothing if each round uses all records, and is not proven for Poisson samples; use "
+            "smaller batches"
         )
     if -(-rounds // epoch_steps) > correlated.MAX_EPOCHS:
-        return f"correlated noise is for at most {correlated.MAX_EPOCHS} epochs"
+        return (
+            f"correlated noise is limited to {correlated.MAX_EPOCHS} epochs: use fewer rounds or "
+            "smaller batches"
+        )
     return None
 
 
@@ -140,6 +144,6 @@ def check_noise_carries(task: Task) -> None:
     if task.mechanism is not Mechanism.GAUSSIAN:
         raise JobRefused(
             JobReason.MALFORMED,
-            f"correlated noise is Gaussian, and the task's mechanism is {task.mechanism.value}: submit the "
-            "job with independent noise",
+            "correlated noise must be Gaussian, but the task's mechanism is "
+            f"{task.mechanism.value}: submit the job with independent noise",
         )

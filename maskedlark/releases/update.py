@@ -113,7 +113,9 @@ def form_of(task: Task) -> UpdateForm:
         JobRefused(UNDECLARED): its reports hold labels instead.
     """
     if task.updates is None:
-        raise JobRefused(JobReason.UNDECLARED, "the task declares no updates: its reports hold masked labels")
+        raise JobRefused(
+            JobReason.UNDECLARED, "the task declares no updates: its reports contain masked labels"
+        )
     return task.updates
 
 
@@ -126,7 +128,7 @@ def round_clip(task: Task, one: UpdateRound) -> Clip:
     if one.clip_norm > task.clip_norm:
         raise JobRefused(
             JobReason.MALFORMED,
-            f"the round's clip bound is {one.clip_norm:g}, the task allows up to {task.clip_norm:g}",
+            f"the round's clip bound is {one.clip_norm:g}, but the task allows at most {task.clip_norm:g}",
         )
     return Clip(norm=task.norm, bound=one.clip_norm, frac_bits=task.frac_bits)
 
@@ -153,7 +155,7 @@ def check_round(task: Task, one: UpdateRound, *, records: int) -> None:
     """
     form = form_of(task)
     if one.job.task_id != task.task_id:
-        raise JobRefused(JobReason.MALFORMED, "the round is of another task")
+        raise JobRefused(JobReason.MALFORMED, "the round belongs to another task")
     phase = one.job.phase(one.round_index)
     if task.mechanism is Mechanism.NONE and phase.noise_multiplier != 0:
         raise JobRefused(

@@ -58,7 +58,7 @@ class UpdateJob:
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.rounds > MAX_ROUNDS:
-            raise ValueError(f"a job has at most {MAX_ROUNDS} rounds")
+            raise ValueError(f"the job has too many rounds: the limit is {MAX_ROUNDS}")
         return self
 
     @property

@@ -19,7 +19,7 @@ class FairRoom:
         all that they can get. Safe to share between threads.
     """
 
-    def __init__(self, places: int, full: str = "as many calls are at work as there is room for") -> None:
+    def __init__(self, places: int, full: str = "the limit of calls in progress is reached") -> None:
         """So many places; `full` is what a peer is told that gets none."""
         self._places = places
         self._full = full
@@ -44,7 +44,7 @@ class FairRoom:
         with self._lock:
             free = self._places - self._taken
             if not (free > 0 and all(self._held[peer] < free for peer in peers)):
-                raise HelperUnavailable(f"{self._full}; ask again", retry_after_s=RETRY_AFTER_S)
+                raise HelperUnavailable(f"{self._full}; retry later", retry_after_s=RETRY_AFTER_S)
             self._taken += 1
             self._held += peers
         try:

@@ -30,7 +30,8 @@ _ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message 
 _NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
 """What gRPC itself says of a connection that never carried a call."""
 _NO_TALK_HINT: Final = (
-    " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
+    " (check that the server is running, that both sides use TLS or neither, and that each trusts "
+    "the other's certificate)"
 )
 _NOBODY_LISTENS: Final = re.compile(r"Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
@@ -137,7 +138,7 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     hint = _NO_TALK_HINT if _NO_TALK.search(details) else ""
     what = f"{peer}: {code.name.lower()}: {details}{hint}"
     if _NOBODY_LISTENS.search(details):
-        what = f"{peer}: nobody listens there"
+        what = f"{peer}: no server is listening there"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
     return (
         HelperUnavailable(what)

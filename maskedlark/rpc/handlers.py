@@ -90,5 +90,5 @@ def _shape_of(handler: "grpc.RpcMethodHandler[Any, Any]") -> tuple[Any, Any]:
 def _well_formed(message: Any, context: grpc.ServicerContext) -> Any:
     """Return a message that did parse; abort the call otherwise."""
     if message is _MALFORMED:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message does not parse")
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message cannot be parsed")
     return message

@@ -157,7 +157,7 @@ def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.Rp
     def of_first(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
         for message in messages:
             return behaviour(message, context)
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the call holds no message")
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the call contains no message")
         raise AssertionError("context.abort returned")
 
     make: Any = (

@@ -25,7 +25,7 @@ REFUSING_THREADS: Final = 2
 """Threads beside the shared ones, so that calls without room are refused also while all others are held."""
 _LIGHT: Final = ("/GetStatus", "/grpc.health.v1.Health/Check")
 _NO_PROXIES: Final = TrustedProxies()
-_FULL: Final = "this client has as many calls open as there is room for"
+_FULL: Final = "this client has reached its limit of open calls"
 
 
 class PeerRoom(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not

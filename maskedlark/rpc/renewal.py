@@ -31,10 +31,10 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
     in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
     names = sorted(names_in(certificate_in(in_use.certificate)), key=lambda name: ("://" not in name, name))
     if not names:
-        raise InvalidTask(f"{in_use.certificate} names no party: make another one")
+        raise InvalidTask(f"{in_use.certificate} names no party: make another certificate")
     new_folder.mkdir(mode=0o700, exist_ok=True)
     if TlsFiles.in_folder(new_folder).certificate.exists():
-        raise InvalidTask(f"a renewal waits in {new_folder}: activate it, or remove the folder")
+        raise InvalidTask(f"{new_folder} already contains a renewal: activate it, or remove the folder")
     TlsFiles.in_folder(new_folder).private_key.unlink(missing_ok=True)  # of an attempt that was cut short
     made = write_certificate(new_folder, name=names[0], hosts=tuple(names[1:]), now=now, days=days)
     made.trusted_authorities.unlink()
@@ -58,7 +58,7 @@ def activate(folder: Path) -> TlsFiles:
     """
     in_use, new = TlsFiles.in_folder(folder), TlsFiles.in_folder(folder / RENEWAL_FOLDER)
     if not new.certificate.exists():
-        raise InvalidTask(f"no renewal waits in {folder / RENEWAL_FOLDER}: prepare one")
+        raise InvalidTask(f"{folder / RENEWAL_FOLDER} contains no renewal: prepare one first")
     if new.private_key.exists():
         new.private_key.replace(in_use.private_key)
     new.certificate.replace(in_use.certificate)

@@ -42,7 +42,7 @@ class TrustedProxies:
             return cls(networks=tuple(ip_network(one) for one in networks))
         except ValueError as error:
             raise InvalidTask(
-                f"trusted_proxy is an address or a network such as 10.0.0.0/8: {error}"
+                f"trusted_proxy is not valid: expected an address or a network such as 10.0.0.0/8: {error}"
             ) from None
 
     def trust(self, peer: str) -> bool:

@@ -43,7 +43,7 @@ class StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-st
         if not self._trust.current().vouches_for(_chain(context), self._now()):
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "the client's certificate is not trusted any more, or has expired",
+                "the client's certificate is no longer trusted, or has expired",
             )
         yield
 

@@ -121,10 +121,11 @@ class TlsFiles:
                 x509.load_pem_x509_certificates(contents.trusted_authorities)
         except (ValueError, TypeError):
             raise InvalidTask(
-                "the TLS files are not a PEM certificate, its key without a password, and PEM authorities"
+                "the TLS files are not valid: expected a PEM certificate, its key without a "
+                "password, and PEM authorities"
             ) from None
         if own != held:
-            raise InvalidTask("the TLS certificate is of another key than the TLS private key")
+            raise InvalidTask("the TLS certificate does not belong to the TLS private key")
         return contents
 
     def stamp(self) -> _Stamp:
@@ -171,10 +172,10 @@ class Reloaded(Generic[_Made]):
                 return False
             self._made = self._make(self._files.read())
         except (OSError, InvalidTask) as error:
-            _LOG.warning("the TLS files are not used yet, those before stay in use: %s", error)
+            _LOG.warning("cannot use the new TLS files; the previous ones stay in use: %s", error)
             return False
         self._stamp = stamp
-        _LOG.info("the TLS files were read again")
+        _LOG.info("reloaded the TLS files")
         return True
 
 
@@ -204,5 +205,5 @@ def _plain_context(files: TlsFiles) -> ssl.SSLContext:
     try:
         context.load_cert_chain(files.certificate, files.private_key)
     except (OSError, ssl.SSLError):
-        raise InvalidTask("the TLS certificate and its key cannot be used") from None
+        raise InvalidTask("the TLS certificate and its key cannot be loaded") from None
     return context

@@ -122,7 +122,9 @@ def make_server(
     )
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
-            raise InvalidTask(f"without TLS a server listens on loopback only, not on {address}")
+            raise InvalidTask(
+                f"the server's address {address} is not on loopback: without TLS, only loopback is allowed"
+            )
         return server, _bind(server, address, None)
     configuration = Reloaded(tls, _open_configuration if is_open else _closed_configuration)
 
@@ -150,7 +152,9 @@ def make_channel(
         return _secure_channel(address, tls.read(), keepalive)
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
-            raise InvalidTask(f"without TLS only loopback peers are called, not {address}")
+            raise InvalidTask(
+                f"the peer's address {address} is not on loopback: without TLS, only loopback is allowed"
+            )
         return grpc.insecure_channel(address, options=_client_options(keepalive))
     try:
         trusted = tls.trusted_authorities.read_bytes()
@@ -265,5 +269,5 @@ def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials
             else server.add_secure_port(address, credentials)
         )
     except RuntimeError:
-        raise InvalidTask(f"cannot listen on {address}: is the port taken?") from None
+        raise InvalidTask(f"cannot listen on {address}: check that the port is free") from None
     return int(port)

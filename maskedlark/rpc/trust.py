@@ -79,11 +79,10 @@ class Trust:
             names = named.get(fingerprint(certificate))
             if names is None:
                 raise InvalidTask(
-                    f"the trusted certificate {fingerprint(certificate)} can sign others, so whoever holds "
-                    "its key could come under"
-                    " any name: get a certificate with CA:FALSE from its owner, or, if it is an authority, "
-                    "write its fingerprint and the"
-                    " names that it may certify into trusted.names"
+                    f"the trusted certificate {fingerprint(certificate)} can sign others, so its "
+                    "key could be used to claim any name: get a certificate with CA:FALSE from its "
+                    "owner, or, if it is an authority, write its fingerprint and the names that it "
+                    "may certify into trusted.names"
                 )
             authorities.append(Authority(certificate=certificate, names=names))
         return cls(frozenset(found) - {one.certificate for one in authorities}, tuple(authorities))
@@ -178,7 +177,8 @@ def _named(encoded: bytes) -> dict[str, Names]:
             continue
         if len(digits) != _FINGERPRINT_DIGITS or not set(digits) <= set(string.hexdigits) or not names:
             raise InvalidTask(
-                f"a line of trusted.names is no SHA-256 fingerprint with names behind it: {line[:120]!r}"
+                "a line of trusted.names is not valid: expected a SHA-256 fingerprint followed by "
+                f"names, not {line[:120]!r}"
             )
         named[digits] = named.get(digits, frozenset()) | frozenset(names)
     return named

@@ -65,7 +65,7 @@ def report_from_message(message: report_pb2.Report) -> Report:
         ReportRejected(MALFORMED): a share is missing.
     """
     if not (message.HasField("share_0") and message.HasField("share_1")):
-        raise ReportRejected(ReportReason.MALFORMED, "a report holds two shares")
+        raise ReportRejected(ReportReason.MALFORMED, "a report must have two shares")
     return Report(
         task_id=message.task_id,
         report_id=message.report_id,
@@ -87,7 +87,9 @@ def decode_report(encoded: bytes) -> Report:
         ReportRejected(MALFORMED, WRONG_LENGTH)
     """
     if len(encoded) > MAX_REPORT_BYTES:
-        raise ReportRejected(ReportReason.WRONG_LENGTH, f"a report has at most {MAX_REPORT_BYTES} bytes")
+        raise ReportRejected(
+            ReportReason.WRONG_LENGTH, f"the report is over the limit of {MAX_REPORT_BYTES} bytes"
+        )
     try:
         return report_from_message(report_pb2.Report.FromString(encoded))
     except DecodeError:

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 _planned = panel("A planned job")
 
 PlannedRounds = Annotated[
-    int, _planned("Its rounds; 0 for no planned job.", "--rounds", min=0, max=1_000_000)
+    int, _planned("The planned job's rounds; 0 for no planned job.", "--rounds", min=0, max=1_000_000)
 ]
 PlannedBatch = Annotated[
-    float | None, _planned("Its expected batch.", "--batch-size", show_default="the whole dataset")
+    float | None,
+    _planned("The planned job's expected batch size.", "--batch-size", show_default="the whole dataset"),
 ]
-PlannedNoise = Annotated[float, _planned("Its noise over the clip norm.", "--noise-multiplier")]
+PlannedNoise = Annotated[
+    float, _planned("The planned job's noise, divided by the clip norm.", "--noise-multiplier")
+]
 
 
 def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) -> "PlannedJob | None":

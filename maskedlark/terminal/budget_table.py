@@ -12,10 +12,8 @@ from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, number
 
 _BAR_CELLS: Final = 28
 _ID_DIGITS: Final = 12
-NO_NOISE: Final = "no noise is added in this task: nothing is private, and no budget is kept"
-NOT_ADDITIVE: Final = (
-    "Each job's own epsilons are what it would cost alone; together they cost less than their sum."
-)
+NO_NOISE: Final = "this task adds no noise: nothing is private, and there is no budget"
+NOT_ADDITIVE: Final = "Each job's own epsilons are its cost alone; together, jobs cost less than the sum."
 
 
 def budget_table(budget: DatasetBudget) -> RenderableType:

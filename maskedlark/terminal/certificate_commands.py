@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
 
-HELP: Final = "The TLS certificate that peers pin: show it, and renew it in two steps."
+HELP: Final = "Show the TLS certificate that peers pin, or renew it in two steps."
 _DAYS: Final = 825
 
 
@@ -17,13 +17,13 @@ def certificate_app(envvar: str) -> typer.Typer:
     """Create a party's commands; --data, or an environment variable, names its data folder."""
     folder: Any = typer.Option(..., "--data", envvar=envvar, help="Folder of this party's own files.")
     lifetime: Any = typer.Option(
-        _DAYS, "--days", min=1, max=3_650, help="How long the new certificate lives."
+        _DAYS, "--days", min=1, max=3_650, help="Days that the new certificate is valid."
     )
     app = typer.Typer(no_args_is_help=True, help=HELP)
 
     @app.command("show")
     def show_command(data: Path = folder) -> None:
-        """Show whom this party's certificate names, its fingerprint, and when it ends."""
+        """Show the names in this party's certificate, its fingerprint, and its expiry."""
         from maskedlark.rpc.tls_files import TlsFiles
 
         _show(TlsFiles.in_folder(data))
@@ -38,7 +38,9 @@ def certificate_app(envvar: str) -> typer.Typer:
 
         made = prepare(data, now=datetime.now(UTC), days=days)
         _show(made)
-        typer.echo(f"Give {made.certificate} to every peer, to add it to its trusted.crt; then activate it.")
+        typer.echo(
+            f"Next: give {made.certificate} to every peer to add to its trusted.crt; then activate it."
+        )
 
     @app.command("activate")
     def activate_command(data: Path = folder) -> None:

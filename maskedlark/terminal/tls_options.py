@@ -32,13 +32,14 @@ def tls_files(
         instead = (
             ""
             if own is None
-            else "; with none of all these, the files that `keygen` makes are used, "
-            f"but {own.missing} is not there"
+            else f"; without these options, the files from `keygen` are used, but {own.missing} does not "
+            "exist"
         )
         raise typer.BadParameter(
-            f"give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them{instead}"
+            "TLS is not configured: give all of --tls-cert, --tls-key and --tls-ca, or only "
+            f"--insecure{instead}"
         )
     files = TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
     if files.missing is not None:
-        raise typer.BadParameter(f"{files.missing} is not a file")
+        raise typer.BadParameter(f"{files.missing} is not a file: give the path of an existing PEM file")
     return files
