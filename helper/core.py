@@ -170,5 +170,5 @@ def _objects(
     if store is not None:
         return ObjectSegments(Retrying(store), ledger, keys.vault_key, quota)
     if ledger.manifests.dataset_ids():
-        raise InvalidTask("datasets of this ledger lie in object storage: name it by --segments")
+        raise InvalidTask("datasets of this ledger are in object storage: give it with --segments")
     return None

@@ -9,7 +9,7 @@ import typer
 from maskedlark.terminal.options import option
 
 cluster_app = typer.Typer(
-    no_args_is_help=True, help="The secrets of this helper's own Ray cluster: tokens and certificates."
+    no_args_is_help=True, help="Create the secrets of this helper's own Ray cluster: tokens and certificates."
 )
 
 SecretsOption = Annotated[Path, option("Folder of the cluster's secrets.", "--secrets")]
@@ -22,7 +22,8 @@ def init_command(secrets: SecretsOption) -> None:
 
     write_cluster_secrets(secrets, now=datetime.now(UTC))
     typer.echo(
-        f"Bring {JOIN_FILE} and {RAY_FILE} to every machine of the cluster, and keep {AUTHORITY_KEY} here."
+        f"Next: copy {JOIN_FILE} and {RAY_FILE} to every machine of the cluster. Keep "
+        f"{AUTHORITY_KEY} only here."
     )
 
 
@@ -31,13 +32,15 @@ def certificate_command(
     secrets: SecretsOption,
     host: Annotated[
         list[str],
-        option("The address that Ray knows the machine by, or a name that others call it; may be repeated."),
+        option("The machine's address in Ray, or a name that other machines use for it; repeatable."),
     ],
-    out: Annotated[Path, option("Folder that gets tls.key, tls.crt and ca.crt.", "--out")],
-    days: Annotated[int, option("How long the certificate lives.", min=1, max=3_650)] = 3_650,
+    out: Annotated[Path, option("Folder to write tls.key, tls.crt and ca.crt to.", "--out")],
+    days: Annotated[int, option("Days that the certificate is valid.", min=1, max=3_650)] = 3_650,
 ) -> None:
     """Make the TLS key and certificate of one machine of the cluster."""
     from helper.trust.cluster_secrets import write_machine_certificate
 
     write_machine_certificate(secrets, out, hosts=tuple(host), now=datetime.now(UTC), days=days)
-    typer.echo(f"Bring {out} to that machine: RAY_TLS_SERVER_KEY, RAY_TLS_SERVER_CERT and RAY_TLS_CA_CERT.")
+    typer.echo(
+        f"Next: copy {out} to that machine, for RAY_TLS_SERVER_KEY, RAY_TLS_SERVER_CERT and RAY_TLS_CA_CERT."
+    )

@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 def keygen_command(
     *,
     data: DataOption,
-    name: Annotated[str, option("The operator, as tasks will name this helper.", envvar="HELPER_NAME")],
-    suite: Annotated[HpkeSuite, option("What browsers seal to this helper with.", envvar="HELPER_SUITE")] = (
-        HpkeSuite.X25519_AES128GCM
-    ),
+    name: Annotated[
+        str, option("Name of the operator, by which tasks name this helper.", envvar="HELPER_NAME")
+    ],
+    suite: Annotated[
+        HpkeSuite, option("HPKE suite with which browsers seal to this helper.", envvar="HELPER_SUITE")
+    ] = (HpkeSuite.X25519_AES128GCM),
     host: Annotated[
         list[str] | None,
-        option("Also make a TLS key and certificate for this host name or address; may be repeated."),
+        option("Also create a TLS key and certificate for this host name or address; repeatable."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make this helper's keys in --data, and print the public ones. Existing keys are never overwritten."""
+    """Create this helper's keys in --data and print the public ones. Existing keys are never overwritten."""
     from helper.trust.keys import HelperKeys
     from maskedlark.canonical import encode
     from maskedlark.rpc.certificates import write_certificate
@@ -55,7 +57,7 @@ def keygen_command(
     typer.echo(f"verify key     {keys.identity.verify_key.hex()}")
     typer.echo(f"agreement key  {keys.identity.agreement_key.hex()}")
     typer.echo(f"fingerprint    {fingerprint(keys.identity)}")
-    typer.echo(f"The secrets are in {path}: back it up, and show it to nobody.")
+    typer.echo(f"The secrets are in {path}: back it up and keep it secret.")
     if host:
         files = TlsFiles.in_folder(data)
         typer.echo(
@@ -67,12 +69,12 @@ def keygen_command(
 @takes(tls=tls_of, without=["data"])
 def status_command(
     *,
-    address: Annotated[str, option("Where the helper serves.", metavar="HOST:PORT")],
+    address: Annotated[str, option("host:port of the helper.", metavar="HOST:PORT")],
     tls: "TlsFiles | None",
     deadline: Annotated[float, option("Seconds to wait for the answer.", min=0.1)] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who a running helper is and what it holds."""
+    """Show a running helper's identity, keys and datasets."""
     from helper.cli.status import fetch_status
 
     rows = fetch_status(address, tls, deadline_s=deadline)
@@ -89,7 +91,7 @@ def budget_command(
     *,
     data: DataOption,
     database: DatabaseOption = None,
-    dataset: Annotated[str, option("Only datasets whose ids start so.", metavar="ID")] = "",
+    dataset: Annotated[str, option("Show only datasets whose id starts so.", metavar="ID")] = "",
     rounds: PlannedRounds = 0,
     batch_size: PlannedBatch = None,
     noise_multiplier: PlannedNoise = 1.0,

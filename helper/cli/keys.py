@@ -20,7 +20,7 @@ _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
 _COLUMNS: Final = ("key_id", "suite", "state", "active_from", "expires_at")
 
-keys_app = typer.Typer(no_args_is_help=True, help="The HPKE keys that browsers seal to.")
+keys_app = typer.Typer(no_args_is_help=True, help="List and rotate the HPKE keys that browsers seal to.")
 
 DataOption = Annotated[Path, option("Folder of this helper's keys.", "--data", envvar="HELPER_DATA")]
 JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar="HELPER_JSON")]
@@ -38,13 +38,15 @@ def list_command(data: DataOption, as_json: JsonOption = False) -> None:
 def rotate_command(
     data: DataOption,
     suite: Annotated[
-        HpkeSuite, option("Of the new key.", envvar="HELPER_SUITE")
+        HpkeSuite, option("HPKE suite of the new key.", envvar="HELPER_SUITE")
     ] = HpkeSuite.X25519_AES128GCM,
-    active_in_hours: Annotated[float, option("The new key is pending for so long.", min=0, max=8_760)] = 0.0,
+    active_in_hours: Annotated[
+        float, option("Time for which the new key stays pending.", min=0, max=8_760)
+    ] = 0.0,
     overlap_days: Annotated[
         float,
         option(
-            "Keys before it open for so long from then on; reports that wait longer are lost.",
+            "Time after that for which older keys still open reports; reports that wait longer are lost.",
             min=0,
             max=3_650,
         ),

@@ -15,20 +15,19 @@ COMMANDS: Final = {
     "warmup": Lazy("helper.cli.serve:warmup_command"),
     "status": Lazy("helper.cli.commands:status_command", environment="HELPER"),
     "budget": Lazy("helper.cli.commands:budget_command"),
-    "keys": Lazy("helper.cli.keys:keys_app", "The HPKE keys that browsers seal to."),
+    "keys": Lazy("helper.cli.keys:keys_app", "List and rotate the HPKE keys that browsers seal to."),
     "certificate": Lazy(
         "helper.cli.certificate:certificate_app",
-        "The TLS certificate that peers pin: show it, and renew it in two steps.",
+        "Show the TLS certificate that peers pin, or renew it in two steps.",
     ),
     "cluster": Lazy(
         "helper.cli.cluster:cluster_app",
-        "The secrets of this helper's own Ray cluster: tokens and certificates.",
+        "Create the secrets of this helper's own Ray cluster: tokens and certificates.",
     ),
 }
 
 app = lazy_app(
-    "A helper of Masked LARk: opens its shares of reports, and answers rounds with masked, clipped, noised "
-    "sums.",
+    "A Masked LARk helper: opens its shares of reports and answers rounds with masked, clipped, noisy sums.",
     COMMANDS,
 )
 

@@ -16,7 +16,7 @@ DataOption = Annotated[
 DatabaseOption = Annotated[
     str | None,
     option(
-        "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="HELPER_DATABASE"
+        "SQLAlchemy URL of the database; default: SQLite in --data.", "--database", envvar="HELPER_DATABASE"
     ),
 ]
 JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar="HELPER_JSON")]
@@ -26,9 +26,9 @@ def tls_of(
     *,
     data: Path | None = None,
     insecure: Annotated[bool, _tls("No TLS; loopback addresses only.", "--insecure")] = False,
-    tls_cert: Annotated[Path | None, _tls("PEM: our certificate chain.")] = None,
+    tls_cert: Annotated[Path | None, _tls("PEM: this helper's certificate chain.")] = None,
     tls_key: Annotated[Path | None, _tls("PEM: the certificate's private key.")] = None,
-    tls_ca: Annotated[Path | None, _tls("PEM: whom we trust to certify peers.")] = None,
+    tls_ca: Annotated[Path | None, _tls("PEM: the authorities that sign peers' certificates.")] = None,
 ) -> "TlsFiles | None":
     """The TLS files that the options name, or those in --data; see `tls_files`."""
     from maskedlark.terminal.tls_options import tls_files

@@ -21,41 +21,48 @@ from maskedlark.terminal.options import making, option, panel, takes
 if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
 
-_floors = panel("Floors: tasks that ask for less privacy or more memory are refused")
-_cluster = panel("More machines; see the page on growing")
-_watching = panel("What the operator sees")
+_floors = panel("Floors: reject tasks that ask for less privacy or more memory")
+_cluster = panel("More machines (see the page on growing)")
+_watching = panel("Monitoring")
 
 
 _floors_of: Final = making(
     Floors,
     min_batch_size=_floors(
-        "Least k of a task.", "--min-batch-size-floor", envvar="HELPER_MIN_BATCH_SIZE_FLOOR", min=1
+        "Smallest min_batch_size (k) of a task.",
+        "--min-batch-size-floor",
+        envvar="HELPER_MIN_BATCH_SIZE_FLOOR",
+        min=1,
     ),
-    max_epsilon=_floors("Most epsilon of a dataset."),
-    max_collusion_epsilon=_floors("Most epsilon if ad server and other helper collude."),
-    max_delta=_floors("Most delta of a task."),
+    max_epsilon=_floors("Largest epsilon of a dataset."),
+    max_collusion_epsilon=_floors(
+        "Largest epsilon of a dataset if the ad server and the other helper collude."
+    ),
+    max_delta=_floors("Largest delta of a task."),
     min_decoys=_floors("Fewest decoy labels in a report.", min=1),
     max_dataset_size=_floors("Most reports of a dataset.", min=1),
     max_dataset_bytes=_floors("Most bytes of a dataset.", min=1),
-    max_round_seconds=_floors("Most seconds of one core that one round may take, by estimate.", min=0.001),
+    max_round_seconds=_floors("Most core seconds that one round may take, by estimate.", min=0.001),
     max_parameters=_floors(
-        "Most parameters of a model: a round takes about 80 bytes of memory for each.",
+        "Most parameters of a model; each takes about 80 bytes of memory in a round.",
         min=1,
         max=MOST_PARAMETERS,
     ),
-    max_tasks_per_origin=_floors("Most tasks that one origin has open.", min=1),
+    max_tasks_per_origin=_floors("Most open tasks of one origin.", min=1),
     is_split_noise_allowed=_floors(
-        "Serve tasks whose noise each helper adds half of.",
+        "Accept tasks in which each helper adds half of the noise.",
         "--allow-split-noise",
         envvar="HELPER_ALLOW_SPLIT_NOISE",
     ),
     is_proof_required=_floors(
-        "Serve only tasks whose reports prove that they count once at most and keep their ranges.",
+        "Accept only tasks whose reports prove that they count at most once and keep within their ranges.",
         "--require-proof",
         envvar="HELPER_REQUIRE_PROOF",
     ),
     is_noise_optional=_floors(
-        "Debugging on loopback only.", "--allow-no-noise", envvar="HELPER_ALLOW_NO_NOISE"
+        "Accept tasks without noise; for debugging on loopback only.",
+        "--allow-no-noise",
+        envvar="HELPER_ALLOW_NO_NOISE",
     ),
 )
 
@@ -64,13 +71,13 @@ _floors_of: Final = making(
 def serve_command(
     *,
     data: DataOption,
-    listen: Annotated[str, option("Where to serve; port 0 for any.", metavar="HOST:PORT")],
+    listen: Annotated[str, option("host:port to serve on; port 0 picks a free port.", metavar="HOST:PORT")],
     database: DatabaseOption = None,
     segments: Annotated[
         str | None,
         option(
-            "Object storage of new datasets: s3://BUCKET/PREFIX, gs:// or az://; credentials come from the"
-            " environment.",
+            "Object storage for new datasets: s3://BUCKET/PREFIX, gs:// or az://; credentials come "
+            "from the environment.",
             envvar="HELPER_SEGMENTS",
             metavar="URL",
             show_default="files in --data",
@@ -80,71 +87,81 @@ def serve_command(
         float,
         option("Days that a dataset is kept after its task has expired and its jobs are closed.", min=1),
     ] = 7,
-    port_file: Annotated[Path | None, option("Write the bound address here once it answers.")] = None,
-    metrics_listen: Annotated[
-        str | None, _watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
+    port_file: Annotated[
+        Path | None, option("Write the bound address to this file once the helper answers.")
     ] = None,
-    log_format: Annotated[LogFormat, _watching("Log lines for people or for programs.")] = LogFormat.TEXT,
-    traces: Annotated[Traces, _watching("Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.")] = Traces.NONE,
-    threads: Annotated[int, option("Calls answered at once.", min=1, max=1024)] = 16,
+    metrics_listen: Annotated[
+        str | None,
+        _watching("host:port to serve /metrics and /healthz on; loopback only.", metavar="HOST:PORT"),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, _watching("Log format: text for people, or JSON for programs.")
+    ] = LogFormat.TEXT,
+    traces: Annotated[
+        Traces, _watching("Where to export spans; otlp uses the OTEL_EXPORTER_OTLP_* environment variables.")
+    ] = Traces.NONE,
+    threads: Annotated[int, option("Number of calls answered at the same time.", min=1, max=1024)] = 16,
     opening_workers: Annotated[
-        int | None, option("Processes that open reports.", min=1, show_default="one a core")
+        int | None, option("Number of processes that open reports.", min=1, show_default="one a core")
     ] = None,
     round_threads: Annotated[
-        int | None, option("Threads that compute one round.", min=1, show_default="one a core")
+        int | None, option("Number of threads that compute one round.", min=1, show_default="one a core")
     ] = None,
     max_preparing_bytes: Annotated[
         int,
         option(
-            "Most memory that the reports of all tasks take together while they become datasets, and an"
-            " eighth of what they take on the disk; one ad server gets three quarters.",
+            "Most memory for preparing datasets of all tasks, and an eighth of the disk space for "
+            "it; one ad server may use three quarters.",
             min=1,
         ),
     ] = PREPARED_BYTES,
     max_held_bytes: Annotated[
         int,
         option(
-            "Most bytes that one ad server holds here, on the disk and in --segments: its datasets until they"
-            " are deleted, and what it prepares.",
+            "Most bytes of one ad server on the disk and in --segments: its datasets until they "
+            "are deleted, and its preparations.",
             min=1,
         ),
     ] = MOST_HELD_BYTES,
     release_grid_ms: Annotated[
         float,
         option(
-            "Answers to rounds leave a whole number of these milliseconds after their requests, so that"
-            " their time tells nothing.",
+            "Delay answers to rounds to a multiple of this many milliseconds after the request, so "
+            "that their timing reveals nothing.",
             min=0.1,
             max=60_000,
         ),
     ] = DEFAULT_STEP_MS,
     ray: Annotated[
         str | None,
-        _cluster("The Ray cluster that computes too: its head, as in `ray start`.", metavar="HOST:PORT"),
+        _cluster(
+            "Address of the head of a Ray cluster that also computes, as in `ray start`.", metavar="HOST:PORT"
+        ),
     ] = None,
     ray_join_token: Annotated[
-        Path | None, _cluster("The secret that workers have too: a file only this user may read.")
+        Path | None,
+        _cluster("File with the secret shared with workers; only this user may be able to read it."),
     ] = None,
     ray_worker_bytes: Annotated[
-        int, _cluster("Most memory of opened records at each worker.", min=1)
+        int, _cluster("Most memory for opened records at each worker.", min=1)
     ] = WORKER_BYTES,
     ray_open_reports: Annotated[
         bool,
-        _cluster("Open reports on workers too, which get this helper's HPKE keys for it."),
+        _cluster("Also open reports on workers, which then receive this helper's HPKE keys."),
     ] = False,
     tls: "TlsFiles | None",
     floors: Floors,
     peer: Annotated[
         list[str] | None,
         _floors(
-            "Serve tasks only together with the helper of this fingerprint; may be repeated.",
+            "Accept only tasks whose other helper has this fingerprint; repeatable.",
             envvar="HELPER_PEERS",
             metavar="FINGERPRINT",
             show_default="any",
         ),
     ] = None,
 ) -> None:
-    """Serve the ad server until SIGTERM, then finish what is under way."""
+    """Serve the ad server until SIGTERM, then finish the calls in progress."""
     # what serves takes a second to import: its help does without
     from helper.serving.server import HelperSettings, serve
     from maskedlark.observability.tracing import tracing
@@ -179,7 +196,10 @@ def _cluster_of(
     if address is None:
         return None
     if join_token is None:
-        raise InvalidTask("--ray needs --ray-join-token: openssl rand -hex 32 > FILE, and chmod 600 FILE")
+        raise InvalidTask(
+            "--ray requires --ray-join-token: create the file with `openssl rand -hex 32 > FILE` and "
+            "`chmod 600 FILE`"
+        )
     return RayCluster(
         address=address, join_token=join_token, worker_bytes=worker_bytes, opens_shares=opens_shares
     )
@@ -190,7 +210,7 @@ def warmup_command(
     other_machines: Annotated[
         bool,
         option(
-            "Also for processors without AVX-512, where this one has it: for an image, or a shared cache."
+            "Also compile for processors without AVX-512 if this one has it: for an image, or a shared cache."
         ),
     ] = False,
 ) -> None:
@@ -203,4 +223,4 @@ def warmup_command(
 
     began = time.monotonic()
     (warm_up_for_others if other_machines else warm_up)()
-    typer.echo(f"ready: this machine computes as it must ({time.monotonic() - began:.1f} s)")
+    typer.echo(f"ready: this machine's arithmetic is correct ({time.monotonic() - began:.1f} s)")

@@ -39,7 +39,8 @@ class BudgetReport:
                 rows = connection.execute(_every().order_by(DATASETS.c.dataset_id)).all()
         except DatabaseError as error:
             raise JobRefused(
-                JobReason.UNKNOWN_DATASET, f"this database is no helper's ledger: {type(error.orig).__name__}"
+                JobReason.UNKNOWN_DATASET,
+                f"this database is not a helper's ledger: {type(error.orig).__name__}",
             ) from None
         found = [_dataset(row) for row in rows if bytes(row.dataset_id).hex().startswith(prefix.lower())]
         if prefix and not found:
@@ -74,7 +75,7 @@ def open_ledger(data: Path, database: str | None) -> Engine:
     """
     if database is None and not (data / LEDGER_FILE).is_file():
         raise JobRefused(
-            JobReason.UNKNOWN_DATASET, f"{data} holds no ledger: no helper has served from it yet"
+            JobReason.UNKNOWN_DATASET, f"{data} contains no ledger: no helper has served from it yet"
         )
     return open_database(database or sqlite_url(data / LEDGER_FILE))
 

@@ -16,9 +16,8 @@ from maskedlark.errors import InvalidTask
 from maskedlark.runtime.database import reading
 
 _WAY_OUT: Final = (
-    "its operator must bring back the newest one whole (of SQLite also the files that end in -wal and -shm, "
-    "or none of them),"
-    " or make new keys"
+    "its operator must restore the newest one completely (for SQLite with the files that end in "
+    "-wal and -shm, or without both), or make new keys"
 )
 
 
@@ -51,8 +50,8 @@ def check_whole(engine: Engine) -> None:
     for what, there, expected in pairs:
         if there != expected:
             raise InvalidTask(
-                f"the ledger is a mixture of two, or has lost rows: {what}: {there}, and {expected} by its "
-                f"other tables; {_WAY_OUT}"
+                f"the ledger is a mixture of two, or has lost rows: {what}: found {there}, but its "
+                f"other tables require {expected}; {_WAY_OUT}"
             )
 
 

@@ -227,7 +227,8 @@ class Ledger:
         def add(connection: Connection) -> None:
             if _is_full(connection, spec.dataset_id):
                 raise JobRefused(
-                    JobReason.TOO_MANY_JOBS, f"the dataset has had {MAX_JOBS} jobs: seal another one"
+                    JobReason.TOO_MANY_JOBS,
+                    f"the dataset has had {MAX_JOBS} jobs, the limit: seal another one",
                 )
             connection.execute(insert(JOBS).values(row))
             move_on(connection, "job", row["spec"])

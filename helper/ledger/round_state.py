@@ -75,18 +75,23 @@ class Progress:
         """
         state = self.state_of(round_index)
         if self.is_closed:
-            raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: its rounds are no longer answered")
+            raise JobRefused(
+                JobReason.JOB_CLOSED,
+                "the job is closed, so its rounds are no longer answered: submit a new one",
+            )
         if state is RoundState.UNPLANNED:
             raise JobRefused(
                 JobReason.ROUND_BEYOND_PLAN,
-                f"round {round_index} is beyond the {self.rounds} rounds of the job",
+                f"round {round_index} is beyond the job's {self.rounds} rounds",
             )
         if state is RoundState.LATER:
             raise JobRefused(
-                JobReason.ROUND_OUT_OF_ORDER, f"the next round is {self.rounds_answered}, not {round_index}"
+                JobReason.ROUND_OUT_OF_ORDER,
+                f"round {round_index} is out of order: the next round is {self.rounds_answered}",
             )
         if state is RoundState.CLOSED:
             raise JobRefused(
                 JobReason.ROUND_CLOSED,
-                f"the job has moved on: the answer to round {round_index} is no longer kept",
+                f"the answer to round {round_index} is no longer stored, because the job has moved "
+                "on: continue with its next round",
             )

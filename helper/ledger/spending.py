@@ -73,7 +73,7 @@ def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str
     """What would fit: for a query, the epsilon at which the same one is affordable."""
     spec = new.spec
     if isinstance(spec, JobSpec):
-        return f"Ask for fewer rounds, more noise, or use another {task.unit.budgeted}"
+        return f"Use fewer rounds, more noise, or another {task.unit.budgeted}"
     if isinstance(spec, UpdateSpec):
         return "The job stops here: submit one with more noise or a lower rate, or make another task"
     already = [charge for job in _jobs(task, before) for charge in job]

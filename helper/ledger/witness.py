@@ -107,8 +107,8 @@ class Witness:
         position = self._verified(stored)
         if position is None:
             raise InvalidTask(
-                f"{self._file} is damaged or was written under other keys: it belongs beside the keys that "
-                "wrote it"
+                f"{self._file} is damaged or was written under other keys: keep it with the keys "
+                "that wrote it"
             )
         return position
 
@@ -121,10 +121,11 @@ class Witness:
 def _rolled_back(forgotten: Position) -> JobRefused:
     """What every caller is told from then on; the operator's log says more."""
     _LOG.error(
-        "the ledger was rolled back: it does not know position %d, at which it was seen", forgotten.sequence
+        "the ledger was rolled back: it does not contain position %d, at which it was seen",
+        forgotten.sequence,
     )
     return JobRefused(
         JobReason.LEDGER_ROLLED_BACK,
-        "this helper's ledger has forgotten what it told before: its operator must bring back the newest "
-        "one, or make new keys",
+        "this helper's ledger is older than its earlier answers: its operator must restore the "
+        "newest one, or make new keys",
     )

@@ -55,5 +55,5 @@ def check_machine(host: str, environment: Mapping[str, str] = os.environ) -> Non
         if lacking := [f"{name}={value}" for name, value in wanted.items() if environment.get(name) != value]:
             needed = " and ".join(lacking)
             raise InvalidTask(
-                f"a Ray cluster that is not on loopback ({host}) needs {needed} in the environment"
+                f"the Ray cluster at {host} is not on loopback: set {needed} in the environment"
             )

@@ -27,7 +27,7 @@ class HelperMetrics(Collector):
         self._core = core
         self._opens = Counter(
             "helper_shares_opened",
-            "Report shares opened, by what became of them.",
+            "Report shares opened, by outcome.",
             ("outcome",),
             registry=self.registry,
         )
@@ -44,18 +44,18 @@ class HelperMetrics(Collector):
         counts = self._core.counts()
         yield GaugeMetricFamily("helper_tasks", "Tasks that this helper signed.", counts.tasks)
         yield GaugeMetricFamily("helper_datasets", "Committed datasets.", counts.datasets)
-        yield GaugeMetricFamily("helper_open_jobs", "Jobs that may ask for rounds.", counts.open_jobs)
+        yield GaugeMetricFamily("helper_open_jobs", "Jobs that may request rounds.", counts.open_jobs)
         yield CounterMetricFamily(
             "helper_rounds_answered", "Rounds answered, and so charged, ever.", counts.rounds_answered
         )
         yield GaugeMetricFamily(
             "helper_preparing_bytes",
-            "Room that preparations take, of --max-preparing-bytes.",
+            "Bytes that preparations use, of --max-preparing-bytes.",
             self._core.datasets.preparing_bytes,
         )
         yield GaugeMetricFamily(
             "helper_held_bytes",
-            "Bytes that datasets and preparations of all ad servers take on the disk and in the bucket.",
+            "Bytes that datasets and preparations of all ad servers use on the disk and in the bucket.",
             self._core.quota.num_bytes,
         )
         left = GaugeMetricFamily(

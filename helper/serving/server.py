@@ -144,7 +144,7 @@ def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
             try:
                 work(is_stopped)
             except MaskedLarkError as error:
-                _LOG.warning("not everything was swept: %s", error)
+                _LOG.warning("the sweep is incomplete: %s", error)
 
         return swept
 
@@ -160,7 +160,7 @@ def _check_settings(settings: HelperSettings) -> None:
     """Refuse settings and files that are unsafe."""
     host = settings.listen.rsplit(":", 1)[0]
     if settings.floors.is_noise_optional and not is_loopback(host):
-        raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
+        raise InvalidTask(f"--allow-no-noise cannot be used on {host}: it is for debugging on loopback only")
     forbid_core_files()
     _check_files(settings)
 
@@ -271,7 +271,7 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
     try:
         from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
     except ImportError:
-        raise InvalidTask("--ray needs the extra `ray`: pip install 'maskedlark[ray]'") from None
+        raise InvalidTask("--ray requires the extra `ray`: pip install 'maskedlark[ray]'") from None
     fleet = RayFleet(
         cluster.address,
         token,
@@ -290,5 +290,7 @@ def _only_process(data: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InvalidTask(f"another helper process uses {data}") from None
+            raise InvalidTask(
+                f"another helper process is using {data}: stop it first, or use another folder"
+            ) from None
         yield

@@ -164,9 +164,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """What opens the shares of a stream: of labels, or of a federated round."""
         is_of_updates = self._core.tasks.authorized(header.task_id, caller).updates is not None
         if is_of_updates != bool(header.update_round):
-            raise JobRefused(
-                JobReason.MALFORMED, "update_round goes with a task of updates, and only with it"
-            )
+            raise JobRefused(JobReason.MALFORMED, "update_round must be given exactly for a task of updates")
         if is_of_updates:
             return self._core.updates.prepare(header.task_id, header.handle, header.update_round, caller)
         return self._core.datasets.prepare(header.task_id, header.handle, caller)
@@ -188,7 +186,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         with self._acting(context):
             job = _first(requests, "job").job
             if len(job) > MAX_BYTES:
-                raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
+                raise JobRefused(JobReason.TOO_LARGE, f"the job is over the limit of {MAX_BYTES} bytes")
             caller = client_names(context)
             self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
             with self._admission.entered(*peers_of(context)):
@@ -231,7 +229,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             kind = asked.WhichOneof("part")
             if kind not in QUERY_KINDS:
                 raise JobRefused(
-                    JobReason.MALFORMED, "the stream begins with no query, discovery, evaluation or update"
+                    JobReason.MALFORMED, "the stream must begin with a query, discovery, evaluation or update"
                 )
             spec = decode_query(kind, getattr(asked, kind))
             self._core.tasks.authorized(spec.task_id, call.caller)
@@ -269,7 +267,7 @@ def _check_serving(is_over: Event) -> None:
     """Give up a round that is charged even without a caller, if this process is to end."""
     if is_over.is_set():
         raise JobRefused(
-            JobReason.CANCELLED, "the helper shuts down: the call was not finished, and is not charged"
+            JobReason.CANCELLED, "the helper is shutting down: the call was not finished, and is not charged"
         )
 
 
@@ -277,7 +275,7 @@ def _first(requests: Iterator[_Part], part: str) -> _Part:
     """The first message of a stream, which holds the part that names what the stream is about."""
     for request in requests:
         return _expect(request, part)
-    raise JobRefused(JobReason.MALFORMED, f"the stream is empty: it begins with its {part}")
+    raise JobRefused(JobReason.MALFORMED, f"the stream is empty: it must begin with its {part}")
 
 
 def _to_the_end(requests: Iterator[pb.PrepareRequest]) -> Iterator[pb.PrepareRequest]:
@@ -292,13 +290,13 @@ def _to_the_end(requests: Iterator[pb.PrepareRequest]) -> Iterator[pb.PrepareReq
         if request.WhichOneof("part") == "end":
             return
         yield request
-    raise JobRefused(JobReason.MALFORMED, "the stream stopped before its end")
+    raise JobRefused(JobReason.MALFORMED, "the stream ended early")
 
 
 def _expect(request: _Part, part: str) -> _Part:
     """A message of a stream that holds this part."""
     if request.WhichOneof("part") != part:
-        raise JobRefused(JobReason.MALFORMED, f"a message of the stream holds no {part}")
+        raise JobRefused(JobReason.MALFORMED, f"a message of the stream contains no {part}")
     return request
 
 

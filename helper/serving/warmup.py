@@ -76,7 +76,7 @@ def _warm_up_as(kind: Kind) -> None:
         [sys.executable, "-c", _WARM_UP], env={**os.environ, **kind.environment}, check=False
     )
     if done.returncode:
-        raise InvalidTask(f"this machine must not serve as one with {kind.name}")
+        raise InvalidTask(f"this machine must not serve: its arithmetic with {kind.name} is not correct")
 
 
 def _check(interrupt: Interrupt) -> None:
@@ -108,7 +108,7 @@ def check_proofs() -> None:
     for role in (0, 1):
         compiled, plain = (one(shape, role, table, points) for one in (compiled_residues, residues))
         if not np.array_equal(compiled, plain):
-            raise SelfCheckFailed("the compiled residues of a proof are not the plain ones")
+            raise SelfCheckFailed("the compiled residues of a proof differ from the plain ones")
 
 
 @contextmanager

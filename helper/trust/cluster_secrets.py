@@ -107,7 +107,9 @@ def write_machine_certificate(
         _check_host(host)
     authority_key, authority_certificate = _authority(authority)
     if authority_certificate.not_valid_after_utc <= now:
-        raise InvalidTask(f"{authority / AUTHORITY} has expired: make new secrets with `helper cluster init`")
+        raise InvalidTask(
+            f"{authority / AUTHORITY} has expired: create new secrets with `helper cluster init`"
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     machine = named("machine of a Ray cluster")
     unsigned = begun(machine, authority_certificate.subject, key.public_key(), now=now, days=days)
@@ -133,9 +135,11 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     except OSError as error:
         raise InvalidTask(f"cannot read {error.filename}: {error.strerror}") from None
     except (ValueError, TypeError):
-        raise InvalidTask(f"{key_file} and {certificate_file} are no authority in PEM") from None
+        raise InvalidTask(
+            f"{key_file} and {certificate_file} are not an authority's key and certificate in PEM"
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise InvalidTask(f"{key_file} is not the elliptic-curve key of {certificate_file}")
+        raise InvalidTask(f"{key_file} is not the elliptic-curve key that belongs to {certificate_file}")
     return key, certificate
 
 
@@ -146,7 +150,7 @@ def _check_host(host: str) -> None:
     except ValueError:
         if not _HOST.fullmatch(host):
             raise InvalidTask(
-                f"{host!r} is neither an address nor a name: give it without port and brackets"
+                f"{host!r} is not valid: expected an address or a host name, without port and brackets"
             ) from None
 
 
@@ -154,7 +158,9 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write new files; where one is there already, none is written."""
     for name in contents:
         if os.path.lexists(folder / name):
-            raise InvalidTask(f"{folder / name} exists already: it is never overwritten")
+            raise InvalidTask(
+                f"{folder / name} exists already and is never overwritten: choose another folder"
+            )
     for name, content in contents.items():
         path = folder / name
         try:
@@ -163,6 +169,8 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
                 stream.write(content)
         except FileExistsError:
-            raise InvalidTask(f"{path} exists already: it is never overwritten") from None
+            raise InvalidTask(
+                f"{path} exists already and is never overwritten: choose another folder"
+            ) from None
         except OSError as error:
             raise InvalidTask(f"cannot write {path}: {error.strerror}") from None

@@ -72,8 +72,8 @@ class Floors:
         for one in self.peers:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
                 raise InvalidTask(
-                    f"{one!r} is no fingerprint: `helper keygen` and `helper status` show one, "
-                    f"{_FINGERPRINT_DIGITS} digits"
+                    f"{one!r} is not a fingerprint: expected {_FINGERPRINT_DIGITS} hexadecimal digits, as "
+                    "`helper keygen` and `helper status` print"
                 )
 
     def check(self, task: "Task") -> None:
@@ -94,8 +94,8 @@ class Floors:
             )
         if not task.proof and task.updates is None and self.is_proof_required:
             _refuse(
-                "reports of the task prove nothing (proof is off): this helper was started with "
-                "--require-proof"
+                "proof is off: this helper accepts only tasks with proofs, because it was started "
+                "with --require-proof"
             )
         at_least: tuple[tuple[str, int, int], ...] = (
             ("min_batch_size", task.min_batch_size, self.min_batch_size),
@@ -118,10 +118,10 @@ class Floors:
             )
         for name, value, least in at_least:
             if value < least:
-                _refuse(f"{name} is {value}, this helper requires at least {least}")
+                _refuse(f"{name} is {value}, but this helper requires at least {least}")
         for setting, asked, most in at_most:
             if not asked <= most:  # also where the limit is NaN
-                _refuse(f"{setting} is {asked:g}, this helper allows at most {most:g}")
+                _refuse(f"{setting} is {asked:g}, but this helper allows at most {most:g}")
 
     def check_round(self, seconds: float) -> None:
         """Refuse a job whose rounds take too long. Called before its budget is reserved.
@@ -132,9 +132,9 @@ class Floors:
         if not seconds <= self.max_round_seconds:
             raise JobRefused(
                 JobReason.TOO_LARGE,
-                f"a round of this job would take a core about {seconds:,.0f} s, and this helper gives one"
-                f" {self.max_round_seconds:,g}: use a smaller model, a smaller batch, or a graph that has an "
-                "exact form",
+                f"a round of this job would take about {seconds:,.0f} core seconds, but this helper "
+                f"allows at most {self.max_round_seconds:,g}: use a smaller model, a smaller batch, "
+                "or a graph that has an exact form",
             )
 
     def check_peer(self, peer: "HelperIdentity") -> None:
@@ -145,8 +145,8 @@ class Floors:
         """
         if self.peers and fingerprint(peer) not in self.peers:
             _refuse(
-                f"the other helper has the fingerprint {fingerprint(peer)}: this helper was not started with "
-                "it as a --peer"
+                f"the other helper's fingerprint {fingerprint(peer)} is not allowed: this helper "
+                "was not started with it as a --peer"
             )
 
 

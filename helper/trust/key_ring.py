@@ -93,7 +93,7 @@ def published_keys(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
     active = [key for key in ring if key.state(now) is KeyState.ACTIVE]
     pending = [key for key in ring if key.state(now) is KeyState.PENDING]
     if not active and not pending:
-        raise InvalidTask("all HPKE keys have expired: make one with `helper keys rotate`")
+        raise InvalidTask("all HPKE keys have expired: create one with `helper keys rotate`")
     active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
     newest = sorted(active, key=lambda key: (key.active_from, key.key_id), reverse=True)[:MAX_PUBLISHED]
     return tuple(OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret).public() for key in newest)
@@ -124,7 +124,8 @@ def rotated(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overl
     key_id = max(key.key_id for key in ring) + 1
     if key_id > MAX_KEY_ID:
         raise InvalidTask(
-            f"all {MAX_KEY_ID} key ids were used, and none is used twice: this helper needs a new identity"
+            f"all {MAX_KEY_ID} key ids are used, and an id is never reused: create a new identity "
+            "for this helper"
         )
     active_from = int(now) + active_in_s
     kept = tuple(_erased(_ending(key, active_from + overlap_s), now) for key in ring)

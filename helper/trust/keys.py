@@ -113,7 +113,7 @@ class HelperKeys(NeverPickled):
             encoded = path.read_bytes()
         except OSError as error:
             raise InvalidTask(
-                f"cannot read {path}: {error.strerror}; make one with `helper keygen`"
+                f"cannot read {path}: {error.strerror}; create one with `helper keygen`"
             ) from None
         check_secret_file(path)
         file = decode(_KeyFile, encoded)
@@ -141,7 +141,7 @@ class HelperKeys(NeverPickled):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
         except FileExistsError:
             raise InvalidTask(
-                f"{path} exists already: keys are never overwritten; choose another folder"
+                f"{path} exists already, and keys are never overwritten: choose another folder"
             ) from None
         except OSError as error:
             raise InvalidTask(f"cannot write {path}: {error.strerror}") from None
@@ -168,7 +168,7 @@ class HelperKeys(NeverPickled):
                 try:
                     self._ring, self._stamp = HelperKeys.read(self._path.parent)._ring, stamp
                 except InvalidTask as error:
-                    _LOG.warning("the key file is not used yet, the keys before stay in use: %s", error)
+                    _LOG.warning("cannot use the new key file; the previous keys stay in use: %s", error)
             return self._ring
 
     def opening_keys(self, now: float) -> tuple[OpeningKey, ...]:
@@ -245,7 +245,7 @@ def _check_ring(path: Path, ring: Ring) -> None:
                 OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
         except ValueError:
             raise InvalidTask(
-                f"{path} is damaged: the secret of HPKE key {key.key_id} is not one of its suite"
+                f"{path} is damaged: the secret of HPKE key {key.key_id} does not fit its suite"
             ) from None
 
 

@@ -57,8 +57,9 @@ class OpenTasks:
             if task.task_id not in of_host and len(of_host) >= most:
                 raise JobRefused(
                     JobReason.TOO_MANY_TASKS,
-                    f"this helper allows {most} open tasks of one origin (--max-tasks-per-origin), and "
-                    f"{host_of(task.origin)} has them; a task counts for a day at least",
+                    f"{host_of(task.origin)} has {most} open tasks, this helper's limit for one "
+                    "origin (--max-tasks-per-origin): wait until tasks expire; a task counts for "
+                    "at least a day",
                 )
             keep()
             of_host.setdefault(task.task_id, max(task.expires_at, self._clock() + LEAST_COUNTED_S))

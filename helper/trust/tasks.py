@@ -115,8 +115,7 @@ class Tasks:
         if stored is None:
             raise JobRefused(
                 JobReason.UNKNOWN_TASK,
-                "this helper knows no such task of an origin that the client's certificate names: "
-                "register it first",
+                "this helper knows no such task for an origin in the client's certificate: register it first",
             )
         task = decode(Task, stored.encoded)
         for name in names if caller is None else _names_of(task):
@@ -153,7 +152,8 @@ class Tasks:
                 self._floors.check_peer(task.helpers[1 - role])
                 return role
         raise JobRefused(
-            JobReason.TASK_REFUSED, "the task names neither of its helpers by this helper's verify_key"
+            JobReason.TASK_REFUSED,
+            "the task names no helper with this helper's verify_key: create the task with this helper's key",
         )
 
 

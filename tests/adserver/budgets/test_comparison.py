@@ -59,7 +59,7 @@ def test_the_comparison_is_the_same_from_either_side() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(("asked", "words"), [(2_000.0, "smaller batches"), (100.0, "at most 1000 epochs")])
+@pytest.mark.parametrize(("asked", "words"), [(2_000.0, "smaller batches"), (100.0, "to 1000 epochs")])
 def test_where_it_cannot_be_the_comparison_says_why(asked: float, words: str) -> None:
     of = planner(StepNoise.INDEPENDENT, epsilon=1e6, collusion_epsilon=1e6)
     rounds = 10 if asked == 2_000.0 else (MAX_EPOCHS + 1) * STEPS

@@ -48,10 +48,10 @@ def test_a_csv_is_scaled_to_bytes_and_keyed_by_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("a,b,c\n", "under 10 rows"),
+        ("a,b,c\n", "fewer than 10 rows"),
         ("a,b,c\n" + "1,2,3\n" * 12, "no column"),
         ("a,who,bought\n" + "x,u,1\n" * 12, "not a number"),
-        ("a,who,bought\n" + "1,u\n" * 12, "short"),
+        ("a,who,bought\n" + "1,u\n" * 12, "too few cells"),
         ("a,who,bought\n" + "inf,u,1\n" * 12, "finite"),
         ("", "CSV"),
     ],

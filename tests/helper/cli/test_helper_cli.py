@@ -168,10 +168,10 @@ def test_status_of_a_helper_that_is_down_can_be_tried_again(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--listen", "127.0.0.1:0", "--insecure", "--peer", "north"], "'north' is no fingerprint"),
-        (["--listen", "0.0.0.0:0", "--insecure"], "loopback only"),
+        (["--listen", "127.0.0.1:0", "--insecure", "--peer", "north"], "'north' is not a fingerprint"),
+        (["--listen", "0.0.0.0:0", "--insecure"], "not on loopback"),
         (["--listen", "0.0.0.0:0", "--insecure", "--allow-no-noise"], "--allow-no-noise"),
-        (["--listen", "192.0.2.1:1", "--insecure"], "loopback only"),
+        (["--listen", "192.0.2.1:1", "--insecure"], "not on loopback"),
         (["--listen", "127.0.0.1:0", "--insecure", "--segments", "ftp://host/folder"], "s3://"),
     ],
 )
@@ -216,7 +216,7 @@ def test_the_files_of_keygen_are_used_if_no_others_are_named(tmp_path: Path) -> 
     with pytest.raises(typer.BadParameter):
         chosen(folder=None)
     made.trusted_authorities.unlink()
-    with pytest.raises(typer.BadParameter, match=r"trusted\.crt is not there"):
+    with pytest.raises(typer.BadParameter, match=r"trusted\.crt does not exist"):
         chosen()
 
 

@@ -385,10 +385,10 @@ def refusal(build: Callable[[], Any]) -> MaskedLarkError:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epoch_steps": None, "sampling_numerator": 1 << 32}, "gains nothing where each round uses all"),
+        ({"epoch_steps": None, "sampling_numerator": 1 << 32}, "gains nothing if each round uses all"),
         ({"epoch_steps": None, "sampling_numerator": 1 << 30}, "not proven for Poisson"),
         ({"is_clip_adaptive": True}, "leave out the adaptive clip"),
-        ({"rounds": 3 * 1_000 + 1}, "at most 1000 epochs"),
+        ({"rounds": 3 * 1_000 + 1}, "limited to 1000 epochs"),
         ({"carried": 64}, "carried"),
     ],
 )

@@ -34,7 +34,9 @@ def test_a_chain_of_sixty_exponentials_is_refused_before_it_costs_anything(tmp_p
     onerous = chain(60, 20_000, scene.task.num_features)
     model = parse(onerous, num_features=scene.task.num_features)
     spec = scene.job(dataset, model_digest=model.digest)
-    with pytest.raises(JobRefused, match=r"about \d+ s, and this helper gives one 0.1") as refused:
+    with pytest.raises(
+        JobRefused, match=r"about \d+ core seconds, but this helper allows at most 0.1"
+    ) as refused:
         scene.cores[0].jobs.start(canonical.encode(spec), onerous, ASKED)
     assert refused.value.reason is JobReason.TOO_LARGE
     assert scene.cores[0].counts().open_jobs == 0

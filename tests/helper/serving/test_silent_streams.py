@@ -146,7 +146,7 @@ def test_a_tenant_with_its_full_share_is_told_to_come_again_and_has_status(site:
         make_channel(site.address, site.evil) as channel,
     ):
         stub = helper_pb2_grpc.HelperStub(channel)
-        with pytest.raises(HelperUnavailable, match="as many calls open") as refused, calling("helper"):
+        with pytest.raises(HelperUnavailable, match="its limit of open calls") as refused, calling("helper"):
             stub.CommitDataset(pb.CommitRequest(), timeout=HANGS_S)
         assert refused.value.retry_after_s == 1.0
         assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name

@@ -91,7 +91,7 @@ def test_where_one_file_is_there_none_is_written(authority: Path, tmp_path: Path
 def test_a_host_that_no_machine_is_called_is_refused_and_nothing_made(
     authority: Path, tmp_path: Path, host: str
 ) -> None:
-    with pytest.raises(InvalidTask, match="neither an address nor a name"):
+    with pytest.raises(InvalidTask, match="expected an address or a host name"):
         made(authority, tmp_path / "machine", "10.0.0.2", host, now=NOW)
     assert not (tmp_path / "machine").exists()
 
@@ -155,7 +155,7 @@ def test_an_authority_that_cannot_be_read_is_refused_without_its_bytes(
     authority: Path, tmp_path: Path, broken: str
 ) -> None:
     (authority / broken).write_text("-----BEGIN CANARY-----")
-    with pytest.raises(InvalidTask, match="no authority in PEM") as refused:
+    with pytest.raises(InvalidTask, match="not an authority's key and certificate in PEM") as refused:
         made(authority, tmp_path / "machine", "10.0.0.2")
     assert "CANARY" not in str(refused.value)
     (authority / broken).unlink()

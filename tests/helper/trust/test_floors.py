@@ -139,5 +139,5 @@ def test_a_fingerprint_is_of_both_keys_and_not_of_the_name(parties: tuple[Party,
 
 @pytest.mark.parametrize("wrong", ["", "0" * 63, "0" * 65, "G" * 64, "F" * 64])
 def test_what_is_no_fingerprint_is_noticed_when_the_helper_starts(wrong: str) -> None:
-    with pytest.raises(InvalidTask, match="no fingerprint"):
+    with pytest.raises(InvalidTask, match="not a fingerprint"):
         Floors(peers=frozenset({wrong}))

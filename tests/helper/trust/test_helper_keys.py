@@ -105,7 +105,7 @@ def test_a_secret_of_the_wrong_length_is_found_when_the_file_is_read(tmp_path: P
     path = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path)
     secret = HelperKeys.read(tmp_path).ring()[0].secret.hex().encode()
     path.write_bytes(path.read_bytes().replace(secret, secret[:-2]))
-    with pytest.raises(InvalidTask, match="HPKE key 1 is not one of its suite"):
+    with pytest.raises(InvalidTask, match="HPKE key 1 does not fit its suite"):
         HelperKeys.read(tmp_path)
 
 

@@ -84,7 +84,7 @@ def test_whatever_the_rotations_ids_are_new_and_a_key_that_was_published_opens_t
 
 def test_the_last_id_is_not_followed_by_another() -> None:
     last = (replace(first_ring(SUITE)[0], key_id=MAX_KEY_ID),)
-    with pytest.raises(InvalidTask, match="none is used twice"):
+    with pytest.raises(InvalidTask, match="never reused"):
         turn(last, NOW)
 
 
@@ -164,7 +164,7 @@ def test_a_key_file_that_is_damaged_later_leaves_the_helper_with_the_keys_it_has
     path = scene.parties[0].data / FILE_NAME
     path.write_bytes(b"damaged")
     assert ids(scene.cores[0].status().key_list.key_list.keys) == [1]
-    assert "keys before stay in use" in caplog.text
+    assert "previous keys stay in use" in caplog.text
 
 
 def test_rotations_at_once_are_each_a_key(scene: Scene) -> None:
