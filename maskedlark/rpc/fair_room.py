@@ -27,11 +27,12 @@ class FairRoom:
         self._held: Counter[Hashable] = Counter()
 
     @contextmanager
-    def entered(self, peer: Hashable = None) -> Iterator[None]:
-        """Hold a place for the block.
+    def entered(self, peer: Hashable = None, places: int = 1) -> Iterator[None]:
+        """Hold a place, or several, for the block.
 
         Args:
             peer: Who asks. None is no peer in particular, and may take every place.
+            places: How many at once: with those that the peer holds, no more than are free.
 
         Raises:
             HelperUnavailable: there is none for this peer; it says when to ask again, and travels as
@@ -39,11 +40,11 @@ class FairRoom:
         """
         with self._lock:
             free = self._places - self._held.total()
-            if not (free > 0 and (peer is None or self._held[peer] < free)):
+            if not (places <= free and (peer is None or self._held[peer] + places <= free)):
                 raise HelperUnavailable(f"{self._full}; ask again", retry_after_s=RETRY_AFTER_S)
-            self._held[peer] += 1
+            self._held[peer] += places
         try:
             yield
         finally:
             with self._lock:
-                self._held -= Counter({peer: 1})  # which forgets a peer that holds none any more
+                self._held -= Counter({peer: places})  # which forgets a peer that holds none any more
