@@ -29,12 +29,14 @@ class LayerBytes:
 
     Attributes:
         fixed: Whatever the records are.
+        flushed: Only while this layer ends a chunk.
         chunk: For each record of a chunk.
         kept: For each record of a block, until its values are masked.
         passing: For each record of a block, only while this layer goes forwards or back.
     """
 
     fixed: int = 0
+    flushed: int = 0
     chunk: int = 0
     kept: int = 0
     passing: int = 0
@@ -67,7 +69,7 @@ def part_bytes(plan: Lowered, backend: Backend, *, seeds: int, labels: int) -> P
     layers = [_layer_bytes(step, plan, backend, seeds, labels) for step in plan.steps]
     output = plan.sizes[plan.output]
     return PartBytes(
-        fixed=sum(one.fixed for one in layers),
+        fixed=sum(one.fixed for one in layers) + max((one.flushed for one in layers), default=0),
         chunk=sum(one.chunk for one in layers),
         block=plan.sizes[0]
         + _REAL * output * (1 + seeds)
@@ -126,11 +128,12 @@ def _dense(layer: Dense, backend: Backend, inputs: int, outputs: int, seeds: int
     way_back = seeds * layer.passes_back
     weights = there.weight + (back.weight if way_back else 0) + _ROW
     operand = there.entry + (0 if layer.reads_bytes else _ROW)
-    put_together = (there.sum + _REAL) * outputs
+    at_once = largest_block(inputs, there.sum * outputs) * outputs * bool(seeds)
     return LayerBytes(
         fixed=weights * inputs * outputs
-        + (_REAL * (labels * outputs + inputs) + put_together * largest_block(inputs, put_together))
-        * bool(seeds),
+        + _REAL * (labels * outputs + inputs) * bool(seeds)
+        + _REAL * at_once,
+        flushed=there.sum * at_once,
         chunk=(there.chunk_entry * inputs + there.chunk_output * outputs) * bool(seeds),
         kept=operand * inputs
         + _REAL * outputs * (1 + bool(seeds))
