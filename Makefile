@@ -133,7 +133,7 @@ bench-start: $(STAMP)  ## How soon everything answers: a helper's first start, t
 bench-job: $(STAMP)  ## Processor time of whole jobs, each party and phase, beside plain training (ARGS="--json", ARGS="--profile FOLDER")
 	$(BIN)/python -m tests.bench.job $(ARGS)
 
-bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports are sealed (ARGS=--json)
+bench-memory: $(STAMP)  ## Peak memory while 100,000 reports are sealed, and of rounds beside the estimates (ARGS="--rounds-only --json")
 	$(BIN)/python -m tests.bench.memory $(ARGS)
 
 .PHONY: bench-encoder
@@ -151,7 +151,7 @@ bench-wide: $(STAMP)  ## Rounds of models of 2^20 to 2^26 parameters: seconds an
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 
-bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000 silent streams open at the same helper (ARGS=--json)
+bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000 silent streams open, or computes all it may (ARGS=--json)
 	$(BIN)/python -m tests.bench.walls $(ARGS)
 
 .PHONY: bench-accounting

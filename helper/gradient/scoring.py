@@ -75,6 +75,15 @@ def score(
     return Scores(bins=bins, choices=outputs.argmax(1).astype(np.int64))
 
 
+def scoring_bytes(model: Model, loss: Loss) -> int:
+    """Return the bytes that `score` takes at once, by counts: what it gives of each record comes on top.
+
+    Raises:
+        InvalidModel(UNKNOWN_OPERATOR): see `score`.
+    """
+    return _forward(model, loss).num_bytes
+
+
 def check_scored(model: Model, loss: Loss) -> None:
     """Refuse what `score` refuses, before anybody is asked to score.
 
