@@ -104,9 +104,12 @@ class _Kept(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As numba does it."""
+        """Store a compiled loop as numba does, but for a listing with this process's paths and addresses.
+
+        So the same source, compiler and kind of processor make the same bytes, wherever and whenever they do.
+        """
         with suppress(OSError):
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # numba's
+            super().save_overload(sig, data._replace(type_annotation=""))  # type: ignore[no-untyped-call]  # numba's
 
 
 def kernel(function: Function) -> Function:
