@@ -162,7 +162,7 @@ _REMEDIES: Final[dict[type[Reason], dict[Any, str]]] = {
 
 
 def contract(reason: Reason) -> Contract:
-    """What follows from a reason. A reason without an entry is a KeyError: a bug, which a test finds."""
+    """Return a reason's contract. A reason without an entry is a KeyError: a bug, which a test finds."""
     charged = _CHARGED.get((type(reason), reason), Charged.NO)
     is_retryable = reason is JobReason.CANCELLED
     return Contract(is_retryable=is_retryable, charged=charged, remedy=_REMEDIES[type(reason)][reason])

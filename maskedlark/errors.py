@@ -24,7 +24,7 @@ class Reason(StrEnum):
     meaning: str
 
     def __new__(cls, code: str, meaning: str = "") -> Self:
-        """One member: its value is the code."""
+        """Create one member: its value is the code."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning

@@ -63,12 +63,12 @@ class LabelSpace:
         return self
 
     def boundaries(self) -> tuple[Fraction, ...]:
-        """For values: the bucket boundaries, exactly, from 0 to size - 1."""
+        """Return the exact bucket boundaries of values, from 0 to size - 1."""
         buckets = self.num_buckets or self.size - 1
         return tuple(Fraction(i * (self.size - 1), buckets) for i in range(buckets + 1))
 
     def reachable(self) -> tuple[int, ...]:
-        """Every label that a report can hold, ascending.
+        """Return every label that a report can hold, ascending.
 
         All classes, or the integers next to a bucket boundary.
         """
@@ -246,7 +246,7 @@ class Task:
         return proof_shape(self.num_candidates, self.measurement) if self.proof else None
 
     def plaintext_length(self, role: int) -> int:
-        """The length of every plaintext that a role opens, in bytes."""
+        """Return the length of every plaintext that a role opens, in bytes."""
         if self.updates is not None:
             return self.updates.share_length(role=role)
         shape = self.proof_shape
@@ -283,7 +283,7 @@ class Task:
         )
 
     def time_bucket(self, unix_s: float) -> int:
-        """The bucket that a moment falls into."""
+        """Return the bucket that a moment falls into."""
         return int(unix_s // self.time_bucket_s)
 
     @property
@@ -301,7 +301,7 @@ class Task:
             raise self.outside_period(time_bucket)
 
     def outside_period(self, time_bucket: int) -> ReportRejected:
-        """The error of a report from outside the task's period."""
+        """Build the error for a report from outside the task's period."""
         first, last = self.time_buckets[0], self.time_buckets[-1]
         return ReportRejected(
             ReportReason.OUTSIDE_TASK_PERIOD, f"time bucket {time_bucket} is not in {first}..{last}"
@@ -309,7 +309,7 @@ class Task:
 
 
 def signing_bytes(task: Task) -> bytes:
-    """What a helper signs to accept a task."""
+    """Return the bytes that a helper signs to accept a task."""
     return _SIGNING_DOMAIN + encode(task)
 
 
