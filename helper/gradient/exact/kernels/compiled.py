@@ -107,11 +107,15 @@ class _Kept(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As numba does it, but nobody else may write what is kept."""
+        """Store a compiled loop as numba does, writable by its owner only, without the listing of this process.
+
+        The listing holds paths and addresses: without it the same source, compiler and kind of processor make
+        the same bytes, wherever and whenever they do.
+        """
         before = os.umask(_OTHERS_WRITE)
         try:
             with suppress(OSError):
-                super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # numba's
+                super().save_overload(sig, data._replace(type_annotation=""))  # type: ignore[no-untyped-call]  # numba's
         finally:
             os.umask(before)
 
