@@ -16,7 +16,7 @@ from adserver.records.server_settings import AdserverSettings, DashboardSettings
 from adserver.serving.front_doors import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock, shared_clock
-from adserver.store.job_files import remove_unnamed, take_in_all
+from adserver.store.job_files import remove_unnamed
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
@@ -51,7 +51,6 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     if peers.tls is not None:
         peers.tls.check_own()
     remove_unfinished_of_jobs(settings.data_dir)
-    take_in_all(engine, settings.data_dir)
     remove_unnamed(engine, settings.data_dir, clock())
 
     with ExitStack() as stack:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import URL, Column, Connection, Engine, Table, extract, func, select
 
 from adserver.records.typed_ids import id_range, the_only
+from adserver.store.migrations import MIGRATIONS
 from adserver.store.schema import metadata
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import JobReason
@@ -51,7 +52,7 @@ def create_tables(engine: Engine) -> None:
     Raises:
         InvalidTask: the tables are of another version of the ad server, and are left as they are.
     """
-    storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server", migrations={})
+    storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server", migrations=MIGRATIONS)
 
 
 def check_tables(engine: Engine) -> None:

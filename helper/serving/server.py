@@ -29,7 +29,7 @@ from helper.serving.cluster import RayCluster, check_machine
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
-from helper.trust.floors import PREPARED_BYTES, Floors
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -73,6 +73,7 @@ class HelperSettings:
         opening_workers: Processes that open report shares; None for one a core.
         round_threads: Threads that share the computation of one round; None for one a core.
         max_preparing_bytes: Memory that reports may take together while they become datasets.
+        max_held_bytes: What one ad server may hold on the disk and in the bucket, committed or not.
         release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their
             requests.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
@@ -91,6 +92,7 @@ class HelperSettings:
     opening_workers: int | None = None
     round_threads: int | None = None
     max_preparing_bytes: int = PREPARED_BYTES
+    max_held_bytes: int = MOST_HELD_BYTES
     release_grid_ms: float = DEFAULT_STEP_MS
     metrics_listen: str | None = None
     segments: str | None = None
@@ -249,6 +251,7 @@ def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt)
         clock=time.time,
         engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
         max_preparing_bytes=settings.max_preparing_bytes,
+        max_held_bytes=settings.max_held_bytes,
         segments=opened_bucket(settings.segments) if settings.segments is not None else None,
         keep_expired_s=settings.keep_expired_days * DAY_S,
     )

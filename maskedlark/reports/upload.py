@@ -97,7 +97,7 @@ class BundleSealer:
     def _sealed(
         self, plaintexts: tuple[bytes, bytes], info: Callable[..., bytes]
     ) -> tuple[SealedShare, SealedShare]:
-        """Each share for its helper, bound by `info` of its role and key_id."""
+        """Seal each share to its helper, bound by `info` of its role and key_id."""
         first, second = (
             SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info(role=role, key_id=key.key_id)))
             for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True))
@@ -136,7 +136,7 @@ class Sealer(BundleSealer):
     def split(
         self, examples: Sequence[Example], moments: Sequence[float], sources: Sequence[Randomness]
     ) -> list[SplitReport]:
-        """The first half of `report`, for several examples, each with its moment and its own randomness.
+        """Build several examples' plaintexts, each with its moment and randomness: `report`'s first half.
 
         For many reports, first split and then seal: in turns, either evicts the other from the processor's
         caches, and both take a fifth longer.
@@ -149,7 +149,7 @@ class Sealer(BundleSealer):
         ]
 
     def seal(self, report: SplitReport) -> Report:
-        """The second half of `report`."""
+        """Seal a report's plaintexts: `report`'s second half."""
         task_id, report_id, time_bucket = self._task_id, report.report_id, report.time_bucket
         info = partial(share_info, task_id=task_id, report_id=report_id, time_bucket=time_bucket)
         shares = self._sealed(report.plaintexts, info)
@@ -235,7 +235,7 @@ class SharesOpener:
         return self._view_key
 
     def _opened(self, report_id: bytes, time_bucket: int, key_id: int, ciphertext: bytes) -> bytes:
-        """The plaintext of one share, of the task's length.
+        """Decrypt one share, of the task's length.
 
         Raises:
             ReportRejected(MALFORMED, OUTSIDE_TASK_PERIOD, WRONG_LENGTH, UNKNOWN_KEY, NOT_OPENED)

@@ -56,7 +56,7 @@ class TlsFiles:
 
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
-        """Where `helper keygen` and `adserver keygen` put them."""
+        """Return the files where `helper keygen` and `adserver keygen` put them."""
         return cls(
             certificate=folder / "tls.crt",
             private_key=folder / "tls.key",
@@ -96,7 +96,7 @@ class TlsFiles:
             yield self.authority_names
 
     def read(self) -> TlsContents:
-        """The contents.
+        """Read the contents.
 
         Raises:
             InvalidTask: a file cannot be read, others may read the key or write another file, a file is not
@@ -128,13 +128,13 @@ class TlsFiles:
         return contents
 
     def stamp(self) -> _Stamp:
-        """Something that differs once a file was replaced or written."""
+        """Return a value that changes when a file is replaced or written."""
         stats = [path.stat() for path in self._there()]
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
 def without_peers(certificate: Path, private_key: Path) -> TlsFiles:
-    """The files of a server that only browsers call: it trusts nobody, for nobody shows it a certificate."""
+    """Return the files of a server that only browsers call, which show no certificate."""
     return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=Path(os.devnull))
 
 
@@ -154,13 +154,13 @@ class Reloaded(Generic[_Made]):
         self._made = make(contents)
 
     def current(self) -> _Made:
-        """The newest that can be used."""
+        """Return the newest usable value."""
         with self._lock:
             self._look()
             return self._made
 
     def changed(self) -> _Made | None:
-        """The newest one if the files changed since the last look, or None."""
+        """Return the newest value if the files changed since the last call, or None."""
         with self._lock:
             return self._made if self._look() else None
 
@@ -179,7 +179,7 @@ class Reloaded(Generic[_Made]):
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """What an HTTP server proves who it is with; its clients show no certificate.
+    """Build an HTTP server's TLS context; its clients show no certificate.
 
     Renewed files are used from the next connection on.
 

@@ -13,6 +13,7 @@ from maskedlark.releases.update import UpdateSpec
 from maskedlark.releases.update_job import Phase
 from maskedlark.reports.upload import SealedShare
 from tests.builders import shares_for
+from tests.helper.datasets.test_sealing_a_dataset import Untouched
 from tests.helper.update_parties import UpdateScene, other_content
 from tests.update_builders import update_job
 
@@ -199,7 +200,7 @@ def test_empty_chunks_of_a_round_do_not_pile_up(tmp_path: Path) -> None:
     encoded = canonical.encode(scene.round())
     with scene.cores[0].updates.prepare(scene.task_id, b"h" * 16, encoded, None) as preparation:
         assert not len(preparation.add([]).is_admitted)
-        assert preparation._chunks == []
+        assert len(preparation._rows) == 0
         assert preparation.finish().received == 0
 
 
@@ -246,3 +247,15 @@ def test_a_file_of_updates_shows_nothing_and_is_the_owners_only(tmp_path: Path) 
     for path in tmp_path.rglob("*.updates"):
         assert path.stat().st_mode & 0o077 == 0
         assert all(report.report_id not in path.read_bytes() for report in sealed)
+
+
+def test_nothing_is_locked_under_an_expected_id_before_the_updates_are_found_to_have_it(
+    tmp_path: Path,
+) -> None:
+    scene = UpdateScene(tmp_path)
+    one = scene.round()
+    scene.prepare_round(one, scene.sealed(one, scene.vectors(3)))
+    object.__setattr__(scene.cores[0].updates, "storing", Untouched())
+    with pytest.raises(JobRefused) as refused:
+        scene.cores[0].updates.commit(scene.task_id, b"h" * 16, b"\7", b"another task's".ljust(32), None)
+    assert reason_of(refused) is JobReason.DATASET_CHANGED
