@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,14 @@ _MOST_COMPILED: Final = 3
 class LineMap:
     """The tests of a tree, their seconds and their lines."""
 
-    def __init__(self, root: Path, folder: Path, rooms: Sequence[str], tests: Sequence[str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        rooms: Sequence[str],
+        tests: Sequence[str],
+        always: Collection[str] = (),
+    ) -> None:
         """Find the files; nothing runs yet.
 
         Args:
@@ -28,8 +35,9 @@ class LineMap:
             folder: Where results are kept between runs.
             rooms: The files and folders whose lines are watched, from the root.
             tests: The files and folders of tests, from the root.
+            always: The files of tests that look at modules as a whole, whatever runs.
         """
-        self._root, self._folder = root, folder
+        self._root, self._folder, self._always = root, folder, always
         self.files = sorted(_python_files(root, rooms))
         self._test_files = [
             file
@@ -95,6 +103,10 @@ class LineMap:
             return self._running(dict.fromkeys(self._closest_importers(mutant.path), -1))
         if mutant.lines:
             return self._running({mutant.path: _mask(mutant.lines)})
+        return [*self._of_declaration(mutant), *self._matching(self._always)]
+
+    def _of_declaration(self, mutant: Mutant) -> list[str]:
+        """The tests that use what is declared outside functions, which runs when the module is imported."""
         name = re.match(r"(?:async )?(?:def |class )?(\w+)", mutant.statement)
         wanted = (
             self._naming(name[1] if name else "", mutant.path),
@@ -108,6 +120,9 @@ class LineMap:
         files = {test.partition("::")[0] for test in tests}
         known = set(tests)
         return [test for test in self._tests if test not in known and test.partition("::")[0] in files]
+
+    def _matching(self, files: Collection[str]) -> list[str]:
+        return [test for test in self._tests if test.partition("::")[0] in files]
 
     def _running(self, wanted: dict[str, int]) -> list[str]:
         return [

@@ -20,18 +20,21 @@ MECHANISMS: list[dict[str, Any]] = [
 ]
 
 
-def reservation(task: Task, number: int, *, rounds: int = 4) -> Reservation:
-    spec = JobSpec(
+def job(task: Task, number: int, noise_multiplier: float = 3.0) -> JobSpec:
+    return JobSpec(
         job_id=bytes([number]) * 16,
         task_id=task.task_id,
         dataset_id=bytes(32),
         model_digest=bytes(32),
         loss=Loss.MSE,
-        rounds=rounds,
+        rounds=4,
         sampling_numerator=1 << 30,
-        noise_multiplier=3.0,
+        noise_multiplier=noise_multiplier,
     )
-    return Reservation(spec=spec, rounds=rounds)
+
+
+def reservation(task: Task, number: int) -> Reservation:
+    return Reservation(spec=job(task, number), rounds=4)
 
 
 @pytest.mark.parametrize("settings", MECHANISMS, ids=str)
@@ -40,19 +43,18 @@ def test_budgets_hold_what_costs_exactly_that_and_nothing_more(settings: dict[st
     before, new = [reservation(task, 1)], reservation(task, 2)
     whole = cost(task, [*before, new])
     check_fits(replace(task, epsilon=whole.ad_server, collusion_epsilon=whole.colluding), before, new)
-    for budgets in (
-        {"epsilon": math.nextafter(whole.ad_server, 0)},
-        {"collusion_epsilon": math.nextafter(whole.colluding, 0)},
+    for smaller in (
+        replace(task, epsilon=math.nextafter(whole.ad_server, 0)),
+        replace(task, collusion_epsilon=math.nextafter(whole.colluding, 0)),
     ):
         with pytest.raises(JobRefused) as refused:
-            check_fits(replace(task, **budgets), before, new)
+            check_fits(smaller, before, new)
         assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
 
 
 def test_a_task_without_noise_has_no_budget_to_keep() -> None:
     task = world().task
-    spec = replace(reservation(task, 1).spec, noise_multiplier=0.0)
-    check_fits(task, [], Reservation(spec=spec, rounds=4))
+    check_fits(task, [], Reservation(spec=job(task, 1, noise_multiplier=0.0), rounds=4))
 
 
 @pytest.mark.parametrize("settings", MECHANISMS, ids=str)

@@ -309,6 +309,15 @@ def test_a_round_ahead_of_the_next_one_is_refused(scene: Scene) -> None:
     assert refusal(scene, spec, 2) is JobReason.ROUND_OUT_OF_ORDER
 
 
+def test_a_round_of_a_job_that_the_ledger_has_lost_is_refused(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    monkeypatch.setattr(scene.cores[0].jobs._ledger, "job_state", lambda *_: None)
+    assert refusal(scene, spec, 0) is JobReason.UNKNOWN_JOB
+
+
 def test_a_round_beyond_the_plan_is_refused(scene: Scene) -> None:
     spec = started(scene, rounds=1)
     scene.answer(0, spec, 0)
