@@ -103,7 +103,8 @@ class LineMap:
             return self._running(dict.fromkeys(self._closest_importers(mutant.path), -1))
         if mutant.lines:
             return self._running({mutant.path: _mask(mutant.lines)})
-        return [*self._of_declaration(mutant), *self._matching(self._always)]
+        files = {*self._always, *self._naming_files(mutant.path)}
+        return list(dict.fromkeys((*self._of_declaration(mutant), *self._matching(files))))
 
     def _of_declaration(self, mutant: Mutant) -> list[str]:
         """The tests that use what is declared outside functions, which runs when the module is imported."""
@@ -120,6 +121,11 @@ class LineMap:
         files = {test.partition("::")[0] for test in tests}
         known = set(tests)
         return [test for test in self._tests if test not in known and test.partition("::")[0] in files]
+
+    def _naming_files(self, path: str) -> list[str]:
+        """The files of tests that import a module, or name it."""
+        module = path.removesuffix(".py").replace("/", ".")
+        return [file for file in self._test_files if module in (self._root / file).read_text()]
 
     def _matching(self, files: Collection[str]) -> list[str]:
         return [test for test in self._tests if test.partition("::")[0] in files]

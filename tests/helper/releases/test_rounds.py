@@ -309,6 +309,17 @@ def test_a_round_ahead_of_the_next_one_is_refused(scene: Scene) -> None:
     assert refusal(scene, spec, 2) is JobReason.ROUND_OUT_OF_ORDER
 
 
+def test_after_an_answer_attempts_are_counted_anew_and_the_next_noise_is_drawn(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mechanism="gaussian", epsilon=100.0, collusion_epsilon=1000.0)
+    spec = scene.job(scene.seal(), rounds=2, noise_multiplier=5.0)
+    scene.start(spec)
+    jobs = scene.cores[0].jobs
+    for index, is_drawn in ((0, True), (1, False)):  # there is no round after the last one
+        scene.answer(0, spec, index)
+        assert jobs._attempts._begun == {}
+        assert bool(jobs._noise._ahead) is is_drawn
+
+
 def test_a_round_of_a_job_that_the_ledger_has_lost_is_refused(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
