@@ -320,6 +320,19 @@ def test_after_an_answer_attempts_are_counted_anew_and_the_next_noise_is_drawn(t
         assert bool(jobs._noise._ahead) is is_drawn
 
 
+def test_the_model_of_a_job_that_was_closed_meanwhile_is_no_empty_file(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    running = scene.cores[0].jobs._running[spec.job_id]
+    assert running._model_file() == MODEL
+    monkeypatch.setattr(scene.cores[0].jobs._ledger, "job_model", lambda *_: b"")
+    with pytest.raises(JobRefused) as refused:
+        running._model_file()
+    assert refused.value.reason is JobReason.JOB_CLOSED
+
+
 def test_a_round_of_a_job_that_the_ledger_has_lost_is_refused(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
