@@ -11,6 +11,7 @@ from helper.datasets.datasets import Datasets
 from helper.datasets.head_start import HeadStart
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.shelves import PreparedShelf
+from helper.datasets.storage_quota import StorageQuota
 from helper.datasets.sweeping import EXPIRED_KEPT_S, Sweeper
 from helper.datasets.update_vault import UpdateVault
 from helper.datasets.updates import UpdateDatasets
@@ -23,7 +24,7 @@ from helper.ledger.witness import Witness
 from helper.releases.jobs import EngineFor, Jobs
 from helper.releases.numerics import software_digest
 from helper.releases.queries import Queries
-from helper.trust.floors import PREPARED_BYTES, Floors
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.tasks import Clock, Tasks
 from maskedlark.errors import InvalidTask
@@ -67,6 +68,7 @@ class HelperCore:
         engine_for: EngineFor,
         randomness: Randomness = system_randomness,
         max_preparing_bytes: int = PREPARED_BYTES,
+        max_held_bytes: int = MOST_HELD_BYTES,
         segments: ObjectStore | None = None,
         keep_expired_s: float = EXPIRED_KEPT_S,
     ) -> None:
@@ -80,7 +82,9 @@ class HelperCore:
         self._ledger = ledger
         self.witness = Witness(ledger=ledger, folder=data, key=keys.witness_key())
         self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
-        objects = _objects(segments, ledger, keys)
+        prepared = PreparedShelf(max_preparing_bytes, clock)
+        self.quota = StorageQuota(max_held_bytes, keys.vault_key, prepared.forget_overdue)
+        objects = _objects(segments, ledger, keys, self.quota)
         storing = Turns()
         self.datasets = Datasets(
             tasks=self.tasks,
@@ -88,8 +92,8 @@ class HelperCore:
             open_shares=executor.open,
             head_start=HeadStart(executor.opens_at_once, room_bytes=max_preparing_bytes),
             ledger=ledger,
-            vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects),
-            prepared=PreparedShelf(max_preparing_bytes, clock),
+            vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects, quota=self.quota),
+            prepared=prepared,
             storing=storing,
         )
         self.jobs = Jobs(
@@ -105,7 +109,8 @@ class HelperCore:
             tasks=self.tasks,
             opening_keys=lambda: keys.opening_keys(clock()),
             ledger=ledger,
-            vault=UpdateVault(data / DATASETS_FOLDER, keys.vault_key),
+            vault=UpdateVault(data / DATASETS_FOLDER, keys.vault_key, quota=self.quota),
+            prepared=prepared,
             storing=storing,
         )
         self.sweeper = Sweeper(
@@ -113,6 +118,7 @@ class HelperCore:
             folders=(self.datasets.vault, self.updates.vault),
             objects=objects,
             storing=storing,
+            prepared=prepared,
             clock=clock,
             keep_expired_s=keep_expired_s,
             seen=data,
@@ -157,10 +163,12 @@ class HelperCore:
         )
 
 
-def _objects(store: ObjectStore | None, ledger: Ledger, keys: HelperKeys) -> ObjectSegments | None:
+def _objects(
+    store: ObjectStore | None, ledger: Ledger, keys: HelperKeys, quota: StorageQuota
+) -> ObjectSegments | None:
     """The datasets in object storage, if there is a store; without one, none may lie there."""
     if store is not None:
-        return ObjectSegments(Retrying(store), ledger, keys.vault_key)
+        return ObjectSegments(Retrying(store), ledger, keys.vault_key, quota)
     if ledger.manifests.dataset_ids():
         raise InvalidTask("datasets of this ledger lie in object storage: name it by --segments")
     return None

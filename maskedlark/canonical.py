@@ -62,7 +62,7 @@ def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
 
 
 def encode(value: Any) -> bytes:
-    """The canonical bytes of a canonical object."""
+    """Return the canonical bytes of a canonical object."""
     plain = _adapter(type(value)).dump_python(value, mode="json")
     return json.dumps(
         plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
@@ -103,7 +103,7 @@ def build(cls: type[_T], settings: Any) -> _T:
 
 
 def digest(purpose: str, *parts: bytes | memoryview) -> bytes:
-    """SHA-256 of a purpose and byte strings, each prefixed with its length so that no two lists collide."""
+    """Return the SHA-256 of a purpose and byte strings, each prefixed with its length against collisions."""
     hasher = _BEGUN.copy()
     hasher.update(purpose.encode("ascii"))
     for part in parts:
@@ -113,7 +113,7 @@ def digest(purpose: str, *parts: bytes | memoryview) -> bytes:
 
 
 def digest_in_slices(purpose: str, *parts: tuple[int, Iterable[bytes | memoryview]]) -> bytes:
-    """What `digest` gives, of parts that are not in memory at once: the length of each, and its slices."""
+    """Return what `digest` gives for parts that are not in memory at once: each one's length and slices."""
     hasher = _BEGUN.copy()
     hasher.update(purpose.encode("ascii"))
     for length, slices in parts:
@@ -124,7 +124,7 @@ def digest_in_slices(purpose: str, *parts: tuple[int, Iterable[bytes | memoryvie
 
 
 def _explain(cls: type[Any], error: ValidationError) -> str:
-    """One line from pydantic's report: where and why, without echoing the input."""
+    """Return one line from pydantic's report: where and why, without echoing the input."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = ".".join(str(step) for step in first["loc"]) or "the whole"
     return f"{cls.__name__}: {where}: {first['msg']}"

@@ -92,7 +92,7 @@ _MODELS: Final = {
     ModelReason.WRONG_LOSS: "choose a loss that fits the output and the labels",
 }
 _JOBS: Final = {
-    JobReason.UNKNOWN_TASK: "register the task with this helper",
+    JobReason.UNKNOWN_TASK: "register the task with this helper, under the certificate of its origin",
     JobReason.TASK_REFUSED: "ask for what the operator's floors allow, or talk to the operator",
     JobReason.TASK_EXPIRED: "make a new task",
     JobReason.TOO_MANY_TASKS: "let tasks expire, or talk to the operator",
@@ -105,6 +105,10 @@ _JOBS: Final = {
         "the ad server's operator restores the object that the message names, under its name; then seal again"
     ),
     JobReason.DATASET_TOO_LARGE: "seal several datasets",
+    JobReason.QUOTA_EXCEEDED: (
+        "commit what is prepared, wait until datasets of expired tasks are deleted, or ask the helper's "
+        "operator for more"
+    ),
     JobReason.DATASET_EMPTY: "see why reports are dropped (`adserver dataset list --json`), and collect more",
     JobReason.DATASET_CHANGED: "prepare the dataset again at both helpers",
     JobReason.REPORT_ALREADY_USED: "prepare again: used reports are dropped",
@@ -162,7 +166,7 @@ _REMEDIES: Final[dict[type[Reason], dict[Any, str]]] = {
 
 
 def contract(reason: Reason) -> Contract:
-    """What follows from a reason. A reason without an entry is a KeyError: a bug, which a test finds."""
+    """Return a reason's contract. A reason without an entry is a KeyError: a bug, which a test finds."""
     charged = _CHARGED.get((type(reason), reason), Charged.NO)
     is_retryable = reason is JobReason.CANCELLED
     return Contract(is_retryable=is_retryable, charged=charged, remedy=_REMEDIES[type(reason)][reason])

@@ -24,7 +24,7 @@ class Reason(StrEnum):
     meaning: str
 
     def __new__(cls, code: str, meaning: str = "") -> Self:
-        """One member: its value is the code."""
+        """Create one member: its value is the code."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
@@ -125,6 +125,11 @@ class JobReason(Reason):
         "its operator must bring it back",
     )
     DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
+    QUOTA_EXCEEDED = (
+        "quota_exceeded",
+        "datasets and preparations of the ad server take as many bytes at the helper as its operator allows "
+        "one ad server (--max-held-bytes)",
+    )
     DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
     DATASET_CHANGED = "dataset_changed", "the chosen reports do not give the expected dataset id"
     REPORT_ALREADY_USED = "report_already_used", "a chosen report is in another dataset of the task"

@@ -32,5 +32,5 @@ def frozen(cls: type[_T] | None = None, /, *, eq: bool = True) -> type[_T] | Cal
 
 
 def named(value: object, names: Iterable[str]) -> dict[str, Any]:
-    """Some attributes of a value by their names: for JSON, or for another value that has them too."""
+    """Return some attributes of a value by name: for JSON, or for another value that has them too."""
     return {name: getattr(value, name) for name in names}

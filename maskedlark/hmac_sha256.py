@@ -17,7 +17,7 @@ _BEGUN: Final = sha256()
 
 
 def hmac_sha256(key: bytes, message: bytes) -> bytes:
-    """The 32-byte tag of a message under a key of at most 64 bytes."""
+    """Return the 32-byte tag of a message under a key of at most 64 bytes."""
     if len(key) > _BLOCK_BYTES:
         raise _too_long(key)
     padded = key.ljust(_BLOCK_BYTES, b"\0")
@@ -40,14 +40,14 @@ class HmacKey:
         self._outer = sha256(padded.translate(_OUTER))
 
     def after(self, start: bytes) -> "HmacKey":
-        """What gives the tags of messages that all begin with `start`, from the rest of each."""
+        """Precompute the tags of messages that all begin with `start`, from the rest of each."""
         other = object.__new__(HmacKey)
         other._inner, other._outer = self._inner.copy(), self._outer
         other._inner.update(start)
         return other
 
     def tag(self, message: bytes) -> bytes:
-        """32 bytes: what `hmac_sha256` gives of the key and the message."""
+        """Return the 32 bytes that `hmac_sha256` gives for the key and the message."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(message)
         outer.update(inner.digest())
@@ -58,5 +58,5 @@ class HmacKey:
 
 
 def _too_long(key: bytes) -> ValueError:
-    """A longer key would be hashed first, and no key here is."""
+    """Build the error for a key that would have to be hashed first, as none here is."""
     return ValueError(f"a key has at most {_BLOCK_BYTES} bytes, not {len(key)}")

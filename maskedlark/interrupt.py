@@ -16,11 +16,11 @@ What it raises ends the computation, because the caller has gone.
 
 
 def never() -> None:
-    """An `Interrupt` that does not."""
+    """Do nothing: an `Interrupt` that never interrupts."""
 
 
 def interruptible(randomness: Randomness, interrupt: Interrupt) -> Randomness:
-    """The same bytes, with a call of `interrupt` before each draw.
+    """Return the same bytes, calling `interrupt` before each draw.
 
     Samplers draw in batches, so long noise can be interrupted too.
     """

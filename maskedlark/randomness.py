@@ -47,7 +47,7 @@ class Stream:
         self._encrypt = Cipher(algorithms.AES256(key), _FROM_ZERO).encryptor()
 
     def __call__(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Return the next `count` bytes."""
         return self._encrypt.update(bytes(count))
 
     def __repr__(self) -> str:
@@ -55,7 +55,10 @@ class Stream:
 
 
 def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
-    """A 32-byte key for one purpose and context: HKDF-SHA256 (RFC 5869) with `purpose || context` as info."""
+    """Derive a 32-byte key for a purpose and context by HKDF-SHA256 (RFC 5869), with both as info.
+
+    context`.
+    """
     return hmac_sha256(_NO_SALT.tag(secret), _info(purpose, context))
 
 
@@ -64,13 +67,13 @@ def _info(purpose: bytes, context: bytes) -> bytes:
 
 
 def seeded(seed: int, purpose: str = "") -> Stream:
-    """The stream of an integer seed: for simulations and tests, never for secrets."""
+    """Return the stream of an integer seed: for simulations and tests, never for secrets."""
     return Stream(_of_seed(seed).tag(_info(b"seed", purpose.encode())))
 
 
 @lru_cache(maxsize=16)
 def _of_seed(seed: int) -> HmacKey:
-    """What a seed's streams are expanded from; a simulation asks for many of one seed."""
+    """Return the key from which a seed's streams expand; a simulation uses many of one seed."""
     return HmacKey(_NO_SALT.tag(seed.to_bytes(16, "little", signed=True)))
 
 
@@ -90,7 +93,7 @@ def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:
 
 
 def each_below(bounds: Sequence[int], randomness: Randomness) -> list[int]:
-    """One uniform integer below each bound, from the bytes that `below` of each in turn would take.
+    """Draw one uniform integer below each bound, from the bytes that `below` would take in turn.
 
     In as few calls of the source as can be: for callers that draw a few numbers at a time.
     """
@@ -111,7 +114,7 @@ def each_below(bounds: Sequence[int], randomness: Randomness) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _with_bits(bounds: range | tuple[int, ...]) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The largest bound; each with a mask of the bits that a number below it has, then a pair to end on."""
+    """Return the largest bound, and each with a mask of the bits of numbers below it."""
     largest = max(bounds)
     if not 1 <= min(bounds) <= largest <= 1 << 63:
         raise ValueError("a bound must be in 1..2^63")

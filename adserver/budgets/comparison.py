@@ -26,7 +26,7 @@ class Comparison:
 
 
 def compare(planner: Planner, option: Option) -> Comparison | None:
-    """A job's rounds and batches with either noise; None where correlated noise is never possible."""
+    """Compare a job's rounds and batches with either noise; None where correlated noise is never possible."""
     if planner.room.task.mechanism is not Mechanism.GAUSSIAN:
         return None
     found: dict[StepNoise, Option | None] = {}

@@ -80,7 +80,7 @@ class Room(SamplingWish):
             raise InvalidTask(f"momentum is at least 0 and less than 1, not {self.momentum}")
 
     def samples(self, batch_size: float, rounds: int) -> Samples:
-        """How a job of such batches samples, and how its noise hangs together, as it would be submitted.
+        """Return how a job of such batches samples and correlates its noise, as it would be submitted.
 
         Raises:
             JobRefused(MALFORMED): no round of such a batch could be of use.
@@ -98,7 +98,7 @@ class Room(SamplingWish):
         return carrying(self.task, found, rounds=rounds, momentum=self.momentum, carried=self.carried)
 
     def error_ratio(self, *, rounds: int, batch_size: float) -> float:
-        """The error of the weights over all rounds, over what independent noise of one scale leaves."""
+        """Return the error of the weights over all rounds, relative to independent noise of equal scale."""
         carried = self.samples(batch_size, rounds).carried
         if carried is None:
             return 1.0
@@ -108,7 +108,7 @@ class Room(SamplingWish):
         return left / whole
 
     def noise_for(self, *, rounds: int, batch_size: float) -> float:
-        """The least noise multiplier, to 1 %, with which a job fits.
+        """Find the least noise multiplier, to 1 %, with which a job fits.
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED): no noise is enough, so much is held already.
@@ -122,7 +122,7 @@ class Room(SamplingWish):
         return needed
 
     def least_noise_in_collusion(self, *, rounds: int, batch_size: float) -> float:
-        """The same within the budget against collusion alone, in closed form for Gaussian noise.
+        """Find the least noise multiplier within the collusion budget alone, in closed form if Gaussian.
 
         No job that fits has less.
 
@@ -132,7 +132,7 @@ class Room(SamplingWish):
         return self._needed(rounds, batch_size, epsilon=math.inf, already=self.already)
 
     def _needed(self, rounds: int, batch_size: float, *, epsilon: float, already: Sequence[Charge]) -> float:
-        """The least noise multiplier within an epsilon and the budget against collusion."""
+        """Find the least noise multiplier within an epsilon and the budget against collusion."""
         samples, task = self.samples(batch_size, rounds), self.task
 
         def charges(each: float) -> tuple[Charge, ...]:
@@ -145,7 +145,7 @@ class Room(SamplingWish):
         return multiplier_for_each_helper(task, each)
 
     def rounds_for(self, *, noise_multiplier: float, batch_size: float) -> int:
-        """The most rounds that fit, to 1 % and at most `MAX_ROUNDS`.
+        """Find the most rounds that fit, to 1 % and at most `MAX_ROUNDS`.
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED): not even one does.
@@ -160,7 +160,7 @@ class Room(SamplingWish):
         return _largest(fits, min(MAX_ROUNDS, MAX_EPOCHS * steps) if is_bounded else MAX_ROUNDS)
 
     def batch_size_for(self, *, noise_multiplier: float, rounds: int) -> float:
-        """The largest batch that fits, a whole number, to 1 %.
+        """Find the largest batch that fits, a whole number, to 1 %.
 
         Of equal noise, the largest batch has the least of it in its mean. Batches near min_batch_size cost
         more than somewhat larger ones, whose samples stay secret: the search begins with those where the
@@ -199,7 +199,7 @@ class Room(SamplingWish):
             )
 
     def cost(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> "Cost":
-        """What a job would cost, whether it fits or not.
+        """Return what a job would cost, whether it fits or not.
 
         Raises:
             JobRefused(NOISE_OUT_OF_RANGE, MALFORMED)
@@ -211,7 +211,7 @@ class Room(SamplingWish):
         )
 
     def charge(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Charge:
-        """What a job is charged as; see `maskedlark.releases.job.charge`.
+        """Return what a job is charged as; see `maskedlark.releases.job.charge`.
 
         Raises:
             JobRefused(NOISE_OUT_OF_RANGE): the noise is not positive and finite.
@@ -223,7 +223,7 @@ class Room(SamplingWish):
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
 
     def _excess(self, rounds: int, batch_size: float, noise_multiplier: float) -> str | None:
-        """Which limit a job passes, with numbers, or None if it fits."""
+        """Describe the limit that a job exceeds, with numbers; None if it fits."""
         task = self.task
         cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
         if self.epsilon is not None and cost.alone.ad_server > self.epsilon:
@@ -238,7 +238,7 @@ class Room(SamplingWish):
         return None
 
     def nearest(self, cost: "Cost") -> Limit:
-        """The limit that a job comes closest to, in proportion."""
+        """Return the limit that a job comes closest to, in proportion."""
         used = {
             Limit.AD_SERVER: cost.together.ad_server / self.task.epsilon,
             Limit.COLLUDING: cost.together.colluding / self.task.collusion_epsilon,
@@ -263,7 +263,7 @@ def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Where a predicate that holds at 1 turns false, to 1 % and from below; at most `most`."""
+    """Find the largest argument, to 1 % from below and at most `most`, at which a predicate holds."""
     low = 1
     while low < most and fits(min(2 * low, most)):
         low = min(2 * low, most)

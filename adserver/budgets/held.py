@@ -42,7 +42,7 @@ class Budgets:
     def of_all(
         self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
     ) -> tuple[DatasetBudget, ...]:
-        """Those of every committed dataset, the oldest first; then those of people in tasks of updates.
+        """Return the budgets of all committed datasets, oldest first, then of people in tasks of updates.
 
         Only of one task or dataset, by the start of its id.
 
@@ -69,14 +69,14 @@ class Budgets:
         return (*of_datasets, *of_people)
 
     def of_people(self, task: Task) -> DatasetBudget:
-        """A person's budgets in a task of updates, over all its jobs and rounds."""
+        """Return a person's budgets in a task of updates, over all its jobs and rounds."""
         jobs = list(self._federated(task))
         devices = max((told_devices(plan.job).strategy.devices for _, plan in jobs), default=0)
         costed = budget.BudgetedDataset(dataset_id=task.task_id, task=task, size=devices, is_person=True)
         return budget.budget_of(costed, [_federated_job(task, job, plan) for job, plan in jobs])
 
     def of(self, dataset: Dataset, planned: PlannedJob | None = None) -> DatasetBudget:
-        """Those of one committed dataset.
+        """Return the budgets of one committed dataset.
 
         Raises:
             InvalidTask: the planned job's numbers are out of range.
@@ -90,7 +90,7 @@ class Budgets:
         return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned)
 
     def held(self, dataset: Dataset) -> tuple[Charge, ...]:
-        """The charges that are spent or reserved on a dataset: what a new job must fit beside."""
+        """Return the charges spent or reserved on a dataset: a new job must fit next to them."""
         if dataset.dataset_id is None:
             return ()
         return tuple(
@@ -101,7 +101,7 @@ class Budgets:
         return TaskStore(self.engine).find(dataset.task_id.hex()).bundle.task
 
     def held_of_task(self, task: Task) -> tuple[Charge, ...]:
-        """The charges that are spent or reserved on a task whose unit is a person.
+        """Return the charges spent or reserved on a task whose unit is a person.
 
         What its next job must fit beside.
         """
@@ -113,7 +113,7 @@ class Budgets:
         return (*held, *federated)
 
     def _federated(self, task: Task) -> Iterator[tuple[JobRecord, FederatedPlan]]:
-        """The federated jobs of a task, with their plans."""
+        """Yield the federated jobs of a task with their plans."""
         for job in JobStore(self.engine, self.clock).of_task(task.task_id, [None]):
             if isinstance(job.plan, FederatedPlan):
                 yield job, job.plan
@@ -136,7 +136,7 @@ class Budgets:
 
 
 def trained_by_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, TrainingPlan]]:
-    """The jobs that run over one dataset, with their plans."""
+    """Yield the jobs that train on one dataset's labels with their plans."""
     for job in jobs:
         if isinstance(job.plan, TrainingPlan):
             yield job, job.plan

@@ -37,7 +37,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _says_nothing(_: int, __: int) -> None:
-    """The progress of a plan that is not watched."""
+    """Ignore the progress of a plan that is not watched."""
 
 
 @frozen
@@ -164,7 +164,7 @@ class Planner:
         return self._open_noise(rounds, batch_size)
 
     def option(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Option:
-        """One job, with what it costs and is predicted to be worth; it fits, or this raises.
+        """Price one job and predict its accuracy; raise if it does not fit.
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
@@ -185,7 +185,7 @@ class Planner:
         )
 
     def with_noise(self, noise: StepNoise, option: Option) -> Option:
-        """The same rounds and batches with the least independent, or correlated, noise that fits.
+        """Return the same rounds and batches with the least independent, or correlated, noise that fits.
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
@@ -194,7 +194,7 @@ class Planner:
         return planner._with_noise(option.rounds, option.batch_size)
 
     def _open_noise(self, rounds: int, batch_size: float | None) -> Plan:
-        """The noise is found, for this batch or for the best."""
+        """Find the noise for the given batch size, or for the best one."""
         if batch_size is None:
             options, refusal = _fitting(lambda batch: self._with_noise(rounds, batch), self._batches())
             if refusal is not None and not options:
@@ -214,7 +214,7 @@ class Planner:
         return self._plan(chosen, [*options, *others])
 
     def _open_all(self, max_epochs: int, on_progress: OnProgress) -> Plan:
-        """Everything is found: of epochs and their steps those that are worth most steps without noise.
+        """Find everything: the epochs and steps per epoch that are worth most noise-free steps.
 
         The budget against collusion is a closed form, and most settings are looked at by it alone: how much
         each could be worth at most. From the best downwards they are then found with both budgets, until
@@ -249,14 +249,14 @@ class Planner:
         return self._plan(max(found, key=lambda option: option.steps_worth), found)
 
     def _steps(self) -> list[int]:
-        """Steps of an epoch: one, and on by factors of about 1.4 while a batch holds min_batch_size."""
+        """Return candidate steps per epoch: 1, then factors of 1.4 while a batch holds min_batch_size."""
         most, steps = self.room.dataset_size // self.room.task.min_batch_size, [1]
         while (following := max(steps[-1] + 1, round(steps[-1] * math.sqrt(2)))) <= most:
             steps.append(following)
         return steps
 
     def _open_rounds(self, noise: float, batch_size: float) -> Plan:
-        """The rounds are found: with this noise, and with some less and more of it."""
+        """Find the rounds for the given noise, and for somewhat less and more noise."""
 
         def most(multiplier: float) -> Option:
             rounds = self.room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
@@ -265,7 +265,7 @@ class Planner:
         return self._plan(most(noise), _fitting(most, (noise / 2, noise * 2))[0])
 
     def _given_noise(self, rounds: int, noise: float, batch_size: float | None) -> Plan:
-        """The batch is found, or nothing is left to find.
+        """Find the batch size, or check a job that is fully specified.
 
         With this noise, and with some less and more of it.
         """
@@ -291,7 +291,7 @@ class Planner:
         return self.option(rounds=rounds, batch_size=batch_size, noise_multiplier=noise)
 
     def _batches(self) -> list[float]:
-        """The whole dataset and its halves, down to min_batch_size."""
+        """Return candidate batch sizes: the whole dataset and its halves, down to min_batch_size."""
         smallest, sizes = self.room.task.min_batch_size, [float(self.room.dataset_size)]
         while len(sizes) < _BATCHES and sizes[-1] // 2 >= smallest:
             sizes.append(sizes[-1] // 2)
@@ -307,7 +307,7 @@ class Planner:
 def _fitting(
     find: Callable[[_Number], Option], among: Iterable[_Number]
 ) -> tuple[list[Option], JobRefused | None]:
-    """What is found for each value that fits, and why the last one that did not was refused."""
+    """Return the options that fit among the values, and the last refusal."""
     found, refusal = [], None
     for one in among:
         try:

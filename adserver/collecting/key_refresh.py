@@ -43,7 +43,7 @@ def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -
 
 
 def key_refresher(store: TaskStore, helpers: tuple[HelperClient, HelperClient], every_s: float) -> Periodic:
-    """A thread that refreshes the key lists every so many seconds."""
+    """Create a thread that refreshes the key lists every so many seconds."""
     return Periodic(
         lambda _: refresh_keys(store, helpers),
         name="key-refresh",
@@ -53,7 +53,7 @@ def key_refresher(store: TaskStore, helpers: tuple[HelperClient, HelperClient], 
 
 
 def _renewed(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle:
-    """The bundle with the newest key lists of its helpers."""
+    """Return the bundle with the newest key lists of its helpers."""
     first, second = (
         newest.get(helper.verify_key, old)
         for helper, old in zip(bundle.task.helpers, bundle.key_lists, strict=True)

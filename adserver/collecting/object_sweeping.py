@@ -59,7 +59,7 @@ def sweep_objects(
 
 
 def object_sweeper(engine: Engine, bucket: ReportBucket, shared: Clock, own: Clock) -> Periodic:
-    """A thread that sweeps a bucket, again and again.
+    """Create a thread that sweeps a bucket periodically.
 
     What is old is so by both clocks: that of the database and this server's.
     """

@@ -71,7 +71,7 @@ def _forget(store: ReportStore, stored: StoredTask, is_stopped: IsStopped) -> in
 
 
 def sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped], None]:
-    """What a server does every so often: expire reports, unless the clocks contradict each other.
+    """Return the periodic task of a server: expire reports, unless the clocks contradict each other.
 
     Args:
         engine: The ad server's database.
@@ -94,6 +94,6 @@ def sweeping(engine: Engine, shared: Clock, own: Clock) -> Callable[[IsStopped],
 
 
 def report_expirer(engine: Engine, shared: Clock, own: Clock, every_s: float = EVERY_S) -> Periodic:
-    """A thread that deletes the reports of tasks that are over, every so many seconds."""
+    """Create a thread that periodically deletes the reports of tasks that are over."""
     work = sweeping(engine, shared, own)
     return Periodic(work, name="report-expiry", every_s=every_s, survives=(SQLAlchemyError,))

@@ -122,7 +122,7 @@ class DatasetSealer:
         return admitted
 
     def _pages(self, dataset: Dataset, role: int, cancelled: Event) -> Iterator[ShareColumns]:
-        """What one helper is sent. Objects that are gone with the dataset's reports are no lost reports."""
+        """Yield the shares for one helper; objects deleted with the dataset's reports are not lost."""
         try:
             for page in ReportStore(self.engine).share_pages(self.task, dataset.handle, role):
                 if cancelled.is_set():
@@ -134,13 +134,13 @@ class DatasetSealer:
             raise
 
     def _commit(self, store: DatasetStore, dataset: Dataset) -> Dataset:
-        """Have both helpers commit what was chosen."""
+        """Have both helpers commit the chosen reports."""
         is_chosen = store.is_chosen(dataset)
         self._at_both(lambda role, cancelled: self._commit_at(dataset, is_chosen, role, cancelled))
         return store.finish(dataset)
 
     def _at_both(self, call: Callable[[int, Event], _T]) -> tuple[_T, _T]:
-        """A call for both roles, each until it is answered or the backoff gives up."""
+        """Run a call for both roles, repeating each until it is answered or the backoff gives up."""
         cancelled = Event()
         return at_both(
             lambda role: with_retries(partial(call, role, cancelled), self.backoff, cancelled=cancelled),
@@ -174,7 +174,7 @@ class DatasetSealer:
 def _choice(
     task: Task, task_id: bytes, report_ids: NDArray[np.uint8], admitted: tuple[AdmittedSet, AdmittedSet]
 ) -> ChosenReports:
-    """The reports that both helpers admit with equal tags, and why the others are dropped.
+    """Return the reports that both helpers admit with equal tags, and why the others are dropped.
 
     Where reports prove their form, unequal tags are a failed proof: a reason of both helpers, since neither
     sees it alone.

@@ -66,7 +66,7 @@ class TaskBody(BaseModel):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], encoder: Encoder | None) -> Self:
-        """The fields of a task but its helpers, as they are sent.
+        """Convert a task's fields, except its helpers, to the form in which they are sent.
 
         Raises:
             InvalidTask: one is of another type.
@@ -79,7 +79,7 @@ class TaskBody(BaseModel):
             raise InvalidTask(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
     def settings(self) -> dict[str, Any]:
-        """What was sent, as `Client.create_task` takes it; what was not sent is left to its defaults.
+        """Return the fields that were sent, as `Client.create_task` takes them; others keep their defaults.
 
         Raises:
             InvalidTask: the encoder is none.

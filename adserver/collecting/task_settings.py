@@ -34,7 +34,7 @@ def label_space(
     default_label: int | None,
     encoder: Encoder | None = None,
 ) -> LabelSpace:
-    """The label space of --classes, or of --max-value and --num-buckets, or the encoder's.
+    """Return the label space of --classes, or of --max-value and --num-buckets, or the encoder's.
 
     Raises:
         InvalidTask: both kinds or none, a number is out of range, or the encoder's labels are others.
@@ -61,7 +61,7 @@ def label_space(
 
 
 def num_decoys(typed: str, labels: LabelSpace) -> int:
-    """The number that was typed, or all labels but the real one.
+    """Return the typed number, or the number of all labels except the real one.
 
     Raises:
         InvalidTask: neither a number nor `all`.
@@ -74,7 +74,7 @@ def num_decoys(typed: str, labels: LabelSpace) -> int:
 
 
 def measurement_from(path: Path | None) -> Measurement | None:
-    """The measurement that a JSON file declares: its fields as docs/reference/task.md lists them.
+    """Read the measurement that a JSON file declares; docs/reference/task.md lists its fields.
 
     Raises:
         InvalidTask: not JSON, or a setting is wrong.
@@ -89,7 +89,7 @@ def measurement_from(path: Path | None) -> Measurement | None:
 
 
 def measurement_of_settings(settings: Any) -> Measurement:
-    """The measurement that plain settings declare; a key that lists categories need not say how many.
+    """Build the measurement that plain settings declare; a key that lists categories needs no size.
 
     Raises:
         InvalidTask: a setting is wrong, or a value has the name that results call their groups by.
@@ -101,7 +101,7 @@ def measurement_of_settings(settings: Any) -> Measurement:
 
 
 def encoder_from(path: Path | None) -> Encoder | None:
-    """The encoder of a file that `browser-sim encode --fit` wrote.
+    """Read an encoder that `browser-sim encode --fit` wrote.
 
     Raises:
         InvalidTask: the file holds none.
@@ -110,7 +110,7 @@ def encoder_from(path: Path | None) -> Encoder | None:
 
 
 def num_classes(typed: int | None, max_value: int | None, encoder: Encoder | None) -> int | None:
-    """How many classes there are: as typed, or as many as the encoder has.
+    """Return the number of classes: as typed, or the encoder's.
 
     Raises:
         InvalidTask: the two differ, or the encoder's labels are of another kind.
@@ -136,7 +136,7 @@ def check_labels(labels: LabelSpace, encoder: Encoder | None) -> None:
 
 
 def num_features(typed: int | None, encoder: Encoder | None) -> int:
-    """How many features there are: as typed, or as many as the encoder makes.
+    """Return the number of features: as typed, or the encoder's.
 
     Raises:
         InvalidTask: neither says it, or the two differ.
@@ -151,7 +151,7 @@ def num_features(typed: int | None, encoder: Encoder | None) -> int:
 
 
 def _with_sizes(settings: Any) -> Any:
-    """A key that lists its categories need not say how many they are."""
+    """Fill in the size of each key that lists its categories."""
     if not isinstance(settings, Mapping) or not isinstance(settings.get("keys"), list | tuple):
         return settings
     keys = [
@@ -164,7 +164,7 @@ def _with_sizes(settings: Any) -> Any:
 
 
 def norm_for(mechanism: Mechanism) -> Norm:
-    """The norm that the noise fits; L2 where there is none."""
+    """Return the norm that the noise requires; L2 where there is no noise."""
     match mechanism:
         case Mechanism.LAPLACE:
             return Norm.L1
@@ -175,7 +175,7 @@ def norm_for(mechanism: Mechanism) -> Norm:
 def period(
     *, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None
 ) -> Period:
-    """The task's period.
+    """Return the task's period.
 
     Without a start it begins with the present time bucket, so that reports of now are inside.
 

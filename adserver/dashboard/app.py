@@ -28,7 +28,7 @@ from maskedlark.errors import MaskedLarkError
 
 @contextmanager
 def dashboard(site: Site, *, hosts: Collection[str], is_tls: bool) -> Iterator[Door]:
-    """The application of a running ad server, until the block ends.
+    """Serve the application of a running ad server until the block ends.
 
     Args:
         site: The ad server.
@@ -47,7 +47,7 @@ def dashboard(site: Site, *, hosts: Collection[str], is_tls: bool) -> Iterator[D
 
 def _app(site: Site, grants: Grants, pages: Pages) -> ASGIApp:
     async def change(request: Request) -> Response:
-        """A button of a job's page; it leads back to the page."""
+        """Handle a button of a job's page, then redirect back to the page."""
         name, act = request.path_params["job"], request.path_params["act"]
         acts = {"cancel": site.jobs.cancel, "resume": site.jobs.resume}
         if act not in acts:
@@ -68,7 +68,7 @@ def _app(site: Site, grants: Grants, pages: Pages) -> ASGIApp:
         raise AssertionError("the door answers this")
 
     async def refuse(request: Request, error: Exception) -> Response:
-        """No such path, or not with this method."""
+        """Answer a request for an unknown path or with a wrong method."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         if request.url.path.startswith(API):
             return not_found(request) if status == HTTPStatus.NOT_FOUND else problem(status, str(error))
@@ -76,7 +76,7 @@ def _app(site: Site, grants: Grants, pages: Pages) -> ASGIApp:
         return HTMLResponse(pages.draw("refused.html", "", request, {"detail": phrase}), status)
 
     async def fail(_request: Request, _error: Exception) -> Response:
-        """A bug: Starlette raises it after this answer, and the server's log has it."""
+        """Answer after a bug: Starlette raises it after this answer, and the server's log has it."""
         return problem(500, "the ad server met an error of its own: its log says which", error="Internal")
 
     return Starlette(

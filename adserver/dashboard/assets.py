@@ -43,11 +43,11 @@ class Assets:
         ]
 
     def url(self, name: str) -> str:
-        """Where a page finds a file."""
+        """Return the URL at which a page finds a file."""
         return f"/static/{name}?v={self._files[name].tag}"
 
     async def serve(self, request: Request) -> Response:
-        """One file."""
+        """Serve one file."""
         found = self._files.get(request.path_params["name"])
         if found is None:
             return problem(404, "there is no such file")

@@ -78,7 +78,7 @@ class Figures:
     """The values of every page."""
 
     def __init__(self, site: Site) -> None:
-        """Values of a running ad server."""
+        """Read the values of a running ad server."""
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: Kept[Values] = Kept(lasts_s=BUDGETS_S, threads=1)
@@ -88,7 +88,7 @@ class Figures:
         self._budgets.close()
 
     def mark(self) -> Mark:
-        """The mark now; one statement, whatever the store holds.
+        """Return the current mark with one statement, however large the store is.
 
         Raises:
             HelperUnavailable: the database does not answer.
@@ -106,7 +106,7 @@ class Figures:
         )
 
     def overview(self) -> Values:
-        """What an operator looks at first."""
+        """Return what an operator looks at first."""
         site, counts = self.site, self.site.jobs.counts()
         tasks = self._asked(list_tasks, limit=RECENT)["items"]
         stopped = [one for state in _STOPPED for one in site.jobs.page(limit=RECENT, state=state)]
@@ -121,7 +121,7 @@ class Figures:
         }
 
     def intake(self) -> Values:
-        """What came in, what was refused and why, and what waits against k."""
+        """Return what came in, what was refused and why, and what waits against k."""
         told = show_intake(self._ask())
         refused = [
             {"reason": name, "count": count, **_refusal(name)} for name, count in told["rejected"].items()
@@ -136,11 +136,11 @@ class Figures:
         }
 
     def tasks(self, after: str) -> Values:
-        """A page of tasks."""
+        """Return a page of tasks."""
         return self._asked(list_tasks, limit=ROWS, after=after)
 
     def task(self, task: str) -> Values:
-        """One task with its settings."""
+        """Return one task with its settings."""
         stored = self.site.tasks.find(task)
         settings = json.loads(encode(stored.bundle.task))
         counts = self.site.reports.counts(stored.task_id)
@@ -159,11 +159,11 @@ class Figures:
         }
 
     def datasets(self, after: str) -> Values:
-        """A page of datasets."""
+        """Return a page of datasets."""
         return self._asked(list_datasets, limit=ROWS, after=after)
 
     def dataset(self, dataset: str) -> Values:
-        """One dataset, what was dropped of it, and its jobs."""
+        """Return one dataset, its dropped reports, and its jobs."""
         shown = self._asked(show_dataset, dataset=dataset)
         found = self.site.datasets.find(dataset)
         jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
@@ -175,7 +175,7 @@ class Figures:
         return {**shown, "dropped": dropped, "jobs": [job_row(one) for one in jobs[: -ROWS - 1 : -1]]}
 
     def jobs(self, after: str, state: str) -> Values:
-        """A page of jobs."""
+        """Return a page of jobs."""
         wanted = JobState(state) if state in set(JobState) else None
         counts = self.site.jobs.counts()
         found = self.site.jobs.page(limit=ROWS + 1, before=place_in(after), state=wanted)
@@ -188,7 +188,7 @@ class Figures:
         }
 
     def job(self, job: str) -> Values:
-        """One job: its curves, why it stopped, and what to do next."""
+        """Return one job: its curves, why it stopped, and what to do next."""
         found = self.site.jobs.find(job)
         shown = job_shown(self._ask(), found)
         return {
@@ -199,7 +199,7 @@ class Figures:
         }
 
     def budgets(self, after: str) -> Values:
-        """A page of budgets; those that are not known yet come with a later look."""
+        """Return a page of budgets; those not computed yet are left for a later request."""
         found = self.site.datasets.page(limit=ROWS + 1, before=place_in(after))
         committed = [one for one in found[:ROWS] if one.state is DatasetState.COMMITTED]
         until, stamps = time.monotonic() + _PATIENCE_S, self._stamps(committed)
@@ -223,7 +223,7 @@ class Figures:
         }
 
     def budget(self, dataset: str, planned: PlannedJob | None) -> Values:
-        """One dataset's budgets, what takes of them, and what a planned job would do."""
+        """Return one dataset's budgets, their charges, and the effect of a planned job."""
         try:
             found = self.site.datasets.find(dataset)
         except JobRefused as refusal:
@@ -256,7 +256,7 @@ class Figures:
         )
 
     def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, Hashable]:
-        """By handle what changes with a dataset's budget: its task's jobs by dataset, and its queries."""
+        """Map each handle to what changes with a dataset's budget: its task's jobs, and its queries."""
         jobs = self.site.jobs.stamps(sorted({one.task_id for one in found}))
         asked = self.site.queries.counts([one.dataset_id for one in found if one.dataset_id is not None])
         of_people = {one for one in {each.task_id for each in found} if self._is_of_people(one)}
@@ -270,12 +270,12 @@ class Figures:
         }
 
     def _is_of_people(self, task_id: bytes) -> bool:
-        """Whether a task's datasets share one budget, that of a person."""
+        """Return whether a task's datasets share one budget, that of a person."""
         task = self._tasks.task(task_id)
         return task is not None and task.unit is PrivacyUnit.USER
 
     def queries(self, after: str) -> Values:
-        """A page of queries and evaluations."""
+        """Return a page of queries and evaluations."""
         found = self.site.queries.page(
             limit=ROWS + 1, before=place_in(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
         )
@@ -285,18 +285,18 @@ class Figures:
         }
 
     def query(self, query: str) -> Values:
-        """One query or evaluation, with its answer as it was kept."""
+        """Return one query or evaluation with its stored answer."""
         kind = self.site.queries.asked(query).spec.kind
         if kind in EVALUATIONS_SHOWN:
             return self._asked(show_evaluation, evaluation=query)
         return self._asked(show_query, query=query)
 
     def helpers(self) -> Values:
-        """Both helpers, their keys, and the certificates between the parties."""
+        """Return both helpers, their keys, and the certificates between the parties."""
         return {**show_helpers(self._ask()), "now": self.site.clock(), "soon_s": SOON_S}
 
     def _ending(self) -> list[Values]:
-        """The certificates that end soon."""
+        """Return the certificates that expire soon."""
         until = self.site.clock() + SOON_S
         return [one for one in show_helpers(self._ask())["certificates"] if one["ends_at"] < until]
 
@@ -309,7 +309,7 @@ class Figures:
 
 
 def job_row(job: JobRecord) -> Values:
-    """A job in a table; no epsilon, which takes time."""
+    """Return a job as a row of a table, without the epsilons, whose computation takes long."""
     rounds = job.plan.job.rounds
     return {
         "job_id": job.job_id.hex(),
@@ -325,17 +325,17 @@ def job_row(job: JobRecord) -> Values:
 
 
 def _budget_shown(identifier: bytes, told: Values | None) -> Values:
-    """A budget without a planned job."""
+    """Return a budget without a planned job."""
     return {"dataset_id": identifier.hex(), "budget": told, "forecast": "", "planned": None}
 
 
 def _next(found: Sequence[_T], cursor: Callable[[_T], str]) -> str | None:
-    """Where the next page begins; None after the last one."""
+    """Return where the next page begins; None after the last one."""
     return cursor(found[ROWS - 1]) if len(found) > ROWS else None
 
 
 def _refusal(reason: str) -> Mapping[str, str]:
-    """What a report's refusal means, and what to do."""
+    """Explain a report's refusal and its remedy."""
     known = next((one for one in ReportReason if one.value == reason), None)
     if known is None:
         return {"meaning": "", "remedy": ""}

@@ -43,7 +43,7 @@ class Kept(Generic[_T]):
         return self._made_so_far
 
     def renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable = None) -> "Future[_T]":
-        """The value if it is young enough, or was made of the same stamp; else the making of the next one.
+        """Return the value if it is fresh or was made from the same stamp; else start making the next one.
 
         It is done in the first case. It fails with what `make` raises; the next one who asks tries again.
         """
@@ -57,7 +57,7 @@ class Kept(Generic[_T]):
             return entry.making
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The value. The first caller makes it, and the others wait for it.
+        """Return the value; the first caller makes it while the others wait.
 
         Raises:
             Exception: what `make` raised.
@@ -67,7 +67,7 @@ class Kept(Generic[_T]):
     def soon(
         self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
     ) -> _T | None:
-        """The last value that was made, however old; None if there is none within a short wait.
+        """Return the latest value, however old; None if there is none within a short wait.
 
         A value that is too old is made anew meanwhile, unless it was made of the same stamp.
         """
@@ -84,7 +84,7 @@ class Kept(Generic[_T]):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _entry(self, key: Hashable) -> _Entry[_T]:
-        """The entry of a key; the one that was asked for longest ago makes room for a new one."""
+        """Return the entry of a key, evicting the least recently used one when the cache is full."""
         entry = self._entries.setdefault(key, _Entry())
         self._entries.move_to_end(key)
         while len(self._entries) > _MOST:

@@ -73,7 +73,7 @@ def _after(request: Request) -> str:
 
 
 def _planned(request: Request) -> PlannedJob | None:
-    """The job that the form of a budget's page asks about; None while it is empty."""
+    """Return the job that the form of a budget's page describes; None while it is empty."""
     typed = request.query_params
     if not typed.get("rounds"):
         return None
@@ -89,12 +89,12 @@ def _planned(request: Request) -> PlannedJob | None:
 
 
 def _many(place: str, values: Show, stamp: Stamp = _stored) -> Page:
-    """The page of a part of the navigation, whose template is named like it."""
+    """Create the list page of a part of the navigation, whose template has the same name."""
     return Page(path=f"/{place}", template=f"{place}.html", place=place, values=values, stamp=stamp)
 
 
 def _one(place: str, name: str, values: Show, stamp: Stamp = _stored) -> Page:
-    """The page of one of them, by the parameter and the template of this name."""
+    """Create the page of one item, with the parameter and template of this name."""
     return Page(path=f"/{place}/{{{name}}}", template=f"{name}.html", place=place, values=values, stamp=stamp)
 
 
@@ -146,7 +146,7 @@ class Pages:
     """Draws pages, and keeps them until what they show has changed."""
 
     def __init__(self, figures: Figures, environment: Environment) -> None:
-        """Pages of these figures."""
+        """Create the pages that show these figures."""
         self._figures = figures
         self._environment = environment
         self._marks: Kept[Mark] = Kept(lasts_s=YOUNG_S, threads=1)
@@ -158,7 +158,7 @@ class Pages:
         self._drawn.close()
 
     def routes(self) -> list[Route]:
-        """The routes of all pages."""
+        """Return the routes of all pages."""
         return [self._route(page) for page in PAGES]
 
     def _route(self, page: Page) -> Route:
@@ -180,14 +180,14 @@ class Pages:
         return Route(page.path, show, methods=["GET"], name=page.path)
 
     async def _stamp(self, page: Page) -> Hashable:
-        """What a page is drawn of; None, which fits nothing, while the database does not answer."""
+        """Return what a page depends on; None, which equals nothing, while the database does not answer."""
         try:
             return page.stamp(await _of(self._marks.renewed("now", self._figures.mark)))
         except HelperUnavailable:
             return None
 
     def _draw(self, page: Page, request: Request) -> Drawn:
-        """A page, or why there is none; raises HelperUnavailable while the database does not answer."""
+        """Render a page, or the reason for its absence; HelperUnavailable while the database is away."""
         try:
             with database_at_hand("the ad server"):
                 values = page.values(self._figures, request)
@@ -198,12 +198,12 @@ class Pages:
         return Drawn(content=self.draw(page.template, page.place, request, values), status=200)
 
     def _refused(self, page: Page, request: Request, refusal: MaskedLarkError) -> Drawn:
-        """What stands in a page's place, and why."""
+        """Render the reason for a refusal in a page's place."""
         values = {"detail": str(refusal)}
         return Drawn(content=self.draw("refused.html", page.place, request, values), status=_status(refusal))
 
     def draw(self, template: str, place: str, request: Request, values: dict[str, Any]) -> bytes:
-        """A page's HTML."""
+        """Render a page's HTML."""
         around = {
             "navigation": NAVIGATION,
             "place": place,
@@ -213,7 +213,7 @@ class Pages:
 
 
 async def _of(future: "Future[_T]") -> _T:
-    """A future's value. Whoever stops waiting for it does not end it for the others."""
+    """Wait for a future's value; a caller that stops waiting does not cancel it for the others."""
     if future.done():
         return future.result()
     return await asyncio.shield(asyncio.wrap_future(future))

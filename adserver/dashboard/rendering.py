@@ -16,7 +16,7 @@ NONE: Final = "\u2013"
 
 
 def environment() -> Environment:
-    """What renders the pages. A name that is missing is an error, not an empty place."""
+    """Create the template environment, in which a missing name is an error."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -32,48 +32,48 @@ def environment() -> Environment:
 
 
 def short(identifier: str | None) -> str:
-    """The start of an id."""
+    """Return the start of an id."""
     return (identifier or "")[:_ID_DIGITS]
 
 
 def count(number: float | None) -> str:
-    """A whole number with thin spaces between its thousands."""
+    """Format a whole number with thin spaces between its thousands."""
     return NONE if number is None else f"{number:,.0f}".replace(",", "\u2009")
 
 
 def figure(number: float | None, digits: int = 4) -> str:
-    """A measured number."""
+    """Format a measured number."""
     if number is None or not math.isfinite(number):
         return NONE
     return f"{number:.{digits}g}"
 
 
 def percent(share: float) -> str:
-    """A share, as a width or for people; never 100 while something is missing."""
+    """Format a share as a percentage, never 100 while something is missing."""
     bounded = min(max(share, 0.0), 1.0)
     return f"{math.floor(1_000 * bounded) / 10:g}"
 
 
 def moment(unix_s: float | None) -> str:
-    """A time for people, in UTC."""
+    """Format a time in UTC for people."""
     return NONE if unix_s is None else _utc(unix_s).strftime("%Y-%m-%d %H:%M")
 
 
 def iso(unix_s: float) -> str:
-    """A time for programs."""
+    """Format a time for programs."""
     return _utc(unix_s).isoformat(timespec="seconds")
 
 
 def _utc(unix_s: float) -> datetime:
-    """A time; the last that there is for one that comes after the year 9999."""
+    """Convert a time; one after the year 9999 becomes the last representable one."""
     return datetime.fromtimestamp(min(unix_s, datetime.max.replace(tzinfo=UTC).timestamp() - 86_400), UTC)
 
 
 def words(name: str) -> str:
-    """A name of the code as words."""
+    """Convert a name of the code to words."""
     return name.replace("_", " ")
 
 
 def draw(environment: Environment, template: str, values: dict[str, Any]) -> str:
-    """A page."""
+    """Render a page."""
     return environment.get_template(template).render(values)

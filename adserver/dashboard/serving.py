@@ -76,7 +76,7 @@ def open_dashboard(
 
 
 def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
-    """Where the dashboard of a data folder was last served.
+    """Return the URL at which the dashboard of a data folder was last served.
 
     Args:
         data: The ad server's folder.
@@ -97,7 +97,7 @@ def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
 
 
 def _shown(settings: DashboardSettings, host: str) -> str:
-    """The name that a link has: an address of all interfaces is none."""
+    """Return the host name for a link, as an all-interfaces address is not one."""
     is_any = host in ALL_INTERFACES
     name = settings.hosts[0] if is_any and settings.hosts else "127.0.0.1" if is_any else host
     return f"[{name}]" if ":" in name else name

@@ -38,7 +38,7 @@ class KeptQuery(Generic[S]):
 def released(
     task: Task, dataset: Dataset, spec: AnyQuery, answer: Answer, before: Sequence[Charge] = ()
 ) -> dict[str, Any]:
-    """What every result says of its release, as `ReleasedResult` has it; `before` was charged for it, too."""
+    """Return the fields of `ReleasedResult` for a release; `before` was charged for it, too."""
     return {
         "query_id": spec.query_id.hex(),
         "task_id": spec.task_id.hex(),
@@ -81,7 +81,7 @@ class Asking(Generic[_Spec, _Result]):
         return self._answered(planned, None, is_new=False)
 
     def repeated(self, planned: PlannedQuery[_Spec], chosen: ChosenId) -> _Result:
-        """The same result once more, of what was asked before under an id that the client chose.
+        """Return the stored result of a query that was asked before under an id that the client chose.
 
         The helpers are asked only if no answer was kept. Raises as `again`.
         """
@@ -94,11 +94,11 @@ class Asking(Generic[_Spec, _Result]):
 
     @abstractmethod
     def _length(self, spec: _Spec) -> int:
-        """How many numbers the answer has."""
+        """Return how many numbers the answer has."""
 
     @abstractmethod
     def _read(self, planned: PlannedQuery[_Spec], answer: Answer, found: DiscoverySpec | None) -> _Result:
-        """The result; its cost is told with that of the discovery `found`, if there was one."""
+        """Decode the result; its cost includes that of the discovery `found`, if there was one."""
 
     def _answered(
         self,
@@ -138,6 +138,6 @@ class Asking(Generic[_Spec, _Result]):
         self.store.keep_answer(planned.spec.query_id, answer)
 
     def _ask(self, spec: AnyQuery, length: int, beside: bytes = b"", *, is_new: bool) -> Answer:
-        """Both helpers' answers of a length, added; a query that both refuse is forgotten."""
+        """Query both helpers and add their answers of `length` numbers; forget a query that both refuse."""
         calls = [partial(helper.run_query, spec, beside, length) for helper in self.helpers]
         return ask_both(calls, self.backoff, forget=partial(self.store.remove, spec.query_id), is_new=is_new)

@@ -40,7 +40,7 @@ _Merged: TypeAlias = LevelEstimate
 
 
 def consistent(levels: Sequence[Numbers], widths: Sequence[int]) -> tuple[LevelEstimate, ...]:
-    """The estimates of all levels, the coarsest first, whose parts add to the whole.
+    """Return the estimates of all levels, coarsest first, adjusted so that parts add to the whole.
 
     Args:
         levels: (cells, columns) each, independent noise of one variance in every cell.
@@ -64,12 +64,12 @@ def _by_parent(values: Numbers, width: int) -> Numbers:
 
 
 def _num_wholes(width: int) -> int:
-    """How many of the cells under one cell have parts of their own: all but the rest."""
+    """Return how many cells under one cell have parts: all but the one for the rest."""
     return max(1, width - 1)
 
 
 def _merge_parts(whole: _Merged, parts: _Merged) -> _Merged:
-    """Each whole's own number, weighed against the sum of its parts."""
+    """Merge each whole's own number with the sum of its parts, weighted by variance."""
     wholes = _num_wholes(len(whole.variances))
     variance = parts.variances.sum()
     weight = variance / (whole.variances[:wholes] + variance)
@@ -81,7 +81,7 @@ def _merge_parts(whole: _Merged, parts: _Merged) -> _Merged:
 
 
 def _hand_down(whole: LevelEstimate, parts: _Merged) -> LevelEstimate:
-    """The parts, with what they lack of their whole shared among them in proportion to their variances."""
+    """Distribute what the parts lack of their whole among them, in proportion to their variances."""
     wholes = _num_wholes(whole.values.shape[1])
     share = parts.variances / parts.variances.sum()
     lacking = whole.values[:, :wholes].reshape(-1, parts.values.shape[2]) - parts.values.sum(axis=1)
@@ -92,7 +92,7 @@ def _hand_down(whole: LevelEstimate, parts: _Merged) -> LevelEstimate:
 
 
 def _flat(estimate: LevelEstimate) -> LevelEstimate:
-    """(parents, width, columns) as (cells, columns), with a variance for each cell."""
+    """Reshape (parents, width, columns) to (cells, columns), with a variance for each cell."""
     parents, width, columns = estimate.values.shape
     return LevelEstimate(
         values=estimate.values.reshape(parents * width, columns),

@@ -31,7 +31,7 @@ class CodeRange:
 
 
 def read_domains(encoded: str) -> dict[str, Any]:
-    """A domain file: a JSON object with a domain for each key, which `codes_by_key` reads.
+    """Parse a domain file: a JSON object with a domain for each key, which `codes_by_key` reads.
 
     Raises:
         InvalidTask: not that.
@@ -46,7 +46,7 @@ def read_domains(encoded: str) -> dict[str, Any]:
 
 
 def codes_by_key(domains: Mapping[str, object], measurement: Measurement) -> dict[str, Codes]:
-    """The codes of each key: of a list of categories or codes, or of {"first": code, "last": code}.
+    """Return the codes of each key from a list of categories or codes, or from {"first": code, "last": code}.
 
     Raises:
         InvalidTask: neither of these, or a category that is not declared.
@@ -59,7 +59,7 @@ def codes_by_key(domains: Mapping[str, object], measurement: Measurement) -> dic
 
 
 def load_domains(path: Path | None) -> dict[str, Any]:
-    """The domains of a file, as they stand there, or none.
+    """Load the domains of a file as they are; an empty mapping without a file.
 
     Raises:
         InvalidTask: it cannot be read, or as `read_domains`.
@@ -74,7 +74,7 @@ def load_domains(path: Path | None) -> dict[str, Any]:
 
 
 def distinct_codes(codes: Sequence[int]) -> Codes:
-    """Codes as a domain takes them."""
+    """Return sorted, distinct codes in the form that a domain takes."""
     return np.unique(np.array(codes, np.uint32))
 
 

@@ -24,7 +24,7 @@ Figure: TypeAlias = Callable[[Histogram], NDArray[np.float64]]
 
 
 def smoothed(noisy: Histogram) -> Histogram:
-    """Histograms without negative counts, see above.
+    """Return histograms without negative counts, as described above.
 
     Each row keeps its total, or becomes zeros if that is negative.
     """
@@ -41,19 +41,19 @@ def smoothed(noisy: Histogram) -> Histogram:
 
 
 def bin_scores(num_bins: int) -> NDArray[np.float64]:
-    """(B,) what a score in each bin counts as: the middle of the bin."""
+    """Return (B,) the score that each bin stands for: its midpoint."""
     return (np.arange(num_bins) + 0.5) / num_bins
 
 
 def loss(counts: Histogram) -> NDArray[np.float64]:
-    """The mean binary cross-entropy, in nats."""
+    """Return the mean binary cross-entropy, in nats."""
     scores = bin_scores(counts.shape[-1])
     negatives, positives = _rows(counts)
     return _ratio(-(positives * np.log(scores) + negatives * np.log1p(-scores)).sum(-1), counts.sum((-1, -2)))
 
 
 def normalised_entropy(counts: Histogram) -> NDArray[np.float64]:
-    """The loss over that of a model that knows the share of positives and nothing else.
+    """Return the loss over that of a model that knows only the share of positives.
 
     Below 1 is better than that.
     """
@@ -64,7 +64,7 @@ def normalised_entropy(counts: Histogram) -> NDArray[np.float64]:
 
 
 def accuracy(counts: Histogram) -> NDArray[np.float64]:
-    """The share of records on the right side of one half.
+    """Return the share of records on the right side of one half.
 
     With an odd number of bins, the one in the middle counts as above it.
     """
@@ -74,35 +74,35 @@ def accuracy(counts: Histogram) -> NDArray[np.float64]:
 
 
 def share_of_positives(counts: Histogram) -> NDArray[np.float64]:
-    """Positives among all records."""
+    """Return the share of positives among all records."""
     return _ratio(_rows(counts)[1].sum(-1), counts.sum((-1, -2)))
 
 
 def roc_auc(counts: Histogram) -> NDArray[np.float64]:
-    """The probability that a positive scores above a negative; one half if they share a bin."""
+    """Return the probability that a positive scores above a negative; a shared bin counts one half."""
     negatives, positives = _rows(counts)
     below = np.cumsum(negatives, -1) - negatives / 2
     return _ratio((positives * below).sum(-1), positives.sum(-1) * negatives.sum(-1))
 
 
 def pr_auc(counts: Histogram) -> NDArray[np.float64]:
-    """The average precision: of every positive, the precision at its bin."""
+    """Return the average precision: over all positives, the mean precision at their bins."""
     positives = _rows(counts)[1]
     return _ratio((positives * np.nan_to_num(precision(counts))[..., :-1]).sum(-1), positives.sum(-1))
 
 
 def false_positive_rate(counts: Histogram) -> NDArray[np.float64]:
-    """(..., B + 1) the negatives at or above each bin's lower edge, then at or above 1, as a share of all."""
+    """Return (..., B + 1) the share of negatives at or above each bin's lower edge, then at or above 1."""
     return _at_or_above(_rows(counts)[0])
 
 
 def true_positive_rate(counts: Histogram) -> NDArray[np.float64]:
-    """(..., B + 1) the same of the positives: the recall."""
+    """Return (..., B + 1) the share of positives at or above each bin's lower edge, then 1: the recall."""
     return _at_or_above(_rows(counts)[1])
 
 
 def precision(counts: Histogram) -> NDArray[np.float64]:
-    """(..., B + 1) the positives among the records at or above each bin's lower edge.
+    """Return (..., B + 1) the share of positives among the records at or above each bin's lower edge.
 
     NaN where there is less than half a record.
     """
@@ -111,7 +111,7 @@ def precision(counts: Histogram) -> NDArray[np.float64]:
 
 
 def calibration_groups(counts: Histogram, most: int) -> NDArray[np.int64]:
-    """(B,) which group each bin is in.
+    """Return (B,) the group of each bin.
 
     Groups of about equally many records, of whole bins, numbered without gaps.
     """
@@ -122,7 +122,7 @@ def calibration_groups(counts: Histogram, most: int) -> NDArray[np.int64]:
 
 
 def observed(groups: NDArray[np.int64]) -> Figure:
-    """(..., G) the share of positives in each group."""
+    """Return (..., G) the share of positives in each group."""
 
     def figure(counts: Histogram) -> NDArray[np.float64]:
         return _ratio(_by_group(counts[..., 1, :], groups), _by_group(counts.sum(-2), groups))
@@ -131,7 +131,7 @@ def observed(groups: NDArray[np.int64]) -> Figure:
 
 
 def predicted(groups: NDArray[np.int64]) -> Figure:
-    """(..., G) the mean score in each group."""
+    """Return (..., G) the mean score in each group."""
 
     def figure(counts: Histogram) -> NDArray[np.float64]:
         records = counts.sum(-2)
@@ -162,13 +162,13 @@ def _rows(counts: Histogram) -> tuple[Histogram, Histogram]:
 
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
-    """NaN where there is nothing below."""
+    """Divide; NaN where the denominator is zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(below > 0, above / below, np.nan)
 
 
 def _sums_from_above(row: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums from each bin up, and 0 at the end: (..., B) -> (..., B + 1)."""
+    """Return sums from each bin upwards, and 0 at the end: (..., B) -> (..., B + 1)."""
     sums = np.cumsum(row[..., ::-1], -1)[..., ::-1]
     return np.concatenate([sums, np.zeros((*row.shape[:-1], 1))], -1)
 

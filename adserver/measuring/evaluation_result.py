@@ -82,11 +82,11 @@ class EvaluationResult(ReleasedResult):
     noise_scale: float
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A row for each metric: its estimate, standard error and 99 % interval."""
+        """Return a row for each metric: its estimate, standard error and 99 % interval."""
         return frame({"metric": one.name, **asdict(one.estimate)} for one in self.metrics)
 
     def metric(self, name: str) -> Estimate:
-        """One figure by name.
+        """Return one figure by name.
 
         Raises:
             KeyError: there is no such figure.
@@ -144,7 +144,7 @@ def read(
 def _repeated(
     counts: Histogram, mechanism: Mechanism, noise_scale: float, random: np.random.Generator
 ) -> Histogram:
-    """(repetitions, 2, B) histograms that might have been read, if the counts were the truth."""
+    """Draw (repetitions, 2, B) histograms that might have been released if the counts were the truth."""
     repetitions = min(_REPETITIONS, max(100, _MOST_NUMBERS // counts.size))
     drawn = random.poisson(counts, (repetitions, *counts.shape)).astype(np.float64)
     match mechanism:
@@ -162,7 +162,7 @@ def _repeated(
 
 
 def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[Estimate]:
-    """A figure's numbers.
+    """Return a figure's estimates with their intervals.
 
     If the repeated readings lie to one side of the figure that they repeat, then the truth is expected on the
     other side of the reading, as far away.
@@ -195,7 +195,7 @@ def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[E
 def _points(
     thresholds: NDArray[np.float64], x: Sequence[Estimate], y: Sequence[Estimate]
 ) -> tuple[CurvePoint, ...]:
-    """The points of a curve that are known."""
+    """Return the points of a curve that are known."""
     return tuple(
         CurvePoint(threshold=at, x=across, y=up)
         for at, across, up in zip(thresholds.tolist(), x, y, strict=True)

@@ -105,7 +105,7 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
 def read_evaluation(
     task: Task, dataset: Dataset, planned: PlannedQuery[EvaluationSpec], answer: Answer
 ) -> EvaluationResult:
-    """What both helpers' answer says of a model; the same answer always says the same.
+    """Decode both helpers' answer about a model; the same answer always gives the same result.
 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE): no honest reports could give it.

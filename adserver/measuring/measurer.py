@@ -82,7 +82,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         return read_query(self.task, self.dataset, planned, answer, found)
 
     def _discover(self, planned: DiscoverySpec, chosen: ChosenId | None) -> dict[str, Codes]:
-        """The codes of each key that a discovery shows.
+        """Find the codes of each key by a discovery.
 
         Raises:
             JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
@@ -113,7 +113,7 @@ def read_query(
     answer: Answer,
     found: DiscoverySpec | None = None,
 ) -> AggregateResult:
-    """The estimates in both helpers' answer to a query.
+    """Decode the estimates in both helpers' answer to a query.
 
     Its cost is told with that of the discovery `found`, if there was one.
 
@@ -155,7 +155,7 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
 
 
 def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> tuple[Row, ...]:
-    """The cells of every level with their estimates; rolled-up levels made consistent."""
+    """Return the cells of every level with their estimates; rolled-up levels are made consistent."""
     spec = planned.spec
     names = _names(task, planned)
     errors = np.array([column.noise_scale for column in _columns(task, spec)]) * deviation_of_both(
@@ -179,7 +179,7 @@ def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> 
 
 
 def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[LevelEstimate]:
-    """The sums in the values' own units, by level; without noise they are exact and left alone."""
+    """Return the sums in the values' own units, by level; without noise they are exact and left unchanged."""
     measurement = measurement_of(task)
     scales = np.array(
         [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)], np.int64
@@ -196,7 +196,7 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
 
 
 def _names(task: Task, planned: PlannedQuery[QuerySpec]) -> list[list[str]]:
-    """For each axis, its codes for people."""
+    """Return, for each axis, the names of its codes."""
     measurement = measurement_of(task)
     domains = decode_domains(planned.spec, planned.beside)
     names = []
@@ -207,7 +207,7 @@ def _names(task: Task, planned: PlannedQuery[QuerySpec]) -> list[list[str]]:
 
 
 def _groups(names: Sequence[Sequence[str]], level: int) -> Sequence[tuple[str, ...]]:
-    """The groups of one level's cells, in their order."""
+    """Return the groups of one level's cells, in their order."""
     coarser = (ALL,) * (len(names) - level)
     if level == 0:
         return [coarser]

@@ -60,7 +60,7 @@ class Request:
 
 
 def undiscovered(request: Request, task: Task) -> tuple[str, ...]:
-    """The keys to group by whose codes are not known yet."""
+    """Return the keys to group by whose codes are not known yet."""
     measurement = measurement_of(task)
     keys = [measurement.keys[key_index(measurement, name)] for name in request.group_by]
     return tuple(key.name for key in keys if key.size is None and key.name not in request.domains)
@@ -69,7 +69,7 @@ def undiscovered(request: Request, task: Task) -> tuple[str, ...]:
 def plan_discovery(
     request: Request, *, task: Task, dataset: Dataset, query_id: bytes, keys: tuple[str, ...]
 ) -> DiscoverySpec:
-    """The release that finds the codes of some keys, at its share of the request's epsilon.
+    """Plan the release that finds the codes of some keys, at its share of the request's epsilon.
 
     Raises:
         As `plan_query`.
@@ -126,7 +126,7 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
 
 
 def query_epsilon(epsilon: float | None, task: Task) -> float:
-    """What a query may cost against the ad server.
+    """Return what a query may cost against the ad server.
 
     What was said, or its default share of the task's budget; infinite without noise.
 

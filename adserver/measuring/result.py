@@ -41,7 +41,7 @@ class Estimate:
     high: float
 
     def named(self, name: str) -> dict[str, float]:
-        """The four numbers as columns of a table."""
+        """Return the four numbers as columns of a table."""
         return {
             name: self.value,
             f"{name}_standard_error": self.standard_error,
@@ -130,7 +130,7 @@ class AggregateResult(ReleasedResult):
     min_cell_count: int
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A row for each cell: its keys, then each column's estimate, standard error and 99 % interval."""
+        """Return a row for each cell: its keys, then each column's estimate, standard error and interval."""
         return frame(
             {
                 **dict(zip(self.group_by, row.group, strict=True)),
@@ -144,7 +144,7 @@ class AggregateResult(ReleasedResult):
         )
 
     def estimate(self, column: str, *group: str) -> Estimate:
-        """One number: a column of the cell of a group; with no group, of the total or the only cell.
+        """Return one number: a column of a group's cell; without a group, of the total or the only cell.
 
         Raises:
             KeyError: there is no such column or cell.
@@ -161,7 +161,7 @@ class AggregateResult(ReleasedResult):
         raise KeyError(f"no {column!r} of {wanted}")
 
     def means(self, value: str) -> Iterator[tuple[Row, Estimate]]:
-        """For each row, the mean of a value over the row's reports: its sum over count, both of this query.
+        """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
 
         The interval is every ratio of numbers within the two 99.5 % intervals, so it covers with 99 % at
         least; where the count may be zero it is unbounded.
@@ -177,7 +177,7 @@ class AggregateResult(ReleasedResult):
             yield row, _ratio(row.estimates[at[value]], row.estimates[at[COUNT]], wider)
 
     def quantiles(self, value: str, share: float) -> Iterator[tuple[Row, Estimate]]:
-        """For each row, what a share of the row's reports do not exceed of a value.
+        """Yield, for each row, the value that a given share of the row's reports do not exceed.
 
         Read from its histogram, as if reports were spread evenly in each bucket.
 
@@ -205,7 +205,7 @@ class AggregateResult(ReleasedResult):
 
 
 def half_width(mechanism: Mechanism, confidence: float = CONFIDENCE) -> float:
-    """Half of an interval, in standard errors of one cell's noise, which is the sum of both helpers'.
+    """Return half of an interval's width, in standard errors of one cell's noise, the sum of both helpers'.
 
     For Laplace, P(|x| > t b) = (1 + t / 2) e^(-t) of the sum of two of scale b, whose standard deviation is 2
     b; a weighted sum of more of them, as in consistent roll-ups, is closer to a Gaussian and its interval is
@@ -248,7 +248,7 @@ def _ratio(total: Estimate, count: Estimate, wider: float) -> Estimate:
 def _quantile(
     cells: Sequence[Estimate], buckets: Sequence[tuple[int, int]], share: float, wider: float
 ) -> Estimate:
-    """After bucket j lie the reports up to it, less the share of all.
+    """Find the bucket j after which the reports up to it exceed the given share of all.
 
     The quantile is in the first bucket where that is not negative.
     """

@@ -27,14 +27,14 @@ class QueryHelper(Protocol):
     def run_query(
         self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:
-        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
+        """Query the helper, which gives the same answer each time; return early when `cancelled` is set."""
 
 
 class Question(Protocol):
     """One helper's part of a query."""
 
     def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
-        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
+        """Query the helper, which gives the same answer each time; return early when `cancelled` is set."""
 
 
 class _Asked:
@@ -47,11 +47,11 @@ class _Asked:
         self._may_be_charged = not is_new
 
     def answer(self) -> QueryAnswer:
-        """The helper's answer; raises what it refuses with."""
+        """Return the helper's answer, or raise its refusal."""
         return with_retries(self._once, self._backoff, cancelled=self._cancelled)
 
     def refuses(self, error: BaseException | None) -> bool:
-        """Whether `error` is its answer, and says that the query was never charged here.
+        """Return whether `error` is its answer and means that the query was never charged there.
 
         A helper looks for the stored answer before it looks at the budget, and after everything else. So a
         query for which no budget is left was never charged; any other refusal that costs nothing says so of a
@@ -78,7 +78,7 @@ class _Asked:
 def ask_both(
     calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[], None], is_new: bool
 ) -> Answer:
-    """Both helpers' answers, added.
+    """Query both helpers and add their answers.
 
     If one helper fails, the other is waited for only as long as a refusal takes.
 

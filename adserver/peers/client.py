@@ -68,7 +68,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         *,
         round_deadline_s: float | None = None,
     ) -> None:
-        """A client that connects lazily.
+        """Create a client that connects lazily.
 
         Args:
             address: host:port.
@@ -95,7 +95,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         self._channel.close()
 
     def status(self) -> HelperStatus:
-        """Who the helper is and what it holds."""
+        """Return the helper's identity and what it holds."""
         with self._calling():
             reply = self._told(self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s))
         return status_from_reply(reply, self.address)
@@ -122,7 +122,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         cancelled: Event | None = None,
         update_round: bytes = b"",
     ) -> AdmittedSet:
-        """Have the helper open shares, and learn which it admits, in the order in which they were sent.
+        """Have the helper open shares, and return which it admits, in the order in which they were sent.
 
         Args:
             task_id: The task that all reports are of.
@@ -182,26 +182,25 @@ class HelperClient(AbstractContextManager["HelperClient"]):
 
     def run_round(
         self,
-        job_id: bytes,
+        job: "JobSpec",
         round_index: int,
         weights: bytes,
         num_parameters: int,
         *,
         cancelled: Event | None = None,
     ) -> "AggregateShare":
-        """One helper's answer to a round: the same bytes however often the same round is asked.
+        """Run a round at one helper: the same round gives the same bytes each time.
 
         Args:
-            job_id: A started job.
+            job: A started job.
             round_index: From 0.
             weights: The encoded weights (`maskedlark.model.weights`).
             num_parameters: The length of the answer's vector.
             cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
         """
-        header = helper_pb2.RoundRequest(
-            header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index)
-        )
-        requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
+        header = helper_pb2.RoundRequest.Header(task_id=job.task_id, job_id=job.job_id, round=round_index)
+        first = helper_pb2.RoundRequest(header=header)
+        requests = _then(first, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
         with self._calling(cancelled):
             call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
             with _ending(call), self._cancelling(call, cancelled):
@@ -210,7 +209,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
     def run_query(
         self, query: "AnyQuery", beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:
-        """One helper's answer to a query of any kind: the same bytes however often the same query is asked.
+        """Run a query of any kind at one helper: the same query gives the same bytes each time.
 
         Args:
             query: What is asked.
@@ -230,7 +229,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
                 return QueryAnswer(share=self._share(call, length), dataset_spent=spent)
 
     def _share(self, replies: Iterable[Any], length: int) -> "AggregateShare":
-        """The share in the chunks of an answer."""
+        """Assemble the share from the chunks of an answer."""
         from maskedlark.releases.release import TAG_BYTES, AggregateShare
 
         with reading_answer(self.address):
@@ -251,7 +250,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         return int(reply.rounds_answered)
 
     def _told(self, reply: _Reply | None) -> _Reply:
-        """The one reply of a call; gRPC gives None of a helper that ends it well and without one."""
+        """Return the one reply of a call; gRPC gives None if a helper ends the call without one."""
         if reply is None:
             raise bad_answer(self.address, "no message")
         return reply
@@ -262,7 +261,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
 
     @contextmanager
     def _calling(self, cancelled: Event | None = None) -> Iterator[None]:
-        """Around a call. One that was cancelled, though not by this side, was ended by the helper.
+        """Map a call's errors; a call cancelled by the other side was ended by the helper.
 
         It may be repeated.
         """
@@ -293,7 +292,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
 
 
 def _then(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
-    """One message, then the others."""
+    """Yield one message, then the others."""
     yield first
     yield from rest
 

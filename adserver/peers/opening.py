@@ -31,7 +31,7 @@ class Peers:
     backoff: Backoff = BRIEF
 
     def open(self, stack: ExitStack, engine: Engine) -> tuple[HelperClient, HelperClient]:
-        """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database."""
+        """Create clients of both helpers, closed when the stack unwinds; receipts go to the database."""
         book = ReceiptBook(engine)
         first, second = (
             stack.enter_context(

@@ -33,7 +33,7 @@ class OutgoingShares:
 
 
 def request_of(chunk: Sequence[ShareForHelper]) -> helper_pb2.PrepareRequest:
-    """The request with a chunk of shares.
+    """Build the request with a chunk of shares.
 
     Built of plain fields: messages made of messages copy each, and take several times as long.
     """

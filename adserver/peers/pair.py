@@ -34,14 +34,14 @@ class JobHelper(Protocol):
 
     def run_round(
         self,
-        job_id: bytes,
+        job: "JobSpec",
         round_index: int,
         weights: bytes,
         num_parameters: int,
         *,
         cancelled: Event | None = None,
     ) -> "AggregateShare":
-        """The helper's answer to a round; ends early when `cancelled` is set."""
+        """Run a round at the helper; return early when `cancelled` is set."""
 
     def close_job(self, job: "JobSpec") -> int:
         """Tell the helper that no more rounds will come, also of a job it has not seen.
@@ -54,10 +54,10 @@ class Watcher(Protocol):
     """Who is told that a job has to wait."""
 
     def helper_down(self, error: HelperUnavailable) -> None:
-        """A helper did not answer; it will be asked again."""
+        """Record that a helper did not answer; it will be asked again."""
 
     def helpers_back(self) -> None:
-        """No helper is missing any more."""
+        """Record that no helper is missing any more."""
 
 
 def at_both(
@@ -111,7 +111,7 @@ class HelperPair:
     def opened(
         cls, helpers: tuple[JobHelper, JobHelper], backoff: Backoff, *, interrupted: Event, watcher: Watcher
     ) -> Iterator["HelperPair"]:
-        """A pair whose calls are abandoned, not awaited, at the end."""
+        """Open a pair whose calls are abandoned, not awaited, at the end."""
         pool = ThreadPoolExecutor(max_workers=len(ROLES), thread_name_prefix="helper")
         pair = cls(helpers=helpers, backoff=backoff, interrupted=interrupted, watcher=watcher, pool=pool)
         try:
@@ -126,17 +126,17 @@ class HelperPair:
         return self.ask(lambda _, helper: helper.start_job(job, model))
 
     def run_round(
-        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int
+        self, job: "JobSpec", round_index: int, weights: bytes, num_parameters: int
     ) -> "tuple[AggregateShare, AggregateShare]":
-        """Both answers to one round. Raises as `ask` does."""
+        """Return both answers to one round. Raises as `ask` does."""
         return self.ask(
             lambda _, helper: helper.run_round(
-                job_id, round_index, weights, num_parameters, cancelled=self.interrupted
+                job, round_index, weights, num_parameters, cancelled=self.interrupted
             )
         )
 
     def ask(self, call: Callable[[int, Any], _T]) -> tuple[_T, _T]:
-        """The answers of both helpers, by role, to a call that is given a role and its helper.
+        """Return the answers of both helpers, by role, to a call that takes a role and its helper.
 
         Raises:
             HelperUnavailable: a helper stayed away for longer than the backoff allows.

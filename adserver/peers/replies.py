@@ -101,7 +101,7 @@ class PreparedReplies:
         return len(flags)
 
     def admitted_set(self, sizes: Sequence[int]) -> AdmittedSet:
-        """All chunks put together, if they are complete and the totals agree with them."""
+        """Combine all chunks if they are complete and agree with the totals."""
         totals = self._totals
         if totals is None or len(self._is_admitted) != len(sizes):
             raise bad_answer(self._peer, "not one reply for each chunk and then the totals")
@@ -179,13 +179,13 @@ def require(condition: bool, peer: str, what: str) -> None:
 
 
 def bad_answer(peer: str, what: str) -> JobRefused:
-    """The error for an answer that makes no sense."""
+    """Build the error for a malformed answer."""
     return JobRefused(JobReason.BAD_ANSWER, f"the helper at {peer} answered with {what}")
 
 
 @contextmanager
 def reading_answer(peer: str) -> Iterator[None]:
-    """Around what reads an answer in the form that helpers read requests in too.
+    """Wrap code that reads an answer in the form that helpers read requests in too.
 
     Its refusals are of the answer, not of the request.
     """

@@ -17,7 +17,7 @@ _TRIES: Final = 100
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of 127.0.0.1 that were free a moment ago, and that no kernel gives out unless told to.
+    """Find ports of 127.0.0.1 that are free now and that the kernel does not hand out by itself.
 
     Raises:
         InvalidTask: too many of those that were tried are taken.

@@ -130,11 +130,11 @@ class Project:
         return self.folder / "env.sh"
 
     def path(self, said: str) -> Path:
-        """A file that the settings name."""
+        """Resolve the path of a file that the settings name."""
         return self.folder / said
 
     def new_run(self) -> Path:
-        """A new, empty folder for one run's results: `runs/1`, `runs/2`, ..."""
+        """Create a new, empty folder for one run's results: `runs/1`, `runs/2`, ..."""
         runs = self.folder / "runs"
         taken = [int(one.name) for one in runs.glob("*") if one.name.isdigit()]
         made = runs / str(max(taken, default=0) + 1)
@@ -142,7 +142,7 @@ class Project:
         return made
 
     def environment(self) -> dict[str, str]:
-        """The variables by which `adserver` commands find this fleet."""
+        """Return the variables by which `adserver` commands find these servers."""
         servers = self.settings.servers
         return {
             "ADSERVER_DATA": str(self.parties / "adserver"),
@@ -172,7 +172,7 @@ def new_project(folder: Path, settings: Settings) -> Project:
 
 
 def config_text(settings: Settings) -> str:
-    """`lark.toml` with a comment at each setting."""
+    """Write `lark.toml` with a comment at each setting."""
     data, task, model, training, servers = (
         settings.data,
         settings.task,
@@ -218,6 +218,6 @@ adserver_http = {_text(servers.adserver_http)}
 
 
 def _text(value: str) -> str:
-    """A string of TOML."""
+    """Format a TOML string."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -66,7 +66,7 @@ class Recipe:
         self._tell = tell
 
     def run(self) -> Trained:
-        """All steps, in order.
+        """Run all steps, in order.
 
         Raises:
             InvalidTask: a command refused; the message is what it said.
@@ -230,7 +230,7 @@ class Recipe:
         return json.loads(self._run(program, *arguments, "--json"))
 
     def _run(self, program: str, *arguments: str) -> str:
-        """One command to its end; what it says to people is shown if it fails."""
+        """Run one command to its end; show its output if it fails."""
         done = subprocess.run(  # noqa: S603  our own program
             [command(program), *arguments],
             env={**os.environ, **self._project.environment()},
@@ -256,6 +256,6 @@ def run_project(project: Project, tell: Callable[[str], None]) -> Trained:
 
 
 def _loss(described: Described) -> Loss:
-    """The usual one for so many classes, of a model with linear outputs."""
+    """Return the usual loss for so many classes, for a model with linear outputs."""
     is_binary = described.num_classes == 2
     return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if is_binary else Loss.CROSS_ENTROPY

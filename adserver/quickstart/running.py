@@ -46,7 +46,7 @@ class Server:
 
 
 def command(program: str) -> str:
-    """The path of one of our programs, beside this Python or on the PATH.
+    """Return the path of one of our programs, next to this Python or on the PATH.
 
     Raises:
         InvalidTask: it is not installed.
@@ -176,7 +176,7 @@ class RunningFleet:
             raise InvalidTask(f"{server.name} did not start: {self._log(server).read_text()[-2000:].strip()}")
 
     def _wait(self, is_over: Callable[[], bool], longest_s: float) -> bool:
-        """Whether it was over within so many seconds."""
+        """Wait at most so many seconds; return whether the condition came true."""
         until = time.monotonic() + longest_s
         while not is_over() and time.monotonic() < until:
             time.sleep(_POLL_S)
@@ -186,7 +186,7 @@ class RunningFleet:
         return self._pid(server) is None
 
     def _pid(self, server: Server) -> int | None:
-        """The process of a server that runs; a number that another process has by now is none."""
+        """Return a running server's process id; None if another process has that number now."""
         child = self._children.get(server.name)
         if child is not None and child.poll() is None:
             return child.pid  # one that is just starting or ending shows no arguments
@@ -209,7 +209,7 @@ def _tell_to_end(pid: int, how: signal.Signals) -> None:
 
 
 def _arguments(pid: int) -> str:
-    """What a process was started with; empty if there is none."""
+    """Return the arguments that a process was started with; empty if there is none."""
     process = Path("/proc") / str(pid)
     if process.parent.joinpath("self").exists():
         return process.joinpath("cmdline").read_text(errors="replace") if process.exists() else ""

@@ -18,7 +18,7 @@ class Scope(StrEnum):
     """Also make tasks: whatever says how large a budget is."""
 
     def allows(self, needed: "Scope") -> bool:
-        """Whether something that needs a scope may be done: each scope allows what those before it allow."""
+        """Return whether this scope includes the one that an act needs; each includes those before it."""
         ascending = tuple(Scope)
         return ascending.index(self) >= ascending.index(needed)
 
@@ -62,5 +62,5 @@ class Grant:
 
 
 def digest_of(secret: str) -> bytes:
-    """What is stored of a secret. It is 256 random bits, so that one round of SHA-256 hides it."""
+    """Return the stored digest of a secret: 256 random bits need only one round of SHA-256."""
     return sha256(secret.encode()).digest()

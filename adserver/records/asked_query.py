@@ -57,7 +57,7 @@ class ChosenId:
 
 
 def chosen_id(typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) -> ChosenId:
-    """The id that a client chose for a request.
+    """Return the id that a client chose for a request.
 
     Args:
         typed: 32 hex digits, of 16 random bytes.

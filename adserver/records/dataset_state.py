@@ -62,7 +62,7 @@ _AFTER: Final[Mapping[DatasetState, Mapping[DatasetEvent, DatasetState]]] = {
 
 
 def after(state: DatasetState, event: DatasetEvent) -> DatasetState:
-    """The state that an event leads to.
+    """Return the state that an event leads to.
 
     Raises:
         JobRefused(DATASET_CHANGED): the event is not possible in this state: another run, or a person, was

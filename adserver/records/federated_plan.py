@@ -49,12 +49,12 @@ class FederatedPlan:
         return self.federated
 
     def is_evaluated(self, rounds_done: int) -> bool:
-        """Whether the model is evaluated after so many rounds."""
+        """Return whether the model is evaluated after so many rounds."""
         return rounds_done % self.eval_every == 0 or rounds_done == self.federated.rounds
 
 
 def told_devices(job: UpdateJob) -> "Read":
-    """The strategy and the model of a job; what reads them is loaded by those only that have such a job.
+    """Read the strategy and the model of a job, loading their modules only where such a job exists.
 
     Raises:
         InvalidTask, InvalidModel: as `maskedlark.releases.instructions.read_instructions`.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
-    """A row for each mapping, a column for each of its names.
+    """Build a data frame with a row for each mapping and a column for each name.
 
     Raises:
         InvalidTask: pandas is not installed.

@@ -57,27 +57,27 @@ class SeenJobs(Protocol):
     """The jobs of an ad server, to look at."""
 
     def get(self, job_id: bytes) -> JobRecord:
-        """One job."""
+        """Return one job."""
 
     def find(self, prefix: str) -> JobRecord:
-        """The one job whose id starts with some hex digits."""
+        """Return the one job whose id starts with some hex digits."""
 
     def all(self) -> tuple[JobRecord, ...]:
-        """Every job, oldest first."""
+        """Return every job, oldest first."""
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
-        """The figures of a job's rounds, in order; only those after `after_rounds`."""
+        """Return the figures of a job's rounds, in order; only those after `after_rounds`."""
 
 
 class Row(Protocol):
     """A row of a table, of whatever read it."""
 
     def __getitem__(self, name: str, /) -> Any:
-        """What stands in a column."""
+        """Return the value of a column."""
 
 
 def record_from_row(row: Row) -> JobRecord:
-    """A row of `jobs` as a record."""
+    """Convert a row of `jobs` to a record."""
     return JobRecord(
         plan=read_plan(bytes(row["plan"])),
         submitted_at_s=row["submitted_at_s"],

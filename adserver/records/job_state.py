@@ -87,7 +87,7 @@ _AFTER: Final[Mapping[JobState, Mapping[JobEvent, JobState]]] = {
 
 
 def after(state: JobState, event: JobEvent) -> JobState:
-    """The state that an event leads to.
+    """Return the state that an event leads to.
 
     Raises:
         JobRefused(WRONG_STATE): the event is not possible in this state.
@@ -99,5 +99,5 @@ def after(state: JobState, event: JobEvent) -> JobState:
 
 
 def possible(state: JobState, event: JobEvent) -> bool:
-    """Whether an event can happen in a state."""
+    """Return whether an event can happen in a state."""
     return event in _AFTER[state]

@@ -8,14 +8,14 @@ from maskedlark.canonical import decode
 
 
 def plan_columns(plan: AnyPlan) -> dict[str, bytes | None]:
-    """What a job can be looked for by, of its plan."""
+    """Return the columns of a plan by which a job can be looked up."""
     dataset_id = plan.job.dataset_id if isinstance(plan, TrainingPlan) else None
     return {"task_id": plan.job.task_id, "dataset_id": dataset_id}
 
 
 @lru_cache(maxsize=256)
 def read_plan(encoded: bytes) -> AnyPlan:
-    """A stored plan of either kind: a federated job is under a name of its own.
+    """Decode a stored plan of either kind: a federated job has a name of its own.
 
     Who follows a job reads its row, with the same plan, several times a second.
     """

@@ -64,5 +64,5 @@ _ARROWS: Final[Mapping[ReportEvent, Mapping[ReportState, ReportState]]] = {
 
 
 def arrows(event: ReportEvent) -> Mapping[ReportState, ReportState]:
-    """The states that an event is possible in, each with the state that it leads to."""
+    """Map each state in which an event is possible to the state that it leads to."""
     return _ARROWS[event]

@@ -39,7 +39,7 @@ class RoundFigures:
 def noise_norm(
     task: Task, job: JobSpec, *, num_parameters: int, denominator: float, clip: Clip | None = None
 ) -> float:
-    """The root mean square L2 norm of both helpers' noise in a mean gradient, in the gradient's units.
+    """Return the root mean square L2 norm of both helpers' noise in a mean gradient, in its units.
 
     An adaptive job has it of each round's `clip`.
     """
@@ -49,13 +49,13 @@ def noise_norm(
 
 
 def noise_norm_of(task: Task, scale: int, *, num_parameters: int, denominator: float) -> float:
-    """The same, of each helper's noise scale in units of 2^-frac_bits."""
+    """Return the same for each helper's noise scale in units of 2^-frac_bits."""
     deviation = deviation_of_both(task.mechanism) * scale
     return math.ldexp(math.sqrt(num_parameters) * deviation, -task.frac_bits) / denominator
 
 
 def noise_to_signal(gradient_norm: float, noise: float) -> float | None:
-    """An estimate of how much longer the noise is than the gradient under it.
+    """Estimate the ratio of the noise's norm to that of the gradient under it.
 
     Noise over sqrt(norm^2 - noise^2).
 

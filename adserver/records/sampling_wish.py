@@ -26,5 +26,5 @@ class SamplingWish:
     carried: int | None = None
 
     def sampling(self) -> dict[str, Any]:
-        """These fields alone, by name."""
+        """Return these fields alone, by name."""
         return {one.name: getattr(self, one.name) for one in fields(SamplingWish)}

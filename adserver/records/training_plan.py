@@ -57,7 +57,7 @@ class Schedule:
     warmup_rounds: Annotated[int, Field(ge=1)] = 10
 
     def factor(self, round_index: int, rounds: int) -> float:
-        """What multiplies the learning rate in a round, in [0, 1].
+        """Return the factor of the learning rate in a round, in [0, 1].
 
         A function of its arguments alone, so that a resumed job agrees.
 
@@ -126,5 +126,5 @@ class TrainingPlan:
         return self.job.sampling_rate * self.dataset_size
 
     def is_evaluated(self, rounds_done: int) -> bool:
-        """Whether the model is evaluated after so many rounds."""
+        """Return whether the model is evaluated after so many rounds."""
         return rounds_done % self.eval_every == 0 or rounds_done == self.job.rounds

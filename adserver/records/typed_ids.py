@@ -14,7 +14,7 @@ _LONGEST_ID_DIGITS: Final = 64
 
 
 def id_range(prefix: str, missing: JobReason) -> tuple[bytes, bytes]:
-    """The least and the greatest id that start so.
+    """Return the least and the greatest id with this prefix.
 
     Raises:
         JobRefused(missing): the prefix is not hex.
@@ -31,7 +31,7 @@ def id_range(prefix: str, missing: JobReason) -> tuple[bytes, bytes]:
 
 
 def the_only(found: Sequence[bytes], prefix: str, missing: JobReason) -> bytes:
-    """The one id that was found to start so.
+    """Return the one id that was found with this prefix.
 
     Args:
         found: Up to two of them.

@@ -16,7 +16,7 @@ from adserver.records.server_settings import AdserverSettings, DashboardSettings
 from adserver.serving.front_doors import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock, shared_clock
-from adserver.store.job_files import remove_unnamed, take_in_all
+from adserver.store.job_files import remove_unnamed
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
@@ -26,7 +26,7 @@ from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.disk import check_room
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
-from maskedlark.runtime.ownership import check_data_folder, check_own
+from maskedlark.runtime.ownership import check_data_folder
 
 
 def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Clock, stop: Event) -> None:
@@ -49,9 +49,8 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     allow_open_files(OPEN_FILES)
     check_data_folder(settings.data_dir)
     if peers.tls is not None:
-        check_own(peers.tls.private_key)
+        peers.tls.check_own()
     remove_unfinished_of_jobs(settings.data_dir)
-    take_in_all(engine, settings.data_dir)
     remove_unnamed(engine, settings.data_dir, clock())
 
     with ExitStack() as stack:

@@ -64,7 +64,7 @@ def _examples(folder: Path, names: tuple[str, str]) -> Examples:
 
 
 def _content(folder: Path, name: str) -> bytes:
-    """A file's content, packed or not."""
+    """Read a file, compressed or not."""
     packed = folder / f"{name}.gz"
     try:
         return unpack(packed.read_bytes(), name) if packed.exists() else (folder / name).read_bytes()

@@ -59,7 +59,7 @@ class Simulated:
     noise: Randomness | None = None
 
     def examples(self, device: int) -> Examples:
-        """One device's examples."""
+        """Return one device's examples."""
         return self.population.examples(self.features, self.labels, device)
 
 
@@ -163,7 +163,7 @@ class Collected:
 
 
 def collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool = False) -> Collected:
-    """All devices' answers to one round, added."""
+    """Add all devices' answers to one round."""
     strategy, model = simulated.strategy, simulated.model
     drawn: list[int] = []
     covers = 0
@@ -199,14 +199,14 @@ def collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool
 
 
 def stack_of(model: LocalModel) -> int:
-    """How many devices train side by side. It changes no bit of what comes out."""
+    """Return how many devices train together in one batch; it changes no bit of the result."""
     if not isinstance(model, DenseModel):
         return STACK
     return max(1, min(STACK, _CACHED_BYTES // (4 * model.size)))
 
 
 def round_noise(strategy: Strategy, asked: Round, count: int, randomness: Randomness) -> SignedVector:
-    """The noise of one curator on a round's sum: an exact discrete Gaussian.
+    """Draw one curator's noise on a round's sum: an exact discrete Gaussian.
 
     Raises:
         JobRefused(OVERFLOW): a sum could wrap in the field.

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import URL, Column, Connection, Engine, Table, extract, func, select
-from sqlalchemy.exc import SQLAlchemyError
 
 from adserver.records.typed_ids import id_range, the_only
 from adserver.store.migrations import MIGRATIONS
-from adserver.store.report_split import finish_split, is_split
 from adserver.store.schema import metadata
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
-from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.errors import JobReason
 from maskedlark.runtime import database as storage
 from maskedlark.runtime.database import reading
 
@@ -52,27 +50,18 @@ def create_tables(engine: Engine) -> None:
     """Create what is missing of every table, also when several processes start at once.
 
     Raises:
-        InvalidTask: the tables are of another version of the ad server, and are left as they are; or reports
-            of an older version could not be moved, and the next call goes on with them.
+        InvalidTask: the tables are of another version of the ad server, and are left as they are.
     """
     storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server", migrations=MIGRATIONS)
-    try:
-        finish_split(engine)
-    except SQLAlchemyError as error:
-        raise InvalidTask(
-            f"the reports of an older version are not all moved: {type(error).__name__}; start again to go on"
-        ) from None
 
 
 def check_tables(engine: Engine) -> None:
-    """Refuse a database whose tables an ad server of this version has not made, or brought forward, yet.
+    """Refuse a database whose tables an ad server of this version has not made yet.
 
     Raises:
-        InvalidTask: the tables are not there, or of another version, or still being brought forward.
+        InvalidTask: the tables are not there, or of another version.
     """
     storage.check_version(engine, metadata, version=SCHEMA_VERSION, whose="ad server")
-    if not is_split(engine):
-        raise InvalidTask("the ad server has not brought all reports of an older version forward yet")
 
 
 def insert_of(dialect: str, table: Table) -> "postgresql.Insert | sqlite.Insert":

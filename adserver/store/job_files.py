@@ -16,20 +16,17 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import OperationalError
 
 from adserver.records.federated_plan import AnyPlan
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder, folders_with_files, remove_submission
-from adserver.store.job_rows import JobRows, take_in
+from adserver.store.job_rows import JobRows
 from adserver.store.jobs import JobStore
-from adserver.store.only_writer import is_lock_timeout
 from adserver.store.schema import jobs
 from adserver.store.version import FILE_NAME
 from maskedlark.runtime.database import reading
 
 _LOG: Final = logging.getLogger(__name__)
-_TOLD_EVERY: Final = 10
 _JOB_ID_BYTES: Final = 16
 _UNNAMED_S: Final = 86_400.0
 """How old the files of a job that is not stored are at least when they are removed."""
@@ -78,33 +75,9 @@ def submit(
 
 
 def files_of(engine: Engine, data_dir: Path, job_id: bytes) -> JobFolder | JobRows:
-    """The files of a job; what an older version left in the data folder comes into PostgreSQL by this."""
+    """Return the store of a job's files: the data folder beside SQLite, rows in PostgreSQL."""
     folder = JobFolder(data_dir, job_id)
-    if engine.dialect.name == "sqlite":
-        return folder
-    rows = JobRows(engine, job_id, folder.path)
-    take_in(rows, folder)
-    return rows
-
-
-def take_in_all(engine: Engine, data_dir: Path) -> None:
-    """Bring the files of all jobs that an older version left in the data folder into PostgreSQL.
-
-    The log says how far it is. Files of a job that another process is writing stay for now: who opens the job
-    takes them in.
-    """
-    if engine.dialect.name == "sqlite":
-        return
-    found = list(folders_with_files(data_dir))
-    for number, job_id in enumerate(found):
-        if number % _TOLD_EVERY == 0:
-            _LOG.warning("job files come into the database: %d of %d jobs are done", number, len(found))
-        try:
-            files_of(engine, data_dir, job_id)
-        except OperationalError as error:
-            if not is_lock_timeout(error):
-                raise
-            _LOG.warning("another process holds the files of job %s: they stay for now", job_id.hex())
+    return folder if engine.dialect.name == "sqlite" else JobRows(engine, job_id, folder.path)
 
 
 def remove_unnamed(engine: Engine, data_dir: Path, now_s: float) -> None:

@@ -20,8 +20,7 @@ _MODEL: Final = "model.onnx"
 _EVAL_SET: Final = "eval.npz"
 _CHECKPOINT: Final = "checkpoint-{:08d}.npz"
 _ANY_CHECKPOINT: Final = "checkpoint-*"
-_CHECKPOINT_NAME: Final = re.compile(r"checkpoint-\d{8}\.(npz|pt)", re.ASCII)
-"""Before checkpoints were npz files, torch wrote them as pt."""
+_CHECKPOINT_NAME: Final = re.compile(r"checkpoint-\d{8}\.npz", re.ASCII)
 
 
 class JobFolder:
@@ -68,28 +67,11 @@ class JobFolder:
 
     def checkpoint(self) -> bytes | None:
         """The latest checkpoint, or None before the first round."""
-        found = self.latest()
-        return None if found is None else found[1]
-
-    def latest(self) -> tuple[int, bytes] | None:
-        """How many rounds the latest checkpoint is after, and its bytes; None before the first round."""
         while found := self._checkpoints():
-            last = max(found)
-            stored = _read(last)
+            stored = _read(max(found))
             if stored is not None:  # else a later one was written, and this one removed, since it was found
-                return _rounds_done(last), stored
+                return stored
         return None
-
-    def submission(self) -> tuple[bytes, bytes | None] | None:
-        """The submitted files, the evaluation set if there was one; None if there is no model."""
-        model = _read(self.path / _MODEL)
-        return None if model is None else (model, self.eval_set())
-
-    def remove(self, *, up_to: int) -> None:
-        """Remove everything but the curves, and checkpoints after more than `up_to` rounds."""
-        passed = (path for path in self._checkpoints() if _rounds_done(path) <= up_to)
-        for path in (self.path / _EVAL_SET, *passed, self.path / _MODEL):
-            path.unlink(missing_ok=True)
 
     def _checkpoints(self) -> list[Path]:
         return [path for path in self.path.glob(_ANY_CHECKPOINT) if _CHECKPOINT_NAME.fullmatch(path.name)]
@@ -132,10 +114,6 @@ def remove_unfinished_of_jobs(data_dir: Path) -> None:
     """
     for folder in (data_dir / _JOBS).glob("*"):
         remove_unfinished(folder)
-
-
-def _rounds_done(checkpoint: Path) -> int:
-    return int(checkpoint.stem.partition("-")[2])
 
 
 def _read(path: Path) -> bytes | None:

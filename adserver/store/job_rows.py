@@ -4,7 +4,6 @@ A file is written, and an older checkpoint removed, in one transaction. One stat
 file, so a reader sees all of them or none.
 """
 
-import logging
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +11,11 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, select
 
 from adserver.store.database import insert_or_ignore
-from adserver.store.job_folder import JobFolder
-from adserver.store.only_writer import become_only_writer, wait_briefly
-from adserver.store.schema import job_files, jobs
+from adserver.store.only_writer import become_only_writer
+from adserver.store.schema import job_files
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading
 
-_LOG: Final = logging.getLogger(__name__)
 PART_BYTES: Final = 1 << 20
 _PARTS_AT_ONCE: Final = 8
 _MODEL: Final = "model"
@@ -51,8 +48,7 @@ class JobRows:
         if found is None:
             raise JobRefused(
                 JobReason.WRONG_STATE,
-                f"the database holds no files of job {self._job_id.hex()}: they were deleted, or still lie in"
-                " a data folder of an older version: start an ad server with that folder",
+                f"the database holds no files of job {self._job_id.hex()}: they were deleted",
             )
         return found
 
@@ -80,41 +76,6 @@ class JobRows:
             stored = self._read(_CHECKPOINT, rounds_done)
             if stored is not None:  # else a later one was written, and this one removed, since it was found
                 return stored
-
-    def take_in(
-        self, submission: tuple[bytes, bytes | None] | None, checkpoint: tuple[int, bytes] | None
-    ) -> None:
-        """Take files in that lay in a folder, in one transaction, unless the job has them already.
-
-        A checkpoint is taken in if it is later than those that are there. Nothing is taken in for a job that
-        is not in this database.
-
-        Guarantees: waits for another process that writes the same files for half a minute at most.
-
-        Args:
-            submission: The submitted ONNX file, and the evaluation set if there is one.
-            checkpoint: How many rounds the latest one is after, and its bytes.
-        """
-        with self._engine.begin() as connection:
-            wait_briefly(connection)
-            known = select(jobs.c.job_id).where(jobs.c.job_id == self._job_id)
-            if connection.execute(known).first() is None:
-                return
-            if submission is not None:
-                self.add_submission(connection, *submission)
-            if checkpoint is not None:
-                rounds_done, encoded = checkpoint
-                latest = connection.execute(self._latest()).scalar()
-                if latest is None or latest < rounds_done:
-                    self._write(connection, _CHECKPOINT, rounds_done, encoded)
-                    self._remove_earlier(connection)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the database holds what was submitted, and the job itself."""
-        held = select(job_files.c.part).join(jobs, jobs.c.job_id == job_files.c.job_id)
-        with reading(self._engine) as connection:
-            return connection.execute(held.where(self._of(_MODEL)).limit(1)).first() is not None
 
     def _put_checkpoint(self, connection: Connection, encoded: bytes, *, rounds_done: int) -> None:
         """Store a checkpoint in the place of those before it."""
@@ -166,21 +127,3 @@ class JobRows:
 
     def _of(self, kind: str) -> ColumnElement[bool]:
         return (job_files.c.job_id == self._job_id) & (job_files.c.kind == kind)
-
-
-def take_in(rows: JobRows, folder: JobFolder) -> None:
-    """Bring a folder's files into the database, and remove them once they are there.
-
-    Several servers that have the folder may do so at once, also while one of an older version still writes
-    checkpoints to it. A folder of another database's job stays; so does one that cannot be read or changed,
-    which the log says.
-    """
-    try:
-        submission, checkpoint = folder.submission(), folder.latest()
-        if submission is None and checkpoint is None:
-            return
-        rows.take_in(submission, checkpoint)
-        if rows.is_there:
-            folder.remove(up_to=-1 if checkpoint is None else checkpoint[0])
-    except OSError as error:
-        _LOG.warning("the files in %s are not taken into the database: %s", folder.path, error.strerror)

@@ -11,30 +11,14 @@ machine is gone without a word, PostgreSQL takes it to be alive for hours.
 from typing import Final
 
 from sqlalchemy import Connection, func, select, text
-from sqlalchemy.exc import DBAPIError
 
 _KEY_BYTES: Final = 8
 _LOCK_TIMEOUT: Final = "30s"
-_LOCK_NOT_AVAILABLE: Final = "55P03"
 _END_WRITERS: Final = text(
     "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)"
     " WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND datname = current_database()"
     " AND classid = CAST(:high AS oid) AND objid = CAST(:low AS oid) AND pg_has_role(usesysid, 'USAGE')"
 )
-
-
-def wait_briefly(connection: Connection) -> None:
-    """Let no statement of this transaction wait for another one for more than half a minute.
-
-    It then raises OperationalError, of which `is_lock_timeout` says so. On SQLite this does nothing.
-    """
-    if connection.dialect.name != "sqlite":
-        connection.execute(select(func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
-
-
-def is_lock_timeout(error: DBAPIError) -> bool:
-    """Whether a statement failed since another transaction did not end in time."""
-    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
 def become_only_writer(connection: Connection, name: bytes) -> None:
@@ -53,7 +37,7 @@ def become_only_writer(connection: Connection, name: bytes) -> None:
     """
     if connection.dialect.name == "sqlite":
         return
-    wait_briefly(connection)
+    connection.execute(select(func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
     key = int.from_bytes(name[:_KEY_BYTES], signed=True)
     if connection.execute(select(func.pg_try_advisory_xact_lock(key))).scalar_one():
         return

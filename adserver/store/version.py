@@ -1,11 +1,8 @@
-"""Of which version the ad server's tables are, and in which file: known without loading what reads them."""
+"""The version of the ad server's tables and the name of their file, importable without SQLAlchemy."""
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 11
-"""Of all tables together: one more whenever a column or its meaning changes.
-
-A database of version 1 does not say which it has.
-"""
+SCHEMA_VERSION: Final = 1
+"""Version of all tables together: add one whenever a column or its meaning changes after release 1.0."""
 FILE_NAME: Final = "adserver.sqlite3"
 """In the data folder, unless another database is named."""

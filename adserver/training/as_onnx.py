@@ -25,7 +25,7 @@ _EXAMPLES: Final = 2
 
 
 def as_onnx(model: Any, num_features: int) -> bytes:
-    """The ONNX file of a model. Called by `Client`.
+    """Convert a model to an ONNX file. Called by `Client`.
 
     Args:
         model: A path, the file's bytes, a torch module of float32 (records, num_features), or a scikit-learn
@@ -56,7 +56,7 @@ def as_onnx(model: Any, num_features: int) -> bytes:
 
 
 def _exported(module: Any, num_features: int) -> bytes:
-    """A torch module, for any number of records; by torch's present exporter if onnxscript is there."""
+    """Export a torch module for any number of records, by torch's current exporter if possible."""
     import torch
 
     example = (torch.zeros(_EXAMPLES, num_features),)
@@ -112,7 +112,7 @@ def _perceptron(model: Any) -> bytes:
 
 
 def _dense(weights: Sequence[NDArray[Any]], biases: Sequence[NDArray[Any]], activation: str) -> bytes:
-    """A dense network of these weights, (inputs, outputs) each, and biases."""
+    """Build a dense network of these weights, (inputs, outputs) each, and biases."""
     widths = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
     encoded = dense_network(widths, activation, seed=0)
     values = [

@@ -31,7 +31,7 @@ class JobCloser:
         helpers: Sequence[JobHelper],
         monotonic: Callable[[], float],
     ) -> None:
-        """Nothing is closed yet.
+        """Start with no job to close.
 
         Args:
             leases: Knows which jobs are over, and hears when they are closed.

@@ -14,7 +14,7 @@ from maskedlark.releases.update import job_charges
 
 
 def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
-    """What so many rounds of a job cost at the task's delta, other jobs on the dataset left out.
+    """Return what so many rounds of a job cost at the task's delta, not counting other jobs on the dataset.
 
     Infinite without noise.
     """
@@ -22,7 +22,7 @@ def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
 
 
 def privacy_line(plan: TrainingPlan, rounds: int) -> str:
-    """One line for people on what so many rounds cost."""
+    """Describe in one line what so many rounds cost."""
     if plan.task.mechanism is Mechanism.NONE:
         return "no noise: no privacy"
     epsilons = job_epsilons(plan, rounds)
@@ -33,7 +33,7 @@ def privacy_line(plan: TrainingPlan, rounds: int) -> str:
 
 
 def budget_spent_line(plan: TrainingPlan) -> str:
-    """Why a job that was to go on until its budget ends has stopped."""
+    """Explain why a job that was to run until its budget ends has stopped."""
     rounds = plan.job.rounds
     return (
         f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
@@ -41,7 +41,7 @@ def budget_spent_line(plan: TrainingPlan) -> str:
 
 
 def curve_title(plan: TrainingPlan) -> str:
-    """What stands above a job's curves; the epsilons are those of all its rounds."""
+    """Return the title of a job's curves, with the epsilons of all its rounds."""
     job = plan.job
     return (
         f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} ·"
@@ -50,12 +50,12 @@ def curve_title(plan: TrainingPlan) -> str:
 
 
 def federated_epsilons(plan: FederatedPlan, rounds: int) -> Epsilons:
-    """What rounds of a federated job cost a person at the task's delta, other jobs left out."""
+    """Return what rounds of a federated job cost a person at the task's delta, not counting other jobs."""
     return spent(job_charges(plan.task, plan.job, rounds), plan.task.delta)
 
 
 def federated_line(plan: FederatedPlan, rounds: int) -> str:
-    """One line on what rounds of a federated job cost, also where devices' coins are known."""
+    """Describe in one line what rounds of a federated job cost, also where devices' coins are known."""
     if plan.task.mechanism is Mechanism.NONE:
         return "no noise: no privacy"
     epsilons = federated_epsilons(plan, rounds)
@@ -68,6 +68,6 @@ def federated_line(plan: FederatedPlan, rounds: int) -> str:
 
 
 def federated_title(plan: FederatedPlan) -> str:
-    """What stands above a federated job's curves; the epsilons are those of all its rounds."""
+    """Return the title of a federated job's curves, with the epsilons of all its rounds."""
     name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
     return f"{name}\n{federated_line(plan, plan.job.rounds)}"

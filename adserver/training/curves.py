@@ -54,7 +54,7 @@ class CurveWriter:
     def opened(
         cls, folder: Path, history: Sequence[RoundFigures], *, rewrite_every_s: float = 30.0
     ) -> Iterator["CurveWriter"]:
-        """Curves that begin with the history so far, and are complete when the context ends.
+        """Open curves that begin with the history so far and are complete when the context ends.
 
         The history is written into a fresh event file in place of whatever an earlier process left, so that a
         resumed job has every round once.
@@ -90,7 +90,7 @@ def write_csv(folder: Path, history: Sequence[RoundFigures]) -> None:
 
 
 def _csv(history: Sequence[RoundFigures]) -> bytes:
-    """One line a round; an empty cell where there is no figure. Floats in Python's shortest exact form."""
+    """Encode one line a round, an empty cell for a missing figure, floats in Python's shortest exact form."""
     text = StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(_COLUMNS)

@@ -87,7 +87,7 @@ def read_eval_set(encoded: bytes) -> EvalSet:
 
 
 def _array(archive: ZipFile, name: str) -> NDArray[Any]:
-    """One array of the file.
+    """Read one array of the file.
 
     Its header is believed only where the bytes are there, so that it cannot ask for memory.
     """
@@ -107,7 +107,7 @@ def _array(archive: ZipFile, name: str) -> NDArray[Any]:
 
 
 def _num_classes(model: Model, loss: Loss) -> int | None:
-    """How many classes a classifier's loss is about; None for the losses of numbers."""
+    """Return the number of classes of a classifier's loss; None for regression losses."""
     match loss:
         case Loss.CROSS_ENTROPY:
             return model.output_width

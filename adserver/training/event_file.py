@@ -32,7 +32,7 @@ class EventFile:
     @classmethod
     @contextmanager
     def opened(cls, path: Path) -> Iterator["EventFile"]:
-        """A fresh file; its folder is made if there is none."""
+        """Open a new file; create its folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb", buffering=0) as stream:
             events = cls(stream)
@@ -69,7 +69,7 @@ def _varint(value: int) -> bytes:
 
 
 def _checksum(record: bytes) -> bytes:
-    """The CRC-32C of a record, rotated and shifted as the format wants it."""
+    """Return the CRC-32C of a record, rotated and shifted as the format requires."""
     crc = 0xFFFFFFFF
     for byte in record:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

@@ -22,12 +22,12 @@ from maskedlark.reports.task import Task
 
 
 def exported(folder: JobFiles, plan: TrainingPlan | FederatedPlan) -> ExportedModel:
-    """The model of a job of either kind; raises as `export_model`."""
+    """Export the model of a job of either kind; raises as `export_model`."""
     return export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
 
 
 def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
-    """The latest float32 weights of a job in any state, as a file that onnxruntime was seen to run.
+    """Export the latest float32 weights of a job in any state, and check that onnxruntime runs the file.
 
     Raises:
         JobRefused(WRONG_STATE): no round is done yet, or the job's files were deleted.
@@ -46,7 +46,7 @@ def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
 
 
 def export_federated(folder: JobFiles, plan: FederatedPlan) -> ExportedModel:
-    """The model of a federated job after its latest round, as an ONNX file that takes bytes over 256."""
+    """Export a federated job's model after its latest round, as an ONNX file that takes bytes over 256."""
     strategy, _ = read_instructions(plan.job)
     stored, file = folder.checkpoint(), folder.model()
     state = strategy.start(first_parameters(plan, file)) if stored is None else ServerState.decode(stored)
@@ -57,7 +57,7 @@ def export_federated(folder: JobFiles, plan: FederatedPlan) -> ExportedModel:
 def with_input(
     exported: ExportedModel, task: Task, form: InputForm, encoder: Encoder | None
 ) -> ExportedModel:
-    """The model with another input: the task's raw columns, or bytes.
+    """Return the model with another input: the task's raw columns, or bytes.
 
     Args:
         exported: The model, whose input is bytes over 256.
@@ -87,6 +87,6 @@ def with_input(
 
 
 def _notes(task: Task) -> dict[str, str]:
-    """What an exported file says of itself."""
+    """Return the metadata of an exported file."""
     named = {} if task.encoder is None else {ENCODER_IS: task.encoder.hex()}
     return {INPUT_IS: SCALED, "maskedlark.task": task.task_id.hex(), **named}

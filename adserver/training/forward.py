@@ -38,7 +38,7 @@ class Evaluation:
 
 
 def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The model's outputs for each example. Called by the ad server.
+    """Return the model's outputs for each example. Called by the ad server.
 
     Shapes: features (examples, width), each byte b read as b / 256; the result (examples, outputs).
 
@@ -61,7 +61,7 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
 def evaluate(
     encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[np.integer], loss: Loss
 ) -> Evaluation:
-    """Loss and accuracy on labelled examples. Called by the ad server; `check_loss` has accepted the loss.
+    """Return loss and accuracy on labelled examples. Called by the ad server after `check_loss`.
 
     Shapes: features (examples, width), at least one example; labels (examples,): classes, or the numbers to
         be predicted.
@@ -99,7 +99,7 @@ def _session(encoded_model: bytes) -> "InferenceSession":
 
 
 def _losses(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Loss) -> NDArray[np.float64]:
-    """The loss of each example."""
+    """Return the loss of each example."""
     first, truth = outputs[:, 0], labels.astype(np.float64)
     match loss:
         case Loss.CROSS_ENTROPY:

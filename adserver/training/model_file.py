@@ -18,7 +18,7 @@ _EXTERNAL: Final = onnx.TensorProto.EXTERNAL
 
 
 def read_model(path: Path, *, limits: Limits | None = None) -> bytes:
-    """An ONNX file, with the data that lies beside it in it; a file that holds all comes as it is.
+    """Read an ONNX file and embed its external data; a file without external data is returned unchanged.
 
     Guarantees: only files of the model's own folder are read.
 
@@ -56,7 +56,7 @@ def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def _content(path: Path, tensor: onnx.TensorProto, room: int) -> bytes:
-    """The bytes of one tensor."""
+    """Read the bytes of one tensor."""
     said = {entry.key: entry.value for entry in tensor.external_data}
     name = said.get("location", "")
     if not name or Path(name).name != name:

@@ -35,7 +35,7 @@ _ADAGRAD_EPSILON: Final = np.float32(1e-10)
 
 
 def fresh_moments(kind: OptimizerKind, masters: Arrays) -> tuple[Arrays, ...]:
-    """What an optimizer remembers before its first step: zeros, one set of arrays a moment."""
+    """Return an optimizer's state before its first step: zeros, one set of arrays a moment."""
     return tuple(tuple(np.zeros_like(master) for master in masters) for _ in range(_MOMENTS[kind]))
 
 

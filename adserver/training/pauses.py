@@ -7,7 +7,7 @@ class Rest:
     """A pause that is twice as long each time, up to a limit, until things are well again."""
 
     def __init__(self, *, first_s: float, longest_s: float, monotonic: Callable[[], float]) -> None:
-        """No pause yet; `monotonic` gives seconds."""
+        """Start without a pause; `monotonic` returns seconds."""
         self._first_s = first_s
         self._longest_s = longest_s
         self._monotonic = monotonic
@@ -28,6 +28,6 @@ class Rest:
         return self._until_s - now_s
 
     def end(self) -> None:
-        """Things are well: no pause, and the next one is short."""
+        """Reset after a success: no pause, and the next one is short."""
         self._next_s = self._first_s
         self._until_s = 0.0

@@ -38,7 +38,7 @@ _MODEL: Final = "model/"
 
 
 def described(encoded: bytes, **notes: str) -> bytes:
-    """The same model with notes in its metadata, by name; what it wants as input is said there."""
+    """Return the model with notes in its metadata, which describe the input that it takes."""
     proto = onnx.ModelProto.FromString(encoded)
     kept = {entry.key: entry.value for entry in proto.metadata_props}
     helper.set_model_props(proto, {**kept, **notes})
@@ -46,7 +46,7 @@ def described(encoded: bytes, **notes: str) -> bytes:
 
 
 def from_bytes(encoded: bytes, num_features: int) -> bytes:
-    """The model with the division in it: its input is uint8 (records, features)."""
+    """Prepend the division by 256: the input becomes uint8 (records, features)."""
     build = _Build(encoded)
     build.input("features", TensorProto.UINT8, num_features)
     whole = build.node("Cast", ["features"], to=TensorProto.FLOAT)
@@ -54,7 +54,7 @@ def from_bytes(encoded: bytes, num_features: int) -> bytes:
 
 
 def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
-    """The model with the encoder in it: its inputs are the encoder's columns.
+    """Prepend the encoder: the inputs become the encoder's columns.
 
     Guarantees: for the cells that a CSV holds (numbers parsed as float64), the model sees the bytes that
     `Encoder.features` gives.
@@ -97,7 +97,7 @@ class _Build:
         self._rename({one.name for one in graph.output})
 
     def _rename(self, outputs: set[str]) -> None:
-        """Every name inside the model, but those of its outputs, gets the prefix."""
+        """Prefix every name inside the model except those of its outputs."""
         graph = self._proto.graph
 
         def inside(name: str) -> str:
@@ -126,7 +126,7 @@ class _Build:
         return name
 
     def joined(self, whole: str, notes: Mapping[str, str]) -> bytes:
-        """The whole graph: features as float bytes, over 256, are the model's input."""
+        """Join the whole graph: features as float bytes over 256 are the model's input."""
         graph = self._proto.graph
         taken = {one.name for one in self._inputs} & {one.name for one in graph.output}
         if taken:
@@ -145,7 +145,7 @@ class _Build:
 
 
 def _number(build: _Build, column: NumberColumn) -> str:
-    """(records, 1): how many edges are at most the number, as a byte; NaN is the byte of a missing cell."""
+    """Encode (records, 1): how many edges are at most the number, as a byte; NaN is the missing byte."""
     build.input(column.name, TensorProto.DOUBLE, 1)
     edges = column.edges or (math.inf,)
     bytes_of = [column.byte_of_bin(min(index, len(column.edges))) for index in range(len(edges) + 1)]
@@ -160,7 +160,7 @@ def _number(build: _Build, column: NumberColumn) -> str:
 
 
 def _category(build: _Build, column: CategoryColumn) -> str:
-    """(records, 1): the byte of the word."""
+    """Encode (records, 1): the byte of the word."""
     build.input(column.name, TensorProto.STRING, 1)
     words = dict.fromkeys(_spellings(), column.missing)
     words |= {word: column.byte(word) for word in column.categories}
@@ -176,6 +176,6 @@ def _category(build: _Build, column: CategoryColumn) -> str:
 
 
 def _spellings() -> Iterator[str]:
-    """Each word for a missing cell, in every mix of capitals."""
+    """Yield each word for a missing cell, in every mix of capitals."""
     for word in MISSING:
         yield from dict.fromkeys(map("".join, product(*((letter, letter.upper()) for letter in word))))

@@ -99,12 +99,10 @@ class JobRun:
                 )
 
     def _round(self) -> RoundFigures:
-        """One round up to and including the optimizer's step."""
+        """Run one round up to and including the optimizer's step."""
         plan, job, trainer, size = self._plan, self._plan.job, self._trainer, self._model.num_parameters
         clip = trainer.clip()
-        shares = self._pair.run_round(
-            job.job_id, trainer.rounds_done, trainer.weights(), num_values(job, size)
-        )
+        shares = self._pair.run_round(job, trainer.rounds_done, trainer.weights(), num_values(job, size))
         mean = mean_gradient(plan, *shares)
         gradient, within = mean[:size], mean[size:]
         learning_rate = trainer.step(gradient)
@@ -126,14 +124,14 @@ class JobRun:
         curves.append(figures)
 
     def _evaluated(self, figures: RoundFigures) -> RoundFigures:
-        """The figures with loss and accuracy, if there is an evaluation set."""
+        """Return the figures with loss and accuracy, if there is an evaluation set."""
         if self._evaluate is None:
             return figures
         evaluation = self._evaluate(self._trainer.values())
         return replace(figures, loss=evaluation.loss, accuracy=evaluation.accuracy)
 
     def _evaluator(self) -> Evaluate | None:
-        """How to evaluate weights: those that `model export` would write, on the job's evaluation set."""
+        """Return how to evaluate the weights that `model export` would write, on the job's evaluation set."""
         stored = self._folder.eval_set()
         if stored is None:
             return None
@@ -147,7 +145,7 @@ class JobRun:
 
 
 def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateShare) -> NDArray[np.float64]:
-    """The noisy clipped sum over the fixed denominator, float64 (P,).
+    """Return the noisy clipped sum over the fixed denominator, float64 (P,).
 
     Raises:
         JobRefused(HELPERS_DISAGREE, SUM_OUT_OF_RANGE): no step may be taken.
@@ -158,7 +156,7 @@ def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateSh
 
 
 def mean_excess(plan: TrainingPlan, clip: Clip, within: float) -> float:
-    """The noised mean, in an adaptive job, of +1 for each gradient within the bound and -1 for each other.
+    """Return an adaptive job's noised mean of +1 for each gradient within the bound and -1 for each other.
 
     Gradients of real reports count, and no others.
 

@@ -27,14 +27,14 @@ BUDGET_SPENT: Final = "budget_spent"
 
 
 def outcome_of_done(job: JobRecord) -> tuple[JobEvent, Stop | None]:
-    """What becomes of a job whose last round was run."""
+    """Return the outcome of a job whose last round has run."""
     if isinstance(job.plan, FederatedPlan) or not job.plan.is_until_budget:
         return JobEvent.FINISH, None
     return JobEvent.FINISH, Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan))
 
 
 def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
-    """What an error makes of a job that ran into it."""
+    """Return the outcome of a job that failed with an error."""
     match error:
         case JobRefused(reason=JobReason.CANCELLED):
             return JobEvent.RELEASE, None

@@ -131,7 +131,7 @@ def plan_job(
 
 
 def _model_to_train(submission: Submission, task: Task) -> tuple[Model, Loss]:
-    """The parsed model and its loss, checked against the task's labels and the evaluation set."""
+    """Return the parsed model and its loss, checked against the task's labels and the evaluation set."""
     model = parse(submission.model, num_features=task.num_features)
     loss = loss_named(submission.loss)
     check_loss(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
@@ -143,7 +143,7 @@ def _model_to_train(submission: Submission, task: Task) -> tuple[Model, Loss]:
 def _job_settings(
     submission: Submission, task: Task, dataset: Dataset, batch_size: float
 ) -> dict[str, object]:
-    """What a job says of its dataset, its samples, its noise and its clip, as far as it was asked for."""
+    """Return the requested settings of a job's dataset, samples, noise and clip."""
     samples = _samples(submission, task, dataset, batch_size, submission.rounds or 1)
     return {
         "task_id": task.task_id,
@@ -160,7 +160,7 @@ def _job_settings(
 
 
 def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: float, rounds: int) -> Samples:
-    """How the job samples, and how its noise hangs together."""
+    """Return how the job samples and how its noise is correlated."""
     samples = samples_of(
         task,
         batch_size=batch_size,

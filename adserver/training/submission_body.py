@@ -53,11 +53,11 @@ class SubmissionBody(_SamplingBody):
 
     @classmethod
     def of(cls, submission: Submission, *, dataset: str, task: str = "") -> Self:
-        """A submission as it is sent."""
+        """Convert a submission to the form in which it is sent."""
         return cls(**_sent(submission), dataset=dataset, task=task)
 
     def submission(self) -> Submission:
-        """The submission that was sent."""
+        """Convert back to the submission that was sent."""
         return Submission(**_fields(self, Submission))
 
 
@@ -77,21 +77,21 @@ class PlanBody(_SamplingBody):
 
     @classmethod
     def of(cls, request: PlanRequest, dataset: str) -> Self:
-        """A request as it is sent."""
+        """Convert a request to the form in which it is sent."""
         sent = _sent(request)
         return cls(**asdict(sent.pop("wish")), **sent, dataset=dataset)
 
     def request(self) -> PlanRequest:
-        """The request that was sent."""
+        """Convert back to the request that was sent."""
         return PlanRequest(wish=Wish(**_fields(self, Wish)), **_fields(self, PlanRequest, without="wish"))
 
 
 def _sent(asked: Submission | PlanRequest) -> dict[str, Any]:
-    """Field by field; files are in base64."""
+    """Return the fields to send; files are in base64."""
     given = {one.name: getattr(asked, one.name) for one in fields(asked)}
     return {name: b64encode(value) if isinstance(value, bytes) else value for name, value in given.items()}
 
 
 def _fields(body: BaseModel, made: type, *, without: str = "") -> dict[str, Any]:
-    """What a body says of the fields of what is made of it."""
+    """Return the fields that a body contributes to the object made of it."""
     return {one.name: getattr(body, one.name) for one in fields(made) if one.name != without}

@@ -5,13 +5,11 @@ bits.
 """
 
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adserver.records.training_plan import TrainingPlan
-from adserver.training import torch_checkpoint
 from adserver.training.optimizers import fresh_moments, step
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
@@ -42,7 +40,7 @@ class Checkpoint:
     clip_share: float = 1.0
 
     def encode(self) -> bytes:
-        """The stored form, an npz file: the same bytes for the same state."""
+        """Encode as an npz file: the same bytes for the same state."""
         arrays = {f"master_{index}": master for index, master in enumerate(self.masters)}
         for number, moment in enumerate(self.moments):
             arrays |= {f"moment_{number}_{index}": array for index, array in enumerate(moment)}
@@ -59,9 +57,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, stored: bytes) -> "Checkpoint":
-        """Read what `encode` wrote, or what an earlier version did with torch."""
-        if torch_checkpoint.is_torchs(stored):
-            return cls._of_torch(torch_checkpoint.state_of(stored))
+        """Read what `encode` wrote."""
         with np.load(BytesIO(stored), allow_pickle=False) as state:
             count = sum(name.startswith("master_") for name in state.files)
             return cls(
@@ -74,17 +70,8 @@ class Checkpoint:
                 clip_share=float(state["clip_share"]),
             )
 
-    @classmethod
-    def _of_torch(cls, state: dict[str, Any]) -> "Checkpoint":
-        return cls(
-            rounds_done=int(state["rounds_done"]),
-            masters=tuple(state["masters"]),
-            moments=torch_checkpoint.moments_of(state),
-            clip_share=float(state["clip_share"]),
-        )
-
     def values(self) -> Masters:
-        """The weights."""
+        """Return the weights."""
         return self.masters
 
 
@@ -104,7 +91,7 @@ class Trainer:
             self._restore(checkpoint)
 
     def weights(self) -> bytes:
-        """The next round's input as both helpers get it.
+        """Return the next round's input as both helpers receive it.
 
         The masters, rounded to 14 bits, and behind them an adaptive clip's bound.
 
@@ -119,7 +106,7 @@ class Trainer:
         return adaptive_clip.encode(adaptive_clip.RoundInput(weights=self._rounded, bound=self.clip().bound))
 
     def clip(self) -> Clip:
-        """The next round's bound on one record's gradient."""
+        """Return the next round's bound on one record's gradient."""
         bound = self._plan.task.clip_norm
         if self._plan.adaptive_clip is not None:
             bound *= adaptive_clip.on_grid(self._clip_share)
@@ -131,7 +118,7 @@ class Trainer:
             self._clip_share = self._plan.adaptive_clip.next(self._clip_share, excess)
 
     def values(self) -> Masters:
-        """A copy of the masters."""
+        """Return a copy of the master weights."""
         return tuple(master.copy() for master in self._masters)
 
     def step(self, mean_gradient: NDArray[np.float64]) -> float:
@@ -164,7 +151,7 @@ class Trainer:
         return rate
 
     def checkpoint(self) -> Checkpoint:
-        """The present state; it shares memory with the trainer, so encode it before the next step."""
+        """Return the present state; it shares memory with the trainer, so encode it before the next step."""
         return Checkpoint(
             rounds_done=self.rounds_done,
             masters=self._masters,
@@ -190,7 +177,7 @@ class Trainer:
 
 
 def split(flat: NDArray[np.float64], parameters: tuple[Parameter, ...]) -> Masters:
-    """A flat vector as one float32 array a parameter."""
+    """Split a flat vector into one float32 array a parameter."""
     ends = np.cumsum([parameter.size for parameter in parameters])
     pieces = np.split(flat.astype(np.float32), ends[:-1])
     return tuple(piece.reshape(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True))

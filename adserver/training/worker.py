@@ -67,7 +67,7 @@ class JobWorker:
         poll_s: float = 0.25,
         monotonic: Callable[[], float] = monotonic,
     ) -> None:
-        """A worker that is not started yet.
+        """Create a worker that is not started yet.
 
         Args:
             engine: The store, with its tables.
@@ -193,7 +193,7 @@ class JobWorker:
         return None
 
     def _run_of(self, job: JobRecord, pair: HelperPair) -> "JobRun | FederatedRun":
-        """The run of a job from its checkpoint on; what it needs is imported only for a server with jobs."""
+        """Return a job's run from its checkpoint on; import its modules only on a server that has jobs."""
         common: dict[str, Any] = {
             "folder": files_of(self._engine, self._data_dir, job.job_id),
             "pair": pair,

@@ -57,7 +57,7 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
 
 
 def growth(budget: DatasetBudget) -> tuple[Point, ...]:
-    """The dataset's epsilons after more and more releases.
+    """Return the dataset's epsilons after more and more releases.
 
     All spent ones in the order of the uses, then all reserved ones.
     """
@@ -77,7 +77,7 @@ def growth(budget: DatasetBudget) -> tuple[Point, ...]:
 
 
 def _beyond(spent_charges: Sequence[Charge], held: Sequence[Charge]) -> Iterator[Charge]:
-    """What is held beyond what is spent, charge by charge.
+    """Yield what is reserved beyond what is spent, charge by charge.
 
     A job has one of each, a query has nothing reserved.
     """
@@ -88,12 +88,12 @@ def _beyond(spent_charges: Sequence[Charge], held: Sequence[Charge]) -> Iterator
 
 
 def _steps(rounds: int) -> list[int]:
-    """Up to `_POINTS` numbers of rounds, evenly up to all."""
+    """Return up to `_POINTS` numbers of rounds, evenly spaced up to all."""
     return sorted({max(1, round(rounds * step / _POINTS)) for step in range(1, _POINTS + 1)})
 
 
 def _draw(axes: Axes, title: str, limit: float, points: Sequence[Point], epsilons: Sequence[float]) -> None:
-    """One adversary's curve under its budget."""
+    """Draw one adversary's curve under its budget."""
     turn = sum(one.is_spent for one in points)
     rounds = [one.rounds for one in points]
     axes.plot(rounds[:turn], epsilons[:turn], color="tab:red", label="spent")

@@ -28,7 +28,7 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
 
 
 def png(history: Sequence[RoundFigures], title: str) -> bytes:
-    """Loss and accuracy above, gradient norm and noise below; without an evaluation only the latter."""
+    """Draw loss and accuracy above, gradient norm and noise below; without an evaluation only the latter."""
     is_evaluated = any(figures.loss is not None for figures in history)
     figure = new_figure(8, 7.2 if is_evaluated else 4.2)
     panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
@@ -48,7 +48,7 @@ def png(history: Sequence[RoundFigures], title: str) -> bytes:
 def _draw_pair(
     left: "Axes", history: Sequence[RoundFigures], first: tuple[str, str], second: tuple[str, str]
 ) -> None:
-    """Two figures against the rounds, (attribute, label) each.
+    """Draw two figures against the rounds, (attribute, label) each.
 
     The second is on the right-hand axis, if there is any of it.
     """
@@ -65,7 +65,7 @@ def _draw_pair(
 def _draw(
     axes: "Axes", history: Sequence[RoundFigures], name: str, label: str, *, color: str, style: str
 ) -> "list[Line2D]":
-    """One line, its axis in its colour."""
+    """Draw one line, its axis in its colour."""
     points = [
         (figures.rounds_done, value) for figures in history if (value := getattr(figures, name)) is not None
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
-    """A result for programs. Epsilons are null without noise; so is what is not finite."""
+    """Return a result as JSON. Epsilons are null without noise; so is what is not finite."""
     return {
         **release_json(result),
         "positives": "the first choice is right" if result.is_of_classes else "label 1",
@@ -32,7 +32,7 @@ def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 
 
 def evaluation_lines(result: EvaluationResult) -> list[str]:
-    """What stands under the tables."""
+    """Return the lines under the tables."""
     return [
         f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling"
         " and noise",
@@ -41,12 +41,12 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
 
 
 def metric_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
-    """The figures for people."""
+    """Return the rows of the table of figures."""
     return [(one.name, shown(one.estimate)) for one in result.metrics]
 
 
 def calibration_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
-    """The calibration for people."""
+    """Return the rows of the table of calibration."""
     return [
         (f"{point.threshold:.3f}", f"{point.x.value:.4f}", shown(point.y)) for point in result.calibration
     ]
@@ -74,7 +74,7 @@ def _png(result: EvaluationResult) -> bytes:
 
 
 def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, up: str) -> None:
-    """One curve with an error bar at every point."""
+    """Draw one curve with an error bar at every point."""
     known = [point for point in points if math.isfinite(point.y.high)]
     below = [max(0.0, point.y.value - point.y.low) for point in known]
     above = [max(0.0, point.y.high - point.y.value) for point in known]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def job_facts(job: JobRecord, epsilons: Epsilons | None, evaluated: RoundFigures | None) -> dict[str, Any]:
-    """What jobs of all kinds tell programs."""
+    """Return the JSON fields that jobs of all kinds share."""
     return {
         **life_json(job),
         "mechanism": job.plan.task.mechanism.value,
@@ -33,7 +33,7 @@ def job_facts(job: JobRecord, epsilons: Epsilons | None, evaluated: RoundFigures
 
 
 def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures | None) -> dict[str, Any]:
-    """A federated job for programs. Epsilons are of the rounds done, a person's, and null without noise."""
+    """Return a federated job as JSON. Epsilons are a person's, of the rounds done, and null without noise."""
     is_noisy = plan.task.mechanism is not Mechanism.NONE
     epsilons = federated_epsilons(plan, job.rounds_done) if is_noisy else None
     strategy, model = told_devices(plan.job)
@@ -54,7 +54,7 @@ def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures 
 
 
 def federated_rows(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, object]]:
-    """A federated job's settings, for a table."""
+    """Return a federated job's settings as rows of a table."""
     return [
         ("job", job.job_id.hex()),
         *_settings_rows(plan, job.rounds_done),
@@ -105,7 +105,7 @@ def print_forecast(found: "FederatedForecast") -> None:
 
 
 def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
-    """A forecast as JSON for programs. Without noise the epsilons are null."""
+    """Return a forecast as JSON. Without noise the epsilons are null."""
     task, job = found.plan.task, found.plan.job
     strategy, model = told_devices(job)
     return {
@@ -129,7 +129,7 @@ def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
 
 
 def _submit_options(found: "FederatedForecast") -> str:
-    """The options of `adserver job submit` that say this job's rounds and noise."""
+    """Return the options of `adserver job submit` that give this job's rounds and noise."""
     strategy, _ = told_devices(found.plan.job)
     noise = f" --noise-multiplier {strategy.noise_multiplier!r}" if strategy.noise_multiplier else ""
     return f"--rounds {found.plan.job.rounds}{noise}"

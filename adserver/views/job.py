@@ -23,7 +23,7 @@ _POLLS_GROW: Final = 1.2
 
 
 def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any]:
-    """A job for programs. Epsilons are of the rounds done, and null without noise."""
+    """Return a job as JSON. Epsilons are of the rounds done, and null without noise."""
     plan = job.plan
     if isinstance(plan, FederatedPlan):
         return federated_json(job, plan, last_evaluated(history))
@@ -47,7 +47,7 @@ def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any
 
 
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
-    """All jobs as a table."""
+    """Print all jobs as a table."""
     print_table(
         ("job", "task", "state", "submitted", "rounds", "cause"),
         [
@@ -65,7 +65,7 @@ def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
 
 
 def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
-    """One job as a table of settings and figures."""
+    """Print one job as a table of settings and figures."""
     plan = job.plan
     if isinstance(plan, FederatedPlan):
         rows: list[tuple[str, object]] = [*federated_rows(job, plan), ("state", outcome_line(job))]
@@ -77,7 +77,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
 
 
 def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
-    """The settings of a job over a dataset."""
+    """Return the settings of a job over a dataset as rows of a table."""
     rows: list[tuple[str, object]] = [
         ("job", job.job_id.hex()),
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
@@ -100,7 +100,7 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
 
 
 def outcome_line(job: JobRecord) -> str:
-    """The state in one line, with its cause and what can be done."""
+    """Describe the state in one line, with its cause and remedy."""
     if job.stop is None:
         return job.state.value
     line = f"{job.state.value} ({job.stop.reason}): {job.stop.cause}"
@@ -113,7 +113,7 @@ def outcome_line(job: JobRecord) -> str:
 
 
 def next_command(job: JobRecord) -> str | None:
-    """The command that a person would give next; None while there is nothing to do."""
+    """Return the command to type next; None while there is nothing to do."""
     if job.state in (JobState.REFUSED, JobState.FAILED):
         return f"adserver job resume {short(job.job_id)}"
     if job.state in STOPPED and job.rounds_done:
@@ -139,7 +139,7 @@ def watch(
 
 @contextmanager
 def _bar(store: SeenJobs, job_id: bytes) -> Iterator[Callable[[JobRecord], None]]:
-    """A bar of the rounds, with the latest figures beside it; called with the job as it is stored now."""
+    """Show a bar of the rounds with the latest figures; call the result with the job as it is stored now."""
     from rich.console import Console
     from rich.progress import TextColumn
 
@@ -166,12 +166,12 @@ def _bar(store: SeenJobs, job_id: bytes) -> Iterator[Callable[[JobRecord], None]
 
 
 def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
-    """The latest figures with a loss."""
+    """Return the latest figures with a loss."""
     return next((figures for figures in reversed(history) if figures.loss is not None), None)
 
 
 def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
-    """What stands beside the bar: no epsilon, which takes time; the table at the end has it."""
+    """Describe the figures shown next to the bar, without the epsilons, whose computation takes long."""
     parts = [_evaluation(evaluated)] if evaluated else []
     if job.state is JobState.WAITING and job.stop:
         parts.append(job.stop.cause)

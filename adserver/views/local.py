@@ -16,7 +16,7 @@ _POLL_S: Final = 0.3
 
 
 def local_json(jobs: LocalJobs, stored: StoredLocalJob) -> dict[str, Any]:
-    """A job for programs. Epsilons are null without noise."""
+    """Return a job as JSON. Epsilons are null without noise."""
     settings, model = read_local_job(stored.job)
     told: dict[str, Any] = {
         "job_id": stored.job.job_id.hex(),
@@ -36,7 +36,7 @@ def local_json(jobs: LocalJobs, stored: StoredLocalJob) -> dict[str, Any]:
 
 
 def print_local_jobs(jobs: LocalJobs, stored: tuple[StoredLocalJob, ...]) -> None:
-    """All jobs as a table."""
+    """Print all jobs as a table."""
     columns = ("job", "strategy", "state", "updates", "epsilon of an update", "submitted")
     rows = []
     for one in stored:
@@ -48,7 +48,7 @@ def print_local_jobs(jobs: LocalJobs, stored: tuple[StoredLocalJob, ...]) -> Non
 
 
 def forecast_json(found: LocalForecast) -> dict[str, Any]:
-    """A job that is not submitted yet, for programs. Epsilons are null without noise."""
+    """Return a job that is not submitted yet as JSON. Epsilons are null without noise."""
     return {
         **_cost_json(found.cost),
         "person_epsilon": finite(found.person_epsilon),

@@ -15,7 +15,7 @@ from maskedlark.terminal.budget_view import SIZES, epsilons_json, number
 
 
 def print_plan(plan: Plan, room: Room, compared: Comparison | None = None) -> None:
-    """The table of what fits, the recommended row marked, and how to submit it."""
+    """Print the table of what fits, with the recommended row marked, and how to submit it."""
     task, best = room.task, plan.recommended
     is_clip = plan.gradient_norm == task.clip_norm
     print_table(
@@ -49,7 +49,7 @@ def print_plan(plan: Plan, room: Room, compared: Comparison | None = None) -> No
 
 
 def _print_comparison(compared: Comparison) -> None:
-    """The marked job with either noise."""
+    """Print the marked job with either noise."""
     both = {"independent": compared.independent, "correlated": compared.correlated}
     rows = [
         (
@@ -73,7 +73,7 @@ def _print_comparison(compared: Comparison) -> None:
 
 
 def submit_options(option: Option) -> str:
-    """The options of `adserver job submit` that say exactly this job."""
+    """Return the options of `adserver job submit` that give exactly this job."""
     return (
         f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
         f" {option.noise_multiplier!r}"
@@ -82,7 +82,7 @@ def submit_options(option: Option) -> str:
 
 
 def plan_json(plan: Plan, room: Room, compared: Comparison | None = None) -> dict[str, Any]:
-    """A plan as JSON for programs."""
+    """Return a plan as JSON. Without noise the epsilons are null."""
     task = room.task
     return {
         "task_id": task.task_id.hex(),
@@ -123,7 +123,7 @@ def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
 
 
 def _both(epsilons: Epsilons | Task) -> str:
-    """Against the ad server, and in parentheses with a helper."""
+    """Format the epsilon against the ad server, and in parentheses that with a helper."""
     alone, colluding = (
         (epsilons.epsilon, epsilons.collusion_epsilon)
         if isinstance(epsilons, Task)

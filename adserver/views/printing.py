@@ -55,7 +55,7 @@ def write_as(forms: Mapping[str, Callable[[_T], bytes]], result: _T, path: Path,
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    """A CSV file; floats in Python's shortest exact form."""
+    """Encode a CSV file; floats in Python's shortest exact form."""
     text = StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(columns)
@@ -64,18 +64,18 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def moment(unix_s: float) -> str:
-    """A time for people, in UTC; the calendar's last day for one that comes after it."""
+    """Format a time in UTC; a time past the calendar's end becomes its last day."""
     return datetime.fromtimestamp(min(unix_s, _LAST_DAY_S), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def short(identifier: bytes) -> str:
-    """The start of an id: enough to type where one is asked for."""
+    """Return the start of an id: enough to type where an id is expected."""
     return identifier.hex()[:12]
 
 
 @contextmanager
 def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int], None]]:
-    """One bar for each helper: called with the role, how many more are done, and of how many."""
+    """Show one bar for each helper; call the result with the role, how many more are done, of how many."""
     if not is_shown or not may_be_seen():
         yield lambda _role, _count, _total: None
         return
@@ -90,7 +90,7 @@ def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int],
 
 @contextmanager
 def progress_bars(*, is_shown: bool = True) -> Iterator["Progress"]:
-    """Progress bars with the time that is left, on a terminal or in a notebook, until the end.
+    """Show progress bars with the remaining time, on a terminal or in a notebook, until the context ends.
 
     On standard error: standard output is for programs.
     """
@@ -105,7 +105,7 @@ def progress_bars(*, is_shown: bool = True) -> Iterator["Progress"]:
 def progress_on(
     console: "Console", *further: "ProgressColumn", is_shown: bool, transient: bool
 ) -> "Progress":
-    """Bars with what they are of, how much of it is done, the times, and `further` columns."""
+    """Create bars with a description, a count, the times, and the `further` columns."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

@@ -30,7 +30,7 @@ UNKNOWN: Final = "unknown"
 
 
 def result_json(result: AggregateResult) -> dict[str, Any]:
-    """A result for programs. Epsilons are null without noise; so are bounds that are not finite."""
+    """Return a result as JSON. Epsilons are null without noise; so are bounds that are not finite."""
     return {
         **release_json(result),
         "min_cell_count": result.min_cell_count,
@@ -53,12 +53,12 @@ def write_result(result: AggregateResult, path: Path) -> None:
 
 
 def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
-    """The rows for people: the group, then each estimate with half of its interval."""
+    """Return the rows of a table: the group, then each estimate with half of its interval."""
     return [(*row.group, *(shown(estimate) for estimate in row.estimates)) for row in result.rows]
 
 
 def shown(estimate: Estimate) -> str:
-    """An estimate for people."""
+    """Format an estimate."""
     if not math.isfinite(estimate.value):
         return UNKNOWN
     half = (estimate.high - estimate.low) / 2
@@ -69,7 +69,7 @@ def shown(estimate: Estimate) -> str:
 
 
 def summary_lines(result: AggregateResult) -> list[str]:
-    """What stands under the table: how many reports, the noise, and what it cost."""
+    """Return the lines under the table: how many reports, the noise, and the cost."""
     scales = ", ".join(
         f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
     )
@@ -82,14 +82,14 @@ def summary_lines(result: AggregateResult) -> list[str]:
 
 
 def noise_lines(result: ReleasedResult, scale: str) -> list[str]:
-    """The noise, with its scale in words, and what the release cost."""
+    """Describe the noise, with its scale in words, and what the release cost."""
     if result.mechanism is Mechanism.NONE:
         return ["no noise: no privacy"]
     return [f"{result.mechanism} noise of each helper{scale}", cost_line(result)]
 
 
 def release_json(result: ReleasedResult) -> dict[str, Any]:
-    """What every release says of itself, for programs."""
+    """Return the JSON fields that every release has."""
     is_noisy = result.mechanism is not Mechanism.NONE
     return {
         **named(result, RELEASE_FIELDS),
@@ -100,7 +100,7 @@ def release_json(result: ReleasedResult) -> dict[str, Any]:
 
 
 def cost_line(result: ReleasedResult) -> str:
-    """What a release cost, and what its dataset has spent, for people."""
+    """Describe what a release cost and what its dataset has spent."""
     cost, whole = result.cost, result.dataset_spent
     return (
         f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta {result.delta:.2g};"
@@ -116,7 +116,7 @@ def _row_json(estimates: Sequence[Estimate], result: AggregateResult) -> dict[st
 
 
 def estimate_json(estimate: Estimate) -> dict[str, float | None]:
-    """One estimate for programs."""
+    """Return one estimate as JSON."""
     return {name: figure if math.isfinite(figure) else None for name, figure in asdict(estimate).items()}
 
 
@@ -136,12 +136,12 @@ def _cells(row: Row) -> list[Any]:
 
 
 def _csv(result: AggregateResult) -> bytes:
-    """One line a cell."""
+    """Encode one line a cell."""
     return as_csv(_header(result), (_cells(row) for row in result.rows))
 
 
 def _parquet(result: AggregateResult) -> bytes:
-    """The same columns; the rest of the result is the file's metadata, as JSON."""
+    """Encode the same columns; the rest of the result is the file's metadata, as JSON."""
     import pyarrow
     from pyarrow import parquet
 
@@ -154,7 +154,7 @@ def _parquet(result: AggregateResult) -> bytes:
 
 
 def _png(result: AggregateResult) -> bytes:
-    """For each sum a panel of the finest cells.
+    """Draw for each sum a panel of the finest cells.
 
     For each histogram a panel of its buckets in the coarsest cell.
     """
@@ -177,7 +177,7 @@ class _Panel:
         self._estimates = estimates[:_MOST_BARS]
 
     def draw(self, axes: "Axes") -> None:
-        """Onto these axes."""
+        """Draw onto these axes."""
         values = [estimate.value for estimate in self._estimates]
         errors = [
             [estimate.value - estimate.low for estimate in self._estimates],

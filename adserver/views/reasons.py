@@ -99,7 +99,7 @@ JOB_STOPS: Final[Mapping[str, FurtherReason]] = {
 
 
 def stop_remedy(reason: str) -> str:
-    """What to do about a job that stopped with a reason; nothing for a reason that is not known here."""
+    """Return what to do about a job that stopped with a reason; empty for an unknown reason."""
     if reason in JOB_STOPS:
         return JOB_STOPS[reason].follows.remedy
     for reasons in (JobReason, ModelReason):

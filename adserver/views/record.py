@@ -13,7 +13,7 @@ _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 
 
 def life_json(job: JobRecord) -> dict[str, Any]:
-    """What jobs of all kinds tell of where they are."""
+    """Return the JSON fields of a job's progress, for jobs of all kinds."""
     return {
         "job_id": job.job_id.hex(),
         "task_id": job.plan.job.task_id.hex(),
@@ -28,7 +28,7 @@ def life_json(job: JobRecord) -> dict[str, Any]:
 
 
 def record_json(job: JobRecord) -> dict[str, Any]:
-    """Everything that is stored of a job; its plan as canonical JSON in a string."""
+    """Return everything that is stored of a job; its plan as canonical JSON in a string."""
     return {
         **life_json(job),
         "plan": encode(job.plan).decode(),
@@ -38,7 +38,7 @@ def record_json(job: JobRecord) -> dict[str, Any]:
 
 
 def record_from_json(sent: dict[str, Any]) -> JobRecord:
-    """A job, from the JSON that `record_json` made."""
+    """Read a job from the JSON that `record_json` made."""
     return JobRecord(
         plan=read_plan(sent["plan"].encode()),
         submitted_at_s=sent["submitted_at"],
@@ -52,12 +52,12 @@ def record_from_json(sent: dict[str, Any]) -> JobRecord:
 
 
 def figures_json(figures: RoundFigures) -> dict[str, Any]:
-    """A round's figures."""
+    """Return a round's figures as JSON."""
     return {
         name: getattr(figures, name) for name in _FIGURES
     }  # `asdict` copies each number, which takes time
 
 
 def figures_from_json(sent: dict[str, Any]) -> RoundFigures:
-    """The figures of a round, from the JSON that `figures_json` made."""
+    """Read a round's figures from the JSON that `figures_json` made."""
     return RoundFigures(**sent)

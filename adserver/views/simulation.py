@@ -41,7 +41,7 @@ class SimulationResult:
 
 
 def simulation_json(result: SimulationResult) -> dict[str, Any]:
-    """A result for programs."""
+    """Return a result as JSON."""
     return {
         **named(result, ("strategy", "devices", "unit", "epsilon", "epsilon_2016", "delta")),
         "rounds": result.rounds[-1].round,
@@ -51,7 +51,7 @@ def simulation_json(result: SimulationResult) -> dict[str, Any]:
 
 
 def print_simulation(result: SimulationResult) -> None:
-    """The evaluated rounds as a table."""
+    """Print the evaluated rounds as a table."""
     rows = [[_shown(value) for value in _row(one)] for one in result.scored]
     print_table(_COLUMNS, rows)
 

@@ -13,7 +13,7 @@ TASK_FIELDS: Final = ("task_id", "name", "origin", "expires_at", *(one.name for 
 
 
 def task_json(stored: StoredTask, counts: ReportCounts) -> dict[str, Any]:
-    """A task and how many reports it has."""
+    """Return a task and how many reports it has as JSON."""
     task = stored.bundle.task
     return {
         "task_id": stored.task_id.hex(),
@@ -23,7 +23,7 @@ def task_json(stored: StoredTask, counts: ReportCounts) -> dict[str, Any]:
 
 
 def dataset_json(dataset: Dataset) -> dict[str, Any]:
-    """A dataset and what became of the reports that it took."""
+    """Return a dataset and what became of its reports as JSON."""
     return {
         "dataset_id": dataset.dataset_id.hex() if dataset.dataset_id else None,
         "task_id": dataset.task_id.hex(),

@@ -10,7 +10,7 @@ import typer
 from helper.cli.options import DatabaseOption, DataOption, tls_of
 from helper.releases.release_grid import DEFAULT_STEP_MS
 from helper.serving.cluster import WORKER_BYTES, RayCluster
-from helper.trust.floors import PREPARED_BYTES, Floors
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from maskedlark.errors import InvalidTask
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
@@ -101,6 +101,14 @@ def serve_command(
             min=1,
         ),
     ] = PREPARED_BYTES,
+    max_held_bytes: Annotated[
+        int,
+        option(
+            "Most bytes that one ad server holds here, on the disk and in --segments: its datasets until they"
+            " are deleted, and what it prepares.",
+            min=1,
+        ),
+    ] = MOST_HELD_BYTES,
     release_grid_ms: Annotated[
         float,
         option(
@@ -154,6 +162,7 @@ def serve_command(
         round_threads=round_threads,
         metrics_listen=metrics_listen,
         max_preparing_bytes=max_preparing_bytes,
+        max_held_bytes=max_held_bytes,
         release_grid_ms=release_grid_ms,
         segments=segments,
         keep_expired_days=keep_expired_days,

@@ -1,7 +1,7 @@
 """Datasets in object storage: segments and ranks as objects, which a manifest in the ledger names.
 
     objects = ObjectSegments(Retrying(store), ledger, keys.vault_key)
-    spool = objects.begin(shape)                      # see `helper.datasets.object_spool`
+    spool = objects.begin(shape, owner)               # see `helper.datasets.object_spool`
     for piece in objects.pieces(dataset_id): ...      # the next segments are fetched meanwhile
 
 Until a transaction of the ledger names an object, it belongs to no dataset: a crash at any point leaves a
@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
+from threading import Lock
 from typing import Final
 
 from helper.datasets.frames import KeyFor, SealedSegment
-from helper.datasets.object_spool import ObjectSpool, ObjectWriter
+from helper.datasets.object_spool import ObjectSpool, ObjectWriter, tag_in
 from helper.datasets.sealed_segments import (
     Tail,
     is_of_one_attempt,
@@ -24,6 +25,7 @@ from helper.datasets.sealed_segments import (
     sealed_segment,
 )
 from helper.datasets.segments import NOT_CHOSEN, Piece, RowShape, chosen_of
+from helper.datasets.storage_quota import StorageQuota
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest, SealedObject
 from maskedlark.frozen import frozen
@@ -49,7 +51,12 @@ class ObjectSegments:
     """The datasets of one helper in a store, which one process writes to. Safe to call from many threads."""
 
     def __init__(
-        self, store: Retrying, ledger: Ledger, key_for: KeyFor, randomness: Randomness = system_randomness
+        self,
+        store: Retrying,
+        ledger: Ledger,
+        key_for: KeyFor,
+        quota: StorageQuota,
+        randomness: Randomness = system_randomness,
     ) -> None:
         """Nothing is asked of the store yet.
 
@@ -63,11 +70,40 @@ class ObjectSegments:
         self._ledger = ledger
         self._key_for = key_for
         self._randomness = randomness
-        self.writer = ObjectWriter(store, self._folder, randomness)
+        self._quota = quota
+        self._counting = Lock()
+        self._is_counted = False
+        self.writer = ObjectWriter(store, self._folder, randomness, quota)
 
-    def begin(self, shape: RowShape) -> ObjectSpool:
-        """A spool for records of a shape."""
-        return ObjectSpool(self.writer, shape, self._key_for, self._randomness)
+    def begin(self, shape: RowShape, owner: str) -> ObjectSpool:
+        """Return a spool of an ad server for records of a shape.
+
+        Raises:
+            HelperUnavailable: the store cannot be read at the moment, so it is not known what it holds.
+        """
+        self.count_once()
+        claim = self._quota.claim(owner, f"{self._folder}/{self._randomness(_FOLDER_BYTES).hex()}")
+        return ObjectSpool(self.writer, shape, self._key_for, self._randomness, claim)
+
+    def count_once(self) -> None:
+        """Count in the quota what lay in the store before this process put or deleted anything.
+
+        Datasets count as the ledger names them; objects that it does not name, by themselves.
+
+        Raises:
+            HelperUnavailable: the store cannot be read at the moment.
+        """
+        with self._counting:
+            if self._is_counted:
+                return
+            for page in self.listed():
+                named = self._ledger.manifests.named_among([one.name for one in page])
+                for one in page:
+                    if one.name not in named:
+                        self._quota.count(one.name, tag_in(one.name), one.num_bytes)
+            for dataset_id, (name, num_bytes) in self._ledger.manifests.sizes().items():
+                self._quota.count(dataset_id.hex(), tag_in(name), num_bytes)
+            self._is_counted = True
 
     def num_bytes(self, dataset_id: bytes) -> int:
         """How many bytes the objects of a dataset have.
@@ -83,7 +119,7 @@ class ObjectSegments:
         Raises:
             ObjectLost: the ledger does not know it.
         """
-        stored = self._ledger.dataset(dataset_id)
+        stored = self._ledger.dataset_of_any_task(dataset_id)
         if stored is None:
             raise ObjectLost("no such dataset")
         return stored.size
@@ -185,6 +221,18 @@ class ObjectSegments:
             HelperUnavailable: the store does not answer; some may be gone.
         """
         self._store.delete(names)
+        self._quota.drop(names)
+
+    def delete_dataset(self, dataset_id: bytes, manifest: Manifest) -> None:
+        """Remove the objects of a dataset that the ledger no longer names.
+
+        Raises:
+            HelperUnavailable: the store does not answer; what is left is swept as orphans.
+        """
+        for one in manifest:  # they count until they are gone
+            self._quota.count(one.name, tag_in(one.name), one.num_bytes)
+        self._quota.drop([dataset_id.hex()])
+        self.delete([one.name for one in manifest])
 
     def _manifest(self, dataset_id: bytes) -> Manifest:
         manifest = self._ledger.manifests.of(dataset_id)

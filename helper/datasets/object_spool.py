@@ -1,14 +1,16 @@
 """Opened shares on their way to object storage: put segment by segment, as they come.
 
-    spool = ObjectSpool(writer, shape, key_for, randomness)
+    spool = ObjectSpool(writer, shape, key_for, randomness, quota.claim(owner, name))
     spool.add(rows)                              # a full segment is put, and leaves memory
     manifest = spool.store(dataset_id, ranks)    # all objects lie there; the ledger commits them or not
+    spool.committed(dataset_id)
 
-An object is put once, under a random name in the helper's own folder, and never changed.
+An object is put once, under a random name in the ad server's folder of the helper's own, and never changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import sha256
 from threading import Lock
 from typing import Final
@@ -16,6 +18,7 @@ from typing import Final
 from helper.datasets.frames import KeyFor, Ranks
 from helper.datasets.sealed_segments import SegmentSealer, Tail, sealed_bytes
 from helper.datasets.segments import NOT_CHOSEN, Rows, RowShape, joined
+from helper.datasets.storage_quota import Claim, StorageQuota
 from helper.ledger.records import Manifest, SealedObject
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
@@ -31,10 +34,11 @@ class ObjectWriter:
     Safe to call from many threads.
     """
 
-    def __init__(self, store: Retrying, folder: str, randomness: Randomness) -> None:
+    def __init__(self, store: Retrying, folder: str, randomness: Randomness, quota: StorageQuota) -> None:
         self._store = store
         self._folder = folder
         self._randomness = randomness
+        self._quota = quota
         self._lock = Lock()
         self._held: set[str] = set()
         self._dropped: set[str] = set()
@@ -45,8 +49,12 @@ class ObjectWriter:
         with self._lock:
             return frozenset(self._held)
 
-    def put(self, content: bytes) -> str:
-        """Write an object, and hold it; its name, made anew for each try.
+    def put(self, content: bytes, tag: bytes) -> str:
+        """Write an object, and hold it; return its name, which is made anew for each try.
+
+        Args:
+            content: What to write; its bytes are claimed already.
+            tag: The ad server's.
 
         Raises:
             HelperUnavailable: the store does not take it.
@@ -54,7 +62,7 @@ class ObjectWriter:
         tried: list[str] = []
 
         def fresh_name() -> str:
-            name = f"{self._folder}/{self._randomness(_NAME_BYTES).hex()}"
+            name = f"{self._folder}/{tag.hex()}/{self._randomness(_NAME_BYTES).hex()}"
             with self._lock:
                 self._held.add(name)
             tried.append(name)
@@ -63,21 +71,43 @@ class ObjectWriter:
         try:
             name = self._store.put_fresh(fresh_name, content)
         except BaseException:
-            self.drop(tried)
+            self.drop(dict.fromkeys(tried, len(content)))
             raise
-        self.drop(tried[:-1])  # a try that failed may have written it all the same
+        # a try that failed may have written it all the same
+        self.drop(dict.fromkeys(tried[:-1], len(content)))
         return name
 
-    def drop(self, names: Sequence[str]) -> None:
-        """These objects are of no dataset, and never will be."""
-        with self._lock:
-            self._held.difference_update(names)
-            self._dropped.update(names)
+    def drop(self, objects: Mapping[str, int]) -> None:
+        """Give up objects, which are of no dataset and never will be; they count until they are deleted.
 
-    def release(self, names: Sequence[str]) -> None:
-        """No preparation holds these objects any more; the ledger says whether they are a dataset's."""
+        Args:
+            objects: The bytes of each, by name.
+        """
+        self._count(objects)
         with self._lock:
-            self._held.difference_update(names)
+            self._held.difference_update(objects)
+            self._dropped.update(objects)
+
+    def release(self, objects: Mapping[str, int], *, is_committed: bool) -> None:
+        """Hold objects no longer, as the ledger says whether they are a dataset's.
+
+        Args:
+            objects: The bytes of each, by name.
+            is_committed: Whether they are known to be one's; else each counts until it is deleted.
+        """
+        if not is_committed:
+            self._count(objects)
+        with self._lock:
+            self._held.difference_update(objects)
+
+    def _count(self, objects: Mapping[str, int]) -> None:
+        for name, num_bytes in objects.items():
+            self._quota.count(name, tag_in(name), num_bytes)
+
+    def put_back(self, names: Sequence[str]) -> None:
+        """Keep objects among the dropped ones, as they could not be deleted."""
+        with self._lock:
+            self._dropped.update(names)
 
     def take_dropped(self) -> list[str]:
         """The objects that were dropped, to be removed; each is given once."""
@@ -98,7 +128,7 @@ class ObjectSpool:
     """The segments of one preparation. Used by one thread at a time; dropped unless it is stored."""
 
     def __init__(
-        self, writer: ObjectWriter, shape: RowShape, key_for: KeyFor, randomness: Randomness
+        self, writer: ObjectWriter, shape: RowShape, key_for: KeyFor, randomness: Randomness, claim: Claim
     ) -> None:
         self._writer = writer
         self._shape = shape
@@ -108,6 +138,8 @@ class ObjectSpool:
         self._segments: list[SealedObject] = []
         self._is_whole = False
         self._stored: _Stored | None = None
+        self._claim = claim
+        self._is_committed = False
 
     @property
     def waiting(self) -> int:
@@ -117,7 +149,7 @@ class ObjectSpool:
     @property
     def num_bytes(self) -> int:
         """How much the objects of all records take."""
-        return sealed_bytes(self._shape, sum(one.records for one in self._segments) + self.waiting)
+        return self._bytes_with(0)
 
     @property
     def is_lost(self) -> bool:
@@ -136,11 +168,13 @@ class ObjectSpool:
 
         Raises:
             HelperUnavailable: the store does not take it; the preparation ends.
+            JobRefused(QUOTA_EXCEEDED): the objects of all records have no room in the ad server's quota.
         """
         if self._is_whole:
             raise AssertionError("nothing is added to a spool that was stored")
         if not len(rows):
             return  # or chunks of which nothing is admitted would pile up
+        self._claim.resize(self._bytes_with(len(rows)))
         self._waiting.append(rows)
         self._num_waiting += len(rows)
         size = self._shape.segment_records
@@ -174,20 +208,31 @@ class ObjectSpool:
             self._stored = _Stored(dataset_id=dataset_id, ranks=self._put_ranks(dataset_id, ranks))
         return tuple(one for pair in zip(self._segments, self._stored.ranks, strict=True) for one in pair)
 
+    def committed(self, dataset_id: bytes) -> None:
+        """Count the objects as the dataset's, which the ledger names now."""
+        self._is_committed = True
+        self._claim.rename(dataset_id.hex())
+
     def withdraw(self) -> None:
         """Take back a dataset that is refused: the segments may be stored as another one."""
         if self._stored is not None:
-            self._writer.drop([one.name for one in self._stored.ranks])
+            self._writer.drop(_sizes(self._stored.ranks))
             self._stored = None
 
     def remove(self) -> None:
         """Forget what was taken; of a dataset that was stored, the ledger says whether it is one."""
         self._waiting, self._num_waiting = [], 0
-        names = [one.name for one in self._segments]
         if self._stored is None:
-            self._writer.drop(names)
+            self._writer.drop(_sizes(self._segments))
         else:
-            self._writer.release([*names, *(one.name for one in self._stored.ranks)])
+            objects = _sizes([*self._segments, *self._stored.ranks])
+            self._writer.release(objects, is_committed=self._is_committed)
+        if not self._is_committed:
+            self._claim.end()
+
+    def _bytes_with(self, count: int) -> int:
+        """Return the bytes of the objects of all records and of so many more."""
+        return sealed_bytes(self._shape, sum(one.records for one in self._segments) + self.waiting + count)
 
     def _put_segment(self, rows: Rows) -> None:
         number = len(self._segments)
@@ -210,7 +255,7 @@ class ObjectSpool:
             putting = [pool.submit(put, segment) for segment in self._segments]
         failed = next((one.exception() for one in putting if one.exception()), None)
         if failed is not None:
-            self._writer.drop([one.result().name for one in putting if not one.exception()])
+            self._writer.drop(_sizes([one.result() for one in putting if not one.exception()]))
             raise failed
         return tuple(one.result() for one in putting)
 
@@ -218,8 +263,20 @@ class ObjectSpool:
         return SealedObject(
             number=number,
             holds_ranks=is_ranks,
-            name=self._writer.put(sealed),
+            name=self._writer.put(sealed, self._claim.tag),
             digest=sha256(sealed).digest(),
             num_bytes=len(sealed),
             records=records,
         )
+
+
+def tag_in(name: str) -> bytes:
+    """Return the tag of the ad server in an object's name; empty if `ObjectWriter` did not make the name."""
+    with suppress(ValueError, IndexError):
+        return bytes.fromhex(name.split("/")[-2])
+    return b""
+
+
+def _sizes(objects: Sequence[SealedObject]) -> dict[str, int]:
+    """Return the bytes of each object, by name."""
+    return {one.name: one.num_bytes for one in objects}

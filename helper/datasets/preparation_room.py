@@ -12,7 +12,7 @@ The first `AT_ONCE` chunks that wait for their answers need no head start: no pr
 
 from collections import deque
 from threading import Condition
-from typing import Any, Final
+from typing import Final
 
 from helper.datasets.head_start import HeadStart
 from helper.datasets.shelves import PreparedShelf
@@ -31,9 +31,7 @@ Its id and tag twice, its place and rank, what it takes to know its id again and
 class PreparationRoom:
     """Safe to call from many threads."""
 
-    def __init__(
-        self, *, shelf: PreparedShelf[Any], head_start: HeadStart, owner: str, share_length: int
-    ) -> None:
+    def __init__(self, *, shelf: PreparedShelf, head_start: HeadStart, owner: str, share_length: int) -> None:
         """Begin with no room taken.
 
         Args:
@@ -97,9 +95,14 @@ class PreparationRoom:
                 self._unanswered[place] = None
             self._changed.notify_all()
 
-    def left_memory(self, count: int) -> None:
-        """So many records are on the disk, or dropped."""
-        freed = count * (self._in_memory - self._on_disk)
+    def left_memory(self, count: int, *, dropped: int = 0) -> None:
+        """Free the room in memory of records that are on the disk now, or dropped.
+
+        Args:
+            count: How many.
+            dropped: How many of them are not on the disk either.
+        """
+        freed = count * (self._in_memory - self._on_disk) + dropped * self._on_disk
         with self._changed:
             self._shelf.give_back(freed, self._owner)
             self._taken_bytes -= freed

@@ -14,6 +14,7 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.datasets.admitted_rows import AdmittedRows
 from helper.datasets.frames import Ranks
 from helper.datasets.head_start import MOST_CHUNKS, HeadStart
 from helper.datasets.preparation_room import PreparationRoom
@@ -112,7 +113,7 @@ class Preparation:
         open_shares: OpenShares,
         head_start: HeadStart,
         ledger: Ledger,
-        shelf: PreparedShelf[PreparedReports],
+        shelf: PreparedShelf,
         vault: Vault,
     ) -> None:
         self._task = served.task
@@ -129,8 +130,7 @@ class Preparation:
         self._shelf = shelf
         self._vault = vault
         self._spool: AnySpool | None = None
-        self._ids: list[NDArray[np.uint8]] = []
-        self._admitted: list[AdmittedSet] = []
+        self._rows = AdmittedRows()
         self._seen = SeenIds()
         self._received = 0
         self._room = PreparationRoom(
@@ -155,6 +155,7 @@ class Preparation:
         Raises:
             JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task or this helper allows in all,
             or in one chunk.
+            JobRefused(QUOTA_EXCEEDED): the ad server holds as much at this helper as its operator allows.
             HelperUnavailable: other preparations take all the room there is at the moment, or the disk is
                 full.
         """
@@ -203,7 +204,9 @@ class Preparation:
         ids = opened.report_ids
         if not len(ids):
             return opened.admitted  # nothing is kept of it, however many come
-        kept = _without(opened, self._seen.add(ids), ReportReason.DUPLICATE_ID)
+        is_admitted, came = opened.admitted.is_admitted, np.zeros(len(ids), np.bool_)
+        came[is_admitted] = self._seen.add(ids[is_admitted])  # junk under an id displaces no report
+        kept = _without(opened, came, ReportReason.DUPLICATE_ID)
         used = self._ledger.used_among(self._handle.task_id, Ids(ids[kept.admitted.is_admitted])[:])
         if used:
             is_used = np.array([report_id in used for report_id in Ids(ids)[:]], np.bool_)
@@ -216,17 +219,17 @@ class Preparation:
         self._seen = SeenIds()
         if self._spool is None:
             self._keep(self._opener.open([]))
-        together = _together(self._admitted)
-        self._admitted.clear()
-        report_ids = np.concatenate(self._ids)
-        self._ids.clear()
-        admitted = np.flatnonzero(together.is_admitted)
-        order = canonical_order(report_ids, admitted)
+        report_ids, view_tags, is_admitted = (
+            self._rows.report_ids,
+            self._rows.view_tags,
+            self._rows.is_admitted,
+        )
+        order = canonical_order(report_ids, np.flatnonzero(is_admitted))
         totals = PreparedTotals(
             received=self._received,
             admitted=len(order),
-            admitted_digest=dataset_id(self._handle.task_id, report_ids, together.view_tags, rows=order),
-            dropped=together.dropped,
+            admitted_digest=dataset_id(self._handle.task_id, report_ids, view_tags, rows=order),
+            dropped=self._rows.dropped,
         )
         spool, self._spool = self._spool, None
         if spool is None:
@@ -234,8 +237,8 @@ class Preparation:
         prepared = PreparedReports(
             spool=spool,
             report_ids=report_ids,
-            view_tags=together.view_tags,
-            is_admitted=together.is_admitted,
+            view_tags=view_tags,
+            is_admitted=is_admitted,
             order=order,
         )
         self._shelf.put(self._handle, prepared, self._room.handed_over())
@@ -246,12 +249,13 @@ class Preparation:
         is_admitted = opened.admitted.is_admitted
         rows = Rows(report_ids=opened.report_ids, shares=opened.shares)
         if self._spool is None:
-            self._spool = self._vault.begin(rows.shape)
+            self._spool = self._vault.begin(rows.shape, self._handle.owner)
         before = self._spool.waiting
         self._vault.add(self._spool, rows if is_admitted.all() else rows.rows(is_admitted))
-        self._ids.append(opened.report_ids)
-        self._admitted.append(opened.admitted)
-        self._room.left_memory(before + len(is_admitted) - self._spool.waiting)
+        self._rows.add(opened.report_ids, opened.admitted)
+        self._room.left_memory(
+            before + len(is_admitted) - self._spool.waiting, dropped=int((~is_admitted).sum())
+        )
 
     def _check_size(self, count: int) -> None:
         if self._received + count > self._task.max_dataset_size:
@@ -263,15 +267,6 @@ class Preparation:
             raise JobRefused(
                 JobReason.TOO_LARGE, f"a chunk of {count} reports is over {MAX_CHUNK_BYTES} bytes when opened"
             )
-
-
-def _together(parts: Sequence[AdmittedSet]) -> AdmittedSet:
-    """What was told of at least one chunk, one after the other."""
-    return AdmittedSet(
-        is_admitted=np.concatenate([part.is_admitted for part in parts]),
-        view_tags=np.concatenate([part.view_tags for part in parts]),
-        dropped=sum((part.dropped for part in parts), Counter()),
-    )
 
 
 def _without(prepared: PreparedShares, is_dropped: NDArray[np.bool_], reason: ReportReason) -> PreparedShares:

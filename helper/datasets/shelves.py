@@ -8,8 +8,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from threading import Lock
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -48,20 +49,20 @@ class Discardable(Protocol):
         """Forget that. Called once the preparation is forgotten; an OSError is logged, and nothing more."""
 
 
-Prepared = TypeVar("Prepared", bound=Discardable)
+_Prepared = TypeVar("_Prepared", bound=Discardable)
 
 
 @frozen
-class _Kept(Generic[Prepared]):
+class _Kept:
     """A finished preparation, the room that it takes, and when it was finished."""
 
-    prepared: Prepared
+    prepared: Discardable
     num_bytes: int
     since: float
 
 
-class PreparedShelf(Generic[Prepared]):
-    """Preparations by handle, and the room that all preparations share, finished or not.
+class PreparedShelf:
+    """Preparations by handle, of reports and of updates, and the room that all share, finished or not.
 
     Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they
     can be prepared again. Who finds no room is told to come again: it does not push out what another one is
@@ -73,7 +74,7 @@ class PreparedShelf(Generic[Prepared]):
         self._of_one = int(capacity_bytes * OF_ONE_OWNER)
         self._clock = clock
         self._lock = Lock()
-        self._prepared: OrderedDict[Handle, _Kept[Prepared]] = OrderedDict()
+        self._prepared: OrderedDict[Handle, _Kept] = OrderedDict()
         self._taken: Counter[str] = Counter()
 
     @property
@@ -104,11 +105,11 @@ class PreparedShelf(Generic[Prepared]):
             )
         with self._lock:
             while not self._has_room(num_bytes, owner):
-                if (overdue := self._overdue(num_bytes, owner)) is not None:
-                    self._forget(overdue)
+                if self._forget_older(KEPT_S, partial(self._would_help, num_bytes, owner)):
                     continue
                 raise HelperUnavailable(
-                    "other preparations take the room there is for them; ask again",
+                    "this helper's memory for preparing datasets is full (--max-preparing-bytes); retry in "
+                    f"{RETRY_AFTER_S:g} s",
                     retry_after_s=RETRY_AFTER_S,
                 )
             self._taken[owner] += num_bytes
@@ -118,7 +119,7 @@ class PreparedShelf(Generic[Prepared]):
         with self._lock:
             self._free(num_bytes, owner)
 
-    def put(self, handle: Handle, prepared: Prepared, num_bytes: int) -> None:
+    def put(self, handle: Handle, prepared: Discardable, num_bytes: int) -> None:
         """Keep a finished preparation with the room that was taken for it.
 
         An earlier one of the same handle is replaced.
@@ -134,15 +135,15 @@ class PreparedShelf(Generic[Prepared]):
                 self._forget(next(known for known in self._prepared if known.owner == most))
 
     @contextmanager
-    def lent(self, handle: Handle) -> Iterator[Prepared | None]:
-        """The preparation of a handle, if it is still kept, which nobody pushes out during a `with` block.
+    def lent(self, handle: Handle, kind: type[_Prepared]) -> Iterator[_Prepared | None]:
+        """Yield the preparation of a handle, if one of this kind is kept; nothing evicts it meanwhile.
 
         At its end it is kept again, unless a newer one of the handle is.
         """
         with self._lock:
             kept = self._prepared.pop(handle, None)
         try:
-            yield None if kept is None else kept.prepared
+            yield kept.prepared if kept is not None and isinstance(kept.prepared, kind) else None
         finally:
             with self._lock:
                 if kept is not None and self._prepared.setdefault(handle, kept) is not kept:
@@ -152,6 +153,20 @@ class PreparedShelf(Generic[Prepared]):
         """Forget one preparation, and free its room."""
         with self._lock:
             self._forget(handle)
+
+    def forget_overdue(self, owner: str) -> bool:
+        """Forget an ad server's oldest preparation that waited for its commit longer than `KEPT_S`, if any.
+
+        Called when its quota has no room; returns whether there was one.
+        """
+        with self._lock:
+            return self._forget_older(KEPT_S, lambda handle: handle.owner == owner)
+
+    def forget_abandoned(self, age_s: float) -> None:
+        """Forget every preparation that was finished so long ago."""
+        with self._lock:
+            while self._forget_older(age_s, lambda _: True):
+                pass
 
     def _has_room(self, num_bytes: int, owner: str) -> bool:
         """Under the lock: whether so much more fits, of all and of one owner."""
@@ -166,7 +181,7 @@ class PreparedShelf(Generic[Prepared]):
         if kept is not None:
             self._end(kept, handle.owner)
 
-    def _end(self, kept: _Kept[Prepared], owner: str) -> None:
+    def _end(self, kept: _Kept, owner: str) -> None:
         """Under the lock: free its room, whatever the disk says of its file, which the next start removes."""
         self._free(kept.num_bytes, owner)
         try:
@@ -180,16 +195,17 @@ class PreparedShelf(Generic[Prepared]):
         if not self._taken[owner]:
             del self._taken[owner]
 
-    def _overdue(self, num_bytes: int, owner: str) -> Handle | None:
-        """Under the lock: the oldest preparation that is overdue and whose room would help.
+    def _would_help(self, num_bytes: int, owner: str, handle: Handle) -> bool:
+        """Under the lock: whether an ad server has more room without the preparation of a handle."""
+        return self._taken.total() + num_bytes > self._capacity or handle.owner == owner
 
-        It has waited for its commit longer than `KEPT_S`.
-        """
-        is_full = self._taken.total() + num_bytes > self._capacity
+    def _forget_older(self, age_s: float, is_meant: Callable[[Handle], bool]) -> bool:
+        """Under the lock: forget the oldest preparation of this age that is meant; whether there was one."""
         for handle, kept in self._prepared.items():
-            if self._clock() - kept.since >= KEPT_S and (is_full or handle.owner == owner):
-                return handle
-        return None
+            if self._clock() - kept.since >= age_s and is_meant(handle):
+                self._forget(handle)
+                return True
+        return False
 
 
 class OpenedShelf:

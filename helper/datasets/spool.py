@@ -1,14 +1,15 @@
 """Opened shares on their way to a dataset: sealed to disk, segment by segment, as they come.
 
-    spool = Spool(path, shape, key_for, randomness)
+    spool = Spool(path, shape, key_for, randomness, quota.claim(owner, path.name))
     spool.add(rows)                                  # once a segment is full, it leaves memory
     spool.store(final, dataset_id, ranks)            # the file is the dataset, durably
 
-The layout: header | segment | segment | ... | index | tail. The header is magic, a random salt and the shape
-of a record. A segment is a ChaCha20-Poly1305 frame for each column, under a key of the salt (HKDF of the
-helper's storage key), with its number and the column's as nonce and the header as associated data. The index
-gives each record's rank, one frame a segment, under a key of the salt and the dataset's id, and the tail says
-how many records there are and how many are chosen: so no file can be cut, extended or renamed unnoticed.
+The layout: header | segment | segment | ... | index | tail. The header is magic, the tag of the ad server, a
+random salt and the shape of a record. A segment is a ChaCha20-Poly1305 frame for each column, under a key of
+the salt (HKDF of the helper's storage key), with its number and the column's as nonce and the header as
+associated data. The index gives each record's rank, one frame a segment, under a key of the salt and the
+dataset's id, and the tail says how many records there are and how many are chosen: so no file can be cut,
+extended or renamed unnoticed.
 """
 
 import os
@@ -35,11 +36,13 @@ from helper.datasets.frames import (
     sealed_frames,
 )
 from helper.datasets.segments import NOT_CHOSEN, SHAPE_BYTES, Piece, Rows, RowShape, chosen_of, joined
+from helper.datasets.storage_quota import TAG_BYTES as OWNER_BYTES
+from helper.datasets.storage_quota import Claim
 from maskedlark.randomness import Randomness
 from maskedlark.runtime.durable_file import private, put_in_place
 
-MAGIC: Final = b"MLDS\x03\0\0\0"
-_HEADER_BYTES: Final = len(MAGIC) + SALT_BYTES + SHAPE_BYTES
+MAGIC: Final = b"MLDS\x04\0\0\0"
+_HEADER_BYTES: Final = len(MAGIC) + OWNER_BYTES + SALT_BYTES + SHAPE_BYTES
 _TAIL_BYTES: Final = 2 * 8
 _RANK_BYTES: Final = 4
 
@@ -50,8 +53,11 @@ class Spool:
     There is no file before a segment is full: what is smaller waits in memory until it is stored.
     """
 
-    def __init__(self, path: Path, shape: RowShape, key_for: KeyFor, randomness: Randomness) -> None:
-        self._header = MAGIC + randomness(SALT_BYTES) + shape.encoded
+    def __init__(
+        self, path: Path, shape: RowShape, key_for: KeyFor, randomness: Randomness, claim: Claim
+    ) -> None:
+        self._header = MAGIC + claim.tag + randomness(SALT_BYTES) + shape.encoded
+        self._claim = claim
         self._path = path
         self._shape = shape
         self._key_for = key_for
@@ -86,9 +92,14 @@ class Spool:
         return self._stored is None or self._stored_id == dataset_id
 
     def add(self, rows: Rows) -> None:
-        """Take records; what fills a segment is written, and leaves memory."""
+        """Take records; what fills a segment is written, and leaves memory.
+
+        Raises:
+            JobRefused(QUOTA_EXCEEDED): the file of all records has no room in the ad server's quota.
+        """
         if not len(rows):
             return  # or chunks of which nothing is admitted would pile up
+        self._claim.resize(_file_bytes(self._shape, self._written + self.waiting + len(rows)))
         self._waiting.append(rows)
         self._num_waiting += len(rows)
         size = self._shape.segment_records
@@ -126,10 +137,12 @@ class Spool:
             raise
         self._stored, self._stored_id = final, dataset_id
         self._has_file = False
+        self._claim.rename(final.name)
 
     def withdraw(self, final: Path) -> None:
         """Take back a file that was stored for a dataset that is refused: it may be stored as another one."""
         final.replace(self._path)
+        self._claim.rename(self._path.name)
         self._stored = None
         if not self._written:
             self._drop_file()
@@ -138,6 +151,8 @@ class Spool:
         """Forget what was taken; of a file that was stored there is nothing to forget."""
         self._waiting, self._num_waiting = [], 0
         self._drop_file()
+        if self._stored is None:
+            self._claim.end()
 
     def _store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
         if len(ranks) != self._written + self.waiting:
@@ -264,7 +279,7 @@ def _read_at(path: Path, start: int, length: int) -> bytes:
 
 
 def _salt(header: bytes) -> bytes:
-    return header[len(MAGIC) : len(MAGIC) + SALT_BYTES]
+    return header[len(MAGIC) + OWNER_BYTES : -SHAPE_BYTES]
 
 
 def _index_start(shape: RowShape, count: int) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from helper.datasets.object_segments import ObjectSegments
+from helper.datasets.shelves import PreparedShelf
 from helper.datasets.vault import StoredFile
 from helper.ledger.ledger import Ledger
 from maskedlark.canonical import decode
@@ -70,6 +71,7 @@ class Sweeper:
         folders: Files of datasets.
         objects: Datasets in object storage, if there is a store.
         storing: Held, by dataset id, while one is committed.
+        prepared: Preparations that wait for their commit, a day at most.
         clock: Unix seconds.
         keep_expired_s: How long after its task's end a dataset is kept.
         seen: A folder where it is kept since when which ledger is used.
@@ -80,6 +82,7 @@ class Sweeper:
     folders: tuple[Files, ...]
     objects: ObjectSegments | None
     storing: Turns
+    prepared: PreparedShelf
     clock: Callable[[], float]
     keep_expired_s: float
     seen: Path
@@ -94,6 +97,9 @@ class Sweeper:
             OSError, SQLAlchemyError: the same of the disk and the ledger.
         """
         self.check_ledger()
+        self.prepared.forget_abandoned(ORPHAN_S)
+        if self.objects is not None:
+            self.objects.count_once()
         orphans = expired = 0
         since_s = self._used_since()
         for folder in self.folders:
@@ -129,7 +135,7 @@ class Sweeper:
         try:
             self.objects.delete(dropped)
         except HelperUnavailable:
-            self.objects.writer.drop(dropped)
+            self.objects.writer.put_back(dropped)
             raise
         return len(dropped)
 
@@ -140,9 +146,9 @@ class Sweeper:
             if is_stopped():
                 break
             if self._fate(dataset_id) is _Fate.EXPIRED:
-                names = [one.name for one in self.ledger.manifests.of(dataset_id)]
+                manifest = self.ledger.manifests.of(dataset_id)
                 if self.ledger.manifests.drop(dataset_id):
-                    objects.delete(names)
+                    objects.delete_dataset(dataset_id, manifest)
                     expired += 1
         return expired
 
@@ -171,7 +177,7 @@ class Sweeper:
         return mark.stat().st_mtime
 
     def _fate(self, dataset_id: bytes) -> _Fate:
-        stored = self.ledger.dataset(dataset_id)
+        stored = self.ledger.dataset_of_any_task(dataset_id)
         if stored is None:
             return _Fate.ORPHAN
         signed = self.ledger.task(stored.task_id)

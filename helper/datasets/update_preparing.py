@@ -4,18 +4,22 @@
         preparation.add(shares)                       # for each chunk: what is admitted
         totals = preparation.finish()
 
-It is the way of `helper.datasets.preparing`, but for where shares lie: a preparation keeps ids and tags only.
+It is the way of `helper.datasets.preparing`, but for where shares lie: a preparation keeps ids and tags only,
+which take room in memory before a share is opened, whether it is admitted or not.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import field
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.datasets.admitted_rows import AdmittedRows
+from helper.datasets.preparation_room import HELD_BYTES, ON_DISK
 from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
+from helper.datasets.shelves import Handle, PreparedShelf
 from helper.datasets.update_vault import Spool
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
@@ -49,11 +53,15 @@ class PreparedUpdates:
     view_tags: NDArray[np.uint8] = field(repr=False)
     is_admitted: NDArray[np.bool_]
 
+    def discard(self) -> None:
+        """Forget the shares. Called once the preparation is forgotten."""
+        self.spool.remove()
+
 
 class UpdatePreparation:
     """One stream of chunks of a round.
 
-    Used by one thread, in a `with` block, at whose end an unfinished file goes.
+    Used by one thread, in a `with` block, at whose end the file and the room of one that is unfinished go.
     """
 
     def __init__(
@@ -63,17 +71,21 @@ class UpdatePreparation:
         opener: UpdateOpener,
         ledger: Ledger,
         spool: Spool,
-        keep: Callable[[PreparedUpdates], None],
+        handle: Handle,
+        shelf: PreparedShelf,
+        payload_bytes: int,
     ) -> None:
         self._task = served.task
         self._task_id = served.task_id
         self._opener = opener
         self._ledger = ledger
         self._spool = spool
-        self._keep = keep
+        self._handle = handle
+        self._shelf = shelf
+        self._on_disk = -(-payload_bytes // ON_DISK)
+        self._taken_bytes = 0
         self._seen: set[bytes] = set()
-        self._chunks: list[AdmittedSet] = []
-        self._ids: list[bytes] = []
+        self._rows = AdmittedRows()
         self._is_finished = False
 
     def __enter__(self) -> Self:
@@ -81,22 +93,26 @@ class UpdatePreparation:
 
     def __exit__(self, *_: object) -> None:
         if not self._is_finished:
+            self._shelf.give_back(self._taken_bytes, self._handle.owner)
             self._spool.remove()
 
     def add(self, incoming: Sequence[ShareForHelper]) -> AdmittedSet:
         """Open one chunk, and drop what is wrong, each with its reason.
 
         Raises:
-            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task allows, or than fit into one
-            chunk.
+            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task or this helper allows in all,
+                or in one chunk.
+            JobRefused(QUOTA_EXCEEDED): the ad server holds as much at this helper as its operator allows.
+            HelperUnavailable: other preparations take all the room there is at the moment.
         """
-        if len(self._ids) + len(incoming) > self._task.max_dataset_size:
+        if len(self._rows) + len(incoming) > self._task.max_dataset_size:
             raise JobRefused(
                 JobReason.DATASET_TOO_LARGE,
                 f"a round of this task has at most {self._task.max_dataset_size} reports",
             )
         if sum(len(item.share.ciphertext) for item in incoming) > MAX_CHUNK_BYTES:
             raise JobRefused(JobReason.TOO_LARGE, f"a chunk of shares has at most {MAX_CHUNK_BYTES} bytes")
+        self._take(len(incoming) * HELD_BYTES)
         used = self._ledger.used_among(self._task_id, [item.report_id for item in incoming])
         tags = np.zeros((len(incoming), VIEW_TAG_BYTES), np.uint8)
         is_admitted = np.zeros(len(incoming), np.bool_)
@@ -107,10 +123,9 @@ class UpdatePreparation:
                 is_admitted[row] = True
             except ReportRejected as rejection:
                 dropped[rejection.reason] += 1
-        self._ids += with_zeros_for_ids([item.report_id for item in incoming])
+        ids = b"".join(with_zeros_for_ids([item.report_id for item in incoming]))
         admitted = AdmittedSet(is_admitted=is_admitted, view_tags=tags, dropped=dropped)
-        if incoming:  # or empty chunks would pile up
-            self._chunks.append(admitted)
+        self._rows.add(np.frombuffer(ids, np.uint8).reshape(-1, REPORT_ID_BYTES), admitted)
         return admitted
 
     def add_all(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Generator[AdmittedSet, None, None]:
@@ -120,20 +135,16 @@ class UpdatePreparation:
     def finish(self) -> PreparedTotals:
         """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
         self._spool.finish()
-        ids = np.frombuffer(b"".join(self._ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
-        tags = np.concatenate(
-            [np.empty((0, VIEW_TAG_BYTES), np.uint8), *(one.view_tags for one in self._chunks)]
-        )
-        is_admitted = np.concatenate([np.empty(0, np.bool_), *(one.is_admitted for one in self._chunks)])
+        ids, tags, is_admitted = self._rows.report_ids, self._rows.view_tags, self._rows.is_admitted
         prepared = PreparedUpdates(spool=self._spool, report_ids=ids, view_tags=tags, is_admitted=is_admitted)
-        self._is_finished = True  # the file is the shelf's now
-        self._keep(prepared)
+        self._is_finished = True  # the file and the room are the shelf's now
+        self._shelf.put(self._handle, prepared, self._taken_bytes)
         order = canonical_order(ids, np.flatnonzero(is_admitted))
         return PreparedTotals(
             received=len(ids),
             admitted=len(order),
             admitted_digest=dataset_id(self._task_id, ids, tags, rows=order),
-            dropped=sum((one.dropped for one in self._chunks), Counter()),
+            dropped=self._rows.dropped,
         )
 
     def _opened(self, item: ShareForHelper, used: set[bytes]) -> bytes:
@@ -144,5 +155,11 @@ class UpdatePreparation:
         if item.report_id in used:
             raise ReportRejected(ReportReason.ALREADY_USED, "the report is in another dataset")
         self._seen.add(item.report_id)
+        self._take(self._on_disk)
         self._spool.add(item.report_id, opened.payload)
         return opened.view_tag
+
+    def _take(self, num_bytes: int) -> None:
+        """Take room in memory; see `PreparedShelf.take` for its refusals."""
+        self._shelf.take(num_bytes, held=self._taken_bytes, owner=self._handle.owner)
+        self._taken_bytes += num_bytes

@@ -1,14 +1,15 @@
 """Opened update shares at rest: one encrypted file for a round's dataset, one share after the other.
 
-    spool = vault.begin(round_id, payload_bytes)             # while shares are opened
+    spool = vault.begin(round_id, payload_bytes, owner)      # while shares are opened
     spool.add(report_id, payload)
     vault.commit(spool, dataset_id, chosen)                  # the chosen ones are the dataset, durably
     for one in vault.shares(dataset_id, round_id): ...       # one at a time, never all in memory
 
-The layout: header | segment | segment | ... | index. The header is magic, a random salt, the round's id and
-the length of a payload. A segment is one share, under a key of the salt (HKDF of the helper's storage key),
-with its number as nonce and the header as associated data. The index says which segments are in the dataset,
-under a key of the salt and the dataset's id, so no file can be cut, extended or renamed unnoticed.
+The layout: header | segment | segment | ... | index. The header is magic, the tag of the ad server, a random
+salt, the round's id and the length of a payload. A segment is one share, under a key of the salt (HKDF of the
+helper's storage key), with its number as nonce and the header as associated data. The index says which
+segments are in the dataset, under a key of the salt and the dataset's id, so no file can be cut, extended or
+renamed unnoticed.
 """
 
 import os
@@ -23,16 +24,19 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from helper.datasets.frames import KeyFor
-from helper.datasets.vault import StoredFile, damage_told, emptied_of, files_of
+from helper.datasets.storage_quota import TAG_BYTES as OWNER_BYTES
+from helper.datasets.storage_quota import Claim, StorageQuota
+from helper.datasets.vault import StoredFile, count_files, damage_told, emptied_of, files_of
+from helper.trust.floors import MOST_HELD_BYTES
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.updates import ROUND_ID_BYTES
 from maskedlark.runtime.durable_file import private, put_in_place
 
-_MAGIC: Final = b"MLUP\x01\0\0\0"
+_MAGIC: Final = b"MLUP\x02\0\0\0"
 _SALT_BYTES: Final = 32
-_HEADER_BYTES: Final = len(_MAGIC) + _SALT_BYTES + ROUND_ID_BYTES + 8
+_HEADER_BYTES: Final = len(_MAGIC) + OWNER_BYTES + _SALT_BYTES + ROUND_ID_BYTES + 8
 _COUNT_BYTES: Final = 8
 _TAG_BYTES: Final = 16
 _NAME_BYTES: Final = 16
@@ -80,12 +84,14 @@ def open_updates(header: bytes, rows: Sequence[int], key: bytes, frames: bytes) 
 class Spool:
     """Shares on their way to a dataset. Used by one thread at a time; removed unless it is committed."""
 
-    def __init__(self, path: Path, header: bytes, key_for: KeyFor) -> None:
+    def __init__(self, path: Path, header: bytes, key_for: KeyFor, claim: Claim) -> None:
         self.header = header
+        self._claim = claim
         self._path = path
         self._cipher = ChaCha20Poly1305(key_for(_salt(header)))
         self._count = 0
         self._stored: Path | None = None
+        claim.resize(_file_bytes(header, 0))
         self._stream: BinaryIO | None = open(path, "xb", opener=private)  # noqa: SIM115 # closed by `finish`
         self._stream.write(header)
 
@@ -95,9 +101,14 @@ class Spool:
         return self._stored is not None and not self._stored.exists()
 
     def add(self, report_id: bytes, payload: bytes) -> None:
-        """Write one share behind the others."""
+        """Write one share behind the others.
+
+        Raises:
+            JobRefused(QUOTA_EXCEEDED): the file has no room in the ad server's quota.
+        """
         if self._stream is None:
             raise AssertionError("nothing is added to a spool that is finished")
+        self._claim.resize(_file_bytes(self.header, self._count + 1))
         self._stream.write(self._cipher.encrypt(_nonce(self._count), report_id + payload, self.header))
         self._count += 1
 
@@ -111,6 +122,12 @@ class Spool:
         """Forget what was written; of one that was committed there is nothing to forget."""
         self.finish()
         self._path.unlink(missing_ok=True)
+        if self._stored is None:
+            self._claim.end()
+
+    def takes(self, final: Path) -> bool:
+        """Whether it may be stored under a name: not while a dataset of another one has its file."""
+        return self._stored is None or self._stored == final
 
     def store(self, final: Path, key: bytes, chosen: NDArray[np.bool_]) -> None:
         """Append which shares are the dataset, and give the file its name, durably.
@@ -129,22 +146,47 @@ class Spool:
             stream.write(ChaCha20Poly1305(key).encrypt(_nonce(0), bits, self.header + tail) + tail)
             put_in_place(stream, self._path, final)
         self._stored = final
+        self._claim.rename(final.name)
 
 
 class UpdateVault:
     """A folder of encrypted datasets of updates, which one process writes to."""
 
-    def __init__(self, folder: Path, key_for: KeyFor, randomness: Randomness = system_randomness) -> None:
-        """Open the folder, or make it; what was being prepared when a process died is removed."""
+    def __init__(
+        self,
+        folder: Path,
+        key_for: KeyFor,
+        randomness: Randomness = system_randomness,
+        quota: StorageQuota | None = None,
+    ) -> None:
+        """Open the folder, or make it; what was being prepared when a process died is removed.
+
+        Args:
+            folder: Of files.
+            key_for: See `HelperKeys.vault_key`.
+            randomness: Of names and salts.
+            quota: Counts the files that are there and those to come; by default one of its own.
+        """
         self._folder = emptied_of(folder, _UNFINISHED)
         self._key_for = key_for
         self._randomness = randomness
+        self._quota = quota or StorageQuota(MOST_HELD_BYTES, key_for)
+        count_files(folder, _SUFFIX, len(_MAGIC), self._quota)
 
-    def begin(self, round_id: bytes, payload_bytes: int) -> Spool:
-        """A spool for the shares of a round, each of so many bytes."""
-        header = _MAGIC + self._randomness(_SALT_BYTES) + round_id + payload_bytes.to_bytes(8, "little")
+    def begin(self, round_id: bytes, payload_bytes: int, owner: str) -> Spool:
+        """Return a spool of an ad server for the shares of a round, each of so many bytes.
+
+        Raises:
+            JobRefused(QUOTA_EXCEEDED): the ad server has no room left.
+        """
         path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
-        return Spool(path, header, self._key_for)
+        claim = self._quota.claim(owner, path.name)
+        salt, length = self._randomness(_SALT_BYTES), payload_bytes.to_bytes(8, "little")
+        return Spool(path, _MAGIC + claim.tag + salt + round_id + length, self._key_for, claim)
+
+    def takes(self, spool: Spool, dataset_id: bytes) -> bool:
+        """Return whether a spool may become a dataset: its file is not gone, and of no other one."""
+        return not spool.is_lost and spool.takes(self._path(dataset_id))
 
     def commit(self, spool: Spool, dataset_id: bytes, chosen: NDArray[np.bool_]) -> None:
         """Make the chosen shares of a spool a dataset, durably.
@@ -156,6 +198,7 @@ class UpdateVault:
     def remove_file(self, dataset_id: bytes) -> None:
         """Forget a dataset that was not committed after all, or has expired."""
         self._path(dataset_id).unlink(missing_ok=True)
+        self._quota.drop([self._path(dataset_id).name])
 
     def shares(self, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
         """The shares of a dataset, one at a time, in the order in which they came.
@@ -212,10 +255,9 @@ class UpdateVault:
         stream.seek(-_COUNT_BYTES, os.SEEK_END)
         tail = stream.read(_COUNT_BYTES)
         count = int.from_bytes(tail, "little")
-        start = _index_start(header, count)
-        if os.fstat(stream.fileno()).st_size != start + -(-count // 8) + _TAG_BYTES + _COUNT_BYTES:
+        if os.fstat(stream.fileno()).st_size != _file_bytes(header, count):
             raise ValueError("not as long as it says")
-        stream.seek(start)
+        stream.seek(_index_start(header, count))
         index_cipher = ChaCha20Poly1305(self._key_for(dataset_id + _salt(header)))
         bits = index_cipher.decrypt(_nonce(0), stream.read(-(-count // 8) + _TAG_BYTES), header + tail)
         chosen = np.unpackbits(np.frombuffer(bits, np.uint8), count=count, bitorder="little").astype(np.bool_)
@@ -248,11 +290,12 @@ def _read_at(path: Path, length: int, rows: Sequence[int]) -> bytes:
 
 
 def _salt(header: bytes) -> bytes:
-    return header[len(_MAGIC) : len(_MAGIC) + _SALT_BYTES]
+    start = len(_MAGIC) + OWNER_BYTES
+    return header[start : start + _SALT_BYTES]
 
 
 def _round(header: bytes) -> bytes:
-    return header[len(_MAGIC) + _SALT_BYTES : -8]
+    return header[len(_MAGIC) + OWNER_BYTES + _SALT_BYTES : -8]
 
 
 def _segment_bytes(header: bytes) -> int:
@@ -261,6 +304,11 @@ def _segment_bytes(header: bytes) -> int:
 
 def _index_start(header: bytes, count: int) -> int:
     return _HEADER_BYTES + count * _segment_bytes(header)
+
+
+def _file_bytes(header: bytes, count: int) -> int:
+    """Return the length of a file of so many shares."""
+    return _index_start(header, count) + -(-count // 8) + _TAG_BYTES + _COUNT_BYTES
 
 
 def _nonce(index: int) -> bytes:

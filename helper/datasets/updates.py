@@ -6,25 +6,22 @@
     updates.commit(task_id, handle, bits, dataset_id, caller)
 
 It is the way of `helper.datasets.datasets`, but for where shares lie: each goes to an encrypted file as soon
-as it is opened, and a preparation keeps ids and tags only. What an ad server prepares at a time is bounded by
-the number of its preparations and by the floors on a task's dataset.
+as it is opened, and a preparation keeps ids and tags only. Both kinds share one room in memory
+(`helper.datasets.shelves`) and one quota of each ad server (`helper.datasets.storage_quota`).
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import partial
-from threading import Lock
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from helper.datasets.datasets import HANDLE_BYTES, chosen_rows, loss_told, read_told
+from helper.datasets.datasets import HANDLE_BYTES, check_expected, chosen_rows, loss_told, read_told
 from helper.datasets.records import Updates
 from helper.datasets.segments import Ids
-from helper.datasets.shelves import Handle
+from helper.datasets.shelves import Handle, PreparedShelf
 from helper.datasets.update_preparing import PreparedUpdates, UpdatePreparation
 from helper.datasets.update_vault import SealedUpdates, StoredUpdate, UpdateVault
 from helper.ledger.ledger import Ledger
@@ -41,9 +38,6 @@ from maskedlark.reports.update_sealing import UpdateOpener
 from maskedlark.rpc.trust import host_of
 from maskedlark.runtime.turns import Turns
 
-MAX_PREPARED_PER_TASK: Final = 2
-MAX_PREPARED: Final = 16
-
 _LOST: Final = "lost, damaged, or of another round"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -56,10 +50,9 @@ class UpdateDatasets:
     opening_keys: Callable[[], Sequence[OpeningKey]]
     ledger: Ledger
     vault: UpdateVault
+    prepared: PreparedShelf
     storing: Turns = field(default_factory=Turns)
     """By dataset id: what is being committed is not swept."""
-    _lock: Lock = field(default_factory=Lock, init=False)
-    _prepared: OrderedDict[Handle, PreparedUpdates] = field(default_factory=OrderedDict, init=False)
     _committing: Turns = field(default_factory=Turns, init=False)
 
     def prepare(
@@ -73,6 +66,7 @@ class UpdateDatasets:
             InvalidTask: the round is not canonical.
             JobRefused(MALFORMED, UNDECLARED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW): it is no round
                 of the task; and the reasons of `Tasks.served`.
+            JobRefused(QUOTA_EXCEEDED): the ad server holds as much at this helper as its operator allows.
         """
         served = self.tasks.served(task_id, caller)
         if len(handle) != HANDLE_BYTES:
@@ -80,6 +74,7 @@ class UpdateDatasets:
         one = decode(UpdateRound, encoded_round)
         check_round(served.task, one, records=served.task.max_dataset_size)
         payload_bytes = form_of(served.task).payload_bytes(served.role)
+        key = _handle(served, handle)
         return UpdatePreparation(
             served=served,
             opener=UpdateOpener(
@@ -90,8 +85,10 @@ class UpdateDatasets:
                 view_key=served.pair.view_key,
             ),
             ledger=self.ledger,
-            spool=self.vault.begin(one.round_id, payload_bytes),
-            keep=lambda prepared: self._keep(_handle(served, handle), prepared),
+            spool=self.vault.begin(one.round_id, payload_bytes, key.owner),
+            handle=key,
+            shelf=self.prepared,
+            payload_bytes=payload_bytes,
         )
 
     def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
@@ -113,18 +110,22 @@ class UpdateDatasets:
             if known is not None:
                 return known.size
             key = _handle(served, handle)
-            with self._lock:
-                prepared = self._prepared.get(key)
-            if prepared is None or prepared.spool.is_lost:
-                raise JobRefused(
-                    JobReason.UNKNOWN_DATASET,
-                    "nothing is prepared under this handle (any more): prepare it again",
-                )
-            rows = chosen_rows(prepared.is_admitted, chosen)
-            with self.storing.alone(expected_id):
-                size = self._store(task_id, prepared, rows, expected_id)
-            with self._lock:
-                self._prepared.pop(key, None)
+            with self.prepared.lent(key, PreparedUpdates) as prepared:
+                if prepared is None or not self.vault.takes(prepared.spool, expected_id):
+                    raise JobRefused(
+                        JobReason.UNKNOWN_DATASET,
+                        "nothing is prepared under this handle (any more): prepare it again",
+                    )
+                is_chosen = chosen_rows(prepared.is_admitted, chosen)
+                ids, tags = prepared.report_ids, prepared.view_tags
+                order = canonical_order(ids, np.flatnonzero(is_chosen))
+                # before anything is locked by the id: until then it may be another task's
+                check_expected(expected_id, dataset_id(task_id, ids, tags, rows=order))
+                with self.storing.alone(expected_id):
+                    self.vault.commit(prepared.spool, expected_id, is_chosen[prepared.is_admitted])
+                    self._add(task_id, expected_id, Ids(ids[order]))
+                size = len(order)
+            self.prepared.drop(key)
         _LOG.info("dataset of updates committed: %d devices", size)
         return size
 
@@ -149,43 +150,17 @@ class UpdateDatasets:
             parts = self.vault.sealed(of_dataset, one.round_id, most_shares)
         return [replace(one, read=partial(read_told, one.read)) for one in parts]
 
-    def _store(
-        self, task_id: bytes, prepared: PreparedUpdates, rows: NDArray[np.bool_], expected_id: bytes
-    ) -> int:
-        """First the file, then the ledger, as `Datasets` does."""
-        order = canonical_order(prepared.report_ids, np.flatnonzero(rows))
-        if dataset_id(task_id, prepared.report_ids, prepared.view_tags, rows=order) != expected_id:
-            raise JobRefused(
-                JobReason.DATASET_CHANGED, "the chosen reports make another dataset id than the expected one"
-            )
-        self.vault.commit(prepared.spool, expected_id, rows[prepared.is_admitted])
+    def _add(self, task_id: bytes, expected_id: bytes, report_ids: Ids) -> None:
+        """Commit what lies in the file of a dataset, as `Datasets` does."""
         try:
-            self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[order]))
+            self.ledger.add_dataset(expected_id, task_id, report_ids)
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
                 self.vault.remove_file(expected_id)
                 raise
-        return len(order)
 
     def _committed(self, of_dataset: bytes, task_id: bytes) -> StoredDataset | None:
-        known = self.ledger.dataset(of_dataset)
-        return known if known is not None and known.task_id == task_id else None
-
-    def _keep(self, key: Handle, prepared: PreparedUpdates) -> None:
-        """Keep a finished preparation; past the bounds on their number the oldest are forgotten."""
-        with self._lock:
-            self._forget(key)
-            self._prepared[key] = prepared
-            of_task = [known for known in self._prepared if known.task_id == key.task_id]
-            of_owner = [known for known in self._prepared if known.owner == key.owner]
-            for known in {*of_task[:-MAX_PREPARED_PER_TASK], *of_owner[:-MAX_PREPARED]}:
-                self._forget(known)
-
-    def _forget(self, key: Handle) -> None:
-        """Under the lock."""
-        prepared = self._prepared.pop(key, None)
-        if prepared is not None:
-            prepared.spool.remove()
+        return self.ledger.dataset(task_id, of_dataset)
 
 
 def _handle(served: ServedTask, name: bytes) -> Handle:

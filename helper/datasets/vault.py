@@ -1,6 +1,6 @@
 """Opened datasets at rest.
 
-    spool = vault.begin(shape)                          # while shares are opened
+    spool = vault.begin(shape, owner)                   # while shares are opened
     vault.add(spool, rows)
     manifest = vault.commit(spool, dataset_id, ranks)   # it lies there durably; the ledger is told what
     for piece in vault.pieces(dataset_id): ...          # one segment at a time, never all in memory
@@ -22,8 +22,11 @@ from helper.datasets.frames import KeyFor, Ranks, SealedSegment
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.object_spool import ObjectSpool
 from helper.datasets.segments import Piece, Rows, RowShape, put_together, whole, without_features
-from helper.datasets.spool import Spool, StoredSegments
+from helper.datasets.spool import MAGIC, Spool, StoredSegments
+from helper.datasets.storage_quota import TAG_BYTES as OWNER_BYTES
+from helper.datasets.storage_quota import StorageQuota
 from helper.ledger.records import Manifest
+from helper.trust.floors import MOST_HELD_BYTES
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
@@ -83,6 +86,7 @@ class Vault:
         key_for: KeyFor,
         randomness: Randomness = system_randomness,
         objects: ObjectSegments | None = None,
+        quota: StorageQuota | None = None,
     ) -> None:
         """Open the folder, or make it; what a process that was killed did not finish is removed.
 
@@ -91,24 +95,33 @@ class Vault:
             key_for: See `HelperKeys.vault_key`.
             randomness: Of names and salts.
             objects: Where new datasets lie; None for files.
+            quota: Counts the files that are there and those to come; by default one of its own.
         """
         self._folder = emptied_of(folder, _UNFINISHED)
         self._key_for = key_for
         self._randomness = randomness
         self._objects = objects
         self._lacked_bytes = 0
+        self._quota = quota or StorageQuota(MOST_HELD_BYTES, key_for)
+        count_files(folder, _SUFFIX, len(MAGIC), self._quota)
 
-    def begin(self, shape: RowShape) -> AnySpool:
-        """A spool for records of a shape."""
+    def begin(self, shape: RowShape, owner: str) -> AnySpool:
+        """Return a spool of an ad server for records of a shape.
+
+        Raises:
+            HelperUnavailable: the store cannot be read at the moment.
+        """
         if self._objects is not None:
-            return self._objects.begin(shape)
+            return self._objects.begin(shape, owner)
         path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
-        return Spool(path, shape, self._key_for, self._randomness)
+        claim = self._quota.claim(owner, path.name)
+        return Spool(path, shape, self._key_for, self._randomness, claim)
 
     def add(self, spool: AnySpool, rows: Rows) -> None:
         """Take records into a spool.
 
         Raises:
+            JobRefused(QUOTA_EXCEEDED): they have no room in the ad server's quota.
             HelperUnavailable: the disk or the store is full or cannot be written.
         """
         with self._written(spool):
@@ -131,6 +144,11 @@ class Vault:
             spool.store(self._path(dataset_id), dataset_id, ranks)
         self._lacked_bytes = 0
         return ()
+
+    def committed(self, spool: AnySpool, dataset_id: bytes) -> None:
+        """Count what a spool wrote as the dataset's, which the ledger names now."""
+        if isinstance(spool, ObjectSpool):
+            spool.committed(dataset_id)
 
     def withdraw(self, spool: AnySpool, dataset_id: bytes) -> None:
         """Take back a dataset that was not committed after all; its spool may be another one."""
@@ -249,6 +267,7 @@ class Vault:
     def remove_file(self, dataset_id: bytes) -> None:
         """Remove the file of a dataset that expired or was never committed."""
         self._path(dataset_id).unlink(missing_ok=True)
+        self._quota.drop([self._path(dataset_id).name])
 
     def _objects_of(self, dataset_id: bytes) -> ObjectSegments | None:
         """The store, if a dataset is not a file."""
@@ -265,6 +284,21 @@ def files_of(folder: Path, suffix: str) -> Iterator[StoredFile]:
             dataset_id = bytes.fromhex(path.stem)
             if len(dataset_id) == _ID_BYTES:
                 yield StoredFile(dataset_id=dataset_id, modified_s=path.stat().st_mtime)
+
+
+def count_files(folder: Path, suffix: str, magic_bytes: int, quota: StorageQuota) -> None:
+    """Count the datasets that are in a folder when a helper starts, committed or not.
+
+    Args:
+        folder: The folder, which nothing else writes to.
+        suffix: What their names end in.
+        magic_bytes: Where in a file the tag of its ad server is.
+        quota: Counts them.
+    """
+    for path in folder.glob(f"*{suffix}"):
+        with suppress(OSError), path.open("rb") as stream:
+            stream.seek(magic_bytes)
+            quota.count(path.name, stream.read(OWNER_BYTES), path.stat().st_size)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Final
 
-from sqlalchemy import Connection, Engine, delete, exists, insert, select
+from sqlalchemy import Connection, Engine, delete, exists, func, insert, select
 
 from helper.ledger.records import Manifest, SealedObject
 from helper.ledger.schema import CHAIN, JOBS, SEGMENTS
@@ -52,6 +52,13 @@ class Manifests:
         """The datasets that have a manifest."""
         with reading(self._engine) as connection:
             return list(connection.scalars(select(SEGMENTS.c.dataset_id).distinct()))
+
+    def sizes(self) -> dict[bytes, tuple[str, int]]:
+        """Return of each dataset that has a manifest one object's name and the bytes of all of them."""
+        name, num_bytes = func.min(SEGMENTS.c.name), func.sum(SEGMENTS.c.num_bytes)
+        found = select(SEGMENTS.c.dataset_id, name, num_bytes).group_by(SEGMENTS.c.dataset_id)
+        with reading(self._engine) as connection:
+            return {bytes(of): (str(one), int(size)) for of, one, size in connection.execute(found)}
 
     def drop(self, dataset_id: bytes) -> bool:
         """Forget the manifest of a dataset; False, and nothing changed, if a job over it is not closed."""

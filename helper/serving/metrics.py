@@ -53,6 +53,11 @@ class HelperMetrics(Collector):
             "Room that preparations take, of --max-preparing-bytes.",
             self._core.datasets.preparing_bytes,
         )
+        yield GaugeMetricFamily(
+            "helper_held_bytes",
+            "Bytes that datasets and preparations of all ad servers take on the disk and in the bucket.",
+            self._core.quota.num_bytes,
+        )
         left = GaugeMetricFamily(
             "helper_budget_left",
             "Epsilon left of a dataset that a job or query ran over.",

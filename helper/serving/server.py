@@ -29,7 +29,7 @@ from helper.serving.cluster import RayCluster, check_machine
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
-from helper.trust.floors import PREPARED_BYTES, Floors
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -42,7 +42,7 @@ from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime import collector
 from maskedlark.runtime.bucket import opened_bucket
 from maskedlark.runtime.database import open_database
-from maskedlark.runtime.durable_file import write_durably
+from maskedlark.runtime.durable_file import private, write_durably
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
 from maskedlark.runtime.periodic import IsStopped, Periodic
@@ -73,6 +73,7 @@ class HelperSettings:
         opening_workers: Processes that open report shares; None for one a core.
         round_threads: Threads that share the computation of one round; None for one a core.
         max_preparing_bytes: Memory that reports may take together while they become datasets.
+        max_held_bytes: What one ad server may hold on the disk and in the bucket, committed or not.
         release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their
             requests.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
@@ -91,6 +92,7 @@ class HelperSettings:
     opening_workers: int | None = None
     round_threads: int | None = None
     max_preparing_bytes: int = PREPARED_BYTES
+    max_held_bytes: int = MOST_HELD_BYTES
     release_grid_ms: float = DEFAULT_STEP_MS
     metrics_listen: str | None = None
     segments: str | None = None
@@ -227,7 +229,7 @@ def _check_files(settings: HelperSettings) -> None:
     check_data_folder(settings.data)
     check_own(settings.data / FILE_NAME)
     if settings.tls is not None:
-        check_own(settings.tls.private_key)
+        settings.tls.check_own()
         settings.tls.read()
 
 
@@ -249,6 +251,7 @@ def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt)
         clock=time.time,
         engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
         max_preparing_bytes=settings.max_preparing_bytes,
+        max_held_bytes=settings.max_held_bytes,
         segments=opened_bucket(settings.segments) if settings.segments is not None else None,
         keep_expired_s=settings.keep_expired_days * DAY_S,
     )
@@ -282,7 +285,8 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
 @contextmanager
 def _only_process(data: Path) -> Iterator[None]:
     """Hold the data folder: two helpers on one folder would each believe that they alone write its files."""
-    with (data / _LOCK_FILE).open("wb") as lock:
+    with open(data / _LOCK_FILE, "wb", opener=private) as lock:
+        os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

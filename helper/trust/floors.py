@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 PREPARED_BYTES: Final = 4 << 30
 """Room for the preparations of all tasks together, unless the operator says otherwise."""
+MOST_HELD_BYTES: Final = 64 << 30
+"""The most that one ad server holds on the disk and in the bucket, unless the operator says otherwise."""
 _FINGERPRINT_DIGITS: Final = 64
 
 

@@ -6,6 +6,7 @@ The limit keeps one ad server from filling the ledger, or the room of others, wi
 from collections import defaultdict
 from collections.abc import Callable
 from threading import Lock
+from typing import Final
 
 from helper.ledger.ledger import Ledger
 from maskedlark.canonical import decode
@@ -13,12 +14,17 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.task import Task
 from maskedlark.rpc.trust import host_of
 
+LEAST_COUNTED_S: Final = 86_400.0
+"""A task counts so long after it was registered, however soon it expires: its row in the ledger stays."""
+
 
 class OpenTasks:
-    """The tasks of each host that have not expired. Safe to call from many threads.
+    """The tasks of each host that have not expired, or were registered a day ago at most.
+
+    Safe to call from many threads.
 
     The ledger is read once, when the first task is registered. Tasks that another process on the same
-    database registers later are counted after a restart.
+    database registers later are counted after a restart, and those that had expired by then no longer.
     """
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
@@ -31,7 +37,7 @@ class OpenTasks:
         self._ledger = ledger
         self._clock = clock
         self._lock = Lock()
-        self._ends: defaultdict[str, dict[bytes, int]] | None = None
+        self._ends: defaultdict[str, dict[bytes, float]] | None = None
 
     def add(self, task: Task, most: int, keep: Callable[[], None]) -> None:
         """Keep a task if its host has room for it, or has it already.
@@ -51,13 +57,13 @@ class OpenTasks:
             if task.task_id not in of_host and len(of_host) >= most:
                 raise JobRefused(
                     JobReason.TOO_MANY_TASKS,
-                    f"this helper allows {most} open tasks of one origin, and {host_of(task.origin)} has "
-                    "them",
+                    f"this helper allows {most} open tasks of one origin (--max-tasks-per-origin), and "
+                    f"{host_of(task.origin)} has them; a task counts for a day at least",
                 )
             keep()
-            of_host[task.task_id] = task.expires_at
+            of_host.setdefault(task.task_id, max(task.expires_at, self._clock() + LEAST_COUNTED_S))
 
-    def _read(self) -> defaultdict[str, dict[bytes, int]]:
+    def _read(self) -> defaultdict[str, dict[bytes, float]]:
         """Under the lock: the tasks by host."""
         if self._ends is None:
             self._ends = defaultdict(dict)

@@ -34,7 +34,7 @@ class Interpreter:
         self._constants = {name: _tensor(value) for name, value in model.constants.items()}
 
     def evaluate(self, parameters: Sequence[Tensor], features: Tensor) -> Tensor:
-        """The outputs for one record.
+        """Return the outputs for one record.
 
         Shapes: parameters as the model's, float64; features float64 (d,); the result (output_width,).
         """
@@ -42,7 +42,7 @@ class Interpreter:
         return outputs.reshape(self._model.output_width)
 
     def count_elements(self) -> int:
-        """The entries of all values of one record: what an evaluation holds in memory."""
+        """Count the entries of all values of one record: what an evaluation holds in memory."""
         parameters = [
             torch.zeros(parameter.shape, dtype=torch.float64) for parameter in self._model.parameters
         ]
@@ -50,7 +50,7 @@ class Interpreter:
         return sum(value.numel() for value in values.values())
 
     def _values(self, parameters: Sequence[Tensor], features: Tensor) -> dict[str, Tensor]:
-        """Every value of the graph by name, parameters and constants among them."""
+        """Return every value of the graph by name, including parameters and constants."""
         values = {**self._constants, self._model.input_name: features.unsqueeze(0)}
         values.update(zip((parameter.name for parameter in self._model.parameters), parameters, strict=True))
         for node in self._model.nodes:
@@ -77,7 +77,7 @@ def _power(_: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _softplus(_: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
-    """log(1 + e^x) without the cut-off of torch's own softplus."""
+    """Return log(1 + e^x) without the cut-off of torch's own softplus."""
     return torch.logaddexp(inputs[0], torch.zeros_like(inputs[0]))
 
 
@@ -90,7 +90,7 @@ def _cast(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _gather(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
-    """An index outside the table, which only a record can cause, gives NaN.
+    """Look up rows; an index outside the table, which only a record can cause, gives NaN.
 
     Its gradient is dropped as not finite.
     """
@@ -117,7 +117,7 @@ def _slice(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _padded(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
-    """Explicit padding.
+    """Apply explicit padding.
 
     ONNX lists all that goes before and then all that goes after; torch goes from the last axis inward.
     """
@@ -140,7 +140,7 @@ def _max_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _average_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
-    """The mean of each window; padding counts as zeros, or not at all."""
+    """Return the mean of each window; padding counts as zeros, or not at all."""
     pool = functional.avg_pool1d if inputs[0].ndim == 3 else functional.avg_pool2d
     kernel, strides, pads = attributes["kernel_shape"], attributes["strides"], attributes["pads"]
     mean = pool(_padded(inputs[0], pads, 0.0), kernel, strides)

@@ -32,5 +32,5 @@ def one_thread() -> Iterator[None]:
 
 
 def is_flushed() -> bool:
-    """Whether this thread counts subnormal numbers as zero."""
+    """Return whether this thread treats subnormal numbers as zero."""
     return not bool((torch.full((1,), _DENORMAL, dtype=torch.float64) * 1.0).item())

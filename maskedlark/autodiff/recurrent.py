@@ -18,7 +18,7 @@ _Step: TypeAlias = Callable[[Tensor, _States], _States]
 
 
 def lstm(attributes: _Attributes, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Every hidden state (steps, directions, records, hidden), the last one and the last cell state."""
+    """Return every hidden state (steps, directions, records, hidden), the last one, the last cell state."""
 
     def step_of(recurrence: Tensor, bias: Tensor) -> _Step:
         offset = bias.reshape(2, -1).sum(0)
@@ -36,7 +36,7 @@ def lstm(attributes: _Attributes, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def gru(attributes: _Attributes, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Every hidden state (steps, directions, records, hidden), and the last one."""
+    """Return every hidden state (steps, directions, records, hidden), and the last one."""
 
     def step_of(recurrence: Tensor, bias: Tensor) -> _Step:
         before, after = bias.reshape(2, -1)

@@ -66,17 +66,17 @@ class TorchModel:
         return differences
 
     def logits(self, parameters: Parameters, features: NDArray[np.integer]) -> NDArray[np.float64]:
-        """(n, classes) for features (n, width) in bytes."""
+        """Return logits (n, classes) for features (n, width) in bytes."""
         with one_thread(), torch.no_grad():
             scores: NDArray[np.float64] = self.forward(_float64(parameters), _float64(features)).numpy()
         return scores
 
     def accuracy(self, parameters: Parameters, examples: Examples) -> float:
-        """The share of examples whose largest logit is their label's."""
+        """Return the share of examples whose largest logit is their label's."""
         return float(np.mean(self.logits(parameters, examples.features).argmax(axis=1) == examples.labels))
 
     def loss(self, parameters: Parameters, examples: Examples) -> float:
-        """The mean cross-entropy, in nats."""
+        """Return the mean cross-entropy, in nats."""
         logits = torch.from_numpy(self.logits(parameters, examples.features))
         return float(functional.cross_entropy(logits, torch.from_numpy(examples.labels.astype(np.int64))))
 
@@ -87,7 +87,7 @@ class TorchModel:
         places: NDArray[np.int64],
         steps: Steps,
     ) -> Parameters:
-        """One device's weights (1, parameters) after its steps."""
+        """Return one device's weights (1, parameters) after its steps."""
         trained = start[None].astype(np.float32)
         for row in places:
             real = row[row != IDLE]
@@ -104,7 +104,7 @@ class TorchModel:
     def _gradient(
         self, weights: Parameters, examples: Examples, real: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """The gradient of the mean loss over some examples."""
+        """Return the gradient of the mean loss over some examples."""
         flat = _float64(weights).requires_grad_()
         logits = self.forward(flat, _float64(examples.features[real]))
         labels = torch.from_numpy(examples.labels[real].astype(np.int64))
@@ -114,7 +114,7 @@ class TorchModel:
 
 
 def torch_model(model: DenseModel | GraphModel) -> TorchModel:
-    """What a job names, as torch trains it. Called by a device before it tosses a coin, and by a simulation.
+    """Build a job's model for torch. Called by a device before it tosses a coin, and by a simulation.
 
     Raises:
         InvalidModel: the graph is none that the parser accepts, or not the one that the job describes.
@@ -141,7 +141,7 @@ def torch_model(model: DenseModel | GraphModel) -> TorchModel:
 
 
 def _dense(widths: tuple[int, ...], layer_sizes: tuple[int, ...]) -> Forward:
-    """`DenseModel.logits` in torch."""
+    """Compute `DenseModel.logits` in torch."""
     shapes = list(pairwise(widths))
 
     def forward(flat: Tensor, values: Tensor) -> Tensor:

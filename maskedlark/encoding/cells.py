@@ -23,13 +23,13 @@ _MAX_NUMBER_LENGTH: Final = 400
 
 
 def said(cell: str) -> str | None:
-    """The cell without space around it, or None where it says nothing."""
+    """Strip a cell; None if it holds no value."""
     text = cell.strip(SPACE)
     return None if text.translate(_TO_LOWER) in MISSING else text
 
 
 def number(text: str) -> float | None:
-    """The number that a cell says, or None if it is none, or not finite."""
+    """Parse a cell as a number; None if it is not one, or not finite."""
     if len(text) > _MAX_NUMBER_LENGTH or not _NUMBER.fullmatch(text):
         return None
     value = float(text)

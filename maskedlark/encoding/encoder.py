@@ -91,12 +91,12 @@ class NumberColumn(_Column):
         return self
 
     def byte_of_bin(self, index: int) -> int:
-        """The byte of a bin: bins are spread evenly over the bytes, halves upwards."""
+        """Return the byte of a bin: bins are spread evenly over the bytes, halves rounded up."""
         bins = len(self.edges)
         return self.first + ((2 * index * (TOP - self.first) + bins) // (2 * bins) if bins else 0)
 
     def byte(self, cell: str | None) -> int:
-        """The byte of one cell, None where missing; ValueError for a word."""
+        """Encode one cell, None where missing; ValueError for a word."""
         if cell is None:
             return self.missing
         value = number(cell)
@@ -131,7 +131,7 @@ class CategoryColumn(_Column):
         return self.first + len(self.categories)
 
     def byte(self, cell: str | None) -> int:
-        """The byte of one cell, None where missing."""
+        """Encode one cell, None where missing."""
         if cell is None:
             return self.missing
         return self.first + self.categories.index(cell) if cell in self.categories else self.other
@@ -158,7 +158,7 @@ class ClassLabel:
         return self
 
     def label(self, cell: str | None) -> float:
-        """The class of one cell: by its text, or as a number; ValueError for any other."""
+        """Return the class of one cell, by its text or as a number; ValueError for any other."""
         if cell is None:
             raise ValueError("the label is missing")
         if cell in self.classes:
@@ -183,7 +183,7 @@ class ValueLabel:
     name: ColumnName
 
     def label(self, cell: str | None) -> float:
-        """The number of one cell; ValueError for a word."""
+        """Return the number of one cell; ValueError for a word."""
         value = None if cell is None else number(cell)
         if value is None:
             raise ValueError("labels of kind values are finite numbers; it holds something else")
@@ -221,7 +221,7 @@ class Encoder:
         return digest("encoder", encode(self))
 
     def features(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.uint8]:
-        """The bytes of a table, u8 (rows, columns); cells by column, as `said` gives them.
+        """Encode a table as u8 (rows, columns); cells by column, as `said` gives them.
 
         Raises:
             WrongCell: a word in a column of numbers.
@@ -231,7 +231,7 @@ class Encoder:
         return np.array(columns, np.uint8).T.copy()
 
     def labels(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.float64]:
-        """The labels of a table, (rows,).
+        """Return the labels of a table, (rows,).
 
         Raises:
             WrongCell: a label is missing, or none of the encoder's.
@@ -243,7 +243,7 @@ class Encoder:
 
 
 def read_encoder(encoded: bytes) -> Encoder:
-    """An encoder from its canonical bytes.
+    """Parse an encoder from its canonical bytes.
 
     Raises:
         InvalidTask: they are none.
@@ -258,7 +258,7 @@ def _cells(cells: Mapping[str, Sequence[str | None]], name: str) -> Sequence[str
 
 
 def _each(name: str, cells: Sequence[str | None], coded: Callable[[str | None], _T]) -> list[_T]:
-    """Each cell's code; equal cells are looked up once."""
+    """Return each cell's code; equal cells are looked up once."""
     known: dict[str | None, _T] = {}
     codes = []
     for row, cell in enumerate(cells):

@@ -59,7 +59,7 @@ class FitSettings:
 
 
 def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
-    """The encoder of a table's columns, in their order; the label's column is no feature.
+    """Fit an encoder to a table's columns, in their order; the label's column is not a feature.
 
     Guarantees: the same table gives the same encoder, whatever the order of its rows.
 
@@ -88,7 +88,7 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
 def number_column(
     name: str, values: Sequence[float], *, has_missing: bool, binning: Binning, bins: int
 ) -> NumberColumn:
-    """A column of numbers.
+    """Fit a column of numbers.
 
     Args:
         name: The column's name.
@@ -110,7 +110,7 @@ def number_column(
 
 
 def category_column(name: str, cells: Cells) -> CategoryColumn:
-    """A column of words: the most frequent first, then by the alphabet; words beyond the bytes are "other".
+    """Fit a column of words: by frequency, then alphabet; words beyond the bytes are "other".
 
     Missing cells keep byte 0 where there are any; where there are none, one of another file is "other".
     """
@@ -132,7 +132,7 @@ def _column(name: str, cells: Cells, settings: FitSettings) -> NumberColumn | Ca
 
 
 def _numbers(name: str, cells: Cells, *, must: bool) -> list[float] | None:
-    """The numbers of a column; None if some cell is a word, or all are missing."""
+    """Parse the numbers of a column; None if some cell is a word, or all are missing."""
     values = []
     for row, cell in enumerate(cells):
         value = None if cell is None else number(cell)
@@ -146,7 +146,7 @@ def _numbers(name: str, cells: Cells, *, must: bool) -> list[float] | None:
 
 
 def _even_edges(ascending: Sequence[float], bins: int) -> tuple[float, ...]:
-    """Edges of even bins between two percentiles, rounded to a thousandth of a bin to be short."""
+    """Return edges of even bins between two percentiles, rounded to a thousandth of a bin."""
     low, high = (_at_share(ascending, share, 100) for share in _PERCENTILES)
     if low == high:  # nearly all values are equal: keep the few others apart
         low, high = ascending[0], ascending[-1]
@@ -159,7 +159,7 @@ def _even_edges(ascending: Sequence[float], bins: int) -> tuple[float, ...]:
 
 
 def _digits(step: Fraction) -> int:
-    """The fewest digits after the point (fewer than none: zeros before it) that tell steps apart."""
+    """Return the fewest digits after the point (below zero: zeros before it) that distinguish steps."""
     digits = 0
     while Fraction(10) ** -digits > step:
         digits += 1
@@ -169,7 +169,7 @@ def _digits(step: Fraction) -> int:
 
 
 def _quantile_edges(ascending: Sequence[float], bins: int) -> tuple[float, ...]:
-    """Edges after each quantile; repeated values merge bins."""
+    """Return edges after each quantile; repeated values merge bins."""
     edges = set()
     for part in range(1, bins):
         after = bisect_right(ascending, _at_share(ascending, part, bins))
@@ -179,12 +179,12 @@ def _quantile_edges(ascending: Sequence[float], bins: int) -> tuple[float, ...]:
 
 
 def _at_share(ascending: Sequence[float], part: int, of: int) -> float:
-    """The least value that at least part/of of all values do not exceed."""
+    """Return the least value that at least part/of of all values do not exceed."""
     return ascending[max(0, -(-part * len(ascending) // of) - 1)]
 
 
 def _classes(name: str, cells: Cells) -> ClassLabel:
-    """The distinct labels, ascending: as numbers if all are, else by the alphabet."""
+    """Return the distinct labels, ascending: as numbers if all are, else by the alphabet."""
     if None in cells:
         raise WrongCell(name, list(cells).index(None), "the label is missing")
     too_long = next((row for row, cell in enumerate(cells) if cell and len(cell) > MAX_WORD), None)
@@ -199,5 +199,5 @@ def _classes(name: str, cells: Cells) -> ClassLabel:
 
 
 def _spelled(value: float) -> str:
-    """A number as people write it: 3 instead of 3.0."""
+    """Format a number as people write it: 3 instead of 3.0."""
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

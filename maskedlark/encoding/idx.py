@@ -26,7 +26,7 @@ class ImagesAndLabels(NamedTuple):
 
 
 def idx_pair(names: tuple[str, str], read: Callable[[str], bytes]) -> ImagesAndLabels:
-    """The images and the labels of two files, by their names; `read` gives the unpacked content of a name.
+    """Read the images and labels of two files by name; `read` returns the unpacked content of a name.
 
     Raises:
         InvalidTask: they are no idx files, or do not hold as many images as labels.
@@ -38,7 +38,7 @@ def idx_pair(names: tuple[str, str], read: Callable[[str], bytes]) -> ImagesAndL
 
 
 def parse_idx(content: bytes, dimensions: int, what: str) -> NDArray[np.uint8]:
-    """An idx file of unsigned bytes as an array of that many dimensions.
+    """Parse an idx file of unsigned bytes as an array of that many dimensions.
 
     Raises:
         InvalidTask: another magic number, or a length that is not the header's.
@@ -56,7 +56,7 @@ def parse_idx(content: bytes, dimensions: int, what: str) -> NDArray[np.uint8]:
 
 
 def unpack(packed: bytes, what: str) -> bytes:
-    """The content of a gzip file, refused beyond 64 MiB before it is unpacked further.
+    """Decompress a gzip file; refuse it beyond 64 MiB before decompressing further.
 
     Raises:
         InvalidTask: not gzip, damaged, or too long.

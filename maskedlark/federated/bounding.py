@@ -103,11 +103,11 @@ class UpdateBound:
         return root_up(self.clip.sensitivity**2 + self.extra_coordinates * self.extra_units**2)
 
     def at(self, clip_norm: float) -> "UpdateBound":
-        """These settings with another bound S."""
+        """Return these settings with another bound S."""
         return replace(self, clip_norm=clip_norm)
 
     def weights(self, counts: Sequence[int]) -> NDArray[np.float64]:
-        """Each device's weight in [0, 1]; 0 for a device without examples."""
+        """Return each device's weight in [0, 1]; 0 for a device without examples."""
         examples = np.asarray(counts, np.float64)
         if self.weight_cap is None:
             return (examples > 0).astype(np.float64)
@@ -117,7 +117,7 @@ class UpdateBound:
 def bounded(
     differences: Differences, counts: Sequence[int], bound: UpdateBound, layer_sizes: Sequence[int]
 ) -> SignedVector:
-    """The integers that each device shares, one row a device. A simulation gives many rows.
+    """Return the integers that each device shares, one row a device; a simulation passes many rows.
 
     Args:
         differences: (devices, parameters), finite.
@@ -154,14 +154,14 @@ def bounded(
 
 
 def projected(differences: Differences, bound: UpdateBound, layer_sizes: Sequence[int]) -> Differences:
-    """The differences clipped to the bound in floats: the paper clips after every local batch."""
+    """Clip the differences to the bound in floats: the paper clips after every local batch."""
     values = differences.astype(np.float64)
     _clip(values, bound, layer_sizes)
     return values.astype(np.float32)
 
 
 def norm_squares(vectors: SignedVector) -> list[int]:
-    """The exact square of each row's L2 norm; coordinates below 2^31 in magnitude."""
+    """Return the exact square of each row's L2 norm; coordinates below 2^31 in magnitude."""
     squares = vectors * vectors
     high = (squares >> 31).sum(axis=1)
     low = (squares & ((1 << 31) - 1)).sum(axis=1)
@@ -207,7 +207,7 @@ def _quantised(
 
 
 def _parts(bound: UpdateBound, layer_sizes: Sequence[int]) -> list[tuple[Clip, int]]:
-    """The clip and the length of each part that is clipped by itself."""
+    """Return the clip and the length of each part that is clipped separately."""
     if not bound.is_per_layer:
         return [(bound.clip, sum(layer_sizes))]
     each = bound.clip.of_each(len(layer_sizes))

@@ -52,7 +52,7 @@ class DenseModel:
         return sum(self.layer_sizes)
 
     def initial(self, randomness: Randomness) -> Parameters:
-        """Glorot's uniform weights, within sqrt(6 / (in + out)), and zero biases; softmax starts at zero."""
+        """Draw Glorot's uniform weights, within sqrt(6 / (in + out)); zero biases; softmax starts at zero."""
         parameters = np.zeros(self.size, np.float32)
         if len(self.widths) == 2:
             return parameters
@@ -83,7 +83,7 @@ class DenseModel:
     def mean_gradient(
         self, weights: NDArray[np.float32], features: NDArray[np.float32], labels: NDArray[np.integer]
     ) -> NDArray[np.float32]:
-        """The gradient of the mean loss over each device's batch.
+        """Return the gradient of the mean loss over each device's batch.
 
         Args:
             weights: (devices, parameters).
@@ -110,7 +110,7 @@ class DenseModel:
         return gradient
 
     def logits(self, parameters: Parameters, features: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(n, classes) for features (n, widths[0]) in bytes."""
+        """Return logits (n, classes) for features (n, widths[0]) in bytes."""
         layers = self._layers(parameters[None].astype(np.float32))
         values = features.astype(np.float32) / FEATURE_RANGE
         for matrix, bias in layers[:-1]:
@@ -120,19 +120,19 @@ class DenseModel:
         return scores
 
     def accuracy(self, parameters: Parameters, examples: Examples) -> float:
-        """The share of examples whose largest logit is their label's."""
+        """Return the share of examples whose largest logit is their label's."""
         features = examples.features.astype(np.uint8, copy=False)
         return float(np.mean(self.logits(parameters, features).argmax(axis=1) == examples.labels))
 
     def loss(self, parameters: Parameters, examples: Examples) -> float:
-        """The mean cross-entropy, in nats."""
+        """Return the mean cross-entropy, in nats."""
         logits = self.logits(parameters, examples.features.astype(np.uint8, copy=False)).astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         true = logits[np.arange(len(examples)), examples.labels]
         return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - true))
 
     def _layers(self, weights: NDArray[np.float32]) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-        """Views of each layer's matrix (devices, in, out) and bias (devices, out)."""
+        """Return views of each layer's matrix (devices, in, out) and bias (devices, out)."""
         layers = []
         start = 0
         for wide, narrow in zip(self.widths, self.widths[1:], strict=False):
@@ -145,7 +145,7 @@ class DenseModel:
 def _batch(
     stack: Sequence[Examples], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Each device's examples at its places: features (devices, batch, d) in [0, 1], and labels."""
+    """Return each device's examples at its places: features (devices, batch, d) in [0, 1], and labels."""
     shape = stack[0].features.shape[1:]
     features = np.zeros((*places.shape, *shape), np.float32)
     labels = np.full(places.shape, IDLE, np.int64)
@@ -158,7 +158,7 @@ def _batch(
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Probabilities over the last axis."""
+    """Return probabilities over the last axis."""
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities: NDArray[np.float32] = shifted / shifted.sum(axis=-1, keepdims=True)
     return probabilities

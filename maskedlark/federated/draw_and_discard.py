@@ -66,7 +66,7 @@ class DrawAndDiscard:
         return self
 
     def noise_scale(self, epsilon: float) -> int:
-        """The Laplace scale 2 gamma c / epsilon in units, rounded up: examples move a step by 2 gamma c."""
+        """Return the Laplace scale 2 gamma c / epsilon in units, rounded up: a step moves by 2 gamma c."""
         return math.ceil(2 * self._step_units / Fraction(epsilon))
 
     @property
@@ -86,14 +86,14 @@ class DrawAndDiscard:
         return 2.0 * scale**2
 
     def spread(self, in_flight: float = 0.0) -> float:
-        """The stationary variance over instances, (k + L) / 2 sigma^2, with L updates in flight.
+        """Return the stationary variance over instances, (k + L) / 2 sigma^2, with L updates in flight.
 
         The paper's theorem is the case L = 0. At 200 updates a second and a second of latency, L is 200.
         """
         return (self.instances + in_flight) / 2.0 * self.noise_variance
 
     def initial(self, start: Reals, randomness: Randomness) -> SignedVector:
-        """The first (k, weights): the start plus Gaussian noise of the stationary variance, k/2 sigma^2."""
+        """Draw the first (k, weights): the start plus Gaussian noise of stationary variance k/2 sigma^2."""
         middle = np.rint(np.ldexp(start, self.frac_bits)).astype(np.int64)
         if self.instances == 1:
             return middle[None].copy()
@@ -105,7 +105,7 @@ class DrawAndDiscard:
     def device_steps(
         self, model: LinearModel, drawn: SignedVector, batches: Batches, randomness: Randomness
     ) -> SignedVector:
-        """One noised step on each device's instance. A device calls it with one row.
+        """Take one noised step on each device's instance. A device calls it with one row.
 
         Args:
             model: Gives the gradients.
@@ -129,7 +129,7 @@ class DrawAndDiscard:
         return moved
 
     def _bounded_step(self, gradient: Reals) -> SignedVector:
-        """The clipped gradient times gamma, in units, rounded toward zero."""
+        """Return the clipped gradient times gamma, in units, rounded toward zero."""
         if not np.isfinite(gradient).all():
             raise ValueError("a gradient is not finite")
         clip = self.gradient_clip
@@ -149,16 +149,16 @@ class DrawAndDiscard:
         return units
 
     def mean(self, instances: SignedVector) -> Reals:
-        """The mean of the instances, which predicts."""
+        """Return the mean of the instances, which predicts."""
         middle: Reals = np.ldexp(instances.astype(np.float64), -self.frac_bits).mean(axis=0)
         return middle
 
     def pick(self, count: int, randomness: Randomness) -> NDArray[np.int64]:
-        """Uniform instance numbers: which to draw, or which to discard."""
+        """Draw uniform instance numbers: which to draw, or which to discard."""
         return below(self.instances, count, randomness).astype(np.int64)
 
     def model_epsilon(self, weights: int) -> float:
-        """The epsilon of one whole update, where instance and return are seen.
+        """Return the epsilon of one whole update, where instance and return are seen.
 
         For unit `feature` it is p epsilon.
         """
@@ -172,7 +172,7 @@ class DrawAndDiscard:
 
 
 def expected_internal_loss(epsilon: float, instances: int) -> float:
-    """Lemma 1: the *expected* loss against one who sees all instances, (k - 1) / (2 k) epsilon.
+    """Return Lemma 1's *expected* loss against an observer of all instances, (k - 1) / (2 k) epsilon.
 
     A diagnostic. An expectation over the server's coins is no guarantee: with probability (k - 1) / k the
     loss is larger.
@@ -181,7 +181,7 @@ def expected_internal_loss(epsilon: float, instances: int) -> float:
 
 
 def late_observer_epsilon(epsilon: float, updates: int, delta: float) -> float:
-    """Lemma 3, its constant mended, against one who looks T updates later.
+    """Return Lemma 3, with a corrected constant, against an observer who looks T updates later.
 
     It is epsilon sqrt(ln(1 / (2 delta))) / sqrt(T). The paper divides by another sqrt 2, which its own
     derivation does not give: 4.21 epsilon / sqrt(T) at delta 1e-8, not 2.98. A

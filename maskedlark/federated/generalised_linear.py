@@ -38,7 +38,7 @@ class LinearModel(Protocol):
         """How many weights."""
 
     def mean_gradient(self, weights: Reals, batches: Batches) -> Reals:
-        """(devices, weights): each device's mean gradient over its examples, at its own row of weights."""
+        """Return (devices, weights): each device's mean gradient over its examples, at its own weights."""
 
 
 @frozen
@@ -90,17 +90,17 @@ class Multinomial:
         return gradient
 
     def scores(self, weights: Reals, features: NDArray[np.floating]) -> Reals:
-        """(examples, classes) at one row of weights."""
+        """Return scores (examples, classes) at one row of weights."""
         matrix = weights[: -self.classes].reshape(self.features, self.classes)
         scores: Reals = features @ matrix + weights[-self.classes :]
         return scores
 
     def accuracy(self, weights: Reals, features: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
-        """The share of examples whose largest score is their label's."""
+        """Return the share of examples whose largest score is their label's."""
         return float(np.mean(self.scores(weights, features).argmax(axis=1) == labels))
 
     def loss(self, weights: Reals, features: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
-        """The mean cross-entropy, in nats."""
+        """Return the mean cross-entropy, in nats."""
         scores = self.scores(weights, features)
         scores = scores - scores.max(axis=1, keepdims=True)
         true = scores[np.arange(len(labels)), labels]

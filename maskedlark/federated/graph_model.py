@@ -42,7 +42,7 @@ class GraphModel:
 
     @classmethod
     def of_file(cls, file: bytes, *, widths: tuple[int, int], layer_sizes: tuple[int, ...]) -> Self:
-        """A model of a file whose weights are zeros. Called by the ad server.
+        """Build the model of a file whose weights are zeros. Called by the ad server.
 
         Raises:
             InvalidModel(TOO_LARGE): the graph, without its weights, does not fit a job's instructions.
@@ -57,7 +57,7 @@ class GraphModel:
         return cls(widths=widths, layer_sizes=layer_sizes, packed=packed)
 
     def file(self) -> bytes:
-        """The ONNX file, all weights zero. Called by a device; the bytes are not checked yet.
+        """Return the ONNX file, all weights zero. Called by a device; the bytes are not checked yet.
 
         Raises:
             InvalidModel(NOT_ONNX): it is not packed as `of_file` packs.

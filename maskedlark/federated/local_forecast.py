@@ -39,7 +39,7 @@ class LocalForecast:
 
 
 def forecast(job: LocalJob, *, updates_each: int) -> LocalForecast:
-    """What a job will cost and meet. Pure; called by the ad server.
+    """Predict a job's cost and the attacks that it withstands. Pure; called by the ad server.
 
     Updates of LINE compose as Gaussians do, those of draw and discard by addition.
 

@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 from pydantic import Field
 
-from maskedlark.canonical import Bytes16, build, canonical, decode, encode
+from maskedlark.canonical import Bytes16, build, canonical, decode, digest, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
@@ -35,6 +35,7 @@ LocalSettings: TypeAlias = Line | DrawAndDiscard
 MAX_PARAMETERS: Final = 130_000
 _HEADER: Final = struct.Struct("<16sq")
 _LARGEST_SUM: Final = 1 << 62
+_DIGEST_BYTES: Final = 16
 
 
 @canonical
@@ -69,7 +70,7 @@ class LocalRead(NamedTuple):
 
 
 def local_job(job_id: bytes, settings: LocalSettings, widths: tuple[int, ...]) -> LocalJob:
-    """A job of a strategy. Called by the ad server.
+    """Build a job of a strategy. Called by the ad server.
 
     Raises:
         InvalidTask: a setting does not go with a job without helpers.
@@ -81,7 +82,7 @@ def local_job(job_id: bytes, settings: LocalSettings, widths: tuple[int, ...]) -
 
 
 def read_local_job(job: LocalJob) -> LocalRead:
-    """The settings and the model of a job. Called by the device, and by the ad server.
+    """Read the settings and the model of a job. Called by the device, and by the ad server.
 
     Raises:
         InvalidTask: not canonical, or a setting does not go with a job without helpers.
@@ -113,7 +114,7 @@ def _check_line(line: Line, model: DenseModel) -> None:
 
 
 def largest_value(line: Line, parameters: int) -> int:
-    """What no value of an honest noised update exceeds, but with a probability of 2^-64 an update."""
+    """Return a bound that an honest update's values exceed with a probability of at most 2^-64 an update."""
     return line.bound.sensitivity + tail_bound(Mechanism.GAUSSIAN, line.noise_units, parameters)
 
 
@@ -134,7 +135,7 @@ class LocalCost(NamedTuple):
 
 
 def cost_of(job: LocalJob) -> LocalCost:
-    """What one update costs. Called by the device, and by the ad server to show it."""
+    """Return what one update costs. Called by the device, and by the ad server to show it."""
     settings, model = read_local_job(job)
     if isinstance(settings, Line):
         return LocalCost(settings.epsilon, settings.delta, "event", settings.epsilon)
@@ -156,7 +157,7 @@ def check_epsilon(job: LocalJob, most: float) -> None:
 
 
 def update_bytes(length: int) -> int:
-    """How many bytes an update of so many values has."""
+    """Return the length in bytes of an update of so many values."""
     return _HEADER.size + 8 * length
 
 
@@ -165,7 +166,7 @@ class LocalUpdate:
     """What a device sends: noised already.
 
     Attributes:
-        update_id: 16 bytes that the device chose; sent again, the update counts once.
+        update_id: 16 bytes that the device chose: they tell its update from an equal one of another device.
         position: The round's index, or how many updates were accepted before the draw.
         vector: The noised update, or the device's whole model, in units of the grid.
     """
@@ -174,8 +175,13 @@ class LocalUpdate:
     position: int
     vector: SignedVector = field(repr=False)
 
+    @property
+    def digest(self) -> bytes:
+        """Return 16 bytes under which the ad server takes this update once, however often it is sent."""
+        return digest("local update", self.encode())[:_DIGEST_BYTES]
+
     def encode(self) -> bytes:
-        """Id, position, then 8 bytes a value, little-endian."""
+        """Encode id, position, then 8 bytes a value, little-endian."""
         return _HEADER.pack(self.update_id, self.position) + self.vector.astype("<i8", copy=False).tobytes()
 
     @classmethod

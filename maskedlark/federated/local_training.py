@@ -98,7 +98,7 @@ class LocalModel(Protocol):
 def batch_schedule(
     counts: Sequence[int], local: LocalTraining, randomness: Sequence[Randomness]
 ) -> NDArray[np.int64]:
-    """Which example each device uses at each place of each step.
+    """Return which example each device uses at each place of each step.
 
     Args:
         counts: Examples a device has.
@@ -124,6 +124,6 @@ def batch_schedule(
 
 
 def shuffled(count: int, randomness: Randomness) -> NDArray[np.int64]:
-    """The numbers 0 to count-1, sorted by 8 random bytes each: the same order on every machine."""
+    """Return the numbers 0 to count-1, sorted by 8 random bytes each: the same order on every machine."""
     keys = np.frombuffer(randomness(8 * count), "<u8")
     return np.argsort(keys, kind="stable").astype(np.int64)

@@ -35,7 +35,7 @@ class MomentsStep:
 
 
 def epsilon_2016(steps: Sequence[MomentsStep], delta: float) -> float:
-    """The epsilon that the papers print for these rounds, under one trusted curator.
+    """Return the epsilon that the papers print for these rounds, under one trusted curator.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -50,7 +50,7 @@ def epsilon_2016(steps: Sequence[MomentsStep], delta: float) -> float:
 
 
 def log_moment(sampling_rate: float, noise_multiplier: float, moment: int) -> float:
-    """The log of the privacy loss's moment generating function for one round, at an integer.
+    """Return the log of the privacy loss's moment generating function for one round, at an integer.
 
     With order a = moment + 1 it is ln(1 + sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (e^(k(k-1) / (2 z^2)) -
     1)). All terms are positive, so that a moment of 1e-15 keeps its digits.

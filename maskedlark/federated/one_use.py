@@ -43,7 +43,7 @@ class OneUseLogs:
         return Taken(logs=self.fresh[:count], rest=rest)
 
     def user_epsilon(self, sigma: float, delta: float) -> float:
-        """The epsilon of the *user*, all whose events may be replaced: updates compose, unlike for one event.
+        """Return the *user's* epsilon, all of whose events may change: updates compose, unlike for one event.
 
         Args:
             sigma: Each update's analytic sigma, at sensitivity 1.

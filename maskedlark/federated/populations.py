@@ -31,7 +31,7 @@ class Population:
         return len(self.members)
 
     def examples(self, features: NDArray[np.integer], labels: NDArray[np.integer], device: int) -> Examples:
-        """A device's examples, copied out of the set's features and labels."""
+        """Copy a device's examples out of the set's features and labels."""
         chosen = self.members[device]
         return Examples(features=features[chosen], labels=labels[chosen])
 
@@ -64,7 +64,7 @@ def in_shards(
 
 
 def in_equal_parts(count: int, *, each: int, randomness: Randomness) -> Population:
-    """Examples in random order, `each` to a device; a rest that is too small is left out.
+    """Deal examples in random order, `each` to a device; a remainder that is too small is left out.
 
     Raises:
         InvalidTask: fewer examples than one device takes.
@@ -77,7 +77,7 @@ def in_equal_parts(count: int, *, each: int, randomness: Randomness) -> Populati
 
 
 def by_user(users: Sequence[str], *, least: int = 1) -> Population:
-    """All examples of a user on one device, users in the order of their names.
+    """Put all examples of a user on one device, users in the order of their names.
 
     Args:
         users: Whose each example is.

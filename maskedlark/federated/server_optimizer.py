@@ -58,14 +58,14 @@ class ServerOptimizer:
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-3
 
     def start(self, masters: Masters) -> OptimizerState:
-        """The state before the first round; Adam's and Yogi's second moment starts at tau^2."""
+        """Return the state before the first round; Adam's and Yogi's second moment starts at tau^2."""
         zeros = np.zeros_like(masters, np.float64)
         is_adaptive = self.kind in (ServerOptimizerKind.ADAM, ServerOptimizerKind.YOGI)
         second = np.full_like(zeros, self.tau**2) if is_adaptive else zeros
         return OptimizerState(masters=masters.astype(np.float64), first=zeros, second=second)
 
     def step(self, state: OptimizerState, mean_update: Masters) -> OptimizerState:
-        """The state after one round's mean update."""
+        """Return the state after one round's mean update."""
         first, second = state.first, state.second
         match self.kind:
             case ServerOptimizerKind.AVERAGING:
@@ -83,7 +83,7 @@ class ServerOptimizer:
         return OptimizerState(masters=masters, first=first, second=second)
 
     def _second(self, second: Masters, square: Masters) -> Masters:
-        """Adam moves by the distance to the square, Yogi by the square in that direction."""
+        """Update the second moment: Adam moves by the distance to the square, Yogi by the square."""
         if self.kind is ServerOptimizerKind.ADAM:
             return self.decay * second + (1.0 - self.decay) * square
         moved: Masters = second - (1.0 - self.decay) * square * np.sign(second - square)

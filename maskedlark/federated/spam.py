@@ -74,20 +74,20 @@ class SpamTest:
         return Statistics(spread=np.asarray(spread), step=np.asarray(step))
 
     def score(self, returned: SignedVector, instances: SignedVector) -> float:
-        """How far the worse statistic is from its limit; above 1 is spam."""
+        """Return how far the worse statistic is from its limit; above 1 is spam."""
         found = self.statistics(returned, instances)
         low = self.low_spread / max(float(found.spread), 1e-300)
         return max(low, float(found.spread) / self.high_spread, float(found.step) / self.high_step)
 
     def is_spam(self, returned: SignedVector, instances: SignedVector) -> bool:
-        """Whether a statistic is outside its limits."""
+        """Return whether a statistic is outside its limits."""
         return self.score(returned, instances) > 1.0
 
     @classmethod
     def calibrated(
         cls, settings: DrawAndDiscard, *, weights: int, in_flight: float, randomness: Randomness
     ) -> "SpamTest":
-        """The limits for a job: quantiles of honest statistics in a run without gradients.
+        """Calibrate a job's limits: quantiles of honest statistics in a run without gradients.
 
         Args:
             settings: The job's.
@@ -117,7 +117,7 @@ class SpamTest:
 def honest_statistics(
     instances: int, weights: int, in_flight: int, randomness: Randomness, *, updates: int = _CALIBRATION
 ) -> Statistics:
-    """The statistics of honest updates under the law: noise of variance 1, no gradients."""
+    """Simulate the statistics of honest updates: noise of variance 1, no gradients."""
     numbers = np.random.default_rng(np.frombuffer(randomness(16), "<u4").tolist())
     variance = (instances + in_flight) / 2.0
     dimensions = min(weights, _DIMENSIONS)

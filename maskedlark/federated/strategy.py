@@ -63,7 +63,7 @@ class Round:
     parameters: Parameters
 
     def encode(self) -> bytes:
-        """What devices download: the length of the terms, the terms, float32 little-endian weights."""
+        """Encode what devices download: the length of the terms, the terms, float32 little-endian weights."""
         terms = canonical.encode(self.terms)
         return _TERMS_LENGTH.pack(len(terms)) + terms + self.parameters.astype("<f4").tobytes()
 
@@ -96,7 +96,7 @@ class Round:
         return cls(terms=terms, parameters=weights)
 
     def digest(self) -> bytes:
-        """32 bytes that name the round's content."""
+        """Return 32 bytes that identify the round's content."""
         return canonical.digest("federated round", self.encode())
 
 
@@ -120,7 +120,7 @@ class ServerState:
         return self.optimizer.masters.astype(np.float32)
 
     def encode(self) -> bytes:
-        """The stored form: an npz file."""
+        """Encode the stored form, an npz file."""
         stored = BytesIO()
         np.savez(
             stored,
@@ -191,23 +191,23 @@ class Strategy:
         return Mechanism.GAUSSIAN if self.noise_multiplier else Mechanism.NONE
 
     def start(self, parameters: Parameters) -> ServerState:
-        """The state before the first round. Ad server."""
+        """Return the state before the first round. Ad server."""
         share = 1.0 if self.quantile is None else self.quantile.initial
         optimizer = self.server.start(parameters.astype(np.float64))
         return ServerState(rounds_done=0, optimizer=optimizer, clip_share=share)
 
     def last_round(self) -> int:
-        """How many rounds there are: all that are planned."""
+        """Return the number of planned rounds."""
         return self.rounds
 
     def next_round(self, state: ServerState) -> Round | None:
-        """What to ask next; None after the last round. Ad server."""
+        """Return the next round; None after the last one. Ad server."""
         if state.rounds_done >= self.last_round():
             return None
         return Round(terms=self.terms(state.rounds_done, state.clip_share), parameters=state.parameters)
 
     def terms(self, index: int, clip_share: float = 1.0) -> RoundTerms:
-        """The terms of a round."""
+        """Return the terms of a round."""
         bound = self.bound
         if self.quantile is not None:
             bound = bound.at(bound.clip_norm * adaptive_clip.on_grid(clip_share))
@@ -233,20 +233,20 @@ class Strategy:
     def local_differences(
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
-        """What training on each device changes, before it is bounded: plain SGD here."""
+        """Return what training on each device changes, before it is bounded: plain SGD here."""
         return model.train(asked.parameters, stack, self.steps(stack, randomness))
 
     def steps(self, stack: Sequence[Examples], randomness: Sequence[Randomness]) -> Steps:
-        """The passes over each device's examples, in a random order, as `local` says."""
+        """Return the passes over each device's examples, in a random order, as `local` says."""
         schedule = batch_schedule([len(examples) for examples in stack], self.local, randomness)
         return Steps(schedule=schedule, learning_rate=self.local.learning_rate)
 
     def cover_vector(self, model: LocalModel) -> SignedVector:
-        """What a device shares that is not drawn: zeros in all coordinates."""
+        """Return what a device shares that is not drawn: zeros in all coordinates."""
         return np.zeros(sum(model.layer_sizes) + self.bound.extra_coordinates, np.int64)
 
     def step(self, state: ServerState, asked: Round, summed: SignedVector) -> ServerState:
-        """The state after a round. Ad server.
+        """Return the state after a round. Ad server.
 
         Args:
             state: From which `asked` was made.
@@ -270,7 +270,7 @@ class Strategy:
         return ServerState(rounds_done=state.rounds_done + 1, optimizer=optimizer, clip_share=share)
 
     def charges(self, rounds: int) -> list[Charge]:
-        """What the first rounds cost where all the noise is added by one curator.
+        """Return the cost of the first rounds where one curator adds all the noise.
 
         An adversary that sees which devices upload knows more: see `maskedlark.releases.update.seen_rate`.
         """
@@ -286,7 +286,7 @@ class Strategy:
         ]
 
     def _denominator(self, asked: Round, summed: SignedVector) -> float:
-        """Either q W, or max(q W_min, the noised sum of weights)."""
+        """Return either q W, or max(q W_min, the noised sum of weights)."""
         rate = asked.terms.sampling_rate
         if self.least_weight is None:
             return rate * (self.devices if self.total_weight is None else self.total_weight)
@@ -296,6 +296,6 @@ class Strategy:
 
 
 def device_stream(seed: int, round_index: int, device: int) -> Stream:
-    """A device's random stream in one round of a seeded run: for simulations and tests, never for secrets."""
+    """Return a device's random stream in one round of a seeded run: for simulations and tests only."""
     context = struct.pack("<qqq", seed, round_index, device)
     return Stream(derive_key(b"seeded device", b"federated", context))

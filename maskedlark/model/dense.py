@@ -22,7 +22,7 @@ _IR_VERSION: Final = 10
 
 
 def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: str = "linear") -> bytes:
-    """An ONNX file of a fully connected network. Called by the ad server.
+    """Build an ONNX file of a fully connected network. Called by the ad server.
 
     Args:
         layers: Widths from the features to the outputs; at least two.

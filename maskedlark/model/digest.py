@@ -11,7 +11,7 @@ from maskedlark.model.graph import Constant, Model, Node
 
 
 def graph_digest(model: Model) -> bytes:
-    """32 bytes that both helpers and the ad server compute alike; its own `digest` is not read.
+    """Return the 32 bytes that both helpers and the ad server compute alike; ignores `model.digest`.
 
     The canonical form is JSON of plain lists: attributes and constants in the order of their names, floats as
     Python's shortest exact decimals (an int and a float of one value differ), each constant by the hash of

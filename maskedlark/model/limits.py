@@ -55,5 +55,5 @@ class Limits:
 
     @classmethod
     def admitting(cls, parameters: int) -> Self:
-        """The bounds for models of up to so many parameters."""
+        """Return the bounds for models of up to so many parameters."""
         return cls(max_bytes=_WEIGHT_BYTES * parameters + _STRUCTURE_BYTES, max_parameters=parameters)

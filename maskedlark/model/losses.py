@@ -33,7 +33,7 @@ class Loss(StrEnum):
 
 
 def loss_named(name: str) -> Loss:
-    """The loss of a name.
+    """Return the loss of a name.
 
     Raises:
         InvalidModel(UNKNOWN_LOSS)

@@ -77,7 +77,7 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
 
 
 def _given(node: onnx.NodeProto, row: Operator, limits: Limits) -> dict[str, RawAttribute]:
-    """The attributes that the node carries."""
+    """Return the attributes that the node carries."""
     given: dict[str, RawAttribute] = {}
     for attribute in node.attribute:
         known = row.attributes.get(attribute.name)

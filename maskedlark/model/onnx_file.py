@@ -62,7 +62,7 @@ def parse(encoded: bytes, *, num_features: int, limits: Limits = _DEFAULT_LIMITS
 
 
 def replace_parameters(encoded: bytes, model: Model, values: Sequence[NDArray[np.float32]]) -> bytes:
-    """The same ONNX file with other parameter values: how a trained model leaves the ad server.
+    """Return the ONNX file with other parameter values: how a trained model leaves the ad server.
 
     Args:
         encoded: The file that `model` was parsed from.
@@ -105,7 +105,7 @@ def _decode(encoded: bytes) -> onnx.ModelProto:
 
 
 def _read_graph(proto: onnx.ModelProto, num_features: int, limits: Limits) -> tuple[RawGraph, bool]:
-    """The graph, and whether its input takes any number of records.
+    """Read the graph, and whether its input takes any number of records.
 
     Its values are checked to be well defined.
     """
@@ -151,7 +151,7 @@ def _opset(proto: onnx.ModelProto) -> int:
 
 
 def _read_initializers(graph: onnx.GraphProto, limits: Limits) -> dict[str, Constant]:
-    """Every initializer by name, in the file's order."""
+    """Read every initializer by name, in the file's order."""
     initializers: dict[str, Constant] = {}
     for tensor in graph.initializer:
         if not tensor.name or tensor.name in initializers:
@@ -165,7 +165,7 @@ def _read_initializers(graph: onnx.GraphProto, limits: Limits) -> dict[str, Cons
 def _read_input(
     graph: onnx.GraphProto, initializers: AbstractSet[str], num_features: int
 ) -> tuple[str, bool]:
-    """The one input that is no initializer, and whether its first axis is open.
+    """Return the one input that is not an initializer, and whether its first axis is open.
 
     Older files list initializers as inputs too.
     """
@@ -190,7 +190,7 @@ def _read_input(
 
 
 def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name: str) -> None:
-    """Every value is defined once, and before it is used: a cycle cannot be."""
+    """Check that every value is defined once, before its use: so there is no cycle."""
     usable = {*defined, ""}
     for node in nodes:
         missing = [name for name in node.inputs if name not in usable]
@@ -210,7 +210,7 @@ def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name:
 
 
 def _trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dict[str, Constant]:
-    """The initializers that are trained, in the file's order.
+    """Return the initializers that are trained, in the file's order.
 
     A weight of float64 would be neither trained nor noticed, so it is refused.
     """
@@ -252,7 +252,7 @@ def _output_width(resolved: ResolvedGraph, records: int) -> int:
 
 
 def _check_record_axis(graph: RawGraph, width: int, limits: Limits) -> None:
-    """Two records at once give two rows of the same width."""
+    """Check that two records at once give two rows of the same width."""
     if _output_width(resolve(graph, 2, limits), 2) != width:
         raise InvalidModel(ModelReason.WRONG_SHAPE, "the output's width depends on the number of records")
 

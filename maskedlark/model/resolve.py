@@ -69,7 +69,7 @@ class _State:
 
 
 def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
-    """Work out every shape for `records` records and bring the graph into normal form.
+    """Infer every shape for `records` records and bring the graph into normal form.
 
     Guarantees: the result's nodes all lead to the output; its constants are those that they read.
 
@@ -95,7 +95,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
 
 
 def _with_column(state: _State, output_name: str, records: int) -> str:
-    """The output as (records, outputs): models of one output often end in `squeeze(-1)`, which is undone."""
+    """Return the output as (records, outputs), undoing a final `squeeze(-1)` of one-output models."""
     if state.types[output_name] != ValueType(Kind.FLOAT, (records,)):
         return output_name
     column = (records, 1)
@@ -124,7 +124,7 @@ def _with_column(state: _State, output_name: str, records: int) -> str:
 
 
 def leading_to(output_name: str, nodes: Iterable[AnyNode]) -> tuple[AnyNode, ...]:
-    """The nodes that the output depends on, in their order."""
+    """Return the nodes that the output depends on, in their order."""
     wanted = {output_name}
     kept = []
     for node in reversed(list(nodes)):

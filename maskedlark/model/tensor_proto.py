@@ -38,7 +38,7 @@ _TYPED_FIELDS: Final = ("float_data", "double_data", "int32_data", "int64_data",
 
 
 def to_array(tensor: onnx.TensorProto, limits: Limits) -> Constant:
-    """A tensor's values, C order: float32, float64, int64 (int32 is widened) or bool.
+    """Return a tensor's values, C order: float32, float64, int64 (int32 is widened) or bool.
 
     Raises:
         InvalidModel: EXTERNAL_DATA; TOO_LARGE (rank or size); NOT_FINITE; WRONG_SHAPE (a type that is not
@@ -83,7 +83,7 @@ def _shape(tensor: onnx.TensorProto, limits: Limits) -> tuple[int, ...]:
 
 
 def _contents(tensor: onnx.TensorProto, encoding: _Encoding, count: int) -> Constant:
-    """The flat values, after checking that exactly one field holds them and that their number is right."""
+    """Return the flat values, after checking that exactly one field holds the right number of them."""
     raw = tensor.raw_data
     filled = [field for field in _TYPED_FIELDS if len(getattr(tensor, field))]
     if filled != ([] if raw or not count else [encoding.field]):

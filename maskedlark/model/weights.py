@@ -30,7 +30,7 @@ class QuantisedTensor:
     exponent: int
 
     def to_float(self) -> NDArray[np.float64]:
-        """The exact reals."""
+        """Return the exact reals."""
         return np.ldexp(self.values.astype(np.float64), -self.exponent)
 
 
@@ -55,7 +55,7 @@ def quantise(tensor: NDArray[np.float32], name: str = "tensor") -> QuantisedTens
 
 
 def encode(weights: Sequence[QuantisedTensor]) -> bytes:
-    """The wire form, little-endian, in C order.
+    """Encode the wire form, little-endian, in C order.
 
     For each tensor one signed byte of exponent and its int16 entries.
     """
@@ -65,7 +65,7 @@ def encode(weights: Sequence[QuantisedTensor]) -> bytes:
 
 
 def encoded_length(parameters: Sequence[Parameter]) -> int:
-    """The length of `encode`'s result, in bytes."""
+    """Return the length of `encode`'s result, in bytes."""
     return sum(1 + 2 * parameter.size for parameter in parameters)
 
 
@@ -96,5 +96,5 @@ def decode(encoded: bytes, parameters: Sequence[Parameter]) -> tuple[QuantisedTe
 
 
 def digest(encoded: bytes) -> bytes:
-    """SHA-256 of the wire form, for the round's transcript."""
+    """Return the SHA-256 of the wire form, for the round's transcript."""
     return sha256(b"maskedlark/v1 weights\0" + encoded).digest()

@@ -103,7 +103,7 @@ def scan(encoded: bytes, limits: Limits) -> None:
 
 @cache
 def _fields(message: Any) -> dict[int, _Field]:
-    """The fields of a message type, by number."""
+    """Return the fields of a message type, by number."""
     return {number: _field(field) for number, field in message.fields_by_number.items()}
 
 
@@ -169,7 +169,7 @@ class _Scanner:
             self._text(start, end)
 
     def _text(self, start: int, end: int) -> None:
-        """The decoder leaves strings unchecked until they are read: check them now."""
+        """Check a string now: the decoder leaves strings unchecked until they are read."""
         if end - start > _MAX_TEXT_BYTES:
             raise InvalidModel(
                 ModelReason.TOO_LARGE, f"a text has {end - start} bytes, the limit is {_MAX_TEXT_BYTES}"
@@ -180,7 +180,7 @@ class _Scanner:
             raise _malformed("a text is not UTF-8") from None
 
     def _skip(self, wire_type: int, position: int, end: int) -> int:
-        """The position after a field that is not length-delimited."""
+        """Return the position after a field that is not length-delimited."""
         if wire_type == _VARINT:
             return self._varint(position, end)[1]
         if wire_type not in (_FIXED32, _FIXED64):
@@ -191,7 +191,7 @@ class _Scanner:
         return position
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
-        """An unsigned base-128 integer of at most ten bytes, and the position after it."""
+        """Read an unsigned base-128 integer of at most ten bytes, and return the position after it."""
         value = 0
         for count in range(10):
             if position >= end:

@@ -47,12 +47,12 @@ class Shares(NamedTuple):
 
 
 def is_canonical(vector: FieldVector) -> bool:
-    """Whether every entry is below the modulus."""
+    """Return whether every entry is below the modulus."""
     return bool((vector < _P).all())
 
 
 def add(left: FieldVector, right: FieldVector) -> FieldVector:
-    """Entry-wise left + right."""
+    """Return left + right, entry-wise."""
     total = left + right
     total = np.where(
         total < left, total + _EPSILON, total
@@ -61,18 +61,18 @@ def add(left: FieldVector, right: FieldVector) -> FieldVector:
 
 
 def negate(vector: FieldVector) -> FieldVector:
-    """Entry-wise -vector."""
+    """Return -vector, entry-wise."""
     return np.where(vector == 0, vector, _P - vector)
 
 
 def subtract(left: FieldVector, right: FieldVector) -> FieldVector:
-    """Entry-wise left - right."""
+    """Return left - right, entry-wise."""
     difference = left - right
     return np.where(left < right, difference - _EPSILON, difference)  # wrapped below 0: -2^64 = -epsilon
 
 
 def multiply(left: FieldVector, right: FieldVector) -> FieldVector:
-    """Entry-wise left * right, from four 32-bit products: 2^64 = 2^32 - 1 and 2^96 = -1 (mod p)."""
+    """Return left * right entry-wise, from four 32-bit products: 2^64 = 2^32 - 1, 2^96 = -1 (mod p)."""
     left_low, left_high = left & _LOW, left >> _32
     right_low, right_high = right & _LOW, right >> _32
     low = left_low * right_low
@@ -87,25 +87,25 @@ def multiply(left: FieldVector, right: FieldVector) -> FieldVector:
 
 
 def total(vectors: FieldVector, axis: int = 0) -> FieldVector:
-    """The sum along one axis of at most 2^31 entries; the empty sum is zero."""
+    """Return the sum along one axis of at most 2^31 entries; the empty sum is zero."""
     low = (vectors & _LOW).sum(axis=axis, dtype=np.uint64, keepdims=True)
     high = (vectors >> _32).sum(axis=axis, dtype=np.uint64, keepdims=True)
     return from_limbs(low, high).squeeze(axis)
 
 
 def from_limbs(low: FieldVector, high: FieldVector) -> FieldVector:
-    """Entry-wise low + 2^32 high, for any low below 2^64 and high below the modulus."""
+    """Return low + 2^32 high entry-wise, for any low below 2^64 and high below the modulus."""
     carried = np.where(low >= _P, low - _P, low)
     return add(carried, multiply(high, np.full_like(high, 1 << 32)))
 
 
 def from_signed(values: SignedVector) -> FieldVector:
-    """Signed integers of magnitude at most `MAX_SIGNED` as field elements (negative x as p - |x|)."""
+    """Encode signed integers of magnitude at most `MAX_SIGNED` as field elements (-x as p - |x|)."""
     return np.where(values < 0, _P - np.abs(values).astype(np.uint64), values.astype(np.uint64))
 
 
 def to_signed(vector: FieldVector) -> SignedVector:
-    """Field elements as the signed integers of least magnitude: the inverse of `from_signed`."""
+    """Decode field elements as the signed integers of least magnitude: the inverse of `from_signed`."""
     return np.where(vector > np.uint64(MAX_SIGNED), -(_P - vector).astype(np.int64), vector.astype(np.int64))
 
 
@@ -126,7 +126,7 @@ def random_vector(count: int, randomness: Randomness) -> FieldVector:
 
 
 def random_rows(width: int, sources: Sequence[Randomness]) -> FieldVector:
-    """What `random_vector` draws from each source, a row each: uint64 (n, width)."""
+    """Draw what `random_vector` draws from each source, a row each: uint64 (n, width)."""
     encoded = b"".join([source(ELEMENT_BYTES * width) for source in sources])
     table = np.frombuffer(encoded, "<u8").astype(np.uint64).reshape(len(sources), width)
     for row in np.flatnonzero((table >= _P).any(axis=1)).tolist():  # about one element in 2^32 is skipped
@@ -145,7 +145,7 @@ def share(secret: FieldVector, randomness: Randomness) -> Shares:
 
 
 def share_rows(secrets: FieldVector, sources: Sequence[Randomness]) -> Shares:
-    """What `share` makes of each row with its own source: uint64 (n, width), at least one column.
+    """Share each row with its own source, as `share` does: uint64 (n, width), at least one column.
 
     Called by the browser, for the reports of many.
     """
@@ -159,12 +159,12 @@ def reconstruct(share_0: FieldVector, share_1: FieldVector) -> FieldVector:
 
 
 def to_bytes(vector: FieldVector) -> bytes:
-    """Little-endian, 8 bytes an element, in C order."""
+    """Encode little-endian, 8 bytes an element, in C order."""
     return np.ascontiguousarray(vector, dtype="<u8").tobytes()
 
 
 def from_bytes(encoded: bytes, count: int) -> FieldVector:
-    """Exactly `count` canonical elements, or ValueError: callers turn that into their own typed error."""
+    """Decode exactly `count` canonical elements, or raise ValueError for callers to turn into their own."""
     if len(encoded) != ELEMENT_BYTES * count:
         raise ValueError(
             f"a vector of {count} elements has {ELEMENT_BYTES * count} bytes, not {len(encoded)}"

@@ -15,7 +15,7 @@ from maskedlark.numbers.field import MAX_SIGNED, FieldVector, SignedVector, from
 
 
 def encode(values: NDArray[np.float64], frac_bits: int) -> FieldVector:
-    """Finite reals of magnitude below 2^62 / 2^frac_bits as field elements, rounded toward zero.
+    """Encode finite reals of magnitude below 2^62 / 2^frac_bits, rounded toward zero.
 
     Raises:
         ValueError: a value is not finite or too large.
@@ -27,12 +27,12 @@ def encode(values: NDArray[np.float64], frac_bits: int) -> FieldVector:
 
 
 def decode(vector: FieldVector, frac_bits: int) -> NDArray[np.float64]:
-    """The reals that a field vector stands for, correctly rounded to float64."""
+    """Decode the reals that a field vector stands for, correctly rounded to float64."""
     return np.ldexp(to_signed(vector).astype(np.float64), -frac_bits)
 
 
 def decode_signed(values: SignedVector, frac_bits: int) -> NDArray[np.float64]:
-    """The reals that scaled integers stand for, correctly rounded to float64."""
+    """Decode the reals that scaled integers stand for, correctly rounded to float64."""
     return np.ldexp(values.astype(np.float64), -frac_bits)
 
 

@@ -64,11 +64,11 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
         self._peers: dict[str, None] = {}
 
     def count_handshake(self) -> None:
-        """A client begins a TLS handshake."""
+        """Count a client that begins a TLS handshake."""
         self._handshakes.inc()
 
     def count_slow_client(self) -> None:
-        """A call was ended because its client kept the server waiting."""
+        """Count a call that was ended because its client kept the server waiting."""
         self._slow.inc()
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
@@ -110,7 +110,7 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
 
 
 def _status(context: Any) -> grpc.StatusCode:
-    """How a call ends."""
+    """Return how a call ends."""
     code = context.code()
     if isinstance(code, grpc.StatusCode):
         return code

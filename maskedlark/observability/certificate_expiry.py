@@ -17,7 +17,7 @@ class CertificateExpiry(Collector):
         self._files = files
 
     def collect(self) -> Iterable[Metric]:
-        """The ends, in Unix seconds. Called at each scrape."""
+        """Return the expiry times, in Unix seconds. Called at each scrape."""
         family = GaugeMetricFamily(
             "maskedlark_certificate_expires_timestamp_seconds",
             "When the server's own certificate ends, and the first of those that it trusts.",

@@ -172,6 +172,6 @@ def _handler(registry: CollectorRegistry, check: Callable[[], object]) -> type[B
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Requests are not logged."""
+            """Log nothing: requests are not logged."""
 
     return Handler

@@ -62,7 +62,7 @@ class _Probed(health.HealthServicer):
         self._wellness = wellness
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 (gRPC's name)
-        """What the server says of itself: it serves while it is neither starting nor draining, and well."""
+        """Report the server's health: serving if it is neither starting nor draining, and healthy."""
         told = super().Check(request, context)
         if told.status == health_pb2.HealthCheckResponse.SERVING and not self._wellness.is_well:
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -71,7 +71,7 @@ class _Probed(health.HealthServicer):
     def Watch(  # noqa: N802 (gRPC's name)
         self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None
     ) -> NoReturn:
-        """Refused; gRPC clients that watch by themselves take this answer for healthy."""
+        """Refuse; gRPC clients that watch by themselves take this answer for healthy."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "no Watch here: ask Check again")
         raise AssertionError("context.abort returned")
 

@@ -56,7 +56,7 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
 
 
 def provider_of(service: str, exporter: "SpanExporter | None") -> "TracerProvider":
-    """A provider that names the service and nothing else of this machine."""
+    """Create a provider that names the service and nothing else of this machine."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -69,7 +69,7 @@ def provider_of(service: str, exporter: "SpanExporter | None") -> "TracerProvide
 
 @contextmanager
 def span(name: str, **attributes: str | int) -> Iterator[None]:
-    """A part of what this service does; the attributes are public."""
+    """Trace a part of what this service does; the attributes are public."""
     with _TRACER.start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     ) as current:
@@ -151,12 +151,12 @@ class Calls:
         self._open = 0
 
     def begin(self) -> None:
-        """A call is made."""
+        """Record that a call begins."""
         with self._changed:
             self._open += 1
 
     def end(self) -> None:
-        """A call's span ended."""
+        """Record that a call's span ended."""
         with self._changed:
             self._open -= 1
             self._changed.notify_all()

@@ -21,7 +21,7 @@ class Wellness:
     """
 
     def __init__(self, check: Callable[[], object], clock: Callable[[], float] = monotonic) -> None:
-        """Begins well.
+        """Start healthy.
 
         Args:
             check: Returns if the service is well, and raises if not; it may take its time.

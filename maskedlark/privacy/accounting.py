@@ -67,7 +67,7 @@ class Epsilons:
 
 
 def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
-    """What charges cost together whose settings are fixed before anything is released.
+    """Return the total cost of charges whose settings are fixed before anything is released.
 
     Called by all parties for the charges of one job or query.
 
@@ -84,7 +84,7 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
 
 
 def spent_in_turn(jobs: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
-    """What jobs and queries cost together whose settings may hang on what those before them released.
+    """Return the total cost of jobs and queries whose settings may depend on earlier releases.
 
     Called by both helpers before each job and release, and by the ad server that plans one.
 
@@ -105,12 +105,12 @@ def spent_in_turn(jobs: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
 
 
 def _is_in_turn(jobs: Sequence[Sequence[Charge]]) -> bool:
-    """Whether some job can have hung on what another released."""
+    """Return whether some job can depend on what another released."""
     return sum(1 for job in jobs if job) > 1
 
 
 def _colluding(charges: Sequence[Charge], delta: float, *, is_in_turn: bool) -> float:
-    """The second of two epsilons; mostly a closed form."""
+    """Return the second of two epsilons, mostly in closed form."""
     known = [_known(charge) for charge in charges if not charge.is_common]
     if is_in_turn and not is_one_setting(known):
         return adaptive_epsilon(known, _ADAPTIVE * delta)
@@ -118,7 +118,7 @@ def _colluding(charges: Sequence[Charge], delta: float, *, is_in_turn: bool) -> 
 
 
 def spent_against_ad_server(jobs: Sequence[Sequence[Charge]], delta: float) -> float:
-    """The first of `spent_in_turn`'s two epsilons, without the work for the second.
+    """Return the first of `spent_in_turn`'s two epsilons, without the work for the second.
 
     Arguments, guarantees and errors as there.
     """
@@ -127,7 +127,7 @@ def spent_against_ad_server(jobs: Sequence[Sequence[Charge]], delta: float) -> f
 
 
 def _against_ad_server(charges: Sequence[Charge], delta: float, *, is_in_turn: bool) -> float:
-    """The first of two epsilons."""
+    """Return the first of two epsilons."""
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     failures = math.fsum(charge.rounds * charge.delta for charge in charges)
@@ -142,7 +142,7 @@ def _against_ad_server(charges: Sequence[Charge], delta: float, *, is_in_turn: b
 
 
 def _known(charge: Charge) -> Charge:
-    """A charge against an adversary who knows which records a helper samples.
+    """Return a charge against an adversary that knows which records a helper samples.
 
     A coin that a device flips itself it does not know.
     """
@@ -150,7 +150,7 @@ def _known(charge: Charge) -> Charge:
 
 
 def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
-    """The epsilon of charges whose samples may show.
+    """Return the epsilon of charges whose samples may become known.
 
     For each the smaller of what that costs and of no sampling.
 
@@ -168,7 +168,7 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
 
 
 def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
-    """The same of charges whose settings may hang on releases: half of delta is for samples that show.
+    """Return the same for adaptive charges: half of delta is for samples that become known.
 
     All samples that may show are hidden, or all are known. Which of the charges show too often is found only
     at the end, and so must not decide by itself what each of them costs.
@@ -182,7 +182,7 @@ def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
 
 
 def _hidden(charges: Sequence[Charge], delta: float) -> tuple[list[Charge], float]:
-    """Charges without the sampling of those that show too often, and how often the others show."""
+    """Return charges without sampling where it may become known, and that probability for the others."""
     most = _EXPOSURE_OF_ONE * delta
     hidden = [charge if charge.rounds * charge.exposure <= most else charge.unsampled() for charge in charges]
     return hidden, math.fsum(charge.rounds * charge.exposure for charge in hidden)
@@ -196,7 +196,7 @@ def smallest_fitting(
     already: Sequence[Charge],
     collusion_epsilon: float,
 ) -> float:
-    """The smallest noise multiplier, to 1 %, whose charges stay within both budgets.
+    """Find the smallest noise multiplier, to 1 %, whose charges stay within both budgets.
 
     Called by the ad server.
 

@@ -48,7 +48,7 @@ class AdaptiveClip:
     initial: Annotated[float, Field(ge=LEAST_BOUND, le=1.0)] = 0.1
 
     def next(self, share_of_largest: float, excess: float) -> float:
-        """The bound after a round, as a share of the task's clip_norm.
+        """Return the bound after a round, as a share of the task's clip_norm.
 
         Args:
             share_of_largest: The bound before, in the same unit.
@@ -67,12 +67,12 @@ class RoundInput(NamedTuple):
 
 
 def on_grid(share_of_largest: float) -> float:
-    """The bound as it is sent: the next power of 2^(1/16) downwards."""
+    """Round the bound down to the next power of 2^(1/16), the form in which it is sent."""
     return float(2.0 ** (math.floor(math.log2(share_of_largest) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
 
 
 def encode(sent: RoundInput) -> bytes:
-    """The weights, then the bound as a little-endian float64. Called by the ad server."""
+    """Encode the weights, then the bound as a little-endian float64. Called by the ad server."""
     return sent.weights + struct.pack("<d", sent.bound)
 
 

@@ -101,7 +101,7 @@ class Charge:
         return self.sampling_rate < 1 or self.epoch_steps > 1
 
     def unsampled(self) -> "Charge":
-        """The same, to whoever knows each sample.
+        """Return the same charge against an adversary that knows each sample.
 
         A release for each round or epoch, that every record takes part in.
         """
@@ -109,7 +109,7 @@ class Charge:
 
 
 def continuous(mechanism: Mechanism, noise: float) -> float:
-    """The multiplier of a continuous mechanism that is no more private than the discrete one."""
+    """Return the multiplier of a continuous mechanism that is no more private than the discrete one."""
     match mechanism:
         case Mechanism.LAPLACE:
             return 1 / (1 / noise + LAPLACE_SLACK)

@@ -47,7 +47,7 @@ class Clip:
         return (numerator << self.frac_bits) // denominator
 
     def of_each(self, layers: int) -> "Clip":
-        """The bound on each layer's part, all alike, such that the whole stays within this bound.
+        """Return an equal bound on each layer's part such that the whole stays within this bound.
 
         The integers' squares, or sums, add up.
 

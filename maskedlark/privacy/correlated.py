@@ -63,7 +63,7 @@ class StepStreams:
 
 
 def correlated_noise(carried: int, scale: int, count: int, streams: StepStreams) -> NoiseVector:
-    """One helper's noise of one step, `count` coordinates. Called by a helper.
+    """Draw one helper's noise of one step, `count` coordinates. Called by a helper.
 
     Args:
         carried: b, 1 to 63.
@@ -87,7 +87,7 @@ def correlated_noise(carried: int, scale: int, count: int, streams: StepStreams)
 
 
 def kept_scale(scale: int) -> int:
-    """The scale of u: a 64th of the noise's, rounded up.
+    """Return the scale of u: a 64th of the noise's, rounded up.
 
     Raises:
         ValueError: `scale` is under `LEAST_SCALE`.
@@ -100,21 +100,21 @@ def kept_scale(scale: int) -> int:
 
 
 def correlated_tail(carried: int, scale: int, count: int) -> int:
-    """What the largest of `count` values of one helper's step exceeds with probability at most 2^-62."""
+    """Return what a step's largest of `count` values exceeds with probability at most 2^-62."""
     _check(carried)
     of_u = tail_bound(Mechanism.GAUSSIAN, kept_scale(scale), count)
     return tail_bound(Mechanism.GAUSSIAN, OWN_SCALE, count) + (DENOMINATOR + carried) * of_u
 
 
 def correlated_units(carried: int, scale: int) -> int:
-    """At least the standard deviation of one helper's step in one coordinate."""
+    """Bound from above the standard deviation of one helper's step in one coordinate."""
     square = OWN_SCALE**2 + (DENOMINATOR**2 + carried**2) * kept_scale(scale) ** 2
     return math.isqrt(square) + 1
 
 
 @lru_cache(maxsize=4096)
 def sensitivity(carried: int, *, steps: int, epochs: int) -> float:
-    """The length of what one record does to a job's noise, at the worst slots; in units of the clip norm.
+    """Return how far one record moves a job's noise, at the worst slots, in units of the clip norm.
 
     Never less, whatever the weights are; for `carried` 0 the root of the epochs.
 
@@ -146,12 +146,12 @@ def sensitivity(carried: int, *, steps: int, epochs: int) -> float:
 
 
 def _moved(points: _Points, factor: float) -> _Points:
-    """Each pair after one more epoch."""
+    """Return each pair after one more epoch."""
     return [(1 + factor * h, total + 1 + 2 * factor * h) for h, total in points]
 
 
 def _dominating(points: _Points) -> _Points:
-    """The pairs of which no other has more of both; of too many, fewer that are above them."""
+    """Return the Pareto-maximal points, thinned to an upper bound if there are more than `_MOST`."""
     kept: _Points = []
     for h, total in sorted(points, reverse=True):
         if not kept or total > kept[-1][1]:
@@ -163,7 +163,7 @@ def _dominating(points: _Points) -> _Points:
 
 
 def trajectory_error(carried: int, *, rounds: int, momentum: float) -> float:
-    """The root mean square error of the weights over all steps, per unit of a step's noise scale.
+    """Return the root mean square error of the weights over all steps, per unit of noise scale.
 
     Called by the ad server, whose optimizer has the momentum.
     """
@@ -174,7 +174,7 @@ def trajectory_error(carried: int, *, rounds: int, momentum: float) -> float:
 
 
 def gain(carried: int, *, steps: int, epochs: int, momentum: float) -> float:
-    """The error of the weights' trajectory at equal cost, over that of independent noise."""
+    """Return the trajectory error at equal cost, relative to independent noise."""
     rounds = steps * epochs
     return (
         sensitivity(carried, steps=steps, epochs=epochs)
@@ -185,7 +185,7 @@ def gain(carried: int, *, steps: int, epochs: int, momentum: float) -> float:
 
 @lru_cache(maxsize=1024)
 def best_carried(*, steps: int, epochs: int, momentum: float) -> int:
-    """The `carried` that makes the error smallest at equal cost. Called by the ad server."""
+    """Find the `carried` with the smallest error at equal cost. Called by the ad server."""
     low, high = 1, DENOMINATOR - 1
     while high - low > 2:
         third = (high - low) // 3

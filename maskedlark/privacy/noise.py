@@ -44,7 +44,7 @@ It is `noise_vector` with its randomness bound, or what a helper drew ahead."""
 
 
 def noise_vector(mechanism: Mechanism, scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
-    """The noise that one helper adds to a sum of `count` coordinates.
+    """Draw the noise that one helper adds to a sum of `count` coordinates.
 
     Zeros for `Mechanism.NONE`, whatever the scale.
 
@@ -61,7 +61,7 @@ def noise_vector(mechanism: Mechanism, scale: int, count: int, randomness: Rando
 
 
 def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int) -> int:
-    """The noise scale, in units, of a noise multiplier.
+    """Convert a noise multiplier to a noise scale, in units.
 
     Their product rounded up, so a release is never noised less than charged.
 
@@ -94,12 +94,12 @@ def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int)
 
 
 def split_scale(scale: int) -> int:
-    """The least scale of which two Gaussians have, together, at least the variance of one of `scale`."""
+    """Return the least scale such that two Gaussians together have the variance of one of `scale`."""
     return root_up((scale * scale + 1) // 2)
 
 
 def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:
-    """What the largest of `count` absolute noise values of one helper exceeds with probability at most 2^-64.
+    """Return what the largest of `count` absolute values exceeds with probability at most 2^-64.
 
     Proof: let c = 7/10 * (65 + bits of count) >= ln(2^65 count). With r = e^(-1/scale) a discrete Laplace
         has P(|x| > t) = 2 r^(t+1) / (1 + r) <= e^(-t/scale), at most e^-c at t = scale * c. A discrete
@@ -117,7 +117,7 @@ def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:
 
 
 def beyond_bits(mechanism: Mechanism, scale: int, bits: int) -> int:
-    """What one noise value is at least, in one direction, with probability at most 2^-bits; 0 without noise.
+    """Return what one value reaches, in one direction, with probability at most 2^-bits; 0 without noise.
 
     P(x >= t) <= e^(-t / scale) for a discrete Laplace, e^(-t^2 / (2 sigma^2)) for a discrete Gaussian, and
     7/10 > ln 2; integers only, so that all parties come to the same number.
@@ -132,7 +132,7 @@ def beyond_bits(mechanism: Mechanism, scale: int, bits: int) -> int:
 
 
 def noise_bytes(features: NDArray[np.uint8], epsilon: float, randomness: Randomness) -> NDArray[np.uint8]:
-    """Features with local differential privacy.
+    """Return features with local differential privacy.
 
     Each byte plus Laplace noise of scale 255 / epsilon, rounded and clipped to 0..255.
 

@@ -16,7 +16,7 @@ _FARTHEST: Final = 50.0
 
 
 def smallest_within(cost: Callable[[float], float], budget: float, too_small: float, enough: float) -> float:
-    """Where a cost that falls comes within a budget, to `SEARCH_PRECISION`, from above: what halving finds.
+    """Find by halving where a falling cost meets a budget, to `SEARCH_PRECISION`, from above.
 
     A cost takes long to compute, so it is not asked for at every half: a guess says where halving would end,
     and if the cost at the ends of that last part says otherwise, the next guess knows more.
@@ -43,7 +43,7 @@ def smallest_within(cost: Callable[[float], float], budget: float, too_small: fl
 
 
 def _last_half(too_small: float, enough: float, wanted: float) -> tuple[float, float]:
-    """The ends of the part in which halving finds a point."""
+    """Return the ends of the part in which halving finds a point."""
     while enough / too_small > SEARCH_PRECISION:
         middle = math.sqrt(too_small * enough)
         too_small, enough = (too_small, middle) if middle >= wanted else (middle, enough)
@@ -51,7 +51,7 @@ def _last_half(too_small: float, enough: float, wanted: float) -> tuple[float, f
 
 
 def _where_met(cost: Callable[[float], float], budget: float, seen: tuple[float, float]) -> float:
-    """Where a line through two costs, in logarithms, meets the budget; NaN where it is level."""
+    """Return where a line through two costs, in logarithms, meets the budget; NaN where it is level."""
     first, last = (math.log(max(cost(one), _LEAST_COST)) for one in seen)
     if first == last or math.inf in (first, last):
         return math.nan

@@ -22,7 +22,7 @@ _OVER: Final = 32  # e^-32 is 1.3e-14: with `_UNDER_K` less than `EXPOSURE`
 
 
 def hides(*, dataset_size: int, rate: float, k: int, reports: int = 1) -> bool:
-    """Whether k records of *others* than one person are in a step's sample, but with probability 2^-50.
+    """Return whether a step samples k records of *other* people, except with probability 2^-50.
 
     The person has so many reports at most.
     """
@@ -30,7 +30,7 @@ def hides(*, dataset_size: int, rate: float, k: int, reports: int = 1) -> bool:
 
 
 def under(k: int, *, others: int, rate: float) -> float:
-    """An upper bound on the probability that fewer than k of so many other records are in a sample.
+    """Bound the probability that fewer than k of so many other records are in a sample.
 
     The binomial terms fall from k - 1 down at least as fast as a geometric series.
     """
@@ -53,7 +53,7 @@ def under(k: int, *, others: int, rate: float) -> float:
 
 
 def least_batch(*, dataset_size: int, k: int, reports: int = 1) -> int:
-    """The smallest expected sample whose secrecy may be counted, in records; all records if none may."""
+    """Return the smallest expected sample whose secrecy counts, in records; all records if none does."""
     low, high = min(k, dataset_size), dataset_size
     while low < high:
         middle = (low + high) // 2
@@ -65,7 +65,7 @@ def least_batch(*, dataset_size: int, k: int, reports: int = 1) -> int:
 
 
 def padded_size(*, expected: int, least: int, most: int, reports: int = 1, over: int = _OVER) -> int:
-    """On how many records a step does its work: more are in its sample with a probability of at most e^-over.
+    """Return on how many records a step works; its sample is larger with probability at most e^-over.
 
     By Bernstein's inequality, in integers, so that both helpers find the same number.
 

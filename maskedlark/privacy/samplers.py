@@ -93,7 +93,7 @@ def check_parameters(scale: int, count: int) -> None:
 
 
 def _drawn(law: Law, scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
-    """The first `count` proposals that are kept.
+    """Return the first `count` accepted proposals.
 
     They are independent, since taking the first ones looks at no value.
     """
@@ -109,7 +109,7 @@ def _drawn(law: Law, scale: int, count: int, randomness: Randomness) -> NDArray[
 
 
 def _batch(of: Strips, proposals: int, randomness: Randomness) -> NDArray[np.int64]:
-    """Those of some proposals that are kept (about 0.95 of them), from two words of random bits for each.
+    """Return the accepted ones of some proposals (about 0.95), from two words of random bits each.
 
     One word has 32 bits for the strip, one for the sign, the coin's first 31; the other the place in the
     strip and 16 more for the coin.
@@ -137,7 +137,7 @@ def _batch(of: Strips, proposals: int, randomness: Randomness) -> NDArray[np.int
 
 
 def _strip(of: Strips, words: Words) -> NDArray[np.int64]:
-    """The strip that 32 bits stand for."""
+    """Return the strip that 32 bits select."""
     column = (words & np.uint64(0xFF)).view(np.int64)
     coin = (words >> np.uint64(8)) & np.uint64((1 << COIN_BITS) - 1)
     return np.where(coin < of.coins.take(column), column, of.others.take(column))

@@ -69,12 +69,12 @@ class Strips:
 
 
 def exact_context(digits: int) -> Context:
-    """Decimal arithmetic with a precision and without limits on exponents."""
+    """Return decimal arithmetic with a precision and without limits on exponents."""
     return Context(prec=digits, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 def exponent(law: Law, scale: int, x: int) -> tuple[int, int]:
-    """(n, d) with rho(x) = exp(-n / d)."""
+    """Return (n, d) with rho(x) = exp(-n / d)."""
     match law:
         case Law.LAPLACE:
             return x, scale
@@ -84,7 +84,7 @@ def exponent(law: Law, scale: int, x: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def strips(law: Law, scale: int) -> Strips:
-    """The strips of a law and a scale of at least 1.
+    """Return the strips of a law and a scale of at least 1.
 
     Decimal arithmetic only, so the same on every machine.
     """
@@ -115,7 +115,7 @@ def strips(law: Law, scale: int) -> Strips:
 
 
 def _curve(law: Law, scale: int, width: int) -> list[Decimal]:
-    """rho(k * width) for k in 0..255, by products.
+    """Return rho(k * width) for k in 0..255, by products.
 
     rho(k + 1) = rho(k) * step, and a Gaussian's step falls too.
     """
@@ -131,7 +131,7 @@ def _curve(law: Law, scale: int, width: int) -> list[Decimal]:
 
 
 def _columns(weights: list[int]) -> tuple[list[int], list[int]]:
-    """256 columns of 2^24 that hold at most two strips each, and every strip as often as its weight says."""
+    """Build 256 columns of 2^24 with at most two strips each, every strip as often as its weight."""
     size = 1 << COIN_BITS
     left, coins, others = list(weights), [size] * COLUMNS, list(range(COLUMNS))
     small = [k for k in range(COLUMNS) if left[k] < size]

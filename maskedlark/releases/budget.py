@@ -124,7 +124,7 @@ class PlannedJob:
     is_allocated: bool = False
 
     def charge(self, dataset: BudgetedDataset) -> Charge:
-        """What all its rounds would be charged as.
+        """Return what all its rounds would be charged as.
 
         Raises:
             InvalidTask: a value is outside its range.
@@ -197,7 +197,7 @@ class DatasetBudget:
 
 
 def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_open: bool) -> Use:
-    """A job's part of its dataset's budgets. Called by all parties."""
+    """Return a job's part of its dataset's budgets. Called by all parties."""
     held = spec.rounds if is_open else rounds_answered
     return Use(
         use_id=spec.job_id,
@@ -215,7 +215,7 @@ def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_o
 def update_use(
     task: Task, job: UpdateJob, *, what: str, state: str, rounds_charged: int, is_open: bool
 ) -> Use:
-    """A federated job's part of a person's budgets. Called by all parties.
+    """Return a federated job's part of a person's budgets. Called by all parties.
 
     Args:
         task: The job's.
@@ -241,7 +241,7 @@ def update_use(
 
 
 def query_use(task: Task, spec: QueryLike) -> Use:
-    """An answered query's part of its dataset's budgets. Called by all parties."""
+    """Return an answered query's part of its dataset's budgets. Called by all parties."""
     charged = spec.charges(task, 1)
     return Use(
         use_id=spec.query_id,
@@ -259,7 +259,7 @@ def query_use(task: Task, spec: QueryLike) -> Use:
 def budget_of(
     dataset: BudgetedDataset, uses: Sequence[Use], planned: PlannedJob | None = None
 ) -> DatasetBudget:
-    """A dataset's budgets, with everything that is held on it. Called by all parties.
+    """Return a dataset's budgets, with everything reserved or spent on it. Called by all parties.
 
     Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded;
         infinite without noise.
@@ -288,7 +288,7 @@ def budget_of(
 
 
 def _standings(task: Task, before: Epsilons, after: Epsilons) -> tuple[Standing, Standing]:
-    """Both budgets.
+    """Return both budgets.
 
     A bound on a longer list of releases bounds the shorter one, too, and is now and then the smaller
     number.

@@ -51,7 +51,7 @@ class CountingQuery(ReleaseSpec, Protocol):
 
 
 def measurement_of(task: Task) -> Measurement:
-    """What the task measures.
+    """Return the task's measurement.
 
     Raises:
         JobRefused(UNDECLARED): nothing.
@@ -62,7 +62,7 @@ def measurement_of(task: Task) -> Measurement:
 
 
 def key_index(measurement: Measurement, name: str) -> int:
-    """Where a key stands in a report.
+    """Return the position of a key in a report.
 
     Raises:
         JobRefused(UNDECLARED)
@@ -75,7 +75,7 @@ def key_index(measurement: Measurement, name: str) -> int:
 
 
 def checked_conditions(task: Task, spec: CountingQuery) -> Measurement:
-    """What the task measures, if a query's conditions and noise fit it."""
+    """Return the task's measurement, after checking a query's conditions and noise against it."""
     measurement = measurement_of(task)
     for condition in spec.where:
         key_index(measurement, condition.key)
@@ -84,7 +84,7 @@ def checked_conditions(task: Task, spec: CountingQuery) -> Measurement:
 
 
 def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
-    """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`.
+    """Return the most that one report changes the counts compared with k at once, in `COUNT_UNITS`.
 
     It is in one count of each list.
     """
@@ -96,7 +96,7 @@ def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
 
 
 def count_noise_units(task: Task, spec: CountingQuery) -> int:
-    """The scale of the common noise on counts of reports, in `COUNT_UNITS`.
+    """Return the scale of the common noise on counts of reports, in `COUNT_UNITS`.
 
     Drawn once, whatever the task's division of noise.
 
@@ -110,7 +110,7 @@ def count_noise_units(task: Task, spec: CountingQuery) -> int:
 
 
 def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:
-    """What looks at noisy counts of reports are charged as: both helpers draw the same noise, once."""
+    """Return the charge of noisy counts of reports: both helpers draw the same noise, once."""
     return Charge(
         mechanism=task.mechanism,
         noise_multiplier=noise_multiplier if task.mechanism is not Mechanism.NONE else 0.0,

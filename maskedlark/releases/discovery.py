@@ -105,11 +105,11 @@ class DiscoverySpec(AnsweredOnce):
         count_noise_units(task, self)
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
-        """What a discovery is charged as: one look at noisy counts. Called by all parties."""
+        """Return the charge of a discovery: one set of noisy counts. Called by all parties."""
         return (count_charge(task, self.noise_multiplier, delta=self.delta),) * rounds
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """This discovery with this noise, which is common to both helpers."""
+        """Return this discovery with this noise, which is common to both helpers."""
         return replace(self, noise_multiplier=each_helpers)
 
 
@@ -122,7 +122,7 @@ def answer_discovery(
     shares: InputShares,
     interrupt: Interrupt = never,
 ) -> AggregateShare:
-    """One helper's share of the codes that occur: see `DiscoverySpec.num_values`. Called by a helper.
+    """Return one helper's share of the codes that occur: see `DiscoverySpec.num_values`. Called by a helper.
 
     Both helpers find the same codes; role 0 adds them to the blind and role 1 adds nothing, so that only the
     sum of equal queries says anything. A helper that is asked something else than the other one gives a
@@ -150,7 +150,7 @@ def answer_discovery(
 
 
 def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> int:
-    """What the noise on a count exceeds only with a probability within delta, in count units.
+    """Return what the noise on a count exceeds only with a probability within delta, in count units.
 
     The probability is delta over the number of keys.
 
@@ -163,7 +163,7 @@ def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> i
 def _discover(
     task: Task, spec: DiscoverySpec, common: Randomness, codes: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
-    """The number of codes, the codes in ascending order, then zeros. Shape (1 + max_codes,)."""
+    """Return the number of codes, the codes in ascending order, then zeros. Shape (1 + max_codes,)."""
     present, records = np.unique(codes, return_counts=True)
     scale = count_noise_units(task, spec)
     noisy = records.astype(np.int64) * COUNT_UNITS + noise_vector(task.mechanism, scale, len(present), common)

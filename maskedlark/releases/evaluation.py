@@ -116,16 +116,16 @@ class EvaluationSpec(AnsweredOnce):
         check_no_overflow(records=records, sensitivity=SENSITIVITY, noise_bound=noise)
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
-        """What an evaluation is charged as: one release of all records. Called by all parties."""
+        """Return the charge of an evaluation: one release of all records. Called by all parties."""
         return (charge_of(task, self.noise_multiplier),) * rounds
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """The same evaluation with the noise multiplier that leaves each helper this one."""
+        """Return the same evaluation with the noise multiplier that leaves each helper this one."""
         return replace(self, noise_multiplier=multiplier_for_each_helper(task, each_helpers))
 
 
 def evaluated_loss(task: Task, model: Model) -> Loss:
-    """The loss that a model of a task of classes is evaluated by.
+    """Return the loss by which a model of a task of classes is evaluated.
 
     A last Sigmoid tells that its one output is a probability.
 
@@ -149,7 +149,7 @@ def evaluated_loss(task: Task, model: Model) -> Loss:
 
 
 def evaluation_noise_units(task: Task, spec: EvaluationSpec) -> int:
-    """Each helper's noise scale on every cell, in `UNITS`.
+    """Return each helper's noise scale on every cell, in `UNITS`.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)
@@ -180,7 +180,7 @@ def answer_evaluation(
     noise: NoiseSource,
     interrupt: Interrupt = never,
 ) -> AggregateShare:
-    """One helper's share of the histogram, (row, bin) in units, flattened. Called by a helper.
+    """Return one helper's share of the histogram, (row, bin) in units, flattened. Called by a helper.
 
     Args:
         task: The task.
@@ -218,7 +218,7 @@ def answer_evaluation(
 def count_cells(
     cells: NDArray[np.int64], mask_shares: FieldVector, count: int, interrupt: Interrupt = never
 ) -> FieldVector:
-    """The field sums of mask shares by cell.
+    """Return the field sums of mask shares by cell.
 
     Shapes: cells (n, L) below count, mask_shares (n, L) -> (count,).
 

@@ -76,7 +76,7 @@ def answer_query(
     noise: NoiseSource,
     interrupt: Interrupt = never,
 ) -> AggregateShare:
-    """One helper's share of the answer: (level, cell, column) in units, flattened. Called by a helper.
+    """Return one helper's share of the answer: (level, cell, column) in units, flattened. Called by a helper.
 
     `interrupt` is called for each level, and at least once every 2^20 records and every batch of noise; what
     it raises ends the work.
@@ -113,7 +113,7 @@ def answer_query(
 
 
 def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
-    """The codes of a query's axes, as they are sent.
+    """Decode the codes of a query's axes.
 
     U32 little-endian, one axis with a digest after the other. Called by a helper.
 
@@ -148,7 +148,7 @@ def shown_cells(
     *,
     interrupt: Interrupt = never,
 ) -> tuple[CellIndex, ...]:
-    """The cell of each record at each level of a query, after the cells that are too small were left out.
+    """Return each record's cell at each level of a query, after suppressing cells that are too small.
 
     First all cells' noisy counts are compared with k. From the coarsest level on, records of a cell that
     fails move to the rest beside it, and are nowhere at finer levels. Then the rests' noisy counts are.
@@ -178,7 +178,7 @@ def sum_groups(
     count: int,
     interrupt: Interrupt = never,
 ) -> FieldVector:
-    """The field sums of some columns over the records of each cell.
+    """Return the field sums of some columns over the records of each cell.
 
     Shapes: cell (n,), value_shares (n, W) -> (count, len(columns)).
 
@@ -207,7 +207,7 @@ def _levels(
     domains: Sequence[Domain],
     interrupt: Interrupt,
 ) -> list[_Level]:
-    """Every record's cell and rest at each released level, those that match the query alone."""
+    """Return every record's cell and rest at each released level, for records that match the query."""
     parent = np.where(matching(measurement, measured, spec.where), 0, NOWHERE)
     levels = [_Level(parent, np.full_like(parent, NOWHERE), 1, 1)] if spec.levels[0] == 0 else []
     for depth, (axis, domain) in enumerate(zip(spec.group_by, domains, strict=True), start=1):
@@ -222,7 +222,7 @@ def _levels(
 
 
 def _positions(codes: NDArray[np.uint32], size: int, domain: Domain) -> NDArray[np.int64]:
-    """The place of each code in a domain, or NOWHERE."""
+    """Return the position of each code in a domain, or NOWHERE."""
     if domain is None:
         return np.where(codes < size, codes.astype(np.int64), NOWHERE)
     place = np.searchsorted(domain, codes)
@@ -233,7 +233,7 @@ def _positions(codes: NDArray[np.uint32], size: int, domain: Domain) -> NDArray[
 def matching(
     measurement: Measurement, measured: MeasuredShares, where: Sequence[Condition]
 ) -> NDArray[np.bool_]:
-    """(n,) whether all of a query's conditions hold of each record."""
+    """Return (n,) whether each record meets all of a query's conditions."""
     matches = np.ones(len(measured.keys), np.bool_)
     for condition in where:
         matches &= measured.keys[:, key_index(measurement, condition.key)] == condition.code
@@ -243,7 +243,7 @@ def matching(
 def _is_enough(
     task: Task, spec: QuerySpec, common: Randomness, cell: CellIndex, count: int
 ) -> NDArray[np.bool_]:
-    """(count,) whether each cell's noisy number of records reaches k."""
+    """Return (count,) whether each cell's noisy number of records reaches k."""
     records = np.bincount(cell[cell >= 0], minlength=count).astype(np.int64)
     noise = noise_vector(task.mechanism, count_noise_units(task, spec), count, common)
     enough: NDArray[np.bool_] = (
@@ -255,7 +255,7 @@ def _is_enough(
 def _without_small_rests(
     task: Task, spec: QuerySpec, common: Randomness, level: _Level, cell: CellIndex
 ) -> CellIndex:
-    """The same cells, without the rests that are too small."""
+    """Return the same cells, without the rests that are too small."""
     if level.width == 1:
         return cell  # level 0 has no rest
     in_rest = (cell >= 0) & (cell == level.rest)
@@ -265,7 +265,7 @@ def _without_small_rests(
 
 
 def measured_shares(task: Task, shares: InputShares) -> MeasuredShares:
-    """The keys and value shares of a dataset of a task with a measurement."""
+    """Return the keys and value shares of a dataset of a task with a measurement."""
     if shares.measured is None:
         raise AssertionError("a dataset of a task with a measurement holds keys and values")
     return shares.measured

@@ -67,7 +67,7 @@ class Read(NamedTuple):
 def update_job(
     *, job_id: bytes, task_id: bytes, strategy: Strategy, model: DenseModel | GraphModel
 ) -> UpdateJob:
-    """The job of a strategy: rounds at the same settings are one phase. Called by the ad server."""
+    """Build the job of a strategy: rounds at the same settings are one phase. Called by the ad server."""
     terms = [strategy.terms(index) for index in range(strategy.rounds)]
     settings = ((one.sampling_rate, one.noise_multiplier) for one in terms)
     phases = tuple(
@@ -86,7 +86,7 @@ def update_job(
 
 
 def read_instructions(job: UpdateJob) -> Read:
-    """The strategy and the model of a job. Called by the device, and by the ad server.
+    """Read the strategy and the model of a job. Called by the device, and by the ad server.
 
     Raises:
         InvalidTask: not canonical, an unknown strategy, or a setting out of range.
@@ -105,7 +105,7 @@ def read_instructions(job: UpdateJob) -> Read:
 
 
 def update_round(job: UpdateJob, asked: Round) -> UpdateRound:
-    """The round that devices bind, of what the strategy asks.
+    """Build the round that devices bind, from what the strategy asks.
 
     Called by the ad server, and by the device to compare.
     """

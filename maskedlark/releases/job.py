@@ -130,18 +130,18 @@ class JobSpec:
         return self.sampling_rate < 1 and not self.is_sample_public and self.carried is None
 
     def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
-        """What so many rounds are charged as; nothing for none. Called by all parties."""
+        """Return the charges of so many rounds; none for 0. Called by all parties."""
         return (charge(task, self, rounds),) if rounds else ()
 
 
 @lru_cache(maxsize=64)
 def _digest(spec: JobSpec) -> bytes:
-    """Each round asks for it several times."""
+    """Return the digest, cached as each round needs it several times."""
     return digest("job", encode(spec))
 
 
 def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
-    """The bound on one record's value in a round of a job.
+    """Return the bound on one record's value in a round of a job.
 
     The task's, or in an adaptive job the round's own.
     """
@@ -154,12 +154,12 @@ def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
 
 
 def num_values(job: JobSpec, num_parameters: int) -> int:
-    """The length of a round's sum."""
+    """Return the length of a round's sum."""
     return num_parameters + 1 if job.is_clip_adaptive else num_parameters
 
 
 def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
-    """Each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits.
+    """Return each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits.
 
     The same integer for every party.
 
@@ -177,7 +177,7 @@ def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
 
 
 def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
-    """What so many rounds of a job, at least one, are charged as. Called by all parties.
+    """Return the charge of at least one round of a job. Called by all parties.
 
     The charge is of the noise that each helper really adds. An epoch of random allocation is charged whole
     once it has begun.
@@ -246,7 +246,7 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
 
 
 def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
-    """A bound on both helpers' noise in every coordinate of a round, in units of 2^-frac_bits.
+    """Bound both helpers' noise in every coordinate of a round, in units of 2^-frac_bits.
 
     The noise exceeds it with a probability of at most 2^-63, or 2^-61 where it is correlated.
 
@@ -260,7 +260,7 @@ def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
 
 
 def round_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
-    """The deviation of one helper's noise in a round: its scale, more where noise is taken out again.
+    """Return the deviation of one helper's noise in a round: its scale, or more if noise is correlated.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)

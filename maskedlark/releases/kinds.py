@@ -27,7 +27,7 @@ BESIDE: Final[Mapping[str, str]] = {QuerySpec.kind: "codes", EvaluationSpec.kind
 
 
 def decode_query(kind: str, encoded: bytes) -> AnyQuery:
-    """A query of a kind, from its canonical bytes.
+    """Decode a query of a kind from its canonical bytes.
 
     Raises:
         InvalidTask: the bytes are not canonical.

@@ -157,7 +157,7 @@ class QuerySpec(AnsweredOnce):
         return self.threshold_noise_multiplier
 
     def num_cells(self, level: int) -> int:
-        """The cells of one level."""
+        """Return the number of cells of one level."""
         cells = 1
         for depth, axis in enumerate(self.group_by[:level], start=1):
             cells *= axis.size + (depth == level)
@@ -186,14 +186,14 @@ class QuerySpec(AnsweredOnce):
         )
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
-        """What a query is charged as: its sums, and every look at noisy counts. Called by all parties."""
+        """Return the charges of a query: its sums, and all its noisy counts. Called by all parties."""
         # The cells are compared with k first, and then the rests, which hold what the cells left.
         looks = 2 if self.group_by else 1
         counts = count_charge(task, self.threshold_noise_multiplier, rounds=looks)
         return (charge_of(task, self.noise_multiplier), counts) * rounds
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """This query with this noise of each helper, and `THRESHOLD_RATIO` times it on the counts."""
+        """Return this query with this noise of each helper, and `THRESHOLD_RATIO` times it on the counts."""
         return replace(
             self,
             noise_multiplier=multiplier_for_each_helper(task, each_helpers),
@@ -202,12 +202,12 @@ class QuerySpec(AnsweredOnce):
 
 
 def codes_digest(codes: NDArray[np.uint32]) -> bytes:
-    """What names a list of codes: u32 (n,), ascending."""
+    """Return the digest of a list of codes: u32 (n,), ascending."""
     return digest("domain", codes.astype("<u4").tobytes())
 
 
 def measure_columns(measurement: Measurement, measure: Measure) -> range:
-    """Which of a report's value shares a measure sums.
+    """Return which of a report's value shares a measure sums.
 
     Raises:
         JobRefused(UNDECLARED)
@@ -231,17 +231,17 @@ def measure_columns(measurement: Measurement, measure: Measure) -> range:
 
 
 def num_columns(task: Task, spec: QuerySpec) -> int:
-    """The columns of every cell, all measures together."""
+    """Return the number of columns of every cell, all measures together."""
     return sum(len(measure_columns(measurement_of(task), measure)) for measure in spec.measures)
 
 
 def num_numbers(task: Task, spec: QuerySpec) -> int:
-    """The length of the answer."""
+    """Return the length of the answer."""
     return sum(spec.num_cells(level) for level in spec.levels) * num_columns(task, spec)
 
 
 def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism) -> int:
-    """The most that one report changes the sums of a query, in units: in L1 for Laplace, otherwise in L2.
+    """Return the most that one report changes a query's sums, in units: L1 for Laplace, otherwise L2.
 
     The only place that says so.
 
@@ -277,7 +277,7 @@ def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, r
 
 
 def sum_noise_units(task: Task, spec: QuerySpec) -> int:
-    """Each helper's noise scale on every sum of a query.
+    """Return each helper's noise scale on every sum of a query.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)
@@ -288,7 +288,7 @@ def sum_noise_units(task: Task, spec: QuerySpec) -> int:
 
 
 def _bound(measurement: Measurement, measure: Measure) -> int:
-    """The most that a report adds to a measure, in its own unit."""
+    """Return the most that a report adds to a measure, in its own unit."""
     low, high = _range(measurement, measure)
     return max(-low, high)
 

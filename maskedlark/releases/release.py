@@ -67,7 +67,7 @@ class ReleaseSpec(Protocol):
         """The noise scale divided by the sensitivity."""
 
     def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
-        """What so many of its rounds are charged as; none for 0 rounds."""
+        """Return the charges of so many of its rounds; none for 0 rounds."""
 
 
 class QueryLike(ReleaseSpec, Protocol):
@@ -85,7 +85,7 @@ class QueryLike(ReleaseSpec, Protocol):
         """
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """The same query with the noise multiplier that leaves each helper this one."""
+        """Return the same query with the noise multiplier that leaves each helper this one."""
 
 
 class AnsweredOnce:
@@ -125,7 +125,7 @@ class AggregateShare:
     agreement_tag: bytes
 
     def encode(self) -> bytes:
-        """The stored and sent form: the tag, then 8 bytes an element."""
+        """Encode the stored and sent form: the tag, then 8 bytes an element."""
         # joined from the array's own memory: as large as the model, and copied once
         return b"".join((self.agreement_tag, np.ascontiguousarray(self.vector, "<u8").data))
 
@@ -152,7 +152,7 @@ def blinded(
     values_digest: bytes,
     noise: SignedVector,
 ) -> AggregateShare:
-    """What leaves a helper, of any release: its share of a sum, plus the blind, plus its noise, and a tag.
+    """Return the answer that leaves a helper, of any release: share plus blind plus noise, and a tag.
 
     Called by a helper. Two tags are equal if both helpers summed the same values; one tag alone says nothing.
 
@@ -171,7 +171,7 @@ def blinded(
 
 
 def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
-    """The sum of both helpers' answers: the noisy result, in the units of the release.
+    """Add both helpers' answers: the noisy result, in the units of the release.
 
     Called by the ad server.
 
@@ -189,7 +189,7 @@ def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
 
 
 def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) -> int:
-    """Each helper's noise scale, in units, for any release of a task. The same integer for every party.
+    """Return each helper's noise scale, in units, for any release: the same integer for every party.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
@@ -212,7 +212,7 @@ def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) 
 
 
 def noise_of_both(task: Task, units: int, count: int) -> int:
-    """A bound on both helpers' noise in every coordinate, in units.
+    """Bound both helpers' noise in every coordinate, in units.
 
     The noise exceeds it with a probability of at most 2^-63.
 
@@ -225,7 +225,7 @@ def noise_of_both(task: Task, units: int, count: int) -> int:
 
 
 def deviation_of_both(mechanism: Mechanism) -> float:
-    """The standard deviation of both helpers' noise in one coordinate, in scales of one helper's noise.
+    """Return the standard deviation of both helpers' noise in a coordinate, in scales of one helper's.
 
     Of two Gaussians, or of two Laplace of variance 2 each.
     """
@@ -239,7 +239,7 @@ def deviation_of_both(mechanism: Mechanism) -> float:
 
 
 def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
-    """What a release's noise multiplier leaves to each helper.
+    """Return the noise multiplier that a release leaves to each helper.
 
     All of it, or 1/sqrt(2) in a task of split noise.
     """
@@ -251,7 +251,7 @@ def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
 
 
 def multiplier_for_each_helper(task: Task, needed: float) -> float:
-    """The noise multiplier of a release that leaves each helper what is needed.
+    """Return the release's noise multiplier that leaves each helper what is needed.
 
     The inverse of `multiplier_of_each_helper`, rounded up.
     """
@@ -288,7 +288,7 @@ def check_holds_labels(task: Task) -> None:
 
 
 def charge_of(task: Task, noise_multiplier: float, *, rounds: int = 1, sampling_rate: float = 1.0) -> Charge:
-    """What rounds with a noise multiplier are charged as, with the noise that each helper really adds."""
+    """Return the charge of rounds with a noise multiplier, with the noise that each helper really adds."""
     is_noisy = task.mechanism is not Mechanism.NONE
     return Charge(
         mechanism=task.mechanism,
@@ -300,7 +300,7 @@ def charge_of(task: Task, noise_multiplier: float, *, rounds: int = 1, sampling_
 
 
 def fitting(task: Task, spec: Q, *, epsilon: float, already: Sequence[Charge] = ()) -> Q:
-    """The same query with the least noise that keeps both budgets of its dataset.
+    """Return the same query with the least noise that keeps both budgets of its dataset.
 
     Called by the ad server, and by a helper to advise.
 

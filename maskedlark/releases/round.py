@@ -66,7 +66,7 @@ class Evaluated:
     reports: int = 1
 
     def of(self, shares: InputShares, ranks: NDArray[np.intp]) -> InputShares:
-        """Those among some records, of whose ranks (m,) shares has a row each."""
+        """Select records by their ranks (m,), given a row of shares for each rank."""
         chosen = np.flatnonzero(self.is_evaluated[ranks])
         counts = self.counts[ranks[chosen]]
         masks = np.where(counts[:, None], shares.mask_shares.take(chosen, 0), np.uint64(0))
@@ -82,7 +82,7 @@ No records give zeros.
 
 
 def transcript(job: JobSpec, *, round_index: int, weights: bytes, numerics: bytes) -> bytes:
-    """The digest of everything that defines a round: both helpers' blinds and samples hang on it.
+    """Return the digest of everything that defines a round: blinds and samples depend on it.
 
     Args:
         job: Names task, dataset, model, loss, sampling and noise.
@@ -144,7 +144,7 @@ def aggregate(
 def sampled(
     job: JobSpec, pair: PairKey, round_index: int, round_transcript: bytes, count: int
 ) -> NDArray[np.bool_]:
-    """Which of a dataset's records, in canonical order, take part in a round. Called by a helper.
+    """Sample the dataset's records, in canonical order, that take part in a round. Called by a helper.
 
     Guarantees: with random allocation each record takes part in one round of an epoch, whatever the rounds'
         transcripts are. Otherwise each takes part with the job's rate, on its own.
@@ -156,7 +156,7 @@ def sampled(
 
 
 def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
-    """On how many records a round evaluates f, from public settings alone.
+    """Return on how many records a round evaluates f, from public settings alone.
 
     A sample is larger with a probability that is charged (`maskedlark.privacy.sample_size`).
     """
@@ -174,7 +174,7 @@ def _evaluated(
     at_least: int,
     reports: int,
 ) -> Evaluated:
-    """The sampled records among enough others; the sampled ones count, if they are enough.
+    """Return the sampled records among enough others; the sampled ones count, if they are enough.
 
     The others are drawn from the pair's key: any part of a dataset has its share of them, whoever chose the
     ids of its reports, so that the part's work does not tell how many they are.

@@ -37,7 +37,7 @@ class Samples:
 def samples_of(
     task: Task, *, batch_size: float, dataset_size: int, is_allocated: bool, is_public: bool = False
 ) -> Samples:
-    """The samples of about a size. Called by the ad server.
+    """Return the samples of about a given size. Called by the ad server.
 
     They are public if that is asked for, or if their size may show who is in them.
     """
@@ -59,7 +59,7 @@ def samples_of(
 def carrying(
     task: Task, samples: Samples, *, rounds: int, momentum: float, carried: int | None = None
 ) -> Samples:
-    """The same samples with correlated noise. Called by the ad server.
+    """Return the same samples with correlated noise. Called by the ad server.
 
     Args:
         task: Its mechanism counts.
@@ -82,7 +82,7 @@ def carrying(
 
 
 def epoch_steps(*, expected_batch_size: float, dataset_size: int) -> int | None:
-    """The steps of an epoch whose batches are about of a size; None where one batch is the whole dataset.
+    """Return the steps of an epoch with batches of about a size; None where one batch is everything.
 
     Called by the ad server. The expected batch is the dataset's size over the steps, at least what was asked
     for.
@@ -92,7 +92,7 @@ def epoch_steps(*, expected_batch_size: float, dataset_size: int) -> int | None:
 
 
 def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
-    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all.
+    """Return the sampling rate for an expected batch, at least one in 2^32 and at most all.
 
     Called by the ad server.
     """
@@ -100,7 +100,7 @@ def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
 
 
 def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, samples: Samples) -> Charge:
-    """What rounds with some samples are charged as. Called by the ad server to plan, and by `charge`.
+    """Return the charge of rounds with some samples. Used by the ad server's planner and by `charge`.
 
     Epochs of correlated noise, the begun ones together, are one release without sampling.
     """
@@ -120,7 +120,7 @@ def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, sampl
 
 
 def why_not_carried(epoch_steps: int | None, rounds: int) -> str | None:
-    """Why a job's rounds cannot have correlated noise; None if they can."""
+    """Explain why a job's rounds cannot have correlated noise; None if they can."""
     if epoch_steps is None:
         return (
             "correlated noise gains nothing where each round uses all records, and is not proven for Poisson "

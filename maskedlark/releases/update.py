@@ -91,11 +91,11 @@ class UpdateSpec:
         check_round(task, self.round, records=records)
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
-        """What the release would cost alone; beside others of its job see `rounds_by_job`."""
+        """Return what the release would cost alone; with others of its job see `rounds_by_job`."""
         return (phase_charge(task, self.phase, rounds),) if rounds else ()
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """The same release with other noise: that is another job, which devices did not answer.
+        """Return the same release with other noise: that is another job, which devices did not answer.
 
         Raises:
             JobRefused(NOISE_OUT_OF_RANGE)
@@ -107,7 +107,7 @@ class UpdateSpec:
 
 
 def form_of(task: Task) -> UpdateForm:
-    """What the task's update reports hold.
+    """Return what the task's update reports hold.
 
     Raises:
         JobRefused(UNDECLARED): its reports hold labels instead.
@@ -118,7 +118,7 @@ def form_of(task: Task) -> UpdateForm:
 
 
 def round_clip(task: Task, one: UpdateRound) -> Clip:
-    """The bound of a round.
+    """Return the bound of a round.
 
     Raises:
         JobRefused(MALFORMED): it is beyond the task's.
@@ -132,7 +132,7 @@ def round_clip(task: Task, one: UpdateRound) -> Clip:
 
 
 def noise_units(task: Task, one: UpdateRound) -> int:
-    """Each helper's noise scale in a round, in units of 2^-frac_bits; the same integer for every party.
+    """Return each helper's noise scale in a round, in units of 2^-frac_bits; equal for every party.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE, MALFORMED, ROUND_BEYOND_PLAN, UNDECLARED)
@@ -166,7 +166,7 @@ def check_round(task: Task, one: UpdateRound, *, records: int) -> None:
 
 
 def seen_rate(sampling_rate: float, cover: float) -> float:
-    """The probability that what is uploaded is an update, and not cover: the rate that a round is charged at.
+    """Return the probability that an upload is an update and not cover: the rate that is charged.
 
     With cover of all it is the sampling rate; with none it is 1, for then whoever uploads was drawn.
     Rounded up.
@@ -177,14 +177,14 @@ def seen_rate(sampling_rate: float, cover: float) -> float:
 
 
 def phase_charge(task: Task, phase: Phase, rounds: int) -> Charge:
-    """What so many rounds of a phase are charged as, at least one. Called by all parties."""
+    """Return the charge of at least one round of a phase. Called by all parties."""
     rate = seen_rate(phase.sampling_rate, form_of(task).cover)
     whole = charge_of(task, phase.noise_multiplier, rounds=rounds, sampling_rate=rate)
     return replace(whole, is_self_sampled=True)
 
 
 def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
-    """How many rounds each job is charged for: all up to the highest released, skipped ones too.
+    """Return how many rounds each job is charged for: all up to the highest released, skipped ones too.
 
     Called by all parties. A list that the ad server may leave rounds out of, in any order, costs no more than
     the whole list, which was fixed when the job began (docs/explanation/privacy.md, "Rounds in any order").
@@ -196,7 +196,7 @@ def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
 
 
 def job_charges(task: Task, job: UpdateJob, rounds: int) -> tuple[Charge, ...]:
-    """What a job costs of which no round but the first so many is released. Called by all parties.
+    """Return the cost of a job of which only the first so many rounds are released. Called by all parties.
 
     Guarantees: where phases differ, each charge says so, also while only the first one is charged.
     """
@@ -213,7 +213,7 @@ def job_charges(task: Task, job: UpdateJob, rounds: int) -> tuple[Charge, ...]:
 def answer_update(
     *, task: Task, spec: UpdateSpec, pair: PairKey, records: int, vector: FieldVector, noise: NoiseSource
 ) -> AggregateShare:
-    """One helper's aggregate share of a round.
+    """Return one helper's aggregate share of a round.
 
     Called by a helper, which has summed its shares of the dataset.
 
@@ -268,7 +268,7 @@ def _check_possible(task: Task, one: UpdateRound, total: SignedVector, *, record
 
 
 def read_sum(task: Task, one: UpdateRound, total: SignedVector, *, records: int) -> RoundSum:
-    """Both helpers' sum as numbers. Called by the ad server before it takes a step, and by the simulation.
+    """Decode both helpers' sum. Called by the ad server before it takes a step, and by the simulation.
 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE): no honest updates have this sum.

@@ -72,7 +72,7 @@ class UpdateJob:
         return sum(phase.rounds for phase in self.phases)
 
     def phase(self, round_index: int) -> Phase:
-        """The settings of a round, from 0.
+        """Return the settings of a round, from 0.
 
         Raises:
             JobRefused(ROUND_BEYOND_PLAN)

@@ -63,7 +63,7 @@ class ShareColumns(Sequence[ShareForHelper]):
 
     @classmethod
     def of(cls, shares: Sequence[ShareForHelper]) -> "ShareColumns":
-        """The columns of some shares."""
+        """Return the columns of some shares."""
         if isinstance(shares, ShareColumns):
             return shares
         return cls(
@@ -150,13 +150,13 @@ class ShareOpener(SharesOpener):
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.
 
-        Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats
-        between chunks.
+        Of reports under one id the first that opens is admitted; the caller looks after repeats between
+        chunks.
         """
         return self.open_columns(ShareColumns.of(incoming))
 
     def open_columns(self, incoming: ShareColumns) -> PreparedShares:
-        """What `open` gives, of shares that came from another process."""
+        """Open shares that came from another process, as `open` does."""
         plaintexts = [bytes(self._length)] * len(incoming.report_ids)
         reasons: list[ReportReason | None] = [None] * len(plaintexts)
         shares = zip(
@@ -190,7 +190,7 @@ class ShareOpener(SharesOpener):
         proofs: ProofTable | None,
         is_admitted: NDArray[np.bool_],
     ) -> NDArray[np.uint8]:
-        """What the ad server compares: tags of the views.
+        """Return the tags of the views that the ad server compares.
 
         In a task with proofs, tags of the evidence for them.
         """
@@ -234,7 +234,7 @@ class OpenedDataset:
 
 
 def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
-    """All parts as one sequence of rows; at least one part. Called by a helper."""
+    """Join all parts into one sequence of rows; at least one part. Called by a helper."""
     return PreparedShares(
         report_ids=np.concatenate([part.report_ids for part in parts]),
         shares=join_shares([part.shares for part in parts]),
@@ -247,12 +247,12 @@ def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
 
 
 def with_zeros_for_ids(report_ids: Sequence[bytes]) -> list[bytes]:
-    """These report ids, with zeros in the place of each that is of another length."""
+    """Return these report ids, with zeros in the place of each that has another length."""
     return [one if len(one) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES) for one in report_ids]
 
 
 def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
-    """What a helper tells the ad server of the reports that it dropped.
+    """Count what a helper may tell the ad server about the reports that it dropped.
 
     Guarantees: what was wrong inside a share is `NOT_OPENED`, like a share that does not open, so asking
         about one report, or about two sets that differ in one, tells nothing of what is in it but that it is
@@ -265,7 +265,7 @@ def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
 
 
 def admitted_by_both(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool_]:
-    """The reports that both helpers admit with equal views of them. Called by the ad server."""
+    """Return which reports both helpers admit with equal views. Called by the ad server."""
     same_view = (first.view_tags == second.view_tags).all(axis=1)
     both: NDArray[np.bool_] = first.is_admitted & second.is_admitted & same_view
     return both
@@ -278,7 +278,7 @@ def dataset_id(
     *,
     rows: NDArray[np.intp] | None = None,
 ) -> bytes:
-    """The id of a dataset: a digest of its task, its report ids and what was read of each, 32 bytes.
+    """Return the id of a dataset, 32 bytes: a digest of its task, its report ids and their views.
 
     Of each report u8 (n, 16): those of `rows`, which are in canonical order; all, if they are so themselves.
 
@@ -302,7 +302,7 @@ def dataset_id(
 
 
 def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None = None) -> NDArray[np.intp]:
-    """The rows of u8 (n, 16) ids, or some of them, by their ids as byte strings.
+    """Return the rows of u8 (n, 16) ids, or some of them, ordered by their ids as byte strings.
 
     Many are sorted on all cores, those of each first half byte by themselves.
     """
@@ -324,7 +324,7 @@ def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None
 
 
 def _sorted_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.intp]:
-    """Some rows, sorted by the first halves of their ids, and by the second ones where those are equal."""
+    """Sort some rows by the first halves of their ids, then by the second ones."""
     keys = halves[rows, 0].astype(np.uint64)
     order = np.argsort(keys)
     rows, keys = rows[order], keys[order]
@@ -336,8 +336,10 @@ def _sorted_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.int
 
 
 def _mark_repeats(report_ids: Sequence[bytes], reasons: list[ReportReason | None]) -> None:
+    """Drop admitted reports under the id of an earlier admitted one; what does not open takes no id."""
     seen: set[bytes] = set()
     for row, report_id in enumerate(report_ids):
-        if reasons[row] is None and report_id in seen:
-            reasons[row] = ReportReason.DUPLICATE_ID
-        seen.add(report_id)
+        if reasons[row] is None:
+            if report_id in seen:
+                reasons[row] = ReportReason.DUPLICATE_ID
+            seen.add(report_id)

@@ -66,7 +66,7 @@ class HpkeOpening:
         self._expand_nonce = _NONCE_BYTES.to_bytes(2, "big") + _VERSION + suite + b"base_nonce"
 
     def open(self, sealed: bytes, info: bytes) -> bytes:
-        """The plaintext of an encapsulated key with a ciphertext behind it.
+        """Decrypt an encapsulated key with a ciphertext behind it.
 
         Raises:
             InvalidTag: tampered, or sealed to another key or with another `info`.
@@ -80,7 +80,7 @@ class HpkeOpening:
         return self._decrypt(secret, sealed[_ENCAPSULATED_BYTES:], info)
 
     def _decrypt(self, shared_secret: bytes, ciphertext: bytes, info: bytes) -> bytes:
-        """RFC 9180, sections 5.1 and 5.2: the key schedule, and the first message."""
+        """Decrypt by RFC 9180, sections 5.1 and 5.2: the key schedule, and the first message."""
         context = self._context + self._info.tag(info) + b"\x01"
         secret = hmac_sha256(shared_secret, self._secret)
         key = hmac_sha256(secret, self._expand_key + context)

@@ -69,7 +69,7 @@ class InputShares:
         return len(self.features)
 
     def rows(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "InputShares":
-        """These rows."""
+        """Return these rows."""
         measured = self.measured
         return InputShares(
             features=self.features[chosen],
@@ -81,7 +81,7 @@ class InputShares:
 
 
 def join_shares(parts: Sequence[InputShares]) -> InputShares:
-    """The rows of at least one part, one after the other; all are of one task."""
+    """Concatenate the rows of at least one part; all are of one task."""
     measured = [part.measured for part in parts if part.measured is not None]
     return InputShares(
         features=np.concatenate([part.features for part in parts]),
@@ -157,7 +157,7 @@ def decode_shares(
 
 
 def _read_view(task: Task, plaintexts: NDArray[np.uint8]) -> _View:
-    """The part that both helpers read alike, and what is wrong with it."""
+    """Read the part that both helpers read alike, and what is wrong with it."""
     start = 1 + VIEW_NONCE_BYTES
     labels_start = start + task.num_features
     keys_start = labels_start + 4 * task.num_candidates
@@ -174,7 +174,7 @@ def _read_view(task: Task, plaintexts: NDArray[np.uint8]) -> _View:
 def wrong_views(
     task: Task, labels: NDArray[np.uint32], keys: NDArray[np.uint32]
 ) -> list[tuple[ReportReason, NDArray[np.bool_]]]:
-    """Which of n views hold labels or keys that no report of the task has: for each reason bool (n,)."""
+    """Return, for each reason, which of n views hold labels or keys that no report of the task has."""
     ordered = np.sort(labels, axis=1)
     is_outside = (
         labels >= task.labels.size  # a million classes are not listed
@@ -193,6 +193,6 @@ def wrong_views(
 
 
 def key_sizes(task: Task) -> NDArray[np.int64]:
-    """For each key, what its codes are below: int64 (K,)."""
+    """Return the exclusive bound of each key's codes: int64 (K,)."""
     keys = task.measurement.keys if task.measurement else ()
     return np.array([MAX_CODE + 1 if key.size is None else key.size for key in keys], np.int64)

@@ -77,7 +77,7 @@ class Value:
         return max(abs(self.low), abs(self.high))
 
     def within(self, value: int) -> int:
-        """The value as it is shared. Called by the browser.
+        """Clamp the value and return it as it is shared. Called by the browser.
 
         Raises:
             InvalidTask: outside the bounds of a value that is not clamped; the message does not tell it.
@@ -89,7 +89,7 @@ class Value:
         return value
 
     def encoded(self, value: int) -> list[int]:
-        """What a report shares of a value within the bounds: itself, and a one at its bucket."""
+        """Return what a report shares of a value within the bounds: itself, and a one at its bucket."""
         buckets = [0] * len(self.bucket_starts)
         if buckets:
             buckets[bisect_right(self.bucket_starts, value) - 1] = 1
@@ -122,7 +122,7 @@ class Key:
         return self
 
     def code(self, typed: str) -> int:
-        """The code of what a person or a table calls it.
+        """Return the code of a name that a person or a table uses.
 
         A category, a number, or, for an open key, any other word by its digest.
 
@@ -141,7 +141,7 @@ class Key:
         )
 
     def label(self, code: int) -> str:
-        """A code for people."""
+        """Return the readable name of a code."""
         return self.categories[code] if code < len(self.categories) else str(code)
 
 
@@ -189,15 +189,15 @@ class Measurement:
         return 8 * self.num_columns
 
     def value(self, name: str) -> Value | None:
-        """The declared value of a name; None for a name that is not declared, and for count."""
+        """Return the declared value of a name; None for an undeclared name, and for count."""
         return next((value for value in self.values if value.name == name), None)
 
     def key_index(self, name: str) -> int | None:
-        """Where a declared key stands in a report; None if it is not declared."""
+        """Return a declared key's position in a report; None if it is not declared."""
         return next((index for index, key in enumerate(self.keys) if key.name == name), None)
 
     def columns(self, name: str) -> Columns | None:
-        """Where a value's shares stand; None if it is not declared."""
+        """Return the positions of a value's shares; None if it is not declared."""
         if name == COUNT:
             return Columns(0, 0)
         at = 1

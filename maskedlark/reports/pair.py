@@ -37,15 +37,15 @@ class ViewKey(NeverPickled):
         return "ViewKey(<redacted>)"
 
     def secret_bytes(self) -> bytes:
-        """The key, for a worker of the same helper and nothing else."""
+        """Return the key, for a worker of the same helper and nothing else."""
         return self._secret
 
     def for_own_process(self) -> tuple[Any, ...]:
-        """How a pool of the same helper's own processes sends it, in pickle's terms."""
+        """Pickle the key for the helper's own process pool."""
         return partial(ViewKey, self._secret), ()
 
     def tag(self, report_id: bytes, view: bytes) -> bytes:
-        """16 bytes that tell the ad server whether the helpers' views of one report are equal.
+        """Return 16 bytes that show the ad server whether the helpers' views of one report are equal.
 
         They tell nothing else; a view is the features and labels.
         """
@@ -73,7 +73,7 @@ class PairKey(NeverPickled):
         return ViewKey(derive_key(self._secret, b"view"))
 
     def blind(self, transcript: bytes, count: int) -> FieldVector:
-        """A uniform vector that the helper of role 0 adds and the helper of role 1 subtracts.
+        """Return a uniform vector that the helper of role 0 adds and the helper of role 1 subtracts.
 
         It cancels in the sum.
 
@@ -86,7 +86,7 @@ class PairKey(NeverPickled):
         return vector
 
     def sample(self, transcript: bytes, count: int, sampling_numerator: int) -> NDArray[np.bool_]:
-        """Poisson sampling: which of `count` records, in canonical order, this round uses.
+        """Sample `count` records, in canonical order, independently (Poisson) for this round.
 
         Each with rate numerator / 2^32.
 
@@ -96,7 +96,7 @@ class PairKey(NeverPickled):
         return words.astype(np.uint64) < np.uint64(sampling_numerator)
 
     def padding(self, transcript: bytes, count: int, wanted: int) -> NDArray[np.bool_]:
-        """Which of `count` records that a round does not sample fill its work up: so many are wanted of them.
+        """Choose `wanted` of the `count` records that a round does not sample, to fill up its work.
 
         Guarantees: any of the records as likely as any other; equal at both helpers; unpredictable to anyone
             else, and so not to who chose the records' places.
@@ -115,7 +115,7 @@ class PairKey(NeverPickled):
         return is_chosen
 
     def slots(self, job_digest: bytes, epoch: int, count: int, steps: int) -> NDArray[np.uint64]:
-        """Random allocation: the step of an epoch that each of `count` records, in canonical order, is in.
+        """Allocate each of `count` records, in canonical order, to a random step of an epoch.
 
         Drawn from the pair's key, the job (whose digest binds task and dataset) and the epoch, and from
         nothing that a round brings: whatever weights are sent, a record takes part once an epoch.
@@ -127,14 +127,14 @@ class PairKey(NeverPickled):
         return below(steps, count, Stream(derive_key(self._secret, b"slots", context)))
 
     def common_noise(self, transcript: bytes) -> Randomness:
-        """A fresh stream of bytes that both helpers draw alike and nobody else can predict.
+        """Return a fresh stream of bytes that both helpers draw alike and nobody else can predict.
 
         For decisions on what both see in clear.
         """
         return Stream(derive_key(self._secret, b"common noise", transcript))
 
     def agreement_tag(self, transcript: bytes, values_digest: bytes) -> bytes:
-        """32 bytes, equal at the two helpers if they summed the same values in the same round.
+        """Return 32 bytes, equal at the two helpers if they summed the same values in the same round.
 
         They tell nothing else.
         """

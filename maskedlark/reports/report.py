@@ -135,7 +135,7 @@ def split(
 
 
 def _parts(task: Task, reachable: tuple[int, ...], example: Example, randomness: Randomness) -> _Parts:
-    """What an example's plaintexts are made of; `reachable` are the task's labels, asked for once."""
+    """Build the parts of an example's plaintexts; `reachable` are the task's labels, computed once."""
     features = example.features
     if features.dtype != np.uint8 or features.shape != (task.num_features,):
         raise InvalidTask(
@@ -149,7 +149,7 @@ def _parts(task: Task, reachable: tuple[int, ...], example: Example, randomness:
 
 
 def _shared(task: Task, parts: Sequence[_Parts], sources: Sequence[Randomness]) -> list[SplitExample]:
-    """Both plaintexts of each report in a task without proofs."""
+    """Build both plaintexts of each report in a task without proofs."""
     secrets = np.array([one.is_real for one in parts], np.uint64)
     if task.measurement is not None:
         values = np.array([one.measured.values for one in parts])
@@ -161,7 +161,7 @@ def _shared(task: Task, parts: Sequence[_Parts], sources: Sequence[Randomness]) 
 
 
 def _encoded(table: FieldVector) -> list[bytes]:
-    """The bytes of each row."""
+    """Return the bytes of each row."""
     encoded, width = to_bytes(table), table.shape[1] * ELEMENT_BYTES
     return [encoded[start : start + width] for start in range(0, len(encoded), width)]
 
@@ -185,7 +185,7 @@ def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:
 
 
 def _view(version: int, parts: _Parts, randomness: Randomness) -> bytes:
-    """Version u8 | nonce | features | labels u32 | keys u32, little-endian: what both helpers read alike.
+    """Encode what both helpers read: version u8 | nonce | features | labels u32 | keys u32, little-endian.
 
     The nonce is drawn here, and the same in both shares. It makes a view impossible to guess: without it, the
     ad server could seal a guess of somebody's features to one helper under the same report id, and learn from
@@ -197,7 +197,7 @@ def _view(version: int, parts: _Parts, randomness: Randomness) -> bytes:
 
 
 def _measured(task: Task, example: Example) -> _Measured:
-    """The keys, and the values as they are shared.
+    """Return the keys, and the values as they are shared.
 
     Count first; nothing at all in a task without measurement.
     """
@@ -220,7 +220,7 @@ def _measured(task: Task, example: Example) -> _Measured:
 def _candidates(
     task: Task, reachable: tuple[int, ...], label: float | None, randomness: Randomness
 ) -> _Candidates:
-    """The candidate labels in random order, and a 1 at the real one."""
+    """Return the candidate labels in random order, and a 1 at the real one."""
     real = None if label is None else _integer_label(task.labels, label, randomness)
     chosen = [] if real is None else [real]
     default = task.labels.default_label
@@ -248,7 +248,7 @@ def _integer_label(labels: LabelSpace, label: float, randomness: Randomness) -> 
 
 
 def _round_at_random(value: Fraction, randomness: Randomness) -> int:
-    """The floor or the ceiling of a rational, with expectation exactly the value."""
+    """Round a rational to its floor or ceiling at random, with expectation exactly the value."""
     floor = value.numerator // value.denominator
     remainder = value.numerator - floor * value.denominator
     # A uniform integer below a denominator of any size, by rejection.

@@ -86,7 +86,7 @@ class SignedKeyList:
     signature: Bytes64
 
     def verified_key(self, verify_key: bytes) -> HpkeKey:
-        """The key to seal to. Called by the browser.
+        """Return the key to seal to. Called by the browser.
 
         Raises:
             InvalidTask: the list is not signed by `verify_key`, the helper that the task names.
@@ -147,18 +147,18 @@ class OpeningKey(NeverPickled):
 
     @classmethod
     def generate(cls, *, key_id: int, suite: HpkeSuite = HpkeSuite.X25519_AES128GCM) -> "OpeningKey":
-        """A fresh key pair. Called by a helper's operator."""
+        """Generate a fresh key pair. Called by a helper's operator."""
         secret = X25519PrivateKey.generate().private_bytes_raw()
         if suite.is_hybrid:
             secret = MLKEM768PrivateKey.generate().private_bytes_raw() + secret
         return cls(key_id=key_id, suite=suite, secret=secret)
 
     def secret_bytes(self) -> bytes:
-        """The private key, for the helper's own key file and nowhere else."""
+        """Return the private key, for the helper's own key file and nowhere else."""
         return self._secret
 
     def public(self) -> HpkeKey:
-        """The key that browsers seal to."""
+        """Return the key that browsers seal to."""
         public = (
             X25519PrivateKey.from_private_bytes(self._secret[-_X25519_BYTES:]).public_key().public_bytes_raw()
         )
@@ -172,7 +172,7 @@ class OpeningKey(NeverPickled):
         return HpkeKey(key_id=self.key_id, suite=self.suite, public_key=public)
 
     def open(self, ciphertext: bytes, info: bytes) -> bytes:
-        """The plaintext of one report share. Called by a helper.
+        """Decrypt one report share. Called by a helper.
 
         Raises:
             ReportRejected(NOT_OPENED): tampered, sealed to another key, or bound to another report, task,
@@ -188,7 +188,7 @@ class OpeningKey(NeverPickled):
             ) from None
 
     def for_own_process(self) -> tuple[Any, ...]:
-        """How a pool of the same helper's own processes sends it, in pickle's terms."""
+        """Pickle the key for the helper's own process pool."""
         return partial(OpeningKey, key_id=self.key_id, suite=self.suite, secret=self._secret), ()
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ class SealingKey:
             raise InvalidTask(f"HPKE key {key.key_id} is not a {key.suite.value} public key") from None
 
     def seal(self, plaintext: bytes, info: bytes) -> bytes:
-        """The encapsulated key and ciphertext of one input share, or InvalidTask for a key of low order.
+        """Seal an input share: encapsulated key and ciphertext; InvalidTag for a key of low order.
 
         Called by the browser.
         """
@@ -230,7 +230,7 @@ class SealingKey:
 
 
 def sealed_length(suite: HpkeSuite, plaintext_length: int) -> int:
-    """The length of a sealed share, in bytes: one number per task and suite."""
+    """Return the length of a sealed share, in bytes: one number per task and suite."""
     return plaintext_length + _OVERHEAD[suite]
 
 
@@ -240,6 +240,6 @@ MAX_OVERHEAD: Final = max(_OVERHEAD.values())
 
 
 def share_info(*, task_id: bytes, report_id: bytes, time_bucket: int, role: int, key_id: int) -> bytes:
-    """What a report share is bound to, as HPKE `info`. Both the browser and the helper build it here."""
+    """Build the HPKE `info` that binds a report share. Used by both the browser and the helper."""
     tail = time_bucket.to_bytes(8, "little") + bytes((role, key_id))
     return b"maskedlark/v1 input share\0" + task_id + report_id + tail

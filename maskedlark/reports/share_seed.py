@@ -31,7 +31,7 @@ _FROM_ZERO: Final = CTR(bytes(16))
 
 
 def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, length: int) -> FieldVector:
-    """The `length` field elements that a seed stands for.
+    """Expand a seed to `length` field elements.
 
     Called by the browser and by the helper that opened it.
 
@@ -48,7 +48,7 @@ def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, lengt
 def expand_shares(
     seeds: Sequence[bytes], task_id: bytes, report_ids: Sequence[bytes], role: int, length: int
 ) -> FieldVector:
-    """`expand_share` of n seeds, one row each: uint64 (n, length).
+    """Expand n seeds as `expand_share` does, one row each: uint64 (n, length).
 
     Called by a helper for a chunk of reports.
     """
@@ -79,7 +79,7 @@ class Expander:
         self._words = np.empty(length + _SLACK_WORDS, "<u8")
 
     def expand(self, seed: bytes, report_id: bytes) -> FieldVector:
-        """The elements of a seed: `expand_share`'s. They change at the next call."""
+        """Expand a seed as `expand_share` does; the next call overwrites the result."""
         into = self._words.data.cast("B")
         _encryptor(seed, self._task_id, report_id, self._role).update_into(self._zeros, into)
         found = self._words[: self._length]
@@ -89,7 +89,7 @@ class Expander:
 
 
 def _encryptor(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> CipherContext:
-    """The key stream of a seed."""
+    """Return the key stream of a seed."""
     return Cipher(AES256(_stream_key(seed, task_id, report_id, role)), _FROM_ZERO).encryptor()
 
 

@@ -18,6 +18,7 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.origin import Origin
 from maskedlark.reports.proofs.shape import ProofShape, proof_length, proof_shape
 from maskedlark.reports.sealing import SignedKeyList, verify
 from maskedlark.reports.task_kinds import LabelKind, PrivacyUnit
@@ -27,6 +28,7 @@ VERSION: Final = 1
 MAX_FEATURES: Final = 65_536
 MAX_CANDIDATES: Final = 1_024
 REPORT_ID_BYTES: Final = 16
+REPORT_DIGEST_BYTES: Final = 16
 MAX_DATASET_SIZE: Final = 33_000_000
 """A commit names the chosen reports by a bit each, in one message of 4 MiB."""
 VIEW_NONCE_BYTES: Final = 16
@@ -63,12 +65,12 @@ class LabelSpace:
         return self
 
     def boundaries(self) -> tuple[Fraction, ...]:
-        """For values: the bucket boundaries, exactly, from 0 to size - 1."""
+        """Return the exact bucket boundaries of values, from 0 to size - 1."""
         buckets = self.num_buckets or self.size - 1
         return tuple(Fraction(i * (self.size - 1), buckets) for i in range(buckets + 1))
 
     def reachable(self) -> tuple[int, ...]:
-        """Every label that a report can hold, ascending.
+        """Return every label that a report can hold, ascending.
 
         All classes, or the integers next to a bucket boundary.
         """
@@ -114,7 +116,8 @@ class Task:
 
     Attributes:
         version: The protocol's version.
-        origin: The ad-tech origin that may use the reports; a helper serves the task to no other.
+        origin: The ad-tech origin that may use the reports, as browsers spell it; a helper serves the task to
+            no other.
         name: For people.
         salt: Random bytes, so that two tasks of equal settings are two tasks.
         helpers: The two helpers, by role.
@@ -155,7 +158,7 @@ class Task:
     """
 
     version: Literal[1] = VERSION
-    origin: Annotated[str, Field(min_length=1, max_length=200)]
+    origin: Origin
     name: Annotated[str, Field(min_length=1, max_length=200)]
     salt: Bytes16
     helpers: tuple[HelperIdentity, HelperIdentity]
@@ -246,7 +249,7 @@ class Task:
         return proof_shape(self.num_candidates, self.measurement) if self.proof else None
 
     def plaintext_length(self, role: int) -> int:
-        """The length of every plaintext that a role opens, in bytes."""
+        """Return the length of every plaintext that a role opens, in bytes."""
         if self.updates is not None:
             return self.updates.share_length(role=role)
         shape = self.proof_shape
@@ -283,7 +286,7 @@ class Task:
         )
 
     def time_bucket(self, unix_s: float) -> int:
-        """The bucket that a moment falls into."""
+        """Return the bucket that a moment falls into."""
         return int(unix_s // self.time_bucket_s)
 
     @property
@@ -301,7 +304,7 @@ class Task:
             raise self.outside_period(time_bucket)
 
     def outside_period(self, time_bucket: int) -> ReportRejected:
-        """The error of a report from outside the task's period."""
+        """Build the error for a report from outside the task's period."""
         first, last = self.time_buckets[0], self.time_buckets[-1]
         return ReportRejected(
             ReportReason.OUTSIDE_TASK_PERIOD, f"time bucket {time_bucket} is not in {first}..{last}"
@@ -309,7 +312,7 @@ class Task:
 
 
 def signing_bytes(task: Task) -> bytes:
-    """What a helper signs to accept a task."""
+    """Return the bytes that a helper signs to accept a task."""
     return _SIGNING_DOMAIN + encode(task)
 
 

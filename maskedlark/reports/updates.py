@@ -79,22 +79,22 @@ class UpdateForm:
         return self.num_parameters + self.has_weight + self.has_clip_count
 
     def share_length(self, role: int) -> int:
-        """The length of an input share's plaintext for one helper, in bytes."""
+        """Return the length of an input share's plaintext for one helper, in bytes."""
         return _HEADER_BYTES + self.payload_bytes(role)
 
     def payload_bytes(self, role: int) -> int:
-        """The bytes of it that are the share itself."""
+        """Return how many bytes of it are the share itself."""
         return SEED_BYTES if role == SEED_ROLE else 8 * self.length
 
     def figure_units(self, clip: Clip) -> int:
-        """The magnitude of a weight of 1, and of the clip's coordinate.
+        """Return the magnitude of a weight of 1, and of the clip's coordinate.
 
         An eighth of the bound, as in adaptive clipping.
         """
         return clip.sensitivity >> 3
 
     def released_sensitivity(self, clip: Clip) -> int:
-        """The most that one update moves a sum, in L2, in units, rounded up.
+        """Return the most that one update moves a sum, in L2, in units, rounded up.
 
         It counts the parameters and the other coordinates.
         """
@@ -126,7 +126,7 @@ def check_vector(form: UpdateForm, clip: Clip, vector: UpdateVector) -> None:
 
 
 def cover(form: UpdateForm) -> UpdateVector:
-    """What a device sends that is not drawn, or has nothing to say.
+    """Build what a device sends that is not drawn, or has nothing to say.
 
     Zeros in every coordinate, weight and clip count included.
     """
@@ -196,7 +196,7 @@ def decode_update_share(form: UpdateForm, role: int, plaintext: bytes, round_id:
 def update_info(
     *, task_id: bytes, round_id: bytes, report_id: bytes, time_bucket: int, role: int, key_id: int
 ) -> bytes:
-    """What an update share is bound to, as HPKE `info`. Both the device and the helper build it here."""
+    """Build the HPKE `info` that binds an update share. Used by both the device and the helper."""
     tail = time_bucket.to_bytes(8, "little") + bytes((role, key_id))
     return b"maskedlark/v1 update share\0" + task_id + round_id + report_id + tail
 
@@ -223,12 +223,12 @@ class UpdateSum:
         self._high += self._part
 
     def total(self) -> FieldVector:
-        """The sum so far, in the field."""
+        """Return the sum so far, in the field."""
         return from_limbs(self._low, self._high)
 
 
 def _exact_square(whole: SignedVector) -> int:
-    """The exact square of the L2 norm: in limbs of 17 bits, whose products and sums int64 holds."""
+    """Return the exact square of the L2 norm: limbs of 17 bits have products and sums that fit int64."""
     magnitudes = np.abs(whole).view(np.uint64)  # also of -2^63, whose magnitude int64 lacks
     limbs = [
         ((magnitudes >> np.uint64(shift)) & np.uint64(0x1FFFF)).view(np.int64) for shift in (0, 17, 34, 51)

@@ -7,14 +7,16 @@ check that the parts have the right sizes, and nothing else.
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
+from struct import pack
 
+from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.report import Example, SplitExample, split
 from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
-from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
+from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import ROUND_ID_BYTES
 
 
@@ -32,7 +34,7 @@ class Report:
 
     Attributes:
         task_id: 32 bytes.
-        report_id: 16 random bytes: a report counts once.
+        report_id: 16 random bytes: of all reports under one id, one at most is in a dataset.
         time_bucket: The time of the upload, after its random delay, divided by the task's time_bucket_s.
         shares: One for each helper, by role.
         round_id: Of an update report: the round that it answers, 32 bytes; otherwise empty.
@@ -43,6 +45,14 @@ class Report:
     time_bucket: int
     shares: tuple[SealedShare, SealedShare]
     round_id: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """Return the digest of everything that was sent: equal for a report that is sent again only."""
+        first, second = self.shares
+        numbers = pack("<QII", self.time_bucket, first.key_id, second.key_id)
+        parts = (self.task_id, self.round_id, self.report_id, numbers, first.ciphertext, second.ciphertext)
+        return digest("report as sent", *parts)[:REPORT_DIGEST_BYTES]
 
 
 @frozen
@@ -87,7 +97,7 @@ class BundleSealer:
     def _sealed(
         self, plaintexts: tuple[bytes, bytes], info: Callable[..., bytes]
     ) -> tuple[SealedShare, SealedShare]:
-        """Each share for its helper, bound by `info` of its role and key_id."""
+        """Seal each share to its helper, bound by `info` of its role and key_id."""
         first, second = (
             SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info(role=role, key_id=key.key_id)))
             for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True))
@@ -126,7 +136,7 @@ class Sealer(BundleSealer):
     def split(
         self, examples: Sequence[Example], moments: Sequence[float], sources: Sequence[Randomness]
     ) -> list[SplitReport]:
-        """The first half of `report`, for several examples, each with its moment and its own randomness.
+        """Build several examples' plaintexts, each with its moment and randomness: `report`'s first half.
 
         For many reports, first split and then seal: in turns, either evicts the other from the processor's
         caches, and both take a fifth longer.
@@ -139,7 +149,7 @@ class Sealer(BundleSealer):
         ]
 
     def seal(self, report: SplitReport) -> Report:
-        """The second half of `report`."""
+        """Seal a report's plaintexts: `report`'s second half."""
         task_id, report_id, time_bucket = self._task_id, report.report_id, report.time_bucket
         info = partial(share_info, task_id=task_id, report_id=report_id, time_bucket=time_bucket)
         shares = self._sealed(report.plaintexts, info)
@@ -225,7 +235,7 @@ class SharesOpener:
         return self._view_key
 
     def _opened(self, report_id: bytes, time_bucket: int, key_id: int, ciphertext: bytes) -> bytes:
-        """The plaintext of one share, of the task's length.
+        """Decrypt one share, of the task's length.
 
         Raises:
             ReportRejected(MALFORMED, OUTSIDE_TASK_PERIOD, WRONG_LENGTH, UNKNOWN_KEY, NOT_OPENED)

@@ -16,7 +16,7 @@ class CallDetails(NamedTuple):
 
 
 def with_metadata(details: Any, more: Sequence[tuple[str, str | bytes]]) -> CallDetails:
-    """The details of a call, with more metadata after its own."""
+    """Return the details of a call, with more metadata after its own."""
     return CallDetails(
         details.method,
         details.timeout,

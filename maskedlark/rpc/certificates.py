@@ -37,6 +37,8 @@ _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
 )
 """Without it, TLS would let a trusted ad server certify a key of its own in another origin's name."""
 
+_NOT_FOR_OTHERS_TO_WRITE: Final = 0o644
+
 
 def write_certificate(
     folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825
@@ -60,20 +62,21 @@ def write_certificate(
     files = TlsFiles.in_folder(folder)
     files.private_key.touch(mode=0o600, exist_ok=False)
     files.private_key.write_bytes(as_pem(key))
+    for path in (files.certificate, files.trusted_authorities):
+        path.touch(mode=_NOT_FOR_OTHERS_TO_WRITE)  # whatever the umask
     files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
-    files.trusted_authorities.touch()
     return files
 
 
 def named(name: str) -> x509.Name:
-    """A holder or an authority, by its common name."""
+    """Return the name of a holder or an authority, by its common name."""
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
 def begun(
     holder: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, *, now: datetime, days: int
 ) -> x509.CertificateBuilder:
-    """A certificate of this holder's key from now on, for clocks that are a little behind too."""
+    """Begin a certificate of this holder's key from now on, tolerating clocks that are a little behind."""
     return (
         x509.CertificateBuilder()
         .subject_name(holder)
@@ -86,7 +89,7 @@ def begun(
 
 
 def for_handshakes(certificate: x509.CertificateBuilder, names: tuple[str, ...]) -> x509.CertificateBuilder:
-    """A certificate for both ends of mutual TLS, of a holder with these names; it certifies nobody else."""
+    """Build a certificate for both ends of mutual TLS, for these names; it cannot sign others."""
     return (
         certificate.add_extension(x509.SubjectAlternativeName(_alternative_names(names)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -99,17 +102,17 @@ def for_handshakes(certificate: x509.CertificateBuilder, names: tuple[str, ...])
 
 
 def as_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key for its file, which only its owner may read."""
+    """Encode a private key for its file, which only its owner may read."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _label(name: str) -> str:
-    """A common name: the name itself if it fits; never a part of it, which might be somebody else's name."""
+    """Return a common name: the name itself if it fits, never a part, which might be another party's name."""
     return name if len(name) <= _MAX_COMMON_NAME else f"sha256 {sha256(name.encode()).hexdigest()[:40]}"
 
 
 def _alternative_names(names: tuple[str, ...]) -> list[x509.GeneralName]:
-    """The subject alternative names of a certificate, without repetition."""
+    """Return the subject alternative names of a certificate, without repetition."""
     return list(dict.fromkeys(map(_general_name, names)))
 
 

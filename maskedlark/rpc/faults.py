@@ -102,14 +102,14 @@ class Refusal:
 
 
 def refusal_of(context: Any) -> Refusal | None:
-    """What `answering` refused a call with, or None. Called by the server, after the call's body."""
+    """Return the refusal with which `answering` ended a call, or None. Called after the call's body."""
     trailing = dict(context.trailing_metadata() or ())
     kind = trailing.get(_KIND)
     return None if kind is None else Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
 
 
 def hinted_s(told: str) -> float | None:
-    """When a peer that is full asks to be called again, in seconds from now.
+    """Return when a full peer asks to be called again, in seconds from now.
 
     None for what is no number, or longer than ten minutes.
     """
@@ -147,7 +147,7 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
 
 
 def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:
-    """A server that is full says when to come again.
+    """Build the error of a full server, with its retry delay.
 
     Without that, gRPC found a message over its size limit.
     """

@@ -12,10 +12,10 @@ class Streams(Protocol):
     """What is done with the messages of one call as they pass."""
 
     def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
-        """The requests, as the body shall see them."""
+        """Return the requests as the body should see them."""
 
     def outgoing(self, messages: Iterator[Any]) -> Iterator[Any]:
-        """The replies, as the client shall see them."""
+        """Return the replies as the client should see them."""
 
 
 _MALFORMED: Final = object()
@@ -33,7 +33,7 @@ def wrapped(
     around: Around,
     on_malformed: Callable[[], None] = lambda: None,
 ) -> "grpc.RpcMethodHandler[Any, Any]":
-    """A handler that runs `around` around the body of this one, which holds a thread until its last reply.
+    """Return a handler that runs `around` around this one's body, which holds a thread to its last reply.
 
     A message that does not parse ends the call with INVALID_ARGUMENT, after `on_malformed`. gRPC by itself
     would end it while its body runs, which ends it once more; the server then keeps the call, and waits for
@@ -75,7 +75,7 @@ def wrapped(
 
 
 def _shape_of(handler: "grpc.RpcMethodHandler[Any, Any]") -> tuple[Any, Any]:
-    """The function that answers, and what makes a handler of the same shape."""
+    """Return the function that answers, and the constructor of a handler of the same shape."""
     match handler.request_streaming, handler.response_streaming:
         case False, False:
             return handler.unary_unary, grpc.unary_unary_rpc_method_handler
@@ -88,7 +88,7 @@ def _shape_of(handler: "grpc.RpcMethodHandler[Any, Any]") -> tuple[Any, Any]:
 
 
 def _well_formed(message: Any, context: grpc.ServicerContext) -> Any:
-    """A message that did parse."""
+    """Return a message that did parse; abort the call otherwise."""
     if message is _MALFORMED:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message does not parse")
     return message

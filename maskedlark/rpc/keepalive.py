@@ -25,7 +25,7 @@ class Keepalive:
         return self.every_s + self.answer_s
 
     def of_client(self) -> tuple[tuple[str, int], ...]:
-        """Channel options."""
+        """Return channel options."""
         return (
             ("grpc.keepalive_time_ms", round(1_000 * self.every_s)),
             ("grpc.keepalive_timeout_ms", round(1_000 * self.answer_s)),
@@ -37,7 +37,7 @@ class Keepalive:
         )
 
     def of_server(self) -> tuple[tuple[str, int], ...]:
-        """Server options that permit what `of_client` sends, twice over.
+        """Return server options that permit what `of_client` sends, twice over.
 
         GRPC's own limit, five minutes, would end the connection.
         """

@@ -55,7 +55,7 @@ class _Waits:
             self._before_s += monotonic() - since
 
     def so_far(self) -> tuple[float, float]:
-        """Seconds of the wait that goes on, if one does, and of all waits."""
+        """Return the seconds of the current wait, if any, and of all waits."""
         before_s, since = self._before_s, self._since
         now_s = 0.0 if since is None else monotonic() - since
         return now_s, before_s + now_s
@@ -73,7 +73,7 @@ class _Waiting:
         self._has_begun = False
 
     def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
-        """The requests; waiting for each is counted."""
+        """Yield the requests, counting the wait for each."""
         while True:
             with self._messages.counted():
                 message = next(messages, None)
@@ -83,13 +83,13 @@ class _Waiting:
             yield message
 
     def outgoing(self, messages: Iterator[Any]) -> Iterator[Any]:
-        """The replies; waiting until each is taken is counted."""
+        """Yield the replies, counting the wait until each is taken."""
         for message in messages:
             with self._replies.counted():
                 yield message
 
     def is_too_long(self) -> bool:
-        """Whether patience is at its end."""
+        """Return whether the client has exceeded its time."""
         (message_s, messages_s), (reply_s, replies_s) = self._messages.so_far(), self._replies.so_far()
         longest = self._patience.idle_s if self._has_begun else self._patience.first_s
         return max(message_s, reply_s) > longest or messages_s + replies_s > self._patience.total_s
@@ -146,7 +146,7 @@ def within(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
 
 
 def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.RpcMethodHandler[Any, Any]":
-    """The same handler, as one of a stream.
+    """Return the same handler, with its one message read as a stream.
 
     GRPC itself would wait for a single message without end, on a thread.
     """

@@ -37,12 +37,12 @@ class Receipt:
     tag: bytes
 
     def is_newer_than(self, other: "Receipt | None") -> bool:
-        """Whether to show this one instead: it is of the same keys and later, or of other keys."""
+        """Return whether to show this one instead: it is of the same keys and later, or of other keys."""
         return other is None or self.helper_id != other.helper_id or self.sequence > other.sequence
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
-    """The wire form, 88 bytes."""
+    """Encode the wire form, 88 bytes."""
     return receipt.helper_id + receipt.sequence.to_bytes(_SEQUENCE_BYTES, "big") + receipt.head + receipt.tag
 
 
@@ -58,7 +58,7 @@ def decode_receipt(encoded: bytes) -> Receipt | None:
 
 
 def receipt_in(metadata: Any) -> bytes | None:
-    """The receipt in a call's metadata, if there is one."""
+    """Return the receipt in a call's metadata, if there is one."""
     for key, value in metadata or ():
         if key == METADATA_KEY and isinstance(value, bytes):
             return value

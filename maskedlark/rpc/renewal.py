@@ -69,7 +69,7 @@ def activate(folder: Path) -> TlsFiles:
 
 
 def certificate_in(path: Path) -> x509.Certificate:
-    """The first certificate of a PEM file.
+    """Read the first certificate of a PEM file.
 
     Raises:
         InvalidTask: there is none.

@@ -29,7 +29,7 @@ class StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-st
     """
 
     def __init__(self, files: TlsFiles, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Raises as `Reloaded` does."""
+        """Read the files; raises as `Reloaded` does."""
         self._trust = Reloaded(files, Trust.read)
         self._now = now
 
@@ -49,7 +49,7 @@ class StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-st
 
 
 def _chain(context: grpc.ServicerContext) -> tuple[bytes, ...]:
-    """The client's certificate, and what it sent along."""
+    """Return the client's certificate, and what it sent along."""
     auth: Any = context.auth_context()
     sent = b"".join(auth.get("x509_pem_cert_chain", ())).split(_END)[:-1]
     return (*auth.get("x509_pem_cert", ()), *(one + _END for one in sent))

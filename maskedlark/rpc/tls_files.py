@@ -7,7 +7,7 @@ moment is not used: what was read before stays in use until the files fit togeth
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
 from threading import Lock
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.runtime.ownership import check_secret_file
+from maskedlark.runtime.ownership import check_not_writable, check_own, check_secret_file
 
 _LOG: Final = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
@@ -56,7 +56,7 @@ class TlsFiles:
 
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
-        """Where `helper keygen` and `adserver keygen` put them."""
+        """Return the files where `helper keygen` and `adserver keygen` put them."""
         return cls(
             certificate=folder / "tls.crt",
             private_key=folder / "tls.key",
@@ -80,14 +80,31 @@ class TlsFiles:
             None,
         )
 
-    def read(self) -> TlsContents:
-        """The contents.
+    def check_own(self) -> None:
+        """Return if every file is this user's or root's. Called by who serves.
 
         Raises:
-            InvalidTask: a file cannot be read, others may read the key, a file is not PEM, or the certificate
-                is of another key.
+            InvalidTask: another user's file could be replaced, and with it who is trusted.
+        """
+        for path in self._there():
+            check_own(path)
+
+    def _there(self) -> Iterator[Path]:
+        """The files that are read."""
+        yield from (self.certificate, self.private_key, self.trusted_authorities)
+        if self.authority_names.exists():
+            yield self.authority_names
+
+    def read(self) -> TlsContents:
+        """Read the contents.
+
+        Raises:
+            InvalidTask: a file cannot be read, others may read the key or write another file, a file is not
+                PEM, or the certificate is of another key.
         """
         check_secret_file(self.private_key)
+        for path in self._there():
+            check_not_writable(path)
         try:
             contents = TlsContents(
                 certificate=self.certificate.read_bytes(),
@@ -111,16 +128,13 @@ class TlsFiles:
         return contents
 
     def stamp(self) -> _Stamp:
-        """Something that differs once a file was replaced or written."""
-        names = [self.authority_names] if self.authority_names.exists() else []
-        stats = [
-            path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities, *names)
-        ]
+        """Return a value that changes when a file is replaced or written."""
+        stats = [path.stat() for path in self._there()]
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
 def without_peers(certificate: Path, private_key: Path) -> TlsFiles:
-    """The files of a server that only browsers call: it trusts nobody, for nobody shows it a certificate."""
+    """Return the files of a server that only browsers call, which show no certificate."""
     return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=Path(os.devnull))
 
 
@@ -140,13 +154,13 @@ class Reloaded(Generic[_Made]):
         self._made = make(contents)
 
     def current(self) -> _Made:
-        """The newest that can be used."""
+        """Return the newest usable value."""
         with self._lock:
             self._look()
             return self._made
 
     def changed(self) -> _Made | None:
-        """The newest one if the files changed since the last look, or None."""
+        """Return the newest value if the files changed since the last call, or None."""
         with self._lock:
             return self._made if self._look() else None
 
@@ -165,7 +179,7 @@ class Reloaded(Generic[_Made]):
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """What an HTTP server proves who it is with; its clients show no certificate.
+    """Build an HTTP server's TLS context; its clients show no certificate.
 
     Renewed files are used from the next connection on.
 

@@ -74,7 +74,7 @@ class TrustOnly:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only be reached from this machine."""
+    """Return whether a host name or address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -94,7 +94,7 @@ def make_server(
     on_handshake: Callable[[], None] = lambda: None,
     keepalive: Keepalive = _KEEPALIVE,
 ) -> tuple[grpc.Server, int]:
-    """A server that listens on `address` (host:port, port 0 for any) once started, and the port it got.
+    """Create a server on `address` (host:port, port 0 for any), and return it with the port it got.
 
     With `tls` every client must show a certificate that is trusted (`maskedlark.rpc.trust`), and is held to
     it again at each call, unless the server `is_open` to browsers, which have none. The files are read again
@@ -141,7 +141,7 @@ def make_server(
 def make_channel(
     address: str, tls: TlsFiles | TrustOnly | None, *, keepalive: Keepalive = _KEEPALIVE
 ) -> grpc.Channel:
-    """A channel to a peer; without `tls` the peer must be on loopback.
+    """Open a channel to a peer; without `tls` the peer must be on loopback.
 
     Raises:
         InvalidTask: no TLS to an address that is not loopback, or TLS files that cannot be used.
@@ -186,7 +186,7 @@ class RenewedChannel:
         ]
 
     def current(self) -> grpc.Channel:
-        """The channel for the next call. Calls under way keep the one that they have."""
+        """Return the channel for the next call. Calls under way keep the one that they have."""
         newest = self._newest.current() if self._newest else self._opened[0]
         with self._lock:
             if newest is not self._opened[-1]:
@@ -214,7 +214,7 @@ def _secure_channel(address: str, contents: TlsContents, keepalive: Keepalive) -
 
 
 def _pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
-    """A channel to a peer that is known by its own certificate, or by one of an authority for its host."""
+    """Open a channel to a peer that is known by its own certificate, or by an authority for its host."""
     host = address.rsplit(":", 1)[0].strip("[]")
     return _secure_channel(
         address, replace(contents, trusted_authorities=Trust.read(contents).roots(host)), keepalive
@@ -222,18 +222,18 @@ def _pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -
 
 
 def _closed_configuration(contents: TlsContents) -> Any:
-    """For clients with a certificate."""
+    """Return the configuration for clients with a certificate."""
     pair = (contents.private_key, contents.certificate)
     return grpc.ssl_server_certificate_configuration([pair], root_certificates=Trust.read(contents).roots())
 
 
 def _open_configuration(contents: TlsContents) -> Any:
-    """For clients without one."""
+    """Return the configuration for clients without a certificate."""
     return grpc.ssl_server_certificate_configuration([(contents.private_key, contents.certificate)])
 
 
 def _trusted(contents: TlsContents) -> bytes:
-    """The authorities, of which there must be one.
+    """Return the authorities, of which there must be one.
 
     Without any, TLS libraries would fall back to everybody's.
     """
@@ -243,7 +243,7 @@ def _trusted(contents: TlsContents) -> bytes:
 
 
 def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
-    """The subject alternative names in the client's certificate.
+    """Return the subject alternative names in the client's certificate.
 
     None on a plaintext (loopback) connection.
 

@@ -17,14 +17,14 @@ MAX_REPORT_BYTES: Final = 1 << 20
 
 
 def chunks(encoded: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Consecutive pieces of at most `size` bytes; one empty piece of nothing."""
+    """Split into consecutive pieces of at most `size` bytes; one empty piece for no bytes."""
     view = memoryview(encoded)
     for start in range(0, max(len(view), 1), size):
         yield bytes(view[start : start + size])
 
 
 def join(pieces: Iterable[bytes], *, limit: int, what: str) -> bytes:
-    """The pieces put together.
+    """Join the pieces.
 
     Raises:
         JobRefused(TOO_LARGE): as soon as they pass `limit` bytes.
@@ -38,7 +38,7 @@ def join(pieces: Iterable[bytes], *, limit: int, what: str) -> bytes:
 
 
 def report_to_message(report: Report) -> report_pb2.Report:
-    """The wire form of a report."""
+    """Encode a report's wire form."""
     message = report_pb2.Report()
     write_report(report, message)
     return message
@@ -59,7 +59,7 @@ def write_report(report: Report, message: report_pb2.Report) -> None:
 
 
 def report_from_message(message: report_pb2.Report) -> Report:
-    """The domain form of a report; sizes are checked by `maskedlark.reports.upload.ReportCheck`.
+    """Decode a report; sizes are checked by `maskedlark.reports.upload.ReportCheck`.
 
     Raises:
         ReportRejected(MALFORMED): a share is missing.
@@ -76,7 +76,7 @@ def report_from_message(message: report_pb2.Report) -> Report:
 
 
 def encode_report(report: Report) -> bytes:
-    """One binary report, as an HTTP body."""
+    """Encode one binary report, as an HTTP body."""
     return report_to_message(report).SerializeToString()
 
 
@@ -95,10 +95,10 @@ def decode_report(encoded: bytes) -> Report:
 
 
 def share_to_message(share: SealedShare) -> report_pb2.SealedShare:
-    """The wire form of a sealed share."""
+    """Encode a sealed share's wire form."""
     return report_pb2.SealedShare(key_id=share.key_id, ciphertext=share.ciphertext)
 
 
 def share_from_message(message: report_pb2.SealedShare) -> SealedShare:
-    """The domain form of a sealed share."""
+    """Decode a sealed share."""
     return SealedShare(key_id=message.key_id, ciphertext=message.ciphertext)

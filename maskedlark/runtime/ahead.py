@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 def ahead(
     items: Iterable[_Item], work: Callable[[_Item], _Result], at_once: int = AT_ONCE
 ) -> Generator[_Result, None, None]:
-    """`work(item)` for each item, in order. What reading or work raises, is raised in its turn.
+    """Yield `work(item)` for each item, in order; errors of reading or working are raised in order, too.
 
     Close it (`contextlib.closing`): then no further item is worked on.
 

@@ -51,7 +51,7 @@ def check_bucket_url(url: str, schemes: Sequence[str] = SCHEMES) -> None:
 
 
 def opened_bucket(url: str) -> "Bucket":
-    """The store of a URL: `s3://bucket/prefix`, `gs://`, `az://`, and for tests `file:///folder`, `memory://`.
+    """Open the store of a URL: `s3://bucket/prefix`, `gs://`, `az://`; in tests `file://`, `memory://`.
 
     Nothing is asked of it yet.
 
@@ -89,7 +89,7 @@ class Bucket:
             obstore.put(self._store, name, content, mode="create", use_multipart=False)
 
     def get(self, name: str, most_bytes: int) -> bytes:
-        """The bytes of an object; see `ObjectStore.get`."""
+        """Read an object; see `ObjectStore.get`."""
         import obstore
 
         with _told(is_local=self._is_local):
@@ -99,7 +99,7 @@ class Bucket:
             return bytes(answer.bytes())
 
     def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
-        """The objects of a folder; see `ObjectStore.list`."""
+        """List a folder; see `ObjectStore.list`."""
         import obstore
 
         with _told(is_lost=False):

@@ -122,7 +122,7 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection for reading: on SQLite it sees one state, waits for no writer and holds none up."""
+    """Open a connection for reading: on SQLite it sees one state and neither waits for nor blocks writers."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             _driver(connection.connection).execute("BEGIN DEFERRED").close()  # ends with the connection's use
@@ -130,7 +130,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error says that the database or the disk cannot be had now, not that a statement is wrong.
+    """Return whether an error means that the database or disk is unavailable, not that a statement is wrong.
 
     The database may be down, restarted, locked or full, and the disk full.
     """
@@ -144,7 +144,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that there is no room left, for the database or for another file."""
+    """Return whether an error means that there is no space left, for the database or for another file."""
     if not isinstance(error, DBAPIError):
         return is_disk_full(error)
     code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK) & _PRIMARY_CODE
@@ -153,7 +153,7 @@ def is_full(error: BaseException) -> bool:
 
 @contextmanager
 def database_at_hand(whose: str) -> Iterator[None]:
-    """Around what a call does in a database, and to the files beside it.
+    """Wrap a call's work in a database and on the files next to it.
 
     The caller is told that it may ask again, and whether the disk is full; nothing else of the database.
 
@@ -196,7 +196,7 @@ def create_tables(
     Args:
         engine: The database.
         metadata: All tables.
-        version: The version of all of them together; tables without a version are of version 1.
+        version: The version of all of them together, from 1; tables without a version count as version 0.
         whose: Named in the refusal.
         migrations: The steps from older versions.
 
@@ -250,11 +250,11 @@ def check_version(engine: Engine, metadata: MetaData, *, version: int, whose: st
 
 
 def _found_version(connection: Connection, metadata: MetaData) -> int | None:
-    """The schema version of the tables that are there, or None if there are none."""
+    """Return the schema version of the tables, 0 without a version, or None without tables."""
     names = inspect(connection).get_table_names()
     if _VERSION_TABLE in names:
         return int(connection.execute(select(metadata.tables[_VERSION_TABLE].c.version)).scalar_one())
-    return None if metadata.tables.keys().isdisjoint(names) else 1
+    return None if metadata.tables.keys().isdisjoint(names) else 0
 
 
 def _make_private(path: str | None) -> None:
@@ -269,14 +269,14 @@ def _make_private(path: str | None) -> None:
 
 
 def _silence_noticed(url: URL) -> dict[str, int]:
-    """What the driver is told beside the URL, which has the last word; nothing for drivers without libpq."""
+    """Return the driver's settings, which the URL overrides; none for drivers without libpq."""
     if url.get_driver_name() not in _LIBPQ_DRIVERS:
         return {}
     return {name: value for name, value in _NOTICES_SILENCE.items() if name not in url.query}
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:
-    """Durable commits (FULL), and readers beside one writer (WAL).
+    """Make commits durable (FULL) and let readers work next to one writer (WAL).
 
     Transactions begin in `_begin_sqlite`, not in the driver. A file that exists keeps the pages that it has.
     """
@@ -289,7 +289,7 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
 
 
 def _without_waiting(connection: Any, _record: object) -> None:
-    """Commits reach the disk when the write-ahead log is taken into the file, after 8,192 pages: 64 MiB."""
+    """Let commits reach the disk with the write-ahead log's checkpoint, after 8,192 pages: 64 MiB."""
     for pragma in ("synchronous=NORMAL", "wal_autocheckpoint=8192"):
         connection.execute(f"PRAGMA {pragma}").close()
 
@@ -322,12 +322,12 @@ def _begin_sqlite(dbapi_connection: PoolProxiedConnection) -> None:
 
 
 def _driver(connection: PoolProxiedConnection) -> sqlite3.Connection:
-    """SQLite's own connection."""
+    """Return SQLite's own connection."""
     return cast("sqlite3.Connection", connection.driver_connection)
 
 
 def _configure_postgresql(connection: Any, _record: object) -> None:
-    """Durable commits: an operator's default may be to acknowledge some that a crash then loses.
+    """Make commits durable: an operator's default may acknowledge some that a crash then loses.
 
     One that waits for standbys too stays. And the server ends the transaction of a machine that is gone.
     """

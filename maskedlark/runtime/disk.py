@@ -13,7 +13,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error says that a file could not be written because the disk, or a quota of it, is full."""
+    """Return whether a file could not be written because the disk, or a quota of it, is full."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 

@@ -42,7 +42,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path, unfinished: Path) -> Iterator[BinaryIO]:
-    """A new file that only its owner can read, and that becomes `path`, durably, when the block ends.
+    """Open a private new file that becomes `path`, durably, when the block ends.
 
     For folders that one process writes to. If the block raises, `path` stays as it was and nothing is left.
 
@@ -73,7 +73,7 @@ def put_in_place(stream: IO[Any], unfinished: Path, path: Path) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener of files that only their owner can read and write."""
+    """Open a file that only its owner can read and write."""
     return os.open(path, flags, 0o600)
 
 
@@ -90,7 +90,7 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def _locked_temporary(path: Path) -> Iterator[IO[Any]]:
-    """A new file beside `path`, locked for as long as it is open.
+    """Open a new file next to `path`, locked for as long as it is open.
 
     The system takes the lock from a writer that dies.
     """

@@ -15,7 +15,7 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def forbid_core_files() -> None:
-    """No core file of this process or its children, and on Linux no debugger attached by the same user."""
+    """Forbid core files of this process and its children, and on Linux debuggers of the same user."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         _LOG.warning("the kernel does not let this process refuse debuggers")

@@ -27,7 +27,7 @@ Migrations: TypeAlias = Mapping[int, Migration]
 
 
 def is_migratable(found: int, version: int, migrations: Migrations) -> bool:
-    """Whether steps lead from the version that was found to a newer one."""
+    """Return whether steps lead from the version that was found to a newer one."""
     return found < version and all(step in migrations for step in range(found, version))
 
 

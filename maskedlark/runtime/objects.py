@@ -73,7 +73,7 @@ class ObjectStore(Protocol):
         """
 
     def get(self, name: str, most_bytes: int) -> bytes:
-        """The bytes of an object.
+        """Read an object.
 
         Raises:
             ObjectLost: there is none of this name.
@@ -81,7 +81,7 @@ class ObjectStore(Protocol):
         """
 
     def list(self, folder: str, after: str = "") -> Iterator[list[Listed]]:
-        """The objects of a folder, in pages; those whose names come after one."""
+        """List the objects of a folder, in pages; only those whose names come after one."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; names that are not there are no error."""
@@ -102,7 +102,7 @@ class Retrying:
         whose: str = "this helper",
         tries: int = MAX_TRIES,
     ) -> None:
-        """Nothing is asked of the store yet.
+        """Wrap a store; nothing is read from it yet.
 
         Args:
             store: Its requests are repeated.
@@ -130,11 +130,11 @@ class Retrying:
         return self._tried(put)
 
     def get(self, name: str, most_bytes: int) -> bytes:
-        """The bytes of an object; `ObjectLost` as of a store."""
+        """Read an object; `ObjectLost` as of a store."""
         return self._tried(lambda: self._store.get(name, most_bytes))
 
     def list(self, folder: str) -> Iterator[list[Listed]]:
-        """The objects of a folder, in pages; after a page that fails it goes on where it was."""
+        """List the objects of a folder, in pages, resuming after a page that fails."""
         after, tries = "", 0
         while True:
             try:
@@ -174,7 +174,7 @@ class Retrying:
 
 
 def read_exactly(store: Retrying, name: str, num_bytes: int, digest: bytes) -> bytes:
-    """The bytes of an object, if they are those that were put.
+    """Read an object, and check that its bytes are those that were put.
 
     Args:
         store: Where it lies.

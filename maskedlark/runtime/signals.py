@@ -11,7 +11,7 @@ _LOOK_EVERY_S: Final = 0.2
 
 @contextmanager
 def stopped_by_signals() -> Iterator[Event]:
-    """An event that SIGTERM and SIGINT set, instead of ending the process. Called by the main thread."""
+    """Set an event on SIGTERM and SIGINT instead of ending the process. Called by the main thread."""
     stop = Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)

@@ -25,7 +25,7 @@ class Turns:
         self._turns: dict[bytes, _Turn] = {}
 
     def __len__(self) -> int:
-        """How many keys are held."""
+        """Return how many keys are held."""
         return len(self._turns)
 
     @contextmanager

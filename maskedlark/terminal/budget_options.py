@@ -22,7 +22,7 @@ PlannedNoise = Annotated[float, _planned("Its noise over the clip norm.", "--noi
 
 
 def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) -> "PlannedJob | None":
-    """The job that the options describe, or None without rounds."""
+    """Return the job that the options describe, or None without rounds."""
     from maskedlark.releases.budget import PlannedJob
 
     if not rounds:

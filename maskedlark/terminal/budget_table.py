@@ -19,7 +19,7 @@ NOT_ADDITIVE: Final = (
 
 
 def budget_table(budget: DatasetBudget) -> RenderableType:
-    """Both budgets with bars, then what takes of them."""
+    """Build both budgets with bars, then their charges."""
     dataset, task = budget.dataset, budget.dataset.task
     if dataset.is_person:
         of = f"a person in task {task.name!r}: {dataset.size} devices"
@@ -41,7 +41,7 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
 
 
 def bar(standing: Standing, cells: int = _BAR_CELLS) -> Text:
-    """The spent, the reserved and the left of a budget as a bar.
+    """Draw the spent, the reserved and the remaining part of a budget as a bar.
 
     Any spending shows, and a bar is full only when nothing is left.
     """

@@ -21,7 +21,7 @@ ADVERSARIES: Final = ("ad server", "with a helper")
 
 
 def budget_json(budget: DatasetBudget) -> dict[str, Any]:
-    """Both budgets as JSON for programs; infinite epsilons, and all of a task without noise, are null."""
+    """Return both budgets as JSON; infinite epsilons, and all of a task without noise, are null."""
     dataset, task = budget.dataset, budget.dataset.task
     return {
         "dataset_id": None if dataset.is_person else dataset.dataset_id.hex(),
@@ -39,7 +39,7 @@ def budget_json(budget: DatasetBudget) -> dict[str, Any]:
 
 
 def forecast_line(forecast: Forecast) -> str:
-    """What a planned job would bring the budgets to, in one sentence."""
+    """Describe a planned job's effect on the budgets in one sentence."""
     moves = (
         f"{name} {number(one.held)} of {number(one.budget)}"
         for name, one in zip(ADVERSARIES, (forecast.ad_server, forecast.colluding), strict=True)
@@ -53,7 +53,7 @@ def forecast_line(forecast: Forecast) -> str:
 
 
 def number(value: float) -> str:
-    """An epsilon for people."""
+    """Format an epsilon."""
     return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
@@ -84,10 +84,10 @@ def _use_json(one: CostedUse) -> dict[str, Any]:
 
 
 def epsilons_json(epsilons: Epsilons) -> dict[str, float | None]:
-    """Two epsilons for programs; null for infinity."""
+    """Return two epsilons as JSON; null for infinity."""
     return {"ad_server": finite(epsilons.ad_server), "colluding": finite(epsilons.colluding)}
 
 
 def finite(value: float) -> float | None:
-    """A number for programs; None for one that is not finite."""
+    """Return a number for JSON; None for one that is not finite."""
     return value if math.isfinite(value) else None

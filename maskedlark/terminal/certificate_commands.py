@@ -14,7 +14,7 @@ _DAYS: Final = 825
 
 
 def certificate_app(envvar: str) -> typer.Typer:
-    """The commands of a party whose data folder is named by --data, or by an environment variable."""
+    """Create a party's commands; --data, or an environment variable, names its data folder."""
     folder: Any = typer.Option(..., "--data", envvar=envvar, help="Folder of this party's own files.")
     lifetime: Any = typer.Option(
         _DAYS, "--days", min=1, max=3_650, help="How long the new certificate lives."

@@ -33,7 +33,7 @@ class Lazy(NamedTuple):
     environment: str = ""
 
     def about(self) -> str:
-        """What the list of commands shows; nothing is imported for it but the packages that it is in."""
+        """Return the list entry of a command, importing nothing but the packages that it is in."""
         if self.help or not isinstance(self.source, str):
             return self.help
         module, _, function = self.source.partition(":")
@@ -77,11 +77,11 @@ class _LazyGroup(TyperGroup):
         self.commands = {name: TyperCommand(name) for name in self.sources}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names, in the order in which they are shown."""
+        """Return the names, in the order in which they are shown."""
         return list(self.sources)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name, imported now unless only its line of help is shown."""
+        """Return the command of a name, imported now unless only its line of help is shown."""
         if cmd_name not in self.sources:
             return self.commands.get(cmd_name)
         if self._is_listing:
@@ -105,7 +105,7 @@ class _LazyGroup(TyperGroup):
 
 
 def lazy_app(about: str, commands: Mapping[str, Lazy]) -> typer.Typer:
-    """A command line of commands that are imported when they are used.
+    """Create a command line of commands that are imported when they are used.
 
     Args:
         about: Its help.
@@ -126,4 +126,4 @@ def lazy_app(about: str, commands: Mapping[str, Lazy]) -> typer.Typer:
 
 
 def _no_options() -> None:
-    """The commands have options; the command line itself has none."""
+    """Accept no options: the commands have options, the command line itself has none."""

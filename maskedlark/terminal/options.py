@@ -19,7 +19,7 @@ what else `typer.Option` takes."""
 
 
 def panel(title: str | None = None) -> Declare:
-    """Declares options of one panel of the help; without a title, of the first."""
+    """Declare options of one panel of the help; without a title, of the first."""
 
     def declare(about: str, *names: str, **settings: Any) -> Any:
         return typer.Option(*names, help=about, rich_help_panel=title, **settings)
@@ -31,7 +31,7 @@ option: Final = panel()
 
 
 def making(made: type[_T], **options: Any) -> Callable[..., _T]:
-    """A maker of a plain value for `takes`: options of the types and with the defaults of its fields.
+    """Build a maker of a plain value for `takes`, with options for its fields' types and defaults.
 
     limits_of = making(Limits, rounds=option("Most rounds.", min=1), seconds=option("Most time."))
     """
@@ -52,7 +52,7 @@ def making(made: type[_T], **options: Any) -> Callable[..., _T]:
 def takes(
     *, without: Collection[str] = (), **makers: Callable[..., Any]
 ) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Gives a command or a maker, in place of some parameters, the options of what makes their values.
+    """Replace some parameters of a command or maker with the options from which their values are made.
 
         @takes(tls=tls_files)
         def status_command(*, address: str, tls: TlsFiles) -> None: ...

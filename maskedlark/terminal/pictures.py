@@ -17,14 +17,14 @@ _DOTS_PER_INCH: Final = 120
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of so many inches, whose parts make room for each other."""
+    """Create an empty figure of so many inches, whose parts make room for each other."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def as_png(figure: "Figure") -> bytes:
-    """The figure as a PNG file."""
+    """Encode the figure as a PNG file."""
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=_DOTS_PER_INCH)
     return picture.getvalue()

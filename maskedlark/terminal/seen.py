@@ -9,7 +9,7 @@ _SHOWS_ANYWHERE: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
 
 
 def may_be_seen() -> bool:
-    """Whether bars may find a terminal or a notebook: without one nobody loads what draws them."""
+    """Return whether a terminal or notebook may show bars: otherwise their code is not loaded."""
     try:
         is_terminal = sys.stderr.isatty()
     except (AttributeError, ValueError):  # Python was started without standard error, or it is closed

@@ -15,7 +15,7 @@ def tls_files(
     authorities: Path | None,
     folder: Path | None = None,
 ) -> TlsFiles | None:
-    """The TLS files that the options name, or those of `keygen` in the party's own folder.
+    """Return the TLS files that the options name, or those of `keygen` in the party's own folder.
 
     None if --insecure was asked for by name.
 

@@ -63,7 +63,7 @@ class Bench:
             self._in_segments_of(size, Vault(self.folder / f"of-{size}", self.key_for)),
             bytes(32),
         )
-        spool, rows = vault.begin(shape), shape.empty(self.count)
+        spool, rows = vault.begin(shape, "ads.example"), shape.empty(self.count)
         rows.report_ids[:] = np.arange(self.count * 16, dtype=np.uint64).astype(np.uint8).reshape(-1, 16)
         rows.shares.features[:], rows.shares.mask_shares[:] = self.features, self.masks
         rows.shares.labels[:] = [0, 1]

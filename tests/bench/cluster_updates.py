@@ -80,7 +80,7 @@ class UpdateBench:
         self.cluster = ClusterExecutor(fleet, self.local)
         self.storage_key, self.seeds = system_randomness(32), system_randomness(SEED_BYTES * DEVICES)
         self.vault = UpdateVault(folder, self._key_for)
-        spool = self.vault.begin(_ROUND, SEED_BYTES)
+        spool = self.vault.begin(_ROUND, SEED_BYTES, "ads.example")
         for device in range(DEVICES):
             seed = self.seeds[device * SEED_BYTES : (device + 1) * SEED_BYTES]
             spool.add(device.to_bytes(16, "little"), seed)

@@ -43,7 +43,7 @@ class Drawn:
         key, draw = system_randomness(32), np.random.default_rng(1)
         vault = Vault(folder, lambda context: derive_key(key, b"bench", context))
         shape = RowShape(features=features, candidates=2, keys=0, columns=0)
-        spool = vault.begin(shape)
+        spool = vault.begin(shape, "ads.example")
         for start in range(0, records, CHUNK):
             rows = shape.empty(min(CHUNK, records - start))
             rows.report_ids[:] = np.frombuffer(draw.bytes(rows.report_ids.size), np.uint8).reshape(-1, 16)

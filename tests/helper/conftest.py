@@ -9,7 +9,6 @@ from helper.datasets.head_start import HeadStart
 from helper.datasets.object_spool import ObjectWriter
 from helper.datasets.preparation_room import PreparationRoom
 from helper.datasets.shelves import OpenedShelf, PreparedShelf
-from helper.datasets.updates import UpdateDatasets
 from helper.gradient.exact.kernels.buffers import BufferShelf
 from helper.ledger.budget_left import BudgetsLeft
 from helper.ledger.witness import Witness
@@ -26,7 +25,6 @@ UNDER_LOCKS: Final = (
     Guarded(PreparationRoom, "_changed", ("_unanswered", "_taken_bytes", "_is_over")),
     Guarded(OpenedShelf, "_lock", ("_opened",)),
     Guarded(PreparedShelf, "_lock", ("_prepared", "_taken")),
-    Guarded(UpdateDatasets, "_lock", ("_prepared",)),
     Guarded(BufferShelf, "_lock", ("_kept",)),
     Guarded(BudgetsLeft, "_renewing", ("_whole_at",), ("_left",)),
     Guarded(Witness, "_lock", ("_seen", "_write")),

@@ -16,7 +16,7 @@ from maskedlark.reports.dataset import OpenedDataset
 def write(vault: Vault, dataset: OpenedDataset) -> None:
     """Store a dataset whose records came in canonical order."""
     rows = whole(dataset).rows
-    spool = vault.begin(rows.shape)
+    spool = vault.begin(rows.shape, "ads.example")
     vault.add(spool, rows)
     vault.commit(spool, dataset.dataset_id, np.arange(len(rows), dtype=np.uint32))
     spool.remove()

@@ -86,7 +86,7 @@ def forecast(
 def _with_most_rounds(
     submission: FederatedSubmission, task: Task, already: Sequence[Charge], now_s: float
 ) -> FederatedSubmission:
-    """The submission with the most rounds that the budgets allow beside what is held."""
+    """Return the submission with the most rounds that the budgets allow next to existing charges."""
 
     def with_rounds(rounds: int) -> FederatedSubmission:
         return replace(submission, settings={**submission.settings, "rounds": rounds})
@@ -110,7 +110,7 @@ def _with_most_rounds(
 
 
 def _noise_norm(plan: FederatedPlan) -> float:
-    """Both helpers' noise on the mean of the last round, in the norm that is expected."""
+    """Return the expected norm of both helpers' noise on the mean of the last round."""
     strategy, model = read_instructions(plan.job)
     phase = plan.job.phases[-1]
     if plan.task.mechanism is Mechanism.NONE:

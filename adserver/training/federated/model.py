@@ -43,7 +43,7 @@ class Submitted(NamedTuple):
 
 
 def federated_model(encoded: bytes | None, widths: tuple[int, ...], task: Task, *, seed: int) -> Submitted:
-    """The model of a submission: an ONNX file, or the widths of a dense network.
+    """Return the model of a submission: an ONNX file, or the widths of a dense network.
 
     Raises:
         InvalidTask: both are given, or neither.
@@ -65,7 +65,7 @@ def federated_model(encoded: bytes | None, widths: tuple[int, ...], task: Task, 
 
 
 def initial_parameters(submitted: Submitted, *, seed: int) -> Parameters:
-    """What round 0 trains from: a graph's own weights, or a dense network's by the seed."""
+    """Return the initial weights: a graph's own, or a dense network's from the seed."""
     model, file = submitted
     if isinstance(model, DenseModel):
         return model.initial(seeded(seed, "first weights"))
@@ -73,12 +73,12 @@ def initial_parameters(submitted: Submitted, *, seed: int) -> Parameters:
 
 
 def first_parameters(plan: FederatedPlan, file: bytes) -> Parameters:
-    """`initial_parameters` of a stored job."""
+    """Return `initial_parameters` of a stored job."""
     return initial_parameters(Submitted(read_instructions(plan.job).model, file), seed=plan.seed)
 
 
 def trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> bytes:
-    """The job's ONNX file with these weights. It takes features as bytes over 256.
+    """Write these weights into the job's ONNX file, which takes features as bytes over 256.
 
     Devices divide the features of a dense network by 255, which the first layer's weights make up for.
     """
@@ -96,7 +96,7 @@ def trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> by
 
 
 def scores(plan: FederatedPlan, file: bytes, parameters: Parameters, held: EvalSet) -> Evaluation:
-    """Loss and accuracy on the ad server's own examples."""
+    """Return loss and accuracy on the ad server's own examples."""
     _, model = read_instructions(plan.job)
     labels = held.labels.astype(np.int64)
     if isinstance(model, GraphModel):

@@ -107,7 +107,7 @@ class FederatedRun:
         return strategy.start(first_parameters(self.plan, self.folder.model()))
 
     def _summed(self, asked: Round) -> NDArray[np.int64]:
-        """The noisy sum of one round, however far an earlier run came with it."""
+        """Return the noisy sum of one round, continuing what an earlier run has done of it."""
         one = update_round(self.plan.job, asked)
         sealed = None
         while sealed is None:
@@ -126,7 +126,7 @@ class FederatedRun:
         return total
 
     def _closed(self, one: UpdateRound, asked: Round) -> DeviceRound:
-        """A round whose window is over, with what devices sent for it."""
+        """Return a round whose window is over, with the updates that devices sent for it."""
         stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
         if stored.round != one:
             raise JobRefused(JobReason.ROUND_CHANGED, "a round of this index was opened with other weights")
@@ -150,7 +150,7 @@ class FederatedRun:
                 raise JobRefused(JobReason.CANCELLED, "interrupted while devices answered")
 
     def _sealed(self, stored: DeviceRound) -> tuple[NDArray[np.bool_], bytes] | None:
-        """What both helpers hold of the round: which updates, and the dataset's id.
+        """Return what both helpers hold of the round: which updates, and the dataset's id.
 
         None if they admit no update: forged ones must not end a job.
         """
@@ -205,7 +205,7 @@ class FederatedRun:
         curves.append(figures)
 
     def _evaluator(self) -> Callable[[RoundFigures, ServerState], RoundFigures]:
-        """How figures get loss and accuracy: on the job's evaluation set, if there is one."""
+        """Return a function that adds loss and accuracy to figures, if the job has an evaluation set."""
         stored = self.folder.eval_set()
         if stored is None:
             return lambda figures, _: figures

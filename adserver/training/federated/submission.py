@@ -119,7 +119,7 @@ def plan_federated(
 
 
 def _strategy(submission: FederatedSubmission, task: Task) -> Strategy:
-    """The strategy of a submission, with what the task has decided filled in."""
+    """Return the strategy of a submission, completed with the task's settings."""
     form = task.updates
     if form is None:
         raise InvalidTask("the task declares no updates: create it with --updates")
@@ -148,7 +148,7 @@ def _with_noise(
     job_id: bytes,
     already: Sequence[Charge],
 ) -> Strategy:
-    """The strategy with the least noise that its epsilon and the task's budgets allow."""
+    """Return the strategy with the least noise that its epsilon and the task's budgets allow."""
     is_given = "noise_multiplier" in submission.settings
     if task.mechanism is Mechanism.NONE:
         if is_given or submission.epsilon is not None:

@@ -22,7 +22,7 @@ STRATEGIES: Final[dict[str, type[Strategy]]] = {
 
 
 def strategy_class(kind: str) -> type[Strategy]:
-    """The class of a kind.
+    """Return the class of a kind.
 
     Raises:
         InvalidTask: there is no such strategy.
@@ -33,7 +33,7 @@ def strategy_class(kind: str) -> type[Strategy]:
 
 
 def encode(strategy: Strategy) -> bytes:
-    """The canonical bytes of a strategy, its kind among them. All parties."""
+    """Encode a strategy's canonical bytes, including its kind. All parties."""
     return canonical.encode(strategy)
 
 

@@ -53,11 +53,11 @@ class ClientLevel(Strategy):
         return self
 
     def last_round(self) -> int:
-        """How many rounds there are: those before the first one that the budget does not allow."""
+        """Return the number of rounds before the first one that the budget does not allow."""
         return affordable_rounds(self)
 
     def terms(self, index: int, clip_share: float = 1.0) -> RoundTerms:
-        """The terms of a round, by its stage."""
+        """Return the terms of a round, by its stage."""
         fixed = Strategy.terms(self, index, clip_share)
         share = self._share(self._stage(index))
         return RoundTerms(
@@ -68,7 +68,7 @@ class ClientLevel(Strategy):
         )
 
     def charges(self, rounds: int) -> list[Charge]:
-        """What the first rounds cost, one charge a stage: see `Strategy.charges`."""
+        """Return the cost of the first rounds, one charge a stage: see `Strategy.charges`."""
         lengths = [0] * self.stages
         for index in range(rounds):
             lengths[self._stage(index)] += 1
@@ -94,7 +94,7 @@ class ClientLevel(Strategy):
 
 @lru_cache(maxsize=64)
 def affordable_rounds(strategy: ClientLevel) -> int:
-    """How many of a strategy's rounds its budget allows: all of them where there is no budget."""
+    """Return how many of a strategy's rounds its budget allows: all of them without a budget."""
     if strategy.epsilon is None:
         return strategy.rounds
     enough, too_many = 0, strategy.rounds + 1

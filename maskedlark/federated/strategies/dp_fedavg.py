@@ -30,7 +30,7 @@ class DpFedAvg(Strategy):
     def local_differences(
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
-        """Passes of SGD, with the difference clipped to the round's bound after every batch."""
+        """Run passes of SGD, clipping the difference to the round's bound after every batch."""
         bound = asked.terms.bound
 
         def project(differences: Differences) -> Differences:

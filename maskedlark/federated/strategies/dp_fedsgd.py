@@ -23,6 +23,6 @@ class DpFedSgd(Strategy):
     def local_differences(
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
-        """One step on the first batch of a random order: a batch drawn without replacement."""
+        """Take one step on the first batch of a random order: a batch drawn without replacement."""
         passes = self.steps(stack, randomness)
         return model.train(asked.parameters, stack, replace(passes, schedule=passes.schedule[:, :1]))

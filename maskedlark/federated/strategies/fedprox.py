@@ -33,6 +33,6 @@ class FedProx(Strategy):
     def local_differences(
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
-        """Passes of SGD on the loss with the proximal term."""
+        """Run passes of SGD on the loss with the proximal term."""
         steps = replace(self.steps(stack, randomness), proximal=self.proximal)
         return model.train(asked.parameters, stack, steps)

@@ -90,7 +90,7 @@ class Line(Strategy):
 
 
 def six_draws(sigma: int, count: int, randomness: Randomness) -> SignedVector:
-    """The paper's sampler: the sum of six floating-point Gaussians over sqrt 6, rounded to units.
+    """Sample as the paper does: the sum of six floating-point Gaussians over sqrt 6, rounded to units.
 
     Floats leave traces in what they round to, so the epsilon is claimed of `Sampler.EXACT` only.
     """

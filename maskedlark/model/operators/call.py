@@ -69,7 +69,7 @@ class OperatorCall:
     opset: int
 
     def checked(self, *outputs: ValueType, **more: Any) -> "Checked":
-        """The node in normal form: this operator and these inputs, unless `more` names others."""
+        """Return the node in normal form: this operator and these inputs, unless `more` names others."""
         return Checked(**{"operator": self.operator, "inputs": self.inputs, "outputs": outputs, **more})
 
     def refuse(self, why: str, reason: ModelReason = ModelReason.WRONG_SHAPE) -> NoReturn:
@@ -77,11 +77,11 @@ class OperatorCall:
         raise InvalidModel(reason, f"{self.operator}: {why}")
 
     def has(self, position: int) -> bool:
-        """Whether an optional input is present."""
+        """Return whether an optional input is present."""
         return position < len(self.inputs) and self.inputs[position] != ""
 
     def shape(self, position: int = 0) -> Shape:
-        """The shape of an input."""
+        """Return the shape of an input."""
         return self.types[position].shape
 
     def require_kind(self, kind: Kind, *positions: int) -> None:
@@ -94,14 +94,14 @@ class OperatorCall:
                 )
 
     def constant(self, position: int) -> Constant:
-        """The known value of an input."""
+        """Return the known value of an input."""
         value = self.constants.get(self.inputs[position])
         if value is None:
             self.refuse(f"input {position} must be a constant")
         return value
 
     def integers(self, attribute: str, position: int) -> Shape | None:
-        """Integers that older operator sets give as an attribute and newer ones as an input.
+        """Return integers that older operator sets give as an attribute and newer ones as an input.
 
         None if neither is there.
         """
@@ -116,22 +116,22 @@ class OperatorCall:
         return tuple(int(value) for value in values)
 
     def scalar(self, position: int) -> float:
-        """The known value of an input that must hold one number."""
+        """Return the known value of an input that must hold one number."""
         values = self.constant(position)
         if values.size != 1 or values.dtype.kind not in "fib":
             self.refuse(f"input {position} must be one number")
         return float(np.asarray(values).reshape(()))
 
     def integer(self, attribute: str) -> int:
-        """An attribute of one integer that has a default, or that the caller has seen to be there."""
+        """Return an integer attribute that has a default, or whose presence the caller has checked."""
         return cast("int", self.attributes[attribute])  # node_proto checked the type
 
     def integer_list(self, attribute: str) -> Shape | None:
-        """An attribute that lists integers; None if it is not given."""
+        """Return an attribute that lists integers; None if it is not given."""
         return cast("Shape | None", self.attributes.get(attribute))  # node_proto checked the type
 
     def axis(self, axis: int, rank: int) -> int:
-        """An axis counted from the front."""
+        """Return an axis counted from the front."""
         if not -rank <= axis < rank:
             self.refuse(f"axis {axis} is outside a value of {rank} axes")
         return axis % rank
@@ -159,7 +159,7 @@ class Checked:
 
 
 def broadcast(call: OperatorCall, *shapes: Shape) -> Shape:
-    """The common shape of numpy's (and ONNX's) multidirectional broadcasting."""
+    """Return the common shape of numpy's (and ONNX's) multidirectional broadcasting."""
     rank = max(map(len, shapes))
     result = []
     for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):

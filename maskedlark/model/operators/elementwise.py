@@ -21,13 +21,13 @@ _CANONICAL_CAST: Final = {Kind.FLOAT: int(onnx.TensorProto.FLOAT), Kind.INTEGER:
 
 
 def activation(call: OperatorCall) -> Checked:
-    """One float value in, one of the same shape out; the attributes stay."""
+    """Check an activation: one float value in, one of the same shape out; the attributes stay."""
     call.require_kind(Kind.FLOAT, 0)
     return call.checked(call.types[0], attributes=call.attributes)
 
 
 def gelu(call: OperatorCall) -> Checked:
-    """Gelu, exact or by tanh."""
+    """Check Gelu, exact or by tanh."""
     if call.attributes["approximate"] not in ("none", "tanh"):
         call.refuse("approximate must be none or tanh", ModelReason.UNSUPPORTED_ATTRIBUTE)
     return activation(call)
@@ -50,7 +50,7 @@ def arithmetic(call: OperatorCall) -> Checked:
 
 
 def modulo(call: OperatorCall) -> Checked:
-    """Mod of known integers: exporters compute shapes with it."""
+    """Check Mod of known integers: exporters compute shapes with it."""
     if call.attributes["fmod"]:
         call.refuse("fmod must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
     call.require_kind(Kind.INTEGER, 0, 1)
@@ -59,7 +59,7 @@ def modulo(call: OperatorCall) -> Checked:
 
 
 def power(call: OperatorCall) -> Checked:
-    """Pow: a float base; the exponent may be an integer."""
+    """Check Pow: a float base; the exponent may be an integer."""
     call.require_kind(Kind.FLOAT, 0)
     if call.types[1].kind is Kind.BOOLEAN:
         call.refuse("the exponent must be a number")
@@ -67,13 +67,13 @@ def power(call: OperatorCall) -> Checked:
 
 
 def greater(call: OperatorCall) -> Checked:
-    """Greater: two floats compared; only Where and Cast read the result."""
+    """Check Greater: two floats are compared; only Where and Cast read the result."""
     call.require_kind(Kind.FLOAT, 0, 1)
     return _binary(call, Kind.BOOLEAN)
 
 
 def prelu(call: OperatorCall) -> Checked:
-    """PRelu: the slope broadcasts to the data, not the other way."""
+    """Check PRelu: the slope broadcasts to the data, not the other way."""
     call.require_kind(Kind.FLOAT, 0, 1)
     if broadcast(call, call.shape(0), call.shape(1)) != call.shape(0):
         call.refuse("the slope does not broadcast to the data")
@@ -81,7 +81,7 @@ def prelu(call: OperatorCall) -> Checked:
 
 
 def where(call: OperatorCall) -> Checked:
-    """Where: a boolean chooses between two values of one kind."""
+    """Check Where: a boolean chooses between two values of one kind."""
     call.require_kind(Kind.BOOLEAN, 0)
     call.require_kind(call.types[1].kind, 2)
     shape = broadcast(call, *(kind.shape for kind in call.types))

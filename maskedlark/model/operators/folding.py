@@ -27,7 +27,7 @@ def _slice(values: Sequence[Constant], attributes: _Attributes, _: Checked) -> C
 
 
 def _divide(values: Sequence[Constant]) -> Constant:
-    """Toward zero, as ONNX divides integers."""
+    """Divide toward zero, as ONNX divides integers."""
     quotient = np.floor_divide(*_nonzero(values))
     rounded: Constant = quotient + ((quotient < 0) & (quotient * values[1] != values[0]))
     return rounded
@@ -61,7 +61,7 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Sequence[Constant]], Constant]]] = {
 
 
 def fold(checked: Checked, values: Sequence[Constant]) -> Constant | None:
-    """The value of a node whose inputs are `values`, or None where it is left to the engines.
+    """Compute a node whose inputs are known; None where it is left to the engines.
 
     Guarantees: the result has the checked kind and shape, and is a fresh array.
 

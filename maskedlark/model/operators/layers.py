@@ -11,7 +11,7 @@ _FIRST_OPSET_OF_PLAIN_SOFTMAX: Final = 13
 
 
 def gemm(call: OperatorCall) -> Checked:
-    """Gemm: alpha A' B' + beta C, C broadcast to the product."""
+    """Check Gemm: alpha A' B' + beta C, C broadcast to the product."""
     call.require_kind(Kind.FLOAT, *range(len(call.inputs)))
     left, right = call.shape(0), call.shape(1)
     if len(left) != 2 or len(right) != 2:
@@ -35,7 +35,7 @@ def gemm(call: OperatorCall) -> Checked:
 
 
 def matmul(call: OperatorCall) -> Checked:
-    """MatMul as numpy's: vectors get an axis for the product, leading axes broadcast."""
+    """Check MatMul as numpy's: vectors get an axis for the product, leading axes broadcast."""
     call.require_kind(Kind.FLOAT, 0, 1)
     left, right = call.shape(0), call.shape(1)
     if not left or not right:
@@ -49,7 +49,7 @@ def matmul(call: OperatorCall) -> Checked:
 
 
 def batch_normalization(call: OperatorCall) -> Checked:
-    """BatchNormalization with the running mean and variance.
+    """Check BatchNormalization with the running mean and variance.
 
     At training time it would mix records, and is refused.
     """
@@ -64,7 +64,7 @@ def batch_normalization(call: OperatorCall) -> Checked:
 
 
 def layer_normalization(call: OperatorCall) -> Checked:
-    """LayerNormalization over the last axes; mean and deviation as further outputs are not given."""
+    """Check LayerNormalization over the last axes, without mean and deviation as further outputs."""
     call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     shape = call.shape()
     axis = call.axis(call.integer("axis"), len(shape))
@@ -79,7 +79,7 @@ def layer_normalization(call: OperatorCall) -> Checked:
 
 
 def conv(call: OperatorCall) -> Checked:
-    """Conv in one or two dimensions with one group; padding becomes explicit."""
+    """Check Conv in one or two dimensions with one group; make padding explicit."""
     call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     source, weight = call.shape(0), call.shape(1)
     if len(source) not in (3, 4) or len(weight) != len(source) or source[1] != weight[1]:
@@ -101,7 +101,7 @@ def conv(call: OperatorCall) -> Checked:
 
 
 def pool(call: OperatorCall) -> Checked:
-    """MaxPool and AveragePool in one or two dimensions, without ceil_mode; padding becomes explicit."""
+    """Check MaxPool and AveragePool in one or two dimensions, without ceil_mode; make padding explicit."""
     call.require_kind(Kind.FLOAT, 0)
     source = call.shape()
     kernel = call.integer_list("kernel_shape")
@@ -125,7 +125,7 @@ def pool(call: OperatorCall) -> Checked:
 
 
 def global_average_pool(call: OperatorCall) -> Checked:
-    """GlobalAveragePool, as ReduceMean over the spatial axes."""
+    """Check GlobalAveragePool, as ReduceMean over the spatial axes."""
     rank = len(call.shape())
     if rank < 3:
         call.refuse("the data has no spatial axes")
@@ -133,7 +133,7 @@ def global_average_pool(call: OperatorCall) -> Checked:
 
 
 def reduce(call: OperatorCall) -> Checked:
-    """ReduceMean and ReduceSum over known axes."""
+    """Check ReduceMean and ReduceSum over known axes."""
     axes = call.integers("axes", 1)
     if not axes and call.attributes.get("noop_with_empty_axes", 0):
         return call.checked(call.types[0], inputs=call.inputs[:1], is_identity=True)
@@ -143,7 +143,7 @@ def reduce(call: OperatorCall) -> Checked:
 
 
 def softmax(call: OperatorCall) -> Checked:
-    """Softmax and LogSoftmax along one axis.
+    """Check Softmax and LogSoftmax along one axis.
 
     Before opset 13 they joined all axes from `axis` on, which is the same for the last.
     """
@@ -169,7 +169,7 @@ def _reduced(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> C
 
 
 def _window(call: OperatorCall, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
-    """Strides, dilations and pads of a sliding window, and the spatial shape of its result."""
+    """Return strides, dilations and pads of a sliding window, and the spatial shape of its result."""
     space = call.shape()[2:]
     ones = (1,) * len(kernel)
     strides = call.integer_list("strides") or ones
@@ -191,7 +191,7 @@ def _window(call: OperatorCall, kernel: Shape) -> tuple[dict[str, Shape], Shape]
 
 
 def _pads(call: OperatorCall, space: Shape, strides: Shape, reach: Shape) -> Shape:
-    """Padding before each axis, then after each axis, as ONNX orders it."""
+    """Return the padding before each axis, then after each axis, as ONNX orders it."""
     auto = call.attributes["auto_pad"]
     given = call.integer_list("pads") or (0,) * (2 * len(space))
     if auto in ("NOTSET", "VALID"):

@@ -23,7 +23,7 @@ def flatten(call: OperatorCall) -> Checked:
 
 
 def reshape(call: OperatorCall) -> Checked:
-    """Reshape to a known shape; 0 copies a dimension (unless allowzero) and one -1 is worked out."""
+    """Check Reshape to a known shape; 0 copies a dimension (unless allowzero), one -1 is inferred."""
     wanted = call.integers("shape", 1)
     if wanted is None:
         call.refuse("the shape is missing")
@@ -43,7 +43,7 @@ def reshape(call: OperatorCall) -> Checked:
 
 
 def squeeze(call: OperatorCall) -> Checked:
-    """Squeeze, as Reshape."""
+    """Check Squeeze, as Reshape."""
     shape = call.shape()
     axes = call.integers("axes", 1)
     gone = (
@@ -57,7 +57,7 @@ def squeeze(call: OperatorCall) -> Checked:
 
 
 def unsqueeze(call: OperatorCall) -> Checked:
-    """Unsqueeze, as Reshape."""
+    """Check Unsqueeze, as Reshape."""
     axes = call.integers("axes", 1)
     if axes is None or len(axes) > len(call.shape()) + 8:
         call.refuse("the axes are missing or too many")
@@ -91,7 +91,7 @@ def expand(call: OperatorCall) -> Checked:
 
 
 def concat(call: OperatorCall) -> Checked:
-    """Concat along one axis."""
+    """Check Concat along one axis."""
     first = call.types[0]
     rank = len(first.shape)
     axis = call.axis(call.integer("axis"), rank)
@@ -192,7 +192,7 @@ def _reshaped(call: OperatorCall, shape: Shape) -> Checked:
 
 
 def _of_shape(call: OperatorCall, operator: str, shape: Shape) -> Checked:
-    """The first input in another shape, which the operator takes as an attribute."""
+    """Return the first input in another shape, which the operator takes as an attribute."""
     return call.checked(
         ValueType(call.types[0].kind, shape),
         operator=operator,

@@ -15,7 +15,7 @@ _NUM_INPUTS: Final = {"LSTM": 7, "GRU": 6}
 
 
 def recurrent(call: OperatorCall) -> Checked:
-    """LSTM and GRU.
+    """Check LSTM and GRU.
 
     Shapes: data (steps, records, width); weights (directions, gates * hidden, width or hidden); bias
         (directions, 2 * gates * hidden); states (directions, records, hidden); results (steps, directions,

@@ -84,7 +84,7 @@ _REDUCE: Final = {"axes": _INTEGERS, "keepdims": _integer(1), "noop_with_empty_a
 
 
 def _recurrent(flag: str, *, max_inputs: int, max_outputs: int) -> Operator:
-    """LSTM and GRU, which differ in one flag and in what they take and give."""
+    """Describe LSTM or GRU, which differ in one flag and in their inputs and outputs."""
     return Operator(
         rule=recurrent.recurrent,
         min_inputs=3,

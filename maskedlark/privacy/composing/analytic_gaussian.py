@@ -12,7 +12,7 @@ _STEPS: Final = 200
 
 
 def analytic_sigma(epsilon: float, delta: float) -> float:
-    """The least sigma with which Gaussian noise on a query of L2 sensitivity 1 is (epsilon, delta)-private.
+    """Find the least sigma that makes a query of L2 sensitivity 1 (epsilon, delta)-private.
 
     Guarantees: `gaussian_delta(result, epsilon)` is at most `delta`, and the result is within a relative
     1e-12 of the least.
@@ -33,7 +33,7 @@ def analytic_sigma(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """The least epsilon at a delta of noise of `sigma` on a query of L2 sensitivity 1.
+    """Find the least epsilon at a delta, for noise of `sigma` on a query of L2 sensitivity 1.
 
     Guarantees: never below the least by more than the rounding of the formula, 1e-12 of it; infinity at a
         delta of 0.
@@ -63,14 +63,14 @@ def gaussian_epsilon(sigma: float, delta: float) -> float:
 
 
 def _log_gaussian_delta(sigma: float, epsilon: float) -> float:
-    """The logarithm of `gaussian_delta`, also where that is below the smallest float."""
+    """Return the logarithm of `gaussian_delta`, also where that is below the smallest float."""
     near = _log_normal_below(1 / (2 * sigma) - epsilon * sigma)
     far = epsilon + _log_normal_below(-1 / (2 * sigma) - epsilon * sigma)
     return near + math.log(-math.expm1(far - near)) if far < near else -math.inf
 
 
 def gaussian_delta(sigma: float, epsilon: float) -> float:
-    """The least delta at which noise of `sigma` on a query of sensitivity 1 is (epsilon, delta)-private.
+    """Return the least delta at an epsilon, for noise of `sigma` on a query of sensitivity 1.
 
     It is Phi(1/(2 sigma) - epsilon sigma) - e^epsilon Phi(-1/(2 sigma) - epsilon sigma).
     """
@@ -79,12 +79,12 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
 
 
 def normal_below(x: float) -> float:
-    """P(N(0, 1) <= x), with its relative precision kept far below zero."""
+    """Return P(N(0, 1) <= x), with its relative precision kept far below zero."""
     return math.erfc(-x / math.sqrt(2)) / 2
 
 
 def _log_normal_below(x: float) -> float:
-    """The logarithm of that, also where it is below the smallest float."""
+    """Return the logarithm of that, also where it is below the smallest float."""
     if x > -30:
         return math.log(normal_below(x))
     square = x * x

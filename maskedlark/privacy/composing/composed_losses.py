@@ -28,7 +28,7 @@ _WIDEST: Final = 500.0
 
 
 def loss_distribution_epsilon(precision: float, charges: Sequence[Charge], delta: float) -> float:
-    """The epsilon by composing privacy loss distributions, rounded up to a grid that keeps this fast."""
+    """Compose privacy loss distributions, rounded up to a grid that keeps this fast, to an epsilon."""
     plain = (
         [Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=precision**-0.5, sampling_rate=1.0, rounds=1)]
         if precision
@@ -64,7 +64,7 @@ def _typical_loss(charge: Charge) -> float:
 
 
 def is_ours(charge: Charge) -> bool:
-    """Whether a charge's losses are computed without dp-accounting: an unsampled Gaussian, or allocation."""
+    """Return whether our own code computes a charge's losses: an unsampled Gaussian, or allocation."""
     if continuous(charge.mechanism, charge.noise_multiplier) < random_allocation.LEAST_NOISE:
         return False
     if charge.epoch_steps > 1:
@@ -74,7 +74,7 @@ def is_ours(charge: Charge) -> bool:
 
 @lru_cache(maxsize=_KEPT_LOSSES)
 def _losses(charge: Charge, grid: float, is_own: bool) -> Any:
-    """The pessimistic privacy loss distribution of all rounds of one charge; infinite if it is too long."""
+    """Return the pessimistic losses of all rounds of a charge; infinite if there are too many cells."""
     one = _one_loss(replace(charge, rounds=1), grid, is_own=is_own)
     if is_own or max(cells_of_sum(masses, charge.rounds) for masses in _masses(one)) <= MAX_CELLS:
         return one.self_compose(charge.rounds)
@@ -82,12 +82,12 @@ def _losses(charge: Charge, grid: float, is_own: bool) -> Any:
 
 
 def _is_infinite(found: Any) -> bool:
-    """Whether a loss is infinite for certain, in some direction: see `LossDistribution.infinite`."""
+    """Return whether a loss is certainly infinite, in some direction: see `LossDistribution.infinite`."""
     return any(not masses.any() for masses in _masses(found))
 
 
 def _masses(found: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The probabilities of the losses in both directions."""
+    """Return the probabilities of the losses in both directions."""
     if isinstance(found, LossDistribution):
         return found.remove.masses, found.add.masses
     remove, add = (one.to_dense_pmf() for one in (found._pmf_remove, found._pmf_add))
@@ -95,7 +95,7 @@ def _masses(found: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _mixed(charge: Charge, grid: float) -> Charge:
-    """A charge whose mixture takes little time.
+    """Return a charge that costs at least as much and whose mixture is fast to compute.
 
     Of many reports, or of long losses, the charge of one report that costs more; also of losses so short that
     dp-accounting does not come to an end.
@@ -110,7 +110,7 @@ def _mixed(charge: Charge, grid: float) -> Charge:
 
 
 def _one_loss(charge: Charge, grid: float, *, is_own: bool) -> Any:
-    """The pessimistic privacy loss distribution of one round, or one epoch, of a charge.
+    """Return the pessimistic privacy loss distribution of one round, or one epoch, of a charge.
 
     A `LossDistribution` if all charges that are composed are our own, else dp-accounting's.
     """
@@ -133,7 +133,7 @@ def _one_loss(charge: Charge, grid: float, *, is_own: bool) -> Any:
 
 
 def _mixture(charge: Charge, grid: float) -> Any:
-    """The losses of a round whose sample holds a binomial number of one person's reports.
+    """Return the losses of a round whose sample holds a binomial number of one person's reports.
 
     Source: Choquette-Choo, Ganesh, Steinke, Thakurta 2024.
     """

@@ -63,7 +63,7 @@ _LEAST_PART: Final = 1e-300  # of delta: below it doubles lose their digits, and
 
 
 def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
-    """The epsilon at `delta` of charges, as under one trusted curator.
+    """Return the epsilon of charges at `delta`, as under one trusted curator.
 
     The noise of each charge is all the noise there is.
 
@@ -86,7 +86,7 @@ def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
 
 
 def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
-    """The same where each charge's settings may hang on what was released before.
+    """Return the same where each charge's settings may depend on what was released before.
 
     Raises:
         ValueError: `delta` is outside its range.
@@ -107,7 +107,7 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
 
 
 def is_one_setting(charges: Iterable[Charge]) -> bool:
-    """Whether charges are all at one setting, or all unsampled Gaussians: they cost the same either way.
+    """Return whether all charges have one setting, or are unsampled Gaussians: their order is irrelevant.
 
     A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that hang
     on releases").
@@ -124,7 +124,7 @@ def _checked_parts(charges: Iterable[Charge], noises: float, delta: float) -> Pa
 
 @lru_cache(maxsize=1024)
 def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float:
-    """The epsilon of unsampled Gaussians of a total precision, and few others: the smallest of all bounds."""
+    """Return the smallest bound for unsampled Gaussians of a total precision and a few other charges."""
     if not others:
         return _exact_gaussian_epsilon(precision, delta) if precision else 0.0
     parts = replace(merged(others, 1.0), precision=precision)
@@ -148,7 +148,7 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
 
 
 def _quick_epsilon(parts: Parts, delta: float) -> float:
-    """The smallest of the bounds that need no loss distributions."""
+    """Return the smallest of the bounds that need no loss distributions."""
     if not (parts.laplace or parts.sampled or parts.epochs):
         return _exact_gaussian_epsilon(parts.precision, delta)
     quick = _renyi_epsilon(parts, delta) if delta > 0 else math.inf
@@ -158,13 +158,13 @@ def _quick_epsilon(parts: Parts, delta: float) -> float:
 
 
 def _pure_sum(parts: Parts) -> float:
-    """The sum of the epsilons of Laplace releases, valid at any delta."""
+    """Return the sum of the epsilons of Laplace releases, valid at any delta."""
     rounds, pure = pure_epsilons({**parts.laplace, **parts.epochs})
     return math.fsum(rounds * pure)
 
 
 def _exact_gaussian_epsilon(precision: float, delta: float) -> float:
-    """The epsilon of Gaussian releases without sampling.
+    """Return the epsilon of Gaussian releases without sampling.
 
     They compose to one Gaussian release (Balle and Wang 2018).
     """
@@ -172,7 +172,7 @@ def _exact_gaussian_epsilon(precision: float, delta: float) -> float:
 
 
 def _renyi_epsilon(parts: Parts, delta: float) -> float:
-    """The epsilon by adding Renyi divergences."""
+    """Return the epsilon by adding Renyi divergences."""
     divergences, left_out = divergences_of(parts)
     kept = (1 - _TAILS) * delta if left_out else delta
     epsilon = epsilon_of_divergences(divergences, kept)
@@ -182,7 +182,7 @@ def _renyi_epsilon(parts: Parts, delta: float) -> float:
 
 
 def _filtered_epsilon(parts: Parts, delta: float, left_out: float) -> float:
-    """The epsilon by a filter over few Renyi orders, each with its own part of delta.
+    """Return the epsilon of a filter over a few Renyi orders, each with its own part of delta.
 
     With a sum S of divergences at order a, and a part d of delta, it is S + ln((a-1)/a) - ln(a d) / (a-1)
     (Canonne, Kamath, Steinke 2020, proposition 12).
@@ -204,5 +204,5 @@ def _filtered_epsilon(parts: Parts, delta: float, left_out: float) -> float:
 
 
 def _covers(left_out: float, epsilon: float, kept: float) -> bool:
-    """Whether what divergences leave out stays within the part of delta that is kept for it."""
+    """Return whether what divergences leave out stays within the part of delta reserved for it."""
     return left_out == 0 or (epsilon < _LARGEST_EXPONENT and left_out * (1 + math.exp(epsilon)) <= kept)

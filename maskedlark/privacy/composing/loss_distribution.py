@@ -48,11 +48,11 @@ class Losses:
 
     @staticmethod
     def infinite(grid: float) -> "Losses":
-        """A loss that is always infinite: the bound on what is not computed."""
+        """Create a loss that is always infinite: the bound on what is not computed."""
         return Losses(grid=grid, lowest=0, masses=np.zeros(1), at_infinity=1.0)
 
     def compose(self, other: "Losses") -> "Losses":
-        """The sum of two independent losses on one grid; infinite if it is longer than `MAX_CELLS`."""
+        """Add two independent losses on one grid; infinite if the sum is longer than `MAX_CELLS`."""
         size = len(self.masses) + len(other.masses) - 1
         if size > MAX_CELLS:
             return Losses.infinite(self.grid)
@@ -71,7 +71,7 @@ class Losses:
         ).trimmed()
 
     def trimmed(self) -> "Losses":
-        """These losses without the outermost ones, which together weigh next to nothing."""
+        """Drop the outermost cells, whose total probability is negligible, pessimistically."""
         from_below = np.cumsum(self.masses)
         from_above = np.cumsum(self.masses[::-1])
         low = int(np.searchsorted(from_below, _TAIL))
@@ -89,13 +89,13 @@ class Losses:
         )
 
     def delta(self, epsilon: float) -> float:
-        """The delta at an epsilon of at least 0."""
+        """Return the delta at an epsilon of at least 0."""
         losses = self.grid * (self.lowest + np.arange(len(self.masses)))
         above = losses > epsilon
         return self.at_infinity + math.fsum(-np.expm1(epsilon - losses[above]) * self.masses[above])
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon, at least 0, at which delta is no more than this; infinity if there is none."""
+        """Return the least epsilon, at least 0, at which delta is no more than this; infinity if none is."""
         if self.at_infinity > delta:
             return math.inf
         first = max(0, 1 - self.lowest)  # of the losses above 0: the others count for nothing
@@ -124,11 +124,11 @@ class LossDistribution:
 
     @staticmethod
     def infinite(grid: float) -> "LossDistribution":
-        """Losses that are always infinite, in both directions."""
+        """Create losses that are always infinite, in both directions."""
         return LossDistribution(remove=Losses.infinite(grid), add=Losses.infinite(grid))
 
     def for_dp_accounting(self) -> Any:
-        """These losses as an object of dp-accounting, to be composed with others of that library."""
+        """Convert these losses to an object of dp-accounting, for composition with that library's others."""
         from dp_accounting.pld.pld_pmf import DensePLDPmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -139,24 +139,24 @@ class LossDistribution:
         return PrivacyLossDistribution(remove, add)
 
     def compose(self, other: "LossDistribution") -> "LossDistribution":
-        """Both mechanisms, one after the other."""
+        """Compose both mechanisms, one after the other."""
         return LossDistribution(remove=self.remove.compose(other.remove), add=self.add.compose(other.add))
 
     def self_compose(self, count: int) -> "LossDistribution":
-        """The mechanism `count` times, at least once."""
+        """Compose the mechanism with itself `count` times, at least once."""
         return repeated(self, count, LossDistribution.compose)
 
     def get_epsilon_for_delta(self, delta: float) -> float:
-        """The epsilon at a delta, of the worse direction."""
+        """Return the epsilon at a delta, of the worse direction."""
         return max(self.remove.epsilon(delta), self.add.epsilon(delta))
 
     def get_delta_for_epsilon(self, epsilon: float) -> float:
-        """The delta at an epsilon of at least 0, of the worse direction."""
+        """Return the delta at an epsilon of at least 0, of the worse direction."""
         return max(self.remove.delta(epsilon), self.add.delta(epsilon))
 
 
 def cells_of_sum(masses: NDArray[np.float64], count: int) -> int:
-    """How many cells hold all but 1e-15 of a sum of independent losses of these probabilities, at most.
+    """Bound how many cells hold all but 1e-15 of a sum of independent losses of these probabilities.
 
     By Chernoff's bound at the orders that dp-accounting tries.
     """

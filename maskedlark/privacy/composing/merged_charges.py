@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[Mechanism, float, float, int, int]
 
 
 def setting(charge: Charge) -> Key | None:
-    """All but the number of rounds; one value for all unsampled Gaussians."""
+    """Return all settings but the number of rounds; one value for all unsampled Gaussians."""
     if charge.mechanism is Mechanism.GAUSSIAN and not charge.is_sampled:
         return None
     noise = -charge.noise_multiplier if charge.is_common else charge.noise_multiplier
@@ -53,11 +53,11 @@ class Parts:
         return all(key[0] is not Mechanism.GAUSSIAN for key in self.epochs)
 
     def others(self) -> tuple[Charge, ...]:
-        """All but the unsampled Gaussians, in canonical order."""
+        """Return all charges but the unsampled Gaussians, in canonical order."""
         return _charges({**self.laplace, **self.sampled, **self.epochs})
 
     def fewer(self) -> "Parts":
-        """Parts that cost the same or more, with few different sampled Gaussians and epochs."""
+        """Return parts that cost the same or more, with few distinct sampled Gaussians and epochs."""
         by_size = sorted(self.epochs, key=lambda key: (self.epochs[key] / key[1] ** 2, key), reverse=True)
         kept, rest = by_size[:_MAX_EPOCHS], by_size[_MAX_EPOCHS:]
         precision, laplace = self._without_slots(rest)
@@ -70,13 +70,13 @@ class Parts:
         )
 
     def unsampled(self) -> "Parts":
-        """The parts against an observer who knows each sample."""
+        """Return the parts against an observer that knows each sample."""
         shown = replace(self, laplace=_at_rate_1(self.laplace))
         precision, laplace = shown._without_slots([*self.epochs, *self.sampled])
         return replace(self, precision=precision, laplace=laplace, sampled={}, epochs={})
 
     def _without_slots(self, keys: Iterable[Key]) -> tuple[float, dict[Key, int]]:
-        """The precision and the Laplace releases, with some sampled ones as if their samples were known."""
+        """Return the precision and the Laplace releases, treating some sampled ones as if known."""
         rounds = {**self.epochs, **self.sampled}
         precisions, laplace = [self.precision], Counter(self.laplace)
         for key in keys:
@@ -89,7 +89,7 @@ class Parts:
 
 
 def merged(charges: Iterable[Charge], noises: float) -> Parts:
-    """Every charge is looked at once, and this is all that is done for each of thousands."""
+    """Merge charges, looking once at each: this is all that is done for each of thousands."""
     smallest, largest = NOISE_MULTIPLIERS
     plain: Counter[float] = Counter()
     laplace: Counter[Key] = Counter()
@@ -123,13 +123,13 @@ def merged(charges: Iterable[Charge], noises: float) -> Parts:
 
 
 def _counted(rate: float) -> float:
-    """A rate that costs at least as much, and whose losses doubles can tell."""
+    """Return a rate that costs at least as much and that doubles can represent."""
     lowest, highest = _RATES
     return max(rate, lowest) if rate <= highest else 1.0
 
 
 def _at_rate_1(laplace: dict[Key, int]) -> dict[Key, int]:
-    """Sampled Laplace releases, against an observer who knows each sample."""
+    """Return sampled Laplace releases against an observer that knows each sample."""
     shown: Counter[Key] = Counter()
     for key, rounds in laplace.items():
         shown[key[0], key[1], 1.0, 1, 1] += rounds
@@ -151,7 +151,7 @@ def _charges(rounds: dict[Key, int]) -> tuple[Charge, ...]:
 
 
 def as_one_report(noise: float, rate: float, reports: int) -> tuple[float, float]:
-    """The noise multiplier and rate of a sampled Gaussian release of one report that costs at least as much.
+    """Bound a sampled Gaussian release of several reports by one of a single report: noise, rate.
 
     Whenever any of a person's reports is in a sample, all of them are.
     """
@@ -161,7 +161,7 @@ def as_one_report(noise: float, rate: float, reports: int) -> tuple[float, float
 
 
 def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
-    """Sampled Gaussians with less noise and a higher rate.
+    """Round sampled Gaussians to less noise and a higher rate on a grid.
 
     On the finest grid that leaves few different ones.
     """

@@ -20,7 +20,7 @@ ORDERS: Final = np.array(RENYI_ORDERS, dtype=np.float64)
 
 
 def pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rounds, and what each costs at delta 0.
+    """Return numbers of rounds, and what each costs at delta 0.
 
     Ln(1 + q (e^epsilon - 1)) of one sampled release of epsilon = 1 / noise_multiplier.
 
@@ -34,7 +34,7 @@ def pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray
 
 
 def divergences_of(parts: Parts) -> tuple[NDArray[np.float64], float]:
-    """The sums of Renyi divergences at each of `RENYI_ORDERS`, and the probability that they leave out."""
+    """Return the summed Renyi divergences at each of `RENYI_ORDERS`, and the probability left out."""
     divergences = parts.precision * ORDERS / 2
     if parts.laplace:  # a pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)
         rounds, pure = pure_epsilons(parts.laplace)
@@ -51,7 +51,7 @@ def divergences_of(parts: Parts) -> tuple[NDArray[np.float64], float]:
 
 
 def epsilon_of_divergences(divergences: NDArray[np.float64], delta: float) -> float:
-    """The least epsilon that the divergences at `ORDERS` give at a positive delta.
+    """Return the least epsilon that the divergences at `ORDERS` give at a positive delta.
 
     Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
     proposition 12. A divergence r alone gives delta <= sqrt(1 - e^-r) at epsilon 0 (Bretagnolle and Huber).
@@ -64,7 +64,7 @@ def epsilon_of_divergences(divergences: NDArray[np.float64], delta: float) -> fl
 
 @lru_cache(maxsize=8192)
 def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
-    """The Renyi divergence of one sampled Gaussian release at each of `RENYI_ORDERS`.
+    """Return the Renyi divergence of one sampled Gaussian release at each of `RENYI_ORDERS`.
 
     At an integer order a it is ln(1 + sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (e^(k(k-1) / (2 noise^2)) -
     1)) / (a - 1). All terms are positive, so that unlike the textbook sum from k = 0 it loses no digits to
@@ -86,7 +86,7 @@ def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=1)
 def _binomials() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Of all orders a, one after the other: where each begins, its k from 2 to a, a - k, and ln C(a, k)."""
+    """Return, for all orders a in turn: where each begins, its k from 2 to a, a - k, and ln C(a, k)."""
     k = np.concatenate([np.arange(2, order + 1, dtype=np.float64) for order in RENYI_ORDERS])
     order = np.repeat(ORDERS, np.array(RENYI_ORDERS) - 1)
     starts = np.concatenate([[0], np.cumsum(np.array(RENYI_ORDERS) - 1)[:-1]]).astype(np.int64)
@@ -97,7 +97,7 @@ def _binomials() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.flo
 
 @lru_cache(maxsize=256)
 def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[NDArray[np.float64], float]:
-    """The larger Renyi divergence of both directions of one epoch, at each order.
+    """Return the larger Renyi divergence of both directions of one epoch, at each order.
 
     And the probability that the divergences leave out.
 
@@ -118,5 +118,5 @@ def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[
 
 
 def most_left_out(steps: int) -> float:
-    """The most that may be left out of an epoch, known before anything is computed: several times what is."""
+    """Bound what may be left out of an epoch before anything is computed: several times the truth."""
     return 2.0**-38 + 2.0**-42 * steps

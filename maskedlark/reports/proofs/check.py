@@ -52,7 +52,7 @@ class ProofTable:
     elements: FieldVector = field(repr=False)
 
     def rows(self, chosen: NDArray[np.intp]) -> "ProofTable":
-        """These rows."""
+        """Return these rows."""
         return ProofTable(
             openings=self.openings[chosen],
             others=self.others[chosen],
@@ -68,7 +68,7 @@ Residues: TypeAlias = Callable[[ProofShape, int, ProofTable, FieldVector], Field
 def gather_evidence(
     shape: ProofShape, role: int, bindings: Sequence[Binding], table: ProofTable, residues_of: Residues
 ) -> NDArray[np.uint8]:
-    """What a helper's tags cover beside the views: challenge, openings and residues. u8 (n, width).
+    """Return what a helper's tags cover besides the views: challenge, openings, residues. u8 (n, width).
 
     A helper computes its own commitment from what it holds, so a challenge is equal at both helpers only if
     each holds the share that the browser committed to.
@@ -85,7 +85,7 @@ def gather_evidence(
 
 
 def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
-    """What is equal at both helpers if, and but for chance only if, the proofs hold: u64 (n, num_residues).
+    """Return u64 (n, num_residues), equal at both helpers if and, but for chance, only if proofs hold.
 
     Order: for each vector and point, the opening's relation and its square's; for each histogram, that it
     adds to the count; for each polynomial and point, the opening's relation and its square's.
@@ -114,7 +114,7 @@ def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVecto
 
 
 def _covered(challenges: FieldVector, openings: FieldVector, found: FieldVector) -> FieldVector:
-    """All that must be equal, openings too: else a browser could tell the helpers different ones that fit."""
+    """Return all that must be equal, openings too: else a browser could send the helpers different ones."""
     return np.concatenate([challenges, openings, found], axis=1)
 
 
@@ -123,7 +123,7 @@ def _challenge(role: int, own: bytes, other: bytes) -> bytes:
 
 
 def _pairs(role: int, opened: FieldVector, first: FieldVector, second: FieldVector) -> list[FieldVector]:
-    """For each point the two residues of an opening: the sides add to the opening, and to its square."""
+    """Return each point's two residues of an opening: the sides add to the opening, and to its square."""
     if role == 0:
         first, second = subtract(opened, first), subtract(multiply(opened, opened), second)
     return [side[:, point] for point in range(POINTS) for side in (first, second)]
@@ -140,7 +140,7 @@ def _power_sums(vectors: FieldVector, points: FieldVector) -> FieldVector:
 def _range_sides(
     shape: ProofShape, index: int, elements: FieldVector, count: FieldVector, points: FieldVector
 ) -> tuple[FieldVector, FieldVector]:
-    """A helper's sides of f(t) = F and n + Z(t) H(t) = F^2: (n, 3) each."""
+    """Return a helper's sides of f(t) = F and n + Z(t) H(t) = F^2: (n, 3) each."""
     m, places = shape.polynomials[index], shape.places
     tables = range_tables(m)
     values, quotient = values_of_f(shape, index, elements, count), elements[:, places.quotient[index]]

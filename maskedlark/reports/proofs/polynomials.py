@@ -35,7 +35,7 @@ class RangeTables:
 
 @lru_cache(maxsize=64)
 def range_tables(num_bits: int) -> RangeTables:
-    """The constants of polynomials of `num_bits` bits."""
+    """Return the constants of polynomials of `num_bits` bits."""
     m, known = num_bits, num_bits + POINTS
     weights = _barycentric(1, known)
     z_nodes = range(m + 1, m + EXTRA_NODES + m + 1)
@@ -52,17 +52,17 @@ def range_tables(num_bits: int) -> RangeTables:
 
 
 def extended(tables: RangeTables, values: FieldVector) -> FieldVector:
-    """The values of f at m+4..2m+5, (n, m + 2), from those at 1..m+3, (n, m + 3). Called by the browser."""
+    """Extend f from 1..m+3, (n, m + 3), to m+4..2m+5, (n, m + 2). Called by the browser."""
     return np.stack([total(multiply(row, values), axis=1) for row in tables.extension], axis=1)
 
 
 def steps_to(points: FieldVector, nodes: int) -> list[FieldVector]:
-    """The points less each of the nodes 1, 2, ..."""
+    """Return the points less each of the nodes 1, 2, ..."""
     return [subtract(points, np.full_like(points, node)) for node in range(1, nodes + 1)]
 
 
 def interpolated(weighted: FieldVector, steps: Sequence[FieldVector]) -> FieldVector:
-    """The polynomial with these values at nodes, times their barycentric weights, at points: (n, k).
+    """Evaluate at points the polynomial of values at nodes, given times barycentric weights: (n, k).
 
     That is the sum over nodes of the weighted value, (n, nodes), times (t - node') over all other nodes;
     `steps` holds t - node.
@@ -75,13 +75,13 @@ def interpolated(weighted: FieldVector, steps: Sequence[FieldVector]) -> FieldVe
 
 
 def _barycentric(first: int, count: int) -> list[int]:
-    """1 / product of (node - other) over all other nodes, for nodes first, first + 1, ..."""
+    """Return 1 / product of (node - other) over all other nodes, for nodes first, first + 1, ..."""
     nodes = range(first, first + count)
     return [pow(_product(node - other for other in nodes if other != node), -1, MODULUS) for node in nodes]
 
 
 def _extension_row(at: int, weights: Sequence[int]) -> list[int]:
-    """The factors of f at 1, 2, ... in f at a further node."""
+    """Return the factors of f at 1, 2, ... in f at a further node."""
     whole = _product(at - node for node in range(1, len(weights) + 1))
     return [
         whole * weight * pow(at - node, -1, MODULUS) % MODULUS for node, weight in enumerate(weights, start=1)

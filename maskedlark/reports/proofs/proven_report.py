@@ -39,7 +39,7 @@ def proven_plaintexts(
     measurement: Measurement | None,
     sources: Sequence[Randomness],
 ) -> list[tuple[bytes, bytes]]:
-    """Both roles' plaintexts of n reports of one task, at least one. Called by the browser.
+    """Build both roles' plaintexts of n reports of one task, at least one. Called by the browser.
 
     Args:
         shape: Of the task.
@@ -66,7 +66,7 @@ def proven_plaintexts(
 def _measured_parts(
     measurement: Measurement | None, columns: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """The histograms, one after the other, and the values of a report's columns."""
+    """Split a report's columns into its histograms, concatenated, and its values."""
     histograms, values = list[int](), list[int]()
     at = 1
     for value in measurement.values if measurement else ():
@@ -78,7 +78,7 @@ def _measured_parts(
 
 
 def encode_proof(binding: Binding, proof: Proof, role: int) -> bytes:
-    """One role's plaintext."""
+    """Encode one role's plaintext."""
     share = proof.seed if role == 0 else proof.share_1
     told = (to_bytes(proof.openings), proof.commitments[1 - role], proof.blinds[role], share)
     return b"".join((binding.view, *told))
@@ -87,7 +87,7 @@ def encode_proof(binding: Binding, proof: Proof, role: int) -> bytes:
 def read_proofs(
     shape: ProofShape, task_id: bytes, report_ids: Sequence[bytes], role: int, parts: NDArray[np.uint8]
 ) -> tuple[ProofTable, NDArray[np.bool_]]:
-    """What a helper finds behind the views of n plaintexts. Called by a helper.
+    """Read the proofs behind the views of n plaintexts. Called by a helper.
 
     Args:
         shape: Of the task.
@@ -117,7 +117,7 @@ def read_proofs(
 
 
 def value_shares(shape: ProofShape, measurement: Measurement, elements: FieldVector) -> FieldVector:
-    """What sums use of a measurement, uint64 (n, W), see `Measurement.columns`."""
+    """Return what sums use of a measurement, uint64 (n, W), see `Measurement.columns`."""
     places = shape.places
     count = total(elements[:, places.vectors[0]], axis=1)
     columns = [count[:, None]]
@@ -138,5 +138,5 @@ def _words(encoded: NDArray[np.uint8]) -> FieldVector:
 
 
 def _over(elements: FieldVector) -> NDArray[np.bool_]:
-    """Rows with an element at or above the modulus."""
+    """Return which rows have an element at or above the modulus."""
     return np.asarray((elements >= np.uint64(MODULUS)).any(axis=1), np.bool_)

@@ -40,7 +40,7 @@ class Binding(NamedTuple):
     view: bytes
 
     def __repr__(self) -> str:
-        """Without the view, which holds features."""
+        """Represent the binding without the view, which holds features."""
         return f"Binding(task_id={self.task_id!r}, report_id={self.report_id!r})"
 
 
@@ -62,14 +62,14 @@ class Proof(NamedTuple):
     share_1: bytes
 
     def __repr__(self) -> str:
-        """The commitments alone."""
+        """Represent the proof by its commitments alone."""
         return f"Proof(commitments={self.commitments!r})"
 
 
 def secret_elements(
     shape: ProofShape, vectors: FieldVector, bits: FieldVector, sources: Sequence[Randomness]
 ) -> FieldVector:
-    """All elements that the helpers share: vectors, bits, rho, rho squared; phi and quotients.
+    """Build all elements that the helpers share: vectors, bits, rho, rho squared; phi and quotients.
 
     Blinds are fresh for each vector, each polynomial and each point. Nothing is checked: what does not hold
     is proven as well as it can be, and the helpers find it.
@@ -126,7 +126,7 @@ def prove(
 
 
 def open_at(shape: ProofShape, elements: FieldVector, points: FieldVector) -> FieldVector:
-    """At each point t: for each vector the sum of x_c t^c, c from 1, plus rho; for each polynomial f(t).
+    """Open at each point t: for each vector the sum of x_c t^c, c from 1, plus rho; each polynomial's f(t).
 
     Shapes: elements uint64 (n, num_elements), points (n, 3); the result (n, num_openings).
     """
@@ -143,7 +143,7 @@ def open_at(shape: ProofShape, elements: FieldVector, points: FieldVector) -> Fi
 
 
 def _opened(shape: ProofShape, known: Sequence[int], points: Sequence[int]) -> list[int]:
-    """The openings of one report's vectors, in Python's integers: quicker where a vector is short."""
+    """Open one report's vectors in Python's integers, which are faster where a vector is short."""
     rho = known[shape.places.rho]
     return [
         (_power_sum(known[place], t) + blind) % MODULUS
@@ -153,7 +153,7 @@ def _opened(shape: ProofShape, known: Sequence[int], points: Sequence[int]) -> l
 
 
 def _power_sum(vector: Sequence[int], point: int) -> int:
-    """The sum of vector[c - 1] point^c. With powers from 0, a wrong q could cancel a wrong vector."""
+    """Sum vector[c - 1] point^c. With powers from 0, a wrong q could cancel a wrong vector."""
     total = 0
     for entry in reversed(vector):
         total = (total + entry) * point % MODULUS
@@ -170,43 +170,43 @@ def commit(binding: Binding, role: int, blind: bytes, share: bytes) -> bytes:
 
 
 def challenge(commitment_0: bytes, commitment_1: bytes) -> bytes:
-    """The 32 bytes that both commitments fix. Called by the browser and by both helpers."""
+    """Return the 32 bytes that both commitments fix. Called by the browser and by both helpers."""
     return digest("proof points", commitment_0, commitment_1)
 
 
 def challenge_words(challenges: Sequence[bytes]) -> FieldVector:
-    """The little-endian words of n challenges: uint64 (n, 4), any of 64 bits."""
+    """Return the little-endian words of n challenges: uint64 (n, 4), any of 64 bits."""
     return np.frombuffer(b"".join(challenges), "<u8").astype(np.uint64).reshape(len(challenges), -1)
 
 
 def challenge_points(words: FieldVector) -> FieldVector:
-    """The first three words of each challenge, mod p: (n, 3). A residue has probability at most 2 / 2^64."""
+    """Reduce the first three words of each challenge mod p: (n, 3). A residue has at most 2 / 2^64."""
     first = words[:, :POINTS]
     return np.where(first >= np.uint64(MODULUS), first - np.uint64(MODULUS), first)
 
 
 def are_usable(points: FieldVector, shape: ProofShape) -> NDArray[np.bool_]:
-    """Of each row, whether openings at its points hide everything: they differ, and none is a bit's node."""
+    """Return whether each row's points hide everything: they differ, and none is a bit's node."""
     ordered = np.sort(points, axis=1)
     is_free = (points < np.uint64(1)) | (points > np.uint64(shape.max_polynomial_bits))
     return np.asarray((ordered[:, 1:] != ordered[:, :-1]).all(axis=1) & is_free.all(axis=1), np.bool_)
 
 
 def rows_of(table: NDArray[Any]) -> list[bytes]:
-    """The bytes of each row, integers little-endian."""
+    """Return the bytes of each row, integers little-endian."""
     encoded = table.astype(table.dtype.newbyteorder("<"), copy=False).tobytes()
     width = table.itemsize * table.shape[1]
     return [encoded[start : start + width] for start in range(0, len(encoded), width)]
 
 
 def values_of_f(shape: ProofShape, index: int, elements: FieldVector, count: FieldVector) -> FieldVector:
-    """The values of f at 1..m+3: 2 b - n, then the blinds: (n, m + 3)."""
+    """Return the values of f at 1..m+3: 2 b - n, then the blinds: (n, m + 3)."""
     bits, phi = (elements[:, part[index]] for part in (shape.places.polynomial_bits, shape.places.phi))
     return np.concatenate([subtract(add(bits, bits), count[:, None]), phi], axis=1)
 
 
 def _quotient(shape: ProofShape, index: int, elements: FieldVector, count: FieldVector) -> FieldVector:
-    """H = (f^2 - n) / Z at m+1..2m+5: (n, m + 5)."""
+    """Return H = (f^2 - n) / Z at m+1..2m+5: (n, m + 5)."""
     num_bits = shape.polynomials[index]
     tables, values = range_tables(num_bits), values_of_f(shape, index, elements, count)
     from_blinds = np.concatenate([values[:, num_bits:], extended(tables, values)], axis=1)

@@ -86,7 +86,7 @@ class ProofShape:
         return max(self.polynomials, default=0)
 
     def bits_of(self, values: Sequence[int]) -> list[int]:
-        """The bits of one value for each range. Called by the browser for values within their ranges."""
+        """Return each value's bits for each range. Called by the browser for values within their ranges."""
         bits: list[int] = []
         for low, weights, value in zip(self.lows, self.weights, values, strict=True):
             rest, last = value - low, 0
@@ -97,20 +97,20 @@ class ProofShape:
 
 
 def bit_weights(size: int) -> tuple[int, ...]:
-    """The weights of the bits of a number in 0..size: powers of two, and what is left to size."""
+    """Return the weights of the bits of a number in 0..size: powers of two, then the remainder to size."""
     bits = size.bit_length()
     return (*(1 << place for place in range(bits - 1)), size - (1 << (bits - 1)) + 1)
 
 
 def proof_length(shape: ProofShape, role: int) -> int:
-    """Bytes of a role's plaintext behind its view: openings, a commitment, a blind, and the share."""
+    """Return the bytes of a role's plaintext behind its view: openings, commitment, blind, share."""
     share = SEED_BYTES if role == 0 else ELEMENT_BYTES * shape.num_elements
     return ELEMENT_BYTES * shape.num_openings + COMMITMENT_BYTES + BLIND_BYTES + share
 
 
 @lru_cache(maxsize=64)
 def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
-    """The shape of reports with so many candidate labels and this measurement."""
+    """Return the shape of reports with so many candidate labels and this measurement."""
     values = measurement.values if measurement else ()
     vectors = (candidates, *(len(value.bucket_starts) for value in values if value.bucket_starts))
     weights = tuple(bit_weights(value.high - value.low) for value in values)
@@ -130,7 +130,7 @@ def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
 
 
 def _packed(bits: Sequence[int]) -> tuple[int, ...]:
-    """How many bits each polynomial holds: values in their order, as long as they fit into one."""
+    """Return how many bits each polynomial holds: values in their order, as long as they fit into one."""
     polynomials: list[int] = []
     for count in bits:
         if polynomials and polynomials[-1] + count <= MAX_POLYNOMIAL_BITS:
@@ -156,5 +156,5 @@ def _places(vectors: Sequence[int], polynomials: Sequence[int]) -> Places:
 
 
 def _slices(sizes: Sequence[int], *, start: int) -> list[slice]:
-    """Places of these sizes, one after the other."""
+    """Return consecutive slices of these sizes."""
     return [slice(first, last) for first, last in pairwise(accumulate(sizes, initial=start))]

@@ -1,6 +1,5 @@
 """A job's files, in a folder beside SQLite and in rows of PostgreSQL: one contract, and the way into rows."""
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -12,8 +11,8 @@ import pytest
 from sqlalchemy import event, func, select
 
 from adserver.records.job_state import JobState
-from adserver.store import job_rows, only_writer
-from adserver.store.job_files import JobFiles, files_of, remove_unnamed, take_in_all
+from adserver.store import job_rows
+from adserver.store.job_files import JobFiles, files_of, remove_unnamed
 from adserver.store.job_folder import JobFolder
 from adserver.store.job_rows import JobRows
 from adserver.store.schema import job_files
@@ -131,11 +130,11 @@ def test_a_model_that_is_not_there_is_a_refusal(files: JobFiles) -> None:
 
 
 def test_a_job_without_files_is_refused_when_a_worker_takes_it(shared: Site, tmp_path: Path) -> None:
-    old_folder(shared)
+    shared.store.submit(plan_for(OF, job_id=JOB))
     assert shared.worker(data_dir=tmp_path / "another machine").run_one()
     job = shared.store.get(JOB)
     assert (job.state, job.stop and job.stop.reason) == (JobState.REFUSED, JobReason.WRONG_STATE)
-    with pytest.raises(JobRefused, match="older version"):
+    with pytest.raises(JobRefused, match="were deleted"):
         export_model(files_of(shared.engine, tmp_path / "another machine", JOB), plan_for(OF))
 
 
@@ -192,97 +191,12 @@ def test_beside_sqlite_nothing_large_is_in_the_database(tmp_path: Path) -> None:
     site.engine.dispose()
 
 
-def old_folder(site: Site, name: str = "checkpoint-00000003.pt") -> JobFolder:
-    """A stored job whose files are in the data folder, as an older version left them."""
-    site.store.submit(plan_for(OF, job_id=JOB))
-    folder = JobFolder(site.data_dir, JOB)
-    folder.write_submission(MODEL, b"held out")
-    (folder.path / name).write_bytes(b"after 3")
-    (folder.path / "curves.csv").write_bytes(b"")
-    return folder
-
-
-@pytest.mark.parametrize("name", ["checkpoint-00000003.npz", "checkpoint-00000003.pt"])
-def test_a_folder_of_an_older_version_comes_into_postgresql(shared: Site, tmp_path: Path, name: str) -> None:
-    folder = old_folder(shared, name)
-    take_in_all(shared.engine, shared.data_dir)
-    elsewhere = files_of(shared.engine, tmp_path / "another machine", JOB)
-    assert (elsewhere.model(), elsewhere.eval_set()) == (MODEL, b"held out")
-    assert elsewhere.checkpoint() == b"after 3"
-    elsewhere.write_checkpoint(b"after 4", rounds_done=4)
-    assert elsewhere.checkpoint() == b"after 4"
-    assert [path.name for path in folder.path.iterdir()] == ["curves.csv"]
-
-
-def test_a_job_that_nobody_took_in_is_taken_in_when_it_is_read(shared: Site) -> None:
-    old_folder(shared)
-    assert files_of(shared.engine, shared.data_dir, JOB).checkpoint() == b"after 3"
-
-
-def test_a_folder_that_is_left_over_does_not_bring_an_old_checkpoint_back(shared: Site) -> None:
-    folder = old_folder(shared)
-    files = files_of(shared.engine, shared.data_dir, JOB)
-    files.write_checkpoint(b"after 4", rounds_done=4)
-    folder.write_submission(b"not the model", None)  # as if it had ended between taking in and removing
-    folder.write_checkpoint(b"after 3", rounds_done=3)
-    again = files_of(shared.engine, shared.data_dir, JOB)
-    assert (again.model(), again.checkpoint(), kept_rounds(shared)) == (MODEL, b"after 4", [4])
-    assert (folder.submission(), folder.latest()) == (None, None)
-
-
-def test_what_an_older_server_writes_after_its_folder_was_taken_in_comes_in_too(shared: Site) -> None:
-    folder = old_folder(shared)
-    take_in_all(shared.engine, shared.data_dir)
-    folder.write_checkpoint(b"after 4", rounds_done=4)  # it runs the job still
-    take_in_all(shared.engine, shared.data_dir)
-    assert files_of(shared.engine, shared.data_dir / "elsewhere", JOB).checkpoint() == b"after 4"
-    assert (folder.latest(), kept_rounds(shared)) == (None, [4])
-
-
-def test_a_checkpoint_that_an_older_server_writes_meanwhile_is_not_removed(
-    shared: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = old_folder(shared)
-    take_in: Callable[..., None] = JobRows.take_in
-
-    def slow(self: JobRows, *of_folder: Any) -> None:
-        take_in(self, *of_folder)
-        folder.write_checkpoint(b"after 4", rounds_done=4)
-
-    monkeypatch.setattr(JobRows, "take_in", slow)
-    take_in_all(shared.engine, shared.data_dir)
-    assert folder.latest() == (4, b"after 4")
-
-
-def test_a_folder_that_cannot_be_read_keeps_no_server_from_starting(
-    shared: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    old_folder(shared)
-    broken = JobFolder(shared.data_dir, bytes(16)).path  # sorted before the other one
-    (broken / "model.onnx").mkdir(parents=True)
-    with caplog.at_level(logging.WARNING, logger="adserver"):  # simulations in this process had it silent
-        take_in_all(shared.engine, shared.data_dir)
-    assert str(broken) in caplog.text
-    assert files_of(shared.engine, shared.data_dir / "elsewhere", JOB).checkpoint() == b"after 3"
-
-
 def test_a_copy_of_a_checkpoint_under_another_name_is_no_checkpoint(site: Site) -> None:
     folder = JobFolder(site.data_dir, JOB)
     folder.write_checkpoint(b"after 3", rounds_done=3)
     for name in ("checkpoint-best.npz", "checkpoint-00000003.npz.bak", "checkpoint-00000009 (copy).npz"):
         (folder.path / name).write_bytes(b"a copy")
-    assert folder.latest() == (3, b"after 3")
-
-
-def test_a_folder_of_a_job_that_is_not_in_the_database_stays(shared: Site) -> None:
-    folder = JobFolder(shared.data_dir, OTHER)
-    folder.write_submission(MODEL, None)
-    (shared.data_dir / "jobs" / "not a job").mkdir()
-    (shared.data_dir / "jobs" / "not a job" / "model.onnx").write_bytes(MODEL)
-    take_in_all(shared.engine, shared.data_dir)
-    assert folder.model() == MODEL
-    with pytest.raises(JobRefused):
-        files_of(shared.engine, shared.data_dir / "elsewhere", OTHER).model()
+    assert folder.checkpoint() == b"after 3"
 
 
 def unnamed_folder(site: Site, job_id: bytes = OTHER) -> JobFolder:
@@ -327,30 +241,3 @@ def test_beside_another_database_no_submission_goes(site: Site) -> None:
     remove_unnamed(other.engine, site.data_dir, NOW)
     assert folder.model() == MODEL
     other.engine.dispose()
-
-
-def test_a_process_that_stands_still_does_not_hold_a_start_up(
-    shared: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(only_writer, "_LOCK_TIMEOUT", "100ms")
-    folder = old_folder(shared)
-    standing = open_database(str(shared.url))
-    with standing.connect() as connection:  # it stops before it commits
-        JobRows(standing, JOB, shared.data_dir).add_submission(connection, MODEL, None)
-        with caplog.at_level(logging.WARNING, logger="adserver"):
-            take_in_all(shared.engine, shared.data_dir)
-        assert "0 of 1 jobs are done" in caplog.text
-        assert "another process holds the files of job" in caplog.text
-        connection.rollback()
-    assert folder.model() == MODEL
-    take_in_all(shared.engine, shared.data_dir)
-    assert files_of(shared.engine, shared.data_dir / "elsewhere", JOB).model() == MODEL
-    standing.dispose()
-
-
-def test_servers_that_start_at_once_take_a_folder_in_once(shared: Site) -> None:
-    old_folder(shared)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: take_in_all(shared.engine, shared.data_dir), range(4)))
-    found = files_of(shared.engine, shared.data_dir, JOB)
-    assert (found.model(), found.eval_set(), found.checkpoint()) == (MODEL, b"held out", b"after 3")

@@ -211,7 +211,7 @@ def test_a_chunk_that_waits_for_room_has_no_head_start_meanwhile(
         Event(),
     )
 
-    def asking(shelf: PreparedShelf[Any], num_bytes: int, **whose: Any) -> None:
+    def asking(shelf: PreparedShelf, num_bytes: int, **whose: Any) -> None:
         asked.append(num_bytes)
         if len(asked) == 1 + AT_ONCE:
             is_refused.set()

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from helper.core import HelperCore
 from helper.datasets import object_segments, segments
+from helper.datasets.frames import Ranks, SealedSegment, open_segment
 from helper.datasets.object_spool import ObjectSpool
+from helper.datasets.sealed_segments import opened_ranks
+from helper.datasets.segments import chosen_of
+from helper.datasets.shelves import Handle
+from helper.datasets.spool import StoredSegments
+from helper.datasets.sweeping import EXPIRED_KEPT_S
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.interrupt import never
 from maskedlark.runtime import objects as objects_module
 from maskedlark.runtime.objects import StoreFailed
+from tests.builders import shares_for
 from tests.helper.parties import NUM_VALUES, Scene
 from tests.stores import Faulty, InMemory
 
@@ -386,3 +395,193 @@ def test_nothing_of_a_dataset_is_in_the_bucket_in_clear(scene: Scene, store: InM
 
     assert not found(opened.report_ids)
     assert not found(opened.shares.mask_shares)
+
+
+def sealed_of(scene: Scene, dataset: bytes) -> Sequence[SealedSegment]:
+    found = scene.cores[0].datasets.records(dataset, scene.task_id).sealed(never)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("is_bucket", [False, True], ids=["files", "bucket"])
+def test_sealed_segments_open_to_the_records_of_the_dataset(
+    scene: Scene, tmp_path: Path, is_bucket: bool
+) -> None:
+    if not is_bucket:
+        scene = Scene(tmp_path / "files")
+    reports = scene.reports(3 * SEGMENT)
+    prepared = scene.prepare(reports)
+    chosen = np.ones(3 * SEGMENT, np.bool_)
+    chosen[[0, SEGMENT, SEGMENT + 1, SEGMENT + 2, SEGMENT + 3]] = False  # of the second segment nothing
+    dataset = scene.commit(replace(prepared, chosen=chosen, dataset_id=scene.id_of(reports, chosen)))
+    uncached(scene)
+    sealed, pieces = sealed_of(scene, dataset), list(scene.cores[0].datasets.pieces(dataset))
+    assert [one.place.number for one in sealed] == [0, 2]
+    assert [int(one.is_chosen.sum()) for one in sealed] == [SEGMENT - 1, SEGMENT]
+    for one, piece in zip(sealed, pieces, strict=True):
+        opened = chosen_of(open_segment(one.shape, one.place, one.key, one.read()), one.ranks)
+        np.testing.assert_array_equal(opened.ranks, piece.ranks)
+        np.testing.assert_array_equal(opened.rows.report_ids, piece.rows.report_ids)
+        np.testing.assert_array_equal(opened.shares.features, piece.shares.features)
+        np.testing.assert_array_equal(opened.shares.mask_shares, piece.shares.mask_shares)
+
+
+def test_sealed_segments_end_when_the_caller_has_gone(scene: Scene) -> None:
+    dataset = scene.seal(RECORDS)
+
+    def gone() -> None:
+        raise JobRefused(JobReason.CANCELLED, "the caller has gone")
+
+    with pytest.raises(JobRefused) as caught:
+        scene.cores[0].datasets.records(dataset, scene.task_id).sealed(gone)
+    assert caught.value.reason is JobReason.CANCELLED
+
+
+@pytest.mark.parametrize("is_bucket", [False, True], ids=["files", "bucket"])
+def test_sealed_segments_of_fewer_records_than_were_committed_are_lost(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bucket: bool
+) -> None:
+    if not is_bucket:
+        scene = Scene(tmp_path / "files")
+    dataset = scene.seal(RECORDS)
+    if is_bucket:
+        monkeypatch.setattr(object_segments, "opened_ranks", _without_the_first)
+    else:
+        ranks = StoredSegments._ranks
+        monkeypatch.setattr(
+            StoredSegments, "_ranks", lambda stored, *where: _first_not_chosen(ranks(stored, *where))
+        )
+    with pytest.raises(JobRefused) as caught:
+        sealed_of(scene, dataset)
+    assert caught.value.reason is JobReason.DATASET_LOST
+
+
+def _without_the_first(*given: Any) -> Ranks:
+    return _first_not_chosen(opened_ranks(*given))
+
+
+def _first_not_chosen(ranks: Ranks) -> Ranks:
+    changed = ranks.copy()
+    changed[0] = segments.NOT_CHOSEN
+    return changed
+
+
+# --- what the quota counts
+
+
+def folder_of(core: HelperCore) -> str:
+    found = core.datasets.vault._objects
+    assert found is not None
+    return found._folder
+
+
+def stored_bytes(store: InMemory) -> int:
+    return sum(map(len, store.objects.values()))
+
+
+def test_objects_that_were_given_up_count_until_they_are_deleted(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, shares = scene.cores[0], shares_for(scene.reports(RECORDS), 0)
+    with core.datasets.prepare(scene.task_id, b"h" * 16, None) as preparation:
+        preparation.add(shares)
+    assert core.quota.num_bytes == stored_bytes(store) > 0
+    with monkeypatch.context() as during:
+        during.setattr(InMemory, "delete", _away)
+        with pytest.raises(HelperUnavailable):
+            core.sweeper.remove_dropped()
+    assert core.quota.num_bytes == stored_bytes(store) > 0
+    core.sweeper.remove_dropped()
+    assert core.quota.num_bytes == stored_bytes(store) == 0
+
+
+def test_every_try_of_a_put_counts_until_what_it_may_have_written_is_deleted(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, shares, put = scene.cores[0], shares_for(scene.reports(SEGMENT), 0), InMemory.put
+
+    def put_and_fail(store: InMemory, name: str, content: bytes) -> None:
+        put(store, name, content)
+        raise StoreFailed("Timeout")
+
+    with core.datasets.prepare(scene.task_id, b"h" * 16, None) as preparation:
+        with monkeypatch.context() as during:
+            during.setattr(InMemory, "put", put_and_fail)
+            with pytest.raises(HelperUnavailable):
+                preparation.add(shares)
+        assert len(store.objects) == objects_module.MAX_TRIES
+        assert core.quota.num_bytes >= stored_bytes(store)
+    assert core.quota.num_bytes == stored_bytes(store) > 0
+    core.sweeper.remove_dropped()
+    assert core.quota.num_bytes == stored_bytes(store) == 0
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_objects_of_a_commit_that_the_ledger_did_not_answer_count_until_they_are_deleted(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    prepared, core, add = scene.prepare(scene.reports(RECORDS)), scene.cores[0], Ledger.add_dataset
+    for name in [one for one in store.objects if not one.startswith(folder_of(core))]:
+        del store.objects[name]  # the other helper's
+
+    def unanswered(*given: Any) -> None:
+        if is_committed:
+            add(*given)
+        raise HelperUnavailable("the helper's database does not answer; ask again")
+
+    with monkeypatch.context() as during:
+        during.setattr(Ledger, "add_dataset", unanswered)
+        with pytest.raises(HelperUnavailable):
+            core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+    core.datasets.prepared.drop(Handle(owner="ads.example", task_id=scene.task_id, name=prepared.handle))
+    assert core.quota.num_bytes == stored_bytes(store) > 0
+    core.sweeper.remove_dropped()
+    assert core.quota.num_bytes == stored_bytes(store) > 0
+    for party in scene.parties:
+        party.now = scene.task.expires_at + EXPIRED_KEPT_S
+    swept = core.sweeper.sweep()
+    assert (swept.expired, swept.orphans > 0) == (int(is_committed), not is_committed)
+    assert core.quota.num_bytes == stored_bytes(store) == 0
+
+
+def test_objects_of_an_expired_dataset_count_while_the_store_does_not_delete_them(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.seal(RECORDS)
+    core = scene.cores[0]
+    before = core.quota.num_bytes
+    for party in scene.parties:
+        party.now = scene.task.expires_at + EXPIRED_KEPT_S
+    with monkeypatch.context() as during:
+        during.setattr(InMemory, "delete", _away)
+        with pytest.raises(HelperUnavailable):
+            core.sweeper.sweep()
+    assert core.quota.num_bytes == before > 0
+    core.sweeper.sweep()
+    assert core.quota.num_bytes == 0
+
+
+def test_nothing_is_prepared_while_it_is_not_known_what_the_bucket_holds(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.restart(segments=store)
+    shares = shares_for(scene.reports(SEGMENT), 0)
+    with monkeypatch.context() as during:
+        during.setattr(InMemory, "list", _away)
+        with pytest.raises(HelperUnavailable):
+            scene.cores[0].datasets.prepare(scene.task_id, b"h" * 16, None).add(shares)
+    assert store.objects == {}
+    scene.cores[0].datasets.prepare(scene.task_id, b"h" * 16, None).add(shares)
+
+
+def test_an_object_that_this_helper_did_not_put_is_of_no_ad_server(scene: Scene, store: InMemory) -> None:
+    folder = folder_of(scene.cores[0])
+    store.put(f"{folder}/notes.txt", b"of somebody else")
+    scene.restart(segments=store)
+    scene.seal(RECORDS)
+    own = sum(len(content) for name, content in store.objects.items() if name.startswith(f"{folder}/"))
+    assert scene.cores[0].quota.of("ads.example") == own - len(b"of somebody else")
+
+
+def _away(*_: object) -> Any:
+    raise StoreFailed("Timeout")

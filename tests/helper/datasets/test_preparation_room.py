@@ -1,7 +1,6 @@
 """The room of one preparation: nothing of it is lost, whatever happens, and who waits is told."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ class Parts:
     """A room on a shelf of so many reports, of which one ad server has three quarters."""
 
     def __init__(self, reports: int = 1_000, head_start: int = 3) -> None:
-        self.shelf = PreparedShelf[Any](reports * OF_ONE, lambda: 0.0)
+        self.shelf = PreparedShelf(reports * OF_ONE, lambda: 0.0)
         self.head_start = HeadStart(lambda: AT_ONCE + head_start, room_bytes=1 << 30)
         self.room = PreparationRoom(
             shelf=self.shelf, head_start=self.head_start, owner=OWNER, share_length=LENGTH

@@ -2,6 +2,7 @@ import errno
 import os
 from collections import Counter
 from dataclasses import dataclass
+from threading import Event, Lock, Thread
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from helper.datasets.shelves import (
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.reports.dataset import OpenedDataset, PreparedShares
 from tests.builders import examples, open_dataset, reports, shares_for, world
+from tests.patience import HANGS_S
 
 WORLD = world()
 OPENED: PreparedShares = WORLD.opener(0).open(shares_for(reports(WORLD, examples(WORLD.task, 3)), 0))
@@ -47,7 +49,7 @@ class Clock:
         return self.now
 
 
-def shelf_of(capacity_bytes: int = 0, clock: Clock | None = None) -> PreparedShelf[Prepared]:
+def shelf_of(capacity_bytes: int = 0, clock: Clock | None = None) -> PreparedShelf:
     return PreparedShelf(capacity_bytes, clock or Clock())
 
 
@@ -55,7 +57,7 @@ def opened(number: int) -> OpenedDataset:
     return open_dataset(bytes([number]) * 32, OPENED, OPENED.admitted.is_admitted)
 
 
-def found(shelf: PreparedShelf[Prepared], of: Handle) -> Prepared | None:
+def found(shelf: PreparedShelf, of: Handle) -> object:
     kept = shelf._prepared.get(of)
     return None if kept is None else kept.prepared
 
@@ -67,7 +69,7 @@ def handle(task: int, name: int, owner: str = NORTH) -> Handle:
 def test_what_is_lent_is_pushed_out_by_nobody_and_kept_again() -> None:
     shelf, one = shelf_of(), Prepared()
     shelf.put(handle(1, 0), one, 0)
-    with shelf.lent(handle(1, 0)) as lent:
+    with shelf.lent(handle(1, 0), Prepared) as lent:
         assert lent is one
         for name in range(1, MAX_PREPARED_PER_TASK + 1):
             shelf.put(handle(1, name), Prepared(), 0)
@@ -79,7 +81,7 @@ def test_of_two_preparations_of_a_handle_the_newer_is_kept_once_the_other_comes_
     shelf, one, newer = shelf_of(10), Prepared(), Prepared()
     shelf.take(4, held=0, owner=NORTH)
     shelf.put(handle(1, 0), one, 4)
-    with shelf.lent(handle(1, 0)):
+    with shelf.lent(handle(1, 0), Prepared):
         shelf.put(handle(1, 0), newer, 0)
         assert shelf.num_bytes == 4
     assert found(shelf, handle(1, 0)) is newer
@@ -88,9 +90,81 @@ def test_of_two_preparations_of_a_handle_the_newer_is_kept_once_the_other_comes_
 
 def test_nothing_is_lent_where_nothing_is_kept() -> None:
     shelf = shelf_of()
-    with shelf.lent(handle(1, 0)) as lent:
+    with shelf.lent(handle(1, 0), Prepared) as lent:
         assert lent is None
     assert found(shelf, handle(1, 0)) is None
+
+
+def test_what_is_of_another_kind_is_not_lent_and_stays() -> None:
+    shelf, one = shelf_of(), Prepared()
+    shelf.put(handle(1, 0), one, 0)
+
+    class Other(Prepared):
+        pass
+
+    with shelf.lent(handle(1, 0), Other) as lent:
+        assert lent is None
+    assert found(shelf, handle(1, 0)) is one
+
+
+def test_two_that_finish_at_once_are_kept_one_after_the_other() -> None:
+    is_second_there, inside, most = Event(), 0, 0
+
+    class Announced:
+        """A lock that says that a second thread wants it."""
+
+        def __init__(self) -> None:
+            self._lock, self._wanted = Lock(), 0
+
+        def __enter__(self) -> None:
+            self._wanted += 1
+            if self._wanted == 2:
+                is_second_there.set()
+            self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    def clock() -> float:
+        """Asked by who keeps a preparation; the first one goes on once the second one wants to keep one."""
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        if inside == 2:
+            is_second_there.set()
+        assert is_second_there.wait(HANGS_S)
+        inside -= 1
+        return 0.0
+
+    shelf = PreparedShelf(0, clock)
+    shelf._lock = Announced()  # type: ignore[assignment]
+    threads = [Thread(target=shelf.put, args=(handle(1, name), Prepared(), 0)) for name in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANGS_S)
+    assert most == 1
+    assert len(shelf._prepared) == 2
+
+
+def test_an_ad_servers_overdue_preparations_are_forgotten_oldest_first_and_nobody_elses() -> None:
+    clock = Clock()
+    shelf, mine, newer, theirs = shelf_of(clock=clock), Prepared(), Prepared(), Prepared()
+    shelf.put(handle(1, 0, SOUTH), theirs, 0)
+    shelf.put(handle(2, 0), mine, 0)
+    clock.now = 1.0
+    shelf.put(handle(3, 0), newer, 0)
+    clock.now = KEPT_S - 0.5
+    assert not shelf.forget_overdue(NORTH)
+    clock.now = KEPT_S
+    assert shelf.forget_overdue(NORTH)
+    assert not shelf.forget_overdue(NORTH)
+    assert (mine.discarded, newer.discarded, theirs.discarded) == (1, 0, 0)
+    shelf.forget_abandoned(KEPT_S)
+    assert (mine.discarded, newer.discarded, theirs.discarded) == (1, 0, 1)
+    clock.now = KEPT_S + 1.0
+    shelf.forget_abandoned(KEPT_S)
+    assert (newer.discarded, len(shelf._prepared)) == (1, 0)
 
 
 def test_a_preparation_is_found_until_it_is_dropped() -> None:

@@ -10,7 +10,7 @@ from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.runtime import objects
 from maskedlark.runtime.objects import StoreFailed
-from tests.builders import NOW
+from tests.builders import NOW, shares_for
 from tests.helper.parties import Scene
 from tests.stores import InMemory
 
@@ -101,12 +101,44 @@ def test_what_is_committed_stays(scene: Scene, store: InMemory, is_bucket: bool)
 
 
 @pytest.mark.parametrize("is_bucket", [True])
-def test_objects_of_preparations_that_may_be_committed_stay(scene: Scene, store: InMemory) -> None:
-    prepared = scene.prepare(scene.reports(RECORDS))
-    pass_time(scene, 10 * ORPHAN_S)
+def test_objects_of_a_preparation_that_goes_on_stay_however_old_they_are(
+    scene: Scene, store: InMemory
+) -> None:
+    shares = shares_for(scene.reports(RECORDS), 0)
+    with scene.cores[0].datasets.prepare(scene.task_id, b"h" * 16, None) as preparation:
+        preparation.add(shares)
+        pass_time(scene, 10 * ORPHAN_S)
+        before = set(store.objects)
+        assert before
+        assert sweep(scene) == (0, 0)
+        assert set(store.objects) == before
+        assert preparation.finish().admitted == RECORDS
+
+
+@STORES
+def test_a_preparation_that_nobody_commits_is_swept_after_a_day(
+    scene: Scene, store: InMemory, is_bucket: bool
+) -> None:
+    scene.prepare(scene.reports(RECORDS))
+    pass_time(scene, ORPHAN_S - 1)
     sweep(scene)
-    dataset = scene.commit(prepared)
-    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    assert held(scene, store) > 0
+    pass_time(scene, 1)
+    sweep(scene)
+    assert held(scene, store) == 0
+    assert [core.quota.num_bytes for core in scene.cores] == [0, 0]
+    assert [core.datasets.preparing_bytes for core in scene.cores] == [0, 0]
+
+
+@pytest.mark.parametrize("is_bucket", [False])
+def test_a_file_that_is_named_for_no_dataset_does_not_end_a_sweep(scene: Scene) -> None:
+    scene.seal(RECORDS)
+    folder = scene.parties[0].data / "datasets"
+    for name in ("notes.txt.sealed", f"{'ab' * 31}.sealed", "notes.txt.updates"):
+        (folder / name).write_bytes(b"of somebody else")
+    pass_time(scene, EXPIRED_KEPT_S + scene.task.expires_at - NOW)
+    assert sweep(scene) == (0, 2)
+    assert len(list(folder.iterdir())) == 3
 
 
 @pytest.mark.parametrize("is_bucket", [True])

@@ -3,6 +3,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from helper.datasets import segments, whole_file
+from helper.datasets import spool as spool_module
 from helper.datasets.segments import NOT_CHOSEN, RowShape, whole
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.trust.keys import HelperKeys
@@ -19,11 +21,12 @@ from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
+from maskedlark.runtime import durable_file
 from tests.helper.stored import write, write_as_before
 
 KEYS = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
 ID = b"d" * 32
-HEADER, TAG = 72, 16
+HEADER, TAG = 88, 16
 PATTERN = b"\xde\xad\xbe\xef" * 8
 
 
@@ -67,7 +70,7 @@ def test_a_dataset_reads_back_whatever_the_segments_and_chunks(
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
     written = dataset(25)
     rows, came = whole(written).rows, np.random.default_rng(3).permutation(25)
-    spool = vault.begin(rows.shape)
+    spool = vault.begin(rows.shape, "ads.example")
     for start in range(0, 25, chunk):
         vault.add(spool, rows.rows(came[start : start + chunk]))
         assert spool.waiting < segment
@@ -110,7 +113,7 @@ def test_features_that_nobody_asks_for_are_not_read(
 def test_records_that_were_not_chosen_are_in_no_piece(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     rows = whole(dataset(12)).rows
-    spool = vault.begin(rows.shape)
+    spool = vault.begin(rows.shape, "ads.example")
     vault.add(spool, rows)
     ranks = np.full(12, NOT_CHOSEN, np.uint32)
     ranks[[9, 1]] = [0, 1]  # and nothing of the second segment
@@ -125,7 +128,7 @@ def test_a_dataset_that_is_withdrawn_may_be_stored_as_another_one(
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     rows, other = whole(dataset(6)).rows, b"e" * 32
-    spool = vault.begin(rows.shape)
+    spool = vault.begin(rows.shape, "ads.example")
     vault.add(spool, rows)
     vault.commit(spool, ID, np.arange(6, dtype=np.uint32))
     vault.withdraw(spool, ID)
@@ -143,7 +146,7 @@ def test_a_spool_that_is_removed_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     rows = whole(dataset(6)).rows
-    spool = vault.begin(rows.shape)
+    spool = vault.begin(rows.shape, "ads.example")
     assert list(tmp_path.iterdir()) == []
     vault.add(spool, rows)
     only_file(tmp_path)
@@ -379,3 +382,38 @@ def test_a_file_that_cannot_be_read_at_the_moment_is_not_lost(
         with pytest.raises(HelperUnavailable):
             list(vault.pieces(ID))
     assert_equal(vault.read(ID), dataset(5))
+
+
+def test_a_file_of_another_layout_is_damaged_though_its_seals_hold(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as during:
+        during.setattr(spool_module, "MAGIC", b"MLDS\x7f\0\0\0")
+        write(vault, dataset(5))
+        assert_equal(vault.read(ID), dataset(5))
+    with pytest.raises(VaultDamaged):
+        vault.read(ID)
+
+
+def test_a_store_that_fails_once_the_file_has_its_name_may_be_repeated(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    rows, ranks = whole(dataset(10)).rows, np.arange(10, dtype=np.uint32)
+    spool = vault.begin(rows.shape, "ads.example")
+    vault.add(spool, rows)
+    put = durable_file.put_in_place
+
+    def named_but_not_durable(*given: Any) -> None:
+        put(*given)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as during:
+        during.setattr(spool_module, "put_in_place", named_but_not_durable)
+        for _ in range(2):
+            with pytest.raises(HelperUnavailable):
+                vault.commit(spool, ID, ranks)
+            assert not only_file(tmp_path).name.endswith(".sealed")
+    vault.commit(spool, ID, ranks)
+    assert_equal(vault.read(ID), dataset(10))
+    assert only_file(tmp_path).name.endswith(".sealed")

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from helper.trust.open_tasks import LEAST_COUNTED_S
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.task import Task
@@ -73,3 +74,21 @@ def test_a_task_that_cannot_be_kept_takes_no_room(scene: Scene, monkeypatch: pyt
             with pytest.raises(OSError, match="full"):
                 register(scene, named(scene, f"number {number}"))
     register(scene, named(scene, "second"))
+
+
+def test_tasks_of_a_minute_do_not_fill_the_ledger_one_after_the_other(scene: Scene) -> None:
+    def register_short(name: str) -> None:
+        now = int(scene.parties[0].now)
+        register(scene, named(scene, name, starts_at=now, expires_at=now + 3_600))
+
+    for name in ("second", "third"):
+        register_short(name)
+        scene.parties[0].now += 3_600
+    for _ in range(3):
+        with pytest.raises(JobRefused, match=r"--max-tasks-per-origin.*a day at least") as refused:
+            register_short("fourth")
+        assert refused.value.reason is JobReason.TOO_MANY_TASKS
+        scene.parties[0].now += 3_600
+    scene.parties[0].now += LEAST_COUNTED_S - 5 * 3_600
+    register_short("fourth")
+    assert scene.cores[0].counts().tasks == 4

@@ -2,27 +2,15 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
 from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect, select, text
 
-from adserver.store.database import create_tables as create_adserver_tables
-from adserver.store.schema import metadata as adserver_metadata
-from helper.ledger.ledger import Ledger
-from helper.ledger.schema import METADATA as HELPER_METADATA
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.database import create_tables, open_database, schema_version_of
 from maskedlark.runtime.migrations import Migrations
 
-SCHEMAS = Path(__file__).parents[2] / "vectors" / "schemas"
-OLDER = [
-    pytest.param(party, version, id=f"{party}-{version}")
-    for party, version in sorted({tuple(path.stem.split("-")[:2]) for path in SCHEMAS.glob("*.sql")})
-]
 CHARGES = [{"id": 1, "cost": 7}, {"id": 2, "cost": 8}]
 
 
@@ -110,25 +98,3 @@ def test_processes_that_start_at_once_migrate_once(engine: Engine, database_url:
     assert [column["name"] for column in inspect(engine).get_columns("charges")] == ["id", "cost", "unit"]
     for one in engines:
         one.dispose()
-
-
-@pytest.mark.parametrize(("party", "version"), OLDER)
-def test_the_tables_of_every_version_become_those_of_today(
-    database_url: str, party: str, version: str
-) -> None:
-    engine = open_database(database_url)
-    sql = (SCHEMAS / f"{party}-{version}-{engine.dialect.name}.sql").read_text()
-    with engine.begin() as connection:
-        for statement in sql.split(";"):
-            if statement.strip():
-                connection.execute(text(statement))
-        connection.execute(text(f"INSERT INTO schema_version VALUES ({version})"))  # noqa: S608 - a number of ours
-    if party == "helper":
-        Ledger(engine)
-    else:
-        create_adserver_tables(engine)
-    metadata = HELPER_METADATA if party == "helper" else adserver_metadata
-    with engine.connect() as connection:
-        differences = compare_metadata(MigrationContext.configure(connection), metadata)
-    engine.dispose()
-    assert differences == []
