@@ -186,6 +186,10 @@ chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run, 
 same-round: $(STAMP)  ## Send five rounds 10,000 times to a helper that dies at chosen moments around each charge: one answer each (ARGS="--times 2000"; "--cluster": with a worker on Ray)
 	$(BIN)/python -m tests.e2e.same_round $(ARGS)
 
+.PHONY: mutants
+mutants: $(STAMP)  ## Change the critical rooms in small ways and print each change that no fast test notices (ARGS="--count 300 --seed 1 --json")
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 bench-proofs: $(STAMP)  ## Proofs of form: honest and malformed reports, time at browser and helper, bytes (ARGS="--quick --json")
 	$(BIN)/python -m tests.bench.proofs $(ARGS)
 

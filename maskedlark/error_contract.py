@@ -92,7 +92,7 @@ _MODELS: Final = {
     ModelReason.WRONG_LOSS: "choose a loss that fits the output and the labels",
 }
 _JOBS: Final = {
-    JobReason.UNKNOWN_TASK: "register the task with this helper",
+    JobReason.UNKNOWN_TASK: "register the task with this helper, under the certificate of its origin",
     JobReason.TASK_REFUSED: "ask for what the operator's floors allow, or talk to the operator",
     JobReason.TASK_EXPIRED: "make a new task",
     JobReason.TOO_MANY_TASKS: "let tasks expire, or talk to the operator",

@@ -161,12 +161,14 @@ class StartJobReply(_message.Message):
 class RoundRequest(_message.Message):
     __slots__ = ("header", "weights")
     class Header(_message.Message):
-        __slots__ = ("job_id", "round")
+        __slots__ = ("task_id", "job_id", "round")
+        TASK_ID_FIELD_NUMBER: _ClassVar[int]
         JOB_ID_FIELD_NUMBER: _ClassVar[int]
         ROUND_FIELD_NUMBER: _ClassVar[int]
+        task_id: bytes
         job_id: bytes
         round: int
-        def __init__(self, job_id: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
+        def __init__(self, task_id: _Optional[bytes] = ..., job_id: _Optional[bytes] = ..., round: _Optional[int] = ...) -> None: ...
     HEADER_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     header: RoundRequest.Header

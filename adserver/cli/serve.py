@@ -80,8 +80,11 @@ def keygen_command(
     ] = None,
 ) -> None:
     """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
+    from maskedlark.reports.origin import SPELLING, split_origin
     from maskedlark.rpc.certificates import write_certificate
 
+    if split_origin(origin) is None:
+        raise typer.BadParameter(f"--origin: {SPELLING}")
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))

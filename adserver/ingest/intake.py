@@ -28,7 +28,7 @@ class IntakeCounts:
 
     Attributes:
         accepted: Stored now.
-        duplicates: Stored before, under the same task and id; left as they were.
+        duplicates: Stored before, byte for byte the same; left as they were.
         rejected: Not stored, by reason.
     """
 

@@ -182,7 +182,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
 
     def run_round(
         self,
-        job_id: bytes,
+        job: "JobSpec",
         round_index: int,
         weights: bytes,
         num_parameters: int,
@@ -192,16 +192,15 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         """Run a round at one helper: the same round gives the same bytes each time.
 
         Args:
-            job_id: A started job.
+            job: A started job.
             round_index: From 0.
             weights: The encoded weights (`maskedlark.model.weights`).
             num_parameters: The length of the answer's vector.
             cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
         """
-        header = helper_pb2.RoundRequest(
-            header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index)
-        )
-        requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
+        header = helper_pb2.RoundRequest.Header(task_id=job.task_id, job_id=job.job_id, round=round_index)
+        first = helper_pb2.RoundRequest(header=header)
+        requests = _then(first, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
         with self._calling(cancelled):
             call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
             with _ending(call), self._cancelling(call, cancelled):

@@ -34,7 +34,7 @@ class JobHelper(Protocol):
 
     def run_round(
         self,
-        job_id: bytes,
+        job: "JobSpec",
         round_index: int,
         weights: bytes,
         num_parameters: int,
@@ -126,12 +126,12 @@ class HelperPair:
         return self.ask(lambda _, helper: helper.start_job(job, model))
 
     def run_round(
-        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int
+        self, job: "JobSpec", round_index: int, weights: bytes, num_parameters: int
     ) -> "tuple[AggregateShare, AggregateShare]":
         """Return both answers to one round. Raises as `ask` does."""
         return self.ask(
             lambda _, helper: helper.run_round(
-                job_id, round_index, weights, num_parameters, cancelled=self.interrupted
+                job, round_index, weights, num_parameters, cancelled=self.interrupted
             )
         )
 

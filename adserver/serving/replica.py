@@ -15,7 +15,6 @@ from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.store.report_buckets import bucket_of
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
-from maskedlark.runtime.ownership import check_own
 
 
 def serve_intake(engine: Engine, tls: TlsFiles | None, settings: IntakeSettings, *, stop: Event) -> None:
@@ -34,7 +33,7 @@ def serve_intake(engine: Engine, tls: TlsFiles | None, settings: IntakeSettings,
     forbid_core_files()  # before the TLS key is read
     allow_open_files(OPEN_FILES)
     if tls is not None:
-        check_own(tls.private_key)
+        tls.check_own()
     url = settings.report_objects
     bucket = bucket_of(engine, url, may_add=False) if url else None
     with running_ingest(engine, settings, tls=tls, metrics=IntakeMetrics(), bucket=bucket) as addresses:

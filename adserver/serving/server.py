@@ -26,7 +26,7 @@ from adserver.training.worker import JobWorker
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.disk import check_room
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
-from maskedlark.runtime.ownership import check_data_folder, check_own
+from maskedlark.runtime.ownership import check_data_folder
 
 
 def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Clock, stop: Event) -> None:
@@ -49,7 +49,7 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
     allow_open_files(OPEN_FILES)
     check_data_folder(settings.data_dir)
     if peers.tls is not None:
-        check_own(peers.tls.private_key)
+        peers.tls.check_own()
     remove_unfinished_of_jobs(settings.data_dir)
     remove_unnamed(engine, settings.data_dir, clock())
 

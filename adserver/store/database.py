@@ -56,7 +56,7 @@ def create_tables(engine: Engine) -> None:
 
 
 def check_tables(engine: Engine) -> None:
-    """Refuse a database whose tables an ad server of this version has not made, or brought forward, yet.
+    """Refuse a database whose tables an ad server of this version has not made yet.
 
     Raises:
         InvalidTask: the tables are not there, or of another version.

@@ -5,8 +5,8 @@
         while last is not None:
             last = forget(engine, task_id, handle, after=last, limit=5_000).last
 
-An id is kept so that a second upload is a duplicate. Once intakes refuse every report of the task, it is of
-no more use: `adserver.collecting.report_expiry` sees to that order.
+A report is kept so that a second upload of it is a duplicate. Once intakes refuse every report of the task,
+it is of no more use: `adserver.collecting.report_expiry` sees to that order.
 """
 
 from collections import Counter

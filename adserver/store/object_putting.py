@@ -18,7 +18,6 @@ from typing import Final
 
 from sqlalchemy import Connection, func, insert, select, text
 
-from adserver.store.arrivals import ReportKey, report_key
 from adserver.store.ciphertexts import object_of
 from adserver.store.gathering import WORTH_BYTES
 from adserver.store.report_buckets import ReportBucket
@@ -49,13 +48,15 @@ class Put:
         name: Its name.
         num_bytes: How long it is.
         digest: SHA-256 of its bytes.
-        keys: The reports in it, all of one task, by position.
+        task_id: The task of the reports in it.
+        keys: Their digests, by position.
     """
 
     name: str
     num_bytes: int
     digest: bytes
-    keys: tuple[ReportKey, ...]
+    task_id: bytes
+    keys: tuple[bytes, ...]
 
 
 class PutsReports:
@@ -84,20 +85,24 @@ class PutsReports:
         self._away_until_s = float("-inf")
         self._pool = ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="puts")
 
-    def put(self, reports: Iterable[Report]) -> list[Put]:
+    def put(self, reports: Mapping[bytes, Report]) -> list[Put]:
         """Put the ciphertexts of each task that has enough of them to be worth it, as one object a task.
 
         What is in no object is to become rows: all of it while the store does not answer. Returns within
         `LONGEST_S`; an object that is there only later is an orphan.
         """
-        by_task: dict[bytes, list[Report]] = {}
-        for report in reports:
-            by_task.setdefault(report.task_id, []).append(report)
-        worth = [some for some in by_task.values() if _size(some) >= WORTH_BYTES and len(some) < POSITIONS]
+        by_task: dict[bytes, dict[bytes, Report]] = {}
+        for key, report in reports.items():
+            by_task.setdefault(report.task_id, {})[key] = report
+        worth = [
+            (task_id, some)
+            for task_id, some in by_task.items()
+            if _size(some.values()) >= WORTH_BYTES and len(some) < POSITIONS
+        ]
         if not worth or self.is_away():
             return []
         until_s = self._monotonic() + LONGEST_S
-        putting = [self._pool.submit(self._put_one, some, until_s) for some in worth]
+        putting = [self._pool.submit(self._put_one, *some, until_s) for some in worth]
         done, late = wait(putting, LONGEST_S)
         for one in late:
             one.cancel()
@@ -113,7 +118,7 @@ class PutsReports:
         """Whether the store is left alone for now, since it has failed: nothing is put."""
         return self._monotonic() < self._away_until_s
 
-    def _put_one(self, reports: Sequence[Report], until_s: float) -> Put | None:
+    def _put_one(self, task_id: bytes, reports: Mapping[bytes, Report], until_s: float) -> Put | None:
         """Put one object; None if the store does not take it, or has just not taken another one."""
         if self.is_away():
             return None
@@ -123,7 +128,7 @@ class PutsReports:
                 raise HelperUnavailable("nobody waits for this object any more")
             return f"{self.bucket.folder}/{self._randomness(_NAME_BYTES).hex()}"
 
-        content = object_of(reports)
+        content = object_of(list(reports.values()))
         try:
             name = self._store.put_fresh(fresh_name, content)
         except HelperUnavailable as error:
@@ -134,7 +139,8 @@ class PutsReports:
             name=name,
             num_bytes=len(content),
             digest=sha256(content).digest(),
-            keys=tuple(map(report_key, reports)),
+            task_id=task_id,
+            keys=tuple(reports),
         )
 
     def _leave_alone(self, why: str) -> None:
@@ -143,7 +149,7 @@ class PutsReports:
         _LOG.warning("reports go into the database for %g s: %s", AWAY_S, why)
 
 
-def places_of(connection: Connection, puts: Sequence[Put]) -> Mapping[ReportKey, int]:
+def places_of(connection: Connection, puts: Sequence[Put]) -> Mapping[bytes, int]:
     """Number the objects, and say of each report in them what its row is to say.
 
     Args:
@@ -162,8 +168,8 @@ def name_objects(
     connection: Connection,
     bucket: ReportBucket,
     puts: Sequence[Put],
-    places: Mapping[ReportKey, int],
-    new: Iterable[ReportKey],
+    places: Mapping[bytes, int],
+    new: Iterable[bytes],
 ) -> None:
     """Write the manifest: a row for each object with a report that was not stored before.
 
@@ -172,7 +178,7 @@ def name_objects(
         bucket: Where the objects lie.
         puts: The objects.
         places: Of `places_of`.
-        new: The reports that this transaction stored.
+        new: The digests of the reports that this transaction stored.
     """
     needed = {places[key] // POSITIONS for key in new if key in places}
     rows = [
@@ -180,7 +186,7 @@ def name_objects(
             "object": number,
             "bucket": bucket.number,
             "name": put.name,
-            "task_id": put.keys[0][0],
+            "task_id": put.task_id,
             "num_bytes": put.num_bytes,
             "digest": put.digest,
             "reports": len(put.keys),

@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import Engine, delete, exists, select
 
-from adserver.store.schema import report_objects, reports
+from adserver.store.schema import report_objects, report_states
 from maskedlark.runtime.database import reading
 
 _PAGE: Final = 1_000
@@ -29,7 +29,7 @@ def forget_objects(engine: Engine, task_id: bytes) -> int:
     """
     c, count = report_objects.c, 0
     some = select(c.object).where(c.task_id == task_id).limit(_PAGE)
-    is_left = exists().where(reports.c.task_id == task_id)
+    is_left = exists().where(report_states.c.task_id == task_id)
     deleting = delete(report_objects).where(c.object.in_(some), ~is_left)
     while True:
         with engine.begin() as connection:

@@ -1,13 +1,13 @@
 """The reports as they lie here.
 
-Ciphertext, the id under which each counts once, its state, and which dataset used it.
+Ciphertext, the id under which one is admitted, its state, and which dataset used it.
 
 `adserver.records.report_state` decides what can happen to one; nothing here changes a report's state but
 `_move`, which asks it. No column tells who sent a report or when it came in.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from secrets import randbelow
 from threading import Lock
 from time import monotonic, sleep
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, Select, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
-from adserver.store.arrivals import NO_PLACES, ReportKey, insert_new, report_key, stored_among
+from adserver.store.arrivals import NO_PLACES, insert_new, stored_among
 from adserver.store.forgetting import Forgotten, forget, handles_of
 from adserver.store.gathering import Gathering
 from adserver.store.object_putting import Put, PutsReports, name_objects, places_of
@@ -63,9 +63,10 @@ class _Adding:
     """One call of `ReportStore.add`: how many of its reports were new, or what it failed with by itself."""
 
     __slots__ = ("error", "new", "num_bytes", "reports")
+    reports: Mapping[bytes, Report]  # by their digests
 
     def __init__(self, reports: Sequence[Report]) -> None:
-        self.reports = reports
+        self.reports = {report.digest: report for report in reports}
         self.num_bytes = sum(
             _ROW_OVERHEAD_BYTES + sum(len(share.ciphertext) for share in report.shares) for report in reports
         )
@@ -97,8 +98,9 @@ class ReportStore:
         the next one, up to 8 MiB of them; one that comes while none does waits for nobody, but where objects
         are put: `adserver.store.gathering`.
 
-        Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever
-            else adds it at the same time. What the database refuses of one call spoils no other call.
+        Guarantees: when this returns, all of them are durable. A report is stored once however often it is
+            sent; another one under its id is another report, so junk that came first displaces none. What
+            the database refuses of one call spoils no other call.
         """
         if not accepted:
             return 0
@@ -123,22 +125,22 @@ class ReportStore:
 
     def _add_together(self, calls: Sequence[_Adding]) -> None:
         """Store the reports of all calls in one transaction; a new one counts for the first call with it."""
-        first: dict[ReportKey, tuple[_Adding, Report]] = {}
+        first: dict[bytes, _Adding] = {}
         for call in calls:
-            for report in call.reports:
-                first.setdefault(report_key(report), (call, report))
-        reports = [report for _, report in first.values()]
+            for key in call.reports:
+                first.setdefault(key, call)
+        reports = {key: call.reports[key] for key, call in first.items()}
         puts = self._put(calls, reports)
         with self._writing, self._engine.begin() as connection:
             places = places_of(connection, puts) if puts else NO_PLACES
             new = insert_new(connection, reports, places)
             if self._putting is not None:
                 name_objects(connection, self._putting.bucket, puts, places, new)
-            arrive(connection, Counter(task_id for task_id, _ in new), self._slot)
+            arrive(connection, Counter(reports[key].task_id for key in new), self._slot)
         for key in new:
-            first[key][0].new += 1
+            first[key].new += 1
 
-    def _put(self, calls: Sequence[_Adding], reports: Sequence[Report]) -> Sequence[Put]:
+    def _put(self, calls: Sequence[_Adding], reports: Mapping[bytes, Report]) -> Sequence[Put]:
         """Put ciphertexts where objects are put, but of no call that came before: nothing would name them.
 
         A call that is repeated is repeated whole, so its first report tells; what else is new in it becomes
@@ -147,14 +149,9 @@ class ReportStore:
         if self._putting is None or not self._putting.may_put(sum(call.num_bytes for call in calls)):
             return ()
         with reading(self._engine) as connection:
-            stored = stored_among(connection, [report_key(call.reports[0]) for call in calls])
-        repeated = {
-            report_key(report)
-            for call in calls
-            if report_key(call.reports[0]) in stored
-            for report in call.reports
-        }
-        return self._putting.put(one for one in reports if report_key(one) not in repeated)
+            stored = stored_among(connection, [next(iter(call.reports)) for call in calls])
+        repeated = {key for call in calls if next(iter(call.reports)) in stored for key in call.reports}
+        return self._putting.put({key: one for key, one in reports.items() if key not in repeated})
 
     def counts(self, task_id: bytes) -> ReportCounts:
         """What there is of a task; as quick of a million reports as of one."""

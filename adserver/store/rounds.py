@@ -69,7 +69,7 @@ class RoundStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        key = ["round_id", "report_id"]
+        key = ["round_id", "digest"]
         self._insert = insert_or_ignore(engine, update_reports, key).returning(update_reports.c.sequence)
 
     def open(self, one: UpdateRound, content: bytes, *, now_s: float) -> DeviceRound:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from adserver.records.defaults import QUERY_ID_BYTES
-from maskedlark.reports.task import REPORT_ID_BYTES
+from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES
 from maskedlark.runtime import database as storage
 
 metadata: Final = MetaData()
@@ -52,6 +52,8 @@ def _sealed_report() -> tuple[Column[Any], ...]:
         Column("ciphertext_0", LargeBinary, nullable=False),
         Column("key_id_1", SmallInteger, nullable=False),
         Column("ciphertext_1", LargeBinary, nullable=False),
+        # Of the whole report (`maskedlark.reports.upload.Report.digest`): what it is stored once under.
+        Column("digest", LargeBinary(REPORT_DIGEST_BYTES), nullable=False),
     )
 
 
@@ -110,7 +112,7 @@ reports: Final = Table(
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
     *_sealed_report(),
-    UniqueConstraint("task_id", "report_id"),
+    UniqueConstraint("digest"),
 )
 
 # Buckets that ciphertexts of reports lie in.
@@ -305,5 +307,5 @@ update_reports: Final = Table(
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("round_id", LargeBinary(32), ForeignKey("update_rounds.round_id"), nullable=False),
     *_sealed_report(),
-    UniqueConstraint("round_id", "report_id"),
+    UniqueConstraint("round_id", "digest"),
 )

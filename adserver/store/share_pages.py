@@ -14,7 +14,9 @@ MAX_PAGE_ROWS: Final = 1_000
 
 def sealed_row(report: Report) -> dict[str, Any]:
     """What a table keeps of a report, or of an update, as it came in."""
-    row: dict[str, Any] = {"report_id": report.report_id, "time_bucket": report.time_bucket}
+    row: dict[str, Any] = {
+        "report_id": report.report_id, "time_bucket": report.time_bucket, "digest": report.digest
+    }  # fmt: skip
     for role, share in enumerate(report.shares):
         row |= {f"key_id_{role}": share.key_id, f"ciphertext_{role}": share.ciphertext}
     return row

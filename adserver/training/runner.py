@@ -102,9 +102,7 @@ class JobRun:
         """Run one round up to and including the optimizer's step."""
         plan, job, trainer, size = self._plan, self._plan.job, self._trainer, self._model.num_parameters
         clip = trainer.clip()
-        shares = self._pair.run_round(
-            job.job_id, trainer.rounds_done, trainer.weights(), num_values(job, size)
-        )
+        shares = self._pair.run_round(job, trainer.rounds_done, trainer.weights(), num_values(job, size))
         mean = mean_gradient(plan, *shares)
         gradient, within = mean[:size], mean[size:]
         learning_rate = trainer.step(gradient)

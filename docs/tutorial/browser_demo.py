@@ -223,12 +223,13 @@ def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
             "maxDelayS": DELAY_S,
         }
         vault = f"{origins['vault']}/vault.html"
-        told = {"vault": vault, "stage": origins["stage"], "lifetimeS": LIFETIME_S, "options": options}
+        told = {"vault": vault, "origins": origins, "lifetimeS": LIFETIME_S, "options": options}
         return JSONResponse(told)
 
     async def vault_settings(_request: Request) -> Response:
         pages = [origins["publisher"], origins["shop"]]
-        return JSONResponse({"intake": origins["vault"], "origins": pages, "trustedHelpers": trusted})
+        told = {"intake": origins["vault"], "origins": pages, "trustedHelpers": trusted}
+        return JSONResponse({**told, "leastDelayS": DELAY_S})
 
     async def bundle(_request: Request) -> Response:
         url = f"{stage.intake}/v1/tasks/{stage.task}"

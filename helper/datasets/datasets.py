@@ -121,9 +121,12 @@ class Datasets:
                         JobReason.UNKNOWN_DATASET,
                         "nothing is prepared under this handle (any more): prepare it again",
                     )
-                is_chosen = chosen_rows(prepared.is_admitted, chosen)
+                rows = prepared.chosen(chosen_rows(prepared.is_admitted, chosen))
+                ids, tags = prepared.report_ids, prepared.view_tags
+                # before anything is locked by the id: until then it may be another task's
+                check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
                 with self.storing.alone(expected_id):
-                    size = self._store(task_id, prepared, is_chosen, expected_id)
+                    size = self._store(task_id, prepared, rows, expected_id)
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
         return size
@@ -210,7 +213,7 @@ class Datasets:
             return self.vault.num_bytes(dataset_id) <= self._opened.capacity_bytes
 
     def _store(
-        self, task_id: bytes, prepared: PreparedReports, is_chosen: NDArray[np.bool_], expected_id: bytes
+        self, task_id: bytes, prepared: PreparedReports, rows: NDArray[np.intp], expected_id: bytes
     ) -> int:
         """First the shares, then the ledger.
 
@@ -220,12 +223,6 @@ class Datasets:
         very dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so
         nobody can commit it any more.
         """
-        rows = prepared.chosen(is_chosen)
-        if dataset_id(task_id, prepared.report_ids, prepared.view_tags, rows=rows) != expected_id:
-            raise JobRefused(
-                JobReason.DATASET_CHANGED,
-                "the chosen reports make another dataset id than the expected one",
-            )
         manifest = self.vault.commit(prepared.spool, expected_id, prepared.ranks(rows))
         try:
             self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[rows]), manifest)
@@ -238,8 +235,7 @@ class Datasets:
         return len(rows)
 
     def _committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
-        known = self.ledger.dataset(dataset_id)
-        return known if known is not None and known.task_id == task_id else None
+        return self.ledger.dataset(task_id, dataset_id)
 
     def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
         with loss_told():
@@ -274,6 +270,18 @@ def read_told(read: Callable[[], bytes]) -> bytes:
 def dataset_lost(how: str = "lost or damaged") -> JobRefused:
     """What a caller is told whose dataset cannot be read."""
     return JobRefused(JobReason.DATASET_LOST, f"this helper's shares of the dataset are {how}")
+
+
+def check_expected(expected_id: bytes, computed_id: bytes) -> None:
+    """Refuse to commit reports that make another dataset than the caller expects.
+
+    Raises:
+        JobRefused(DATASET_CHANGED)
+    """
+    if computed_id != expected_id:
+        raise JobRefused(
+            JobReason.DATASET_CHANGED, "the chosen reports make another dataset id than the expected one"
+        )
 
 
 def chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:

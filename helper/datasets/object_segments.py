@@ -119,7 +119,7 @@ class ObjectSegments:
         Raises:
             ObjectLost: the ledger does not know it.
         """
-        stored = self._ledger.dataset(dataset_id)
+        stored = self._ledger.dataset_of_any_task(dataset_id)
         if stored is None:
             raise ObjectLost("no such dataset")
         return stored.size

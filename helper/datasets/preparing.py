@@ -204,7 +204,9 @@ class Preparation:
         ids = opened.report_ids
         if not len(ids):
             return opened.admitted  # nothing is kept of it, however many come
-        kept = _without(opened, self._seen.add(ids), ReportReason.DUPLICATE_ID)
+        is_admitted, came = opened.admitted.is_admitted, np.zeros(len(ids), np.bool_)
+        came[is_admitted] = self._seen.add(ids[is_admitted])  # junk under an id displaces no report
+        kept = _without(opened, came, ReportReason.DUPLICATE_ID)
         used = self._ledger.used_among(self._handle.task_id, Ids(ids[kept.admitted.is_admitted])[:])
         if used:
             is_used = np.array([report_id in used for report_id in Ids(ids)[:]], np.bool_)

@@ -177,7 +177,7 @@ class Sweeper:
         return mark.stat().st_mtime
 
     def _fate(self, dataset_id: bytes) -> _Fate:
-        stored = self.ledger.dataset(dataset_id)
+        stored = self.ledger.dataset_of_any_task(dataset_id)
         if stored is None:
             return _Fate.ORPHAN
         signed = self.ledger.task(stored.task_id)

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from helper.datasets.datasets import HANDLE_BYTES, chosen_rows, loss_told, read_told
+from helper.datasets.datasets import HANDLE_BYTES, check_expected, chosen_rows, loss_told, read_told
 from helper.datasets.records import Updates
 from helper.datasets.segments import Ids
 from helper.datasets.shelves import Handle, PreparedShelf
@@ -117,9 +116,15 @@ class UpdateDatasets:
                         JobReason.UNKNOWN_DATASET,
                         "nothing is prepared under this handle (any more): prepare it again",
                     )
-                rows = chosen_rows(prepared.is_admitted, chosen)
+                is_chosen = chosen_rows(prepared.is_admitted, chosen)
+                ids, tags = prepared.report_ids, prepared.view_tags
+                order = canonical_order(ids, np.flatnonzero(is_chosen))
+                # before anything is locked by the id: until then it may be another task's
+                check_expected(expected_id, dataset_id(task_id, ids, tags, rows=order))
                 with self.storing.alone(expected_id):
-                    size = self._store(task_id, prepared, rows, expected_id)
+                    self.vault.commit(prepared.spool, expected_id, is_chosen[prepared.is_admitted])
+                    self._add(task_id, expected_id, Ids(ids[order]))
+                size = len(order)
             self.prepared.drop(key)
         _LOG.info("dataset of updates committed: %d devices", size)
         return size
@@ -145,27 +150,17 @@ class UpdateDatasets:
             parts = self.vault.sealed(of_dataset, one.round_id, most_shares)
         return [replace(one, read=partial(read_told, one.read)) for one in parts]
 
-    def _store(
-        self, task_id: bytes, prepared: PreparedUpdates, rows: NDArray[np.bool_], expected_id: bytes
-    ) -> int:
-        """First the file, then the ledger, as `Datasets` does."""
-        order = canonical_order(prepared.report_ids, np.flatnonzero(rows))
-        if dataset_id(task_id, prepared.report_ids, prepared.view_tags, rows=order) != expected_id:
-            raise JobRefused(
-                JobReason.DATASET_CHANGED, "the chosen reports make another dataset id than the expected one"
-            )
-        self.vault.commit(prepared.spool, expected_id, rows[prepared.is_admitted])
+    def _add(self, task_id: bytes, expected_id: bytes, report_ids: Ids) -> None:
+        """Commit what lies in the file of a dataset, as `Datasets` does."""
         try:
-            self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[order]))
+            self.ledger.add_dataset(expected_id, task_id, report_ids)
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
                 self.vault.remove_file(expected_id)
                 raise
-        return len(order)
 
     def _committed(self, of_dataset: bytes, task_id: bytes) -> StoredDataset | None:
-        known = self.ledger.dataset(of_dataset)
-        return known if known is not None and known.task_id == task_id else None
+        return self.ledger.dataset(task_id, of_dataset)
 
 
 def _handle(served: ServedTask, name: bytes) -> Handle:

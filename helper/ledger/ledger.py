@@ -7,9 +7,9 @@ budget holds it. A crash at any point leaves either all of a method's effect or 
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy import Connection, Engine, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from helper.ledger.chain import begin_chain, move_on, position_of
@@ -21,41 +21,49 @@ from helper.ledger.records import (
     Counts,
     Manifest,
     Position,
+    ReleaseKey,
     Reservation,
     SignedTask,
     StoredDataset,
     StoredJob,
     StoredQuery,
     StoredRound,
+    key_of,
 )
 from helper.ledger.round_state import KEPT_ANSWERS, RoundState
-from helper.ledger.rows import job_of, lock_budget, reservations_of
+from helper.ledger.rows import job_in, job_of, lock_budget, reservations_of
 from helper.ledger.schema import (
     DATASETS,
     JOBS,
     METADATA,
     QUERIES,
-    ROUNDS,
     SCHEMA_VERSION,
     TASKS,
 )
 from helper.ledger.statements import (
     ADD_ROUND,
     ADD_USED,
+    CLOSE_JOB,
     COUNT_ROUND,
     DATASET,
+    DATASET_OF,
     FORGET_ROUND,
+    FORGET_ROUNDS,
     HEAD,
+    JOB_MODEL,
     JOB_TO_CHANGE,
+    QUERY,
     ROUND,
     TASK,
+    TASK_OF,
     USED_AMONG,
 )
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.kinds import decode_query
+from maskedlark.releases.kinds import AnySpec, decode_query
 from maskedlark.reports.task import REPORT_ID_BYTES
+from maskedlark.rpc.trust import Names, host_of
 from maskedlark.runtime.database import create_tables, reading
 
 LEDGER_FILE: Final = "ledger.sqlite3"
@@ -77,7 +85,7 @@ class Ledger:
                 see `check_whole`.
         """
         self._engine = engine
-        self._datasets: dict[bytes, StoredDataset] = {}
+        self._datasets: dict[tuple[bytes, bytes], StoredDataset] = {}
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
         begin_chain(engine)
         check_whole(engine)
@@ -94,7 +102,14 @@ class Ledger:
 
     def add_task(self, task_id: bytes, task: SignedTask) -> None:
         """Keep a signed task; keeping it again changes nothing."""
-        row = {"task_id": task_id, "task": task.encoded, "role": task.role, "signature": task.signature}
+        row = {
+            "task_id": task_id,
+            "task": task.encoded,
+            "origin": task.origin,
+            "host": host_of(task.origin),
+            "role": task.role,
+            "signature": task.signature,
+        }
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(TASKS).values(row))
@@ -106,11 +121,20 @@ class Ledger:
         with reading(self._engine) as connection:
             return list(connection.scalars(select(TASKS.c.task)))
 
-    def task(self, task_id: bytes) -> SignedTask | None:
-        """The task of an id."""
+    def task(self, task_id: bytes, names: Names | None = None) -> SignedTask | None:
+        """Return the task of an id.
+
+        Args:
+            task_id: The task's.
+            names: Of a caller: a task whose origin they do not name is not found, in the same time as one
+                that does not exist. None for this helper itself.
+        """
+        asked: dict[str, Any] = {"task_id": task_id}
+        if names is not None:
+            asked["names"] = [name for name in names if name.isascii() and name.isprintable()]
         with reading(self._engine) as connection:
-            row = connection.execute(TASK, {"task_id": task_id}).one_or_none()
-        return row and SignedTask(encoded=row.task, role=row.role, signature=row.signature)
+            row = connection.execute(TASK if names is None else TASK_OF, asked).one_or_none()
+        return row and SignedTask(encoded=row.task, origin=row.origin, role=row.role, signature=row.signature)
 
     def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
         """Those of some reports that a dataset of the task holds already.
@@ -156,16 +180,26 @@ class Ledger:
                 "a report is in another dataset of this task: prepare the dataset again",
             ) from None
 
-    def dataset(self, dataset_id: bytes) -> StoredDataset | None:
-        """The dataset of an id. Once it is there it never changes, so it is read once."""
-        known = self._datasets.get(dataset_id)
+    def dataset(self, task_id: bytes, dataset_id: bytes) -> StoredDataset | None:
+        """Return a task's dataset; one of another task is not found.
+
+        Once it is there it never changes, so it is read once.
+        """
+        known = self._datasets.get((task_id, dataset_id))
         if known is None:
+            asked = {"task_id": task_id, "dataset_id": dataset_id}
             with reading(self._engine) as connection:
-                row = connection.execute(DATASET, {"dataset_id": dataset_id}).one_or_none()
+                row = connection.execute(DATASET_OF, asked).one_or_none()
             if row is None:
                 return None
-            known = self._datasets[dataset_id] = StoredDataset(task_id=row.task_id, size=row.size)
+            known = self._datasets[task_id, dataset_id] = StoredDataset(task_id=row.task_id, size=row.size)
         return known
+
+    def dataset_of_any_task(self, dataset_id: bytes) -> StoredDataset | None:
+        """Return the dataset of an id that this helper read on its own disk: no caller names it."""
+        with reading(self._engine) as connection:
+            row = connection.execute(DATASET, {"dataset_id": dataset_id}).one_or_none()
+        return row and StoredDataset(task_id=row.task_id, size=row.size)
 
     def has_open_job(self, dataset_id: bytes) -> bool:
         """Whether a job over a dataset is not closed: it may ask for a round still."""
@@ -188,17 +222,17 @@ class Ledger:
         Raises:
             JobRefused(TOO_MANY_JOBS): the dataset has had `MAX_JOBS`.
         """
-        row = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
+        row = _job_row(spec, model)
 
         def add(connection: Connection) -> None:
             if _is_full(connection, spec.dataset_id):
                 raise JobRefused(
                     JobReason.TOO_MANY_JOBS, f"the dataset has had {MAX_JOBS} jobs: seal another one"
                 )
-            connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
+            connection.execute(insert(JOBS).values(row))
             move_on(connection, "job", row["spec"])
 
-        return self._reserve(spec.job_id, spec.dataset_id, check_budget, add)
+        return self._reserve(spec, check_budget, add)
 
     def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
         """What the jobs and queries of a dataset take of its budget; those that take nothing are left out.
@@ -208,17 +242,17 @@ class Ledger:
         with reading(self._engine) as connection:
             return reservations_of(connection, dataset_id)
 
-    def job_state(self, job_id: bytes) -> StoredJob | None:
-        """The job of an id."""
+    def job_state(self, job: ReleaseKey) -> StoredJob | None:
+        """Return a job and how far it is."""
         with reading(self._engine) as connection:
-            return job_of(connection, job_id)
+            return job_of(connection, job)
 
-    def job_model(self, job_id: bytes) -> bytes:
-        """The ONNX file of a job that exists; empty once it is closed."""
+    def job_model(self, job: ReleaseKey) -> bytes:
+        """Return the ONNX file of a job that exists; empty once it is closed."""
         with reading(self._engine) as connection:
-            return bytes(connection.execute(select(JOBS.c.model).where(JOBS.c.job_id == job_id)).scalar_one())
+            return bytes(connection.execute(JOB_MODEL, job_in(job)).scalar_one())
 
-    def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
+    def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
         """Charge a round and keep its answer and seed; drop those that are `KEPT_ANSWERS` rounds older.
 
         Returns:
@@ -226,26 +260,27 @@ class Ledger:
             was faster).
         """
         row = {
-            "job_id": job_id,
+            "task_id": job.task_id,
+            "job_id": job.release_id,
             "round_index": round_index,
             "weights_digest": answered.weights_digest,
             "answer": answered.answer,
             "sealed_seed": answered.sealed_seed,
         }
         with self._engine.begin() as connection:
-            job = job_of(connection, job_id, JOB_TO_CHANGE)
-            if job is None or job.progress.state_of(round_index) is not RoundState.NEXT:
+            stored = job_of(connection, job, JOB_TO_CHANGE)
+            if stored is None or stored.progress.state_of(round_index) is not RoundState.NEXT:
                 return False
-            connection.execute(COUNT_ROUND, {"of_job": job_id, "answered": round_index + 1})
+            connection.execute(COUNT_ROUND, job_in(job) | {"answered": round_index + 1})
             connection.execute(ADD_ROUND, row)
-            connection.execute(FORGET_ROUND, {"of_job": job_id, "index": round_index - KEPT_ANSWERS})
-            move_on(connection, "round", job_id, round_index.to_bytes(8, "little"), answered.answer or b"")
+            connection.execute(FORGET_ROUND, job_in(job) | {"index": round_index - KEPT_ANSWERS})
+            move_on(connection, "round", *job, round_index.to_bytes(8, "little"), answered.answer or b"")
         return True
 
-    def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
-        """An answered round."""
+    def round(self, job: ReleaseKey, round_index: int) -> StoredRound | None:
+        """Return an answered round."""
         with reading(self._engine) as connection:
-            row = connection.execute(ROUND, {"job_id": job_id, "round_index": round_index}).one_or_none()
+            row = connection.execute(ROUND, job_in(job) | {"index": round_index}).one_or_none()
         return row and StoredRound(
             weights_digest=row.weights_digest, answer=row.answer, sealed_seed=row.sealed_seed
         )
@@ -258,34 +293,16 @@ class Ledger:
         One that was not opened is kept as closed, so that it never will be, if it still could; one of another
         content stays as it is.
         """
-        job_id, encoded = spec.job_id, encode(spec)
-        unopened = {
-            "job_id": job_id,
-            "dataset_id": spec.dataset_id,
-            "spec": encoded,
-            "model": b"",
-            "rounds_answered": 0,
-        }
+        job, row = key_of(spec), _job_row(spec, model=b"")
         with self._engine.begin() as connection:
             lock_budget(connection, spec.dataset_id)
-            is_known = (
-                connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is not None
-            )
-            if not is_known and not _is_full(connection, spec.dataset_id):
-                connection.execute(insert(JOBS).values(unopened | {"is_closed": False}))
-                move_on(connection, "job", encoded)
-            is_open = (JOBS.c.job_id == job_id) & (JOBS.c.spec == encoded) & JOBS.c.is_closed.is_(False)
-            if (
-                connection.execute(update(JOBS).where(is_open).values(is_closed=True, model=b"")).rowcount
-                != 1
-            ):
+            if job_of(connection, job) is None and not _is_full(connection, spec.dataset_id):
+                connection.execute(insert(JOBS).values(row))
+                move_on(connection, "job", row["spec"])
+            if connection.execute(CLOSE_JOB, job_in(job) | {"as_spec": row["spec"]}).rowcount != 1:
                 return
-            connection.execute(
-                update(ROUNDS)
-                .where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None))
-                .values(answer=None, sealed_seed=None)
-            )
-            move_on(connection, "close", job_id)
+            connection.execute(FORGET_ROUNDS, job_in(job))
+            move_on(connection, "close", *job)
 
     def add_query(self, stored: StoredQuery, check_budget: CheckBudget) -> bool:
         """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
@@ -294,43 +311,48 @@ class Ledger:
             False, and nothing changed, if a query of this id was charged already.
         """
         spec = stored.spec
-        row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "kind": spec.kind}
+        row = {
+            "task_id": spec.task_id,
+            "query_id": spec.query_id,
+            "dataset_id": spec.dataset_id,
+            "kind": spec.kind,
+            "spec": encode(spec),
+            "answer": stored.answer,
+        }
 
         def add(connection: Connection) -> None:
-            connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
+            connection.execute(insert(QUERIES).values(row))
             move_on(connection, "query", encode(spec), stored.answer)
 
-        return self._reserve(spec.query_id, spec.dataset_id, check_budget, add)
+        return self._reserve(spec, check_budget, add)
 
-    def _reserve(
-        self, new_id: bytes, dataset_id: bytes, check_budget: CheckBudget, add: Callable[[Connection], None]
-    ) -> bool:
-        """Add what takes budget, if `check_budget` does not refuse; False if something of its id is there.
+    def _reserve(self, new: AnySpec, check_budget: CheckBudget, add: Callable[[Connection], None]) -> bool:
+        """Add what takes budget, if `check_budget` does not refuse; False if its task has one of its id.
 
         The check takes its time, and holds no lock meanwhile. What it looked at is compared with what is
         there when the lock is had; if that has changed, another one was faster, and the check is made anew:
         so of those that try at once, one gets on at every turn.
         """
         while True:
-            before = self.reservations(dataset_id)
-            if any(other.id == new_id for other in before):
+            before = self.reservations(new.dataset_id)
+            if any(other.key == key_of(new) for other in before):
                 return False
             check_budget(before)
             try:
                 with self._engine.begin() as connection:
-                    lock_budget(connection, dataset_id)
-                    if reservations_of(connection, dataset_id) != before:
+                    lock_budget(connection, new.dataset_id)
+                    if reservations_of(connection, new.dataset_id) != before:
                         continue
                     add(connection)
-            except IntegrityError:  # the id was taken on another dataset
+            except IntegrityError:  # the id was taken on another dataset of the task
                 return False
             return True
 
-    def query(self, query_id: bytes) -> StoredQuery | None:
-        """An answered query."""
-        found = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.answer).where(QUERIES.c.query_id == query_id)
+    def query(self, query: ReleaseKey) -> StoredQuery | None:
+        """Return an answered query."""
+        asked = {"of_task": query.task_id, "query_id": query.release_id}
         with reading(self._engine) as connection:
-            row = connection.execute(found).one_or_none()
+            row = connection.execute(QUERY, asked).one_or_none()
         return row and StoredQuery(spec=decode_query(row.kind, row.spec), answer=row.answer)
 
     def position(self) -> Position:
@@ -366,6 +388,19 @@ class Ledger:
 def sqlite_url(path: Path) -> str:
     """The URL of the embedded ledger."""
     return f"sqlite:///{path.absolute()}"
+
+
+def _job_row(spec: JobSpec, model: bytes) -> dict[str, Any]:
+    """Return the row of a job of which no round is answered."""
+    return {
+        "task_id": spec.task_id,
+        "job_id": spec.job_id,
+        "dataset_id": spec.dataset_id,
+        "spec": encode(spec),
+        "model": model,
+        "rounds_answered": 0,
+        "is_closed": False,
+    }
 
 
 def _is_full(connection: Connection, dataset_id: bytes) -> bool:

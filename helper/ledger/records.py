@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from helper.ledger.round_state import Progress
 from maskedlark.frozen import frozen
@@ -10,11 +10,31 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnyQuery, AnySpec
 
 
+class ReleaseKey(NamedTuple):
+    """The name of a job or a query: its id within its task, for another task may use the same id."""
+
+    task_id: bytes
+    release_id: bytes
+
+
+def key_of(spec: AnySpec) -> ReleaseKey:
+    """Return the name under which a job or a query is kept, charged and found."""
+    return ReleaseKey(spec.task_id, spec.release_id)
+
+
 @frozen
 class SignedTask:
-    """A task that this helper signed: its canonical bytes, this helper's role in it, and the signature."""
+    """A task that this helper signed.
+
+    Attributes:
+        encoded: Its canonical bytes.
+        origin: Whose it is.
+        role: This helper's in it.
+        signature: This helper's.
+    """
 
     encoded: bytes
+    origin: str
     role: int
     signature: bytes
 
@@ -74,9 +94,9 @@ class Reservation:
     rounds: int
 
     @property
-    def id(self) -> bytes:
+    def key(self) -> ReleaseKey:
         """The job's or the query's."""
-        return self.spec.release_id
+        return key_of(self.spec)
 
 
 @frozen

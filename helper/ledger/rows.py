@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, select
 
-from helper.ledger.records import Reservation, StoredJob
+from helper.ledger.records import ReleaseKey, Reservation, StoredJob
 from helper.ledger.round_state import Progress
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from helper.ledger.statements import JOB
@@ -24,9 +24,9 @@ Within a string the quotes would be escaped.
 """
 
 
-def job_of(connection: Connection, job_id: bytes, query: Select[Any] = JOB) -> StoredJob | None:
-    """The job of an id; read by `JOB_TO_CHANGE` if this transaction is to change it."""
-    row = connection.execute(query, {"job_id": job_id}).one_or_none()
+def job_of(connection: Connection, key: ReleaseKey, query: Select[Any] = JOB) -> StoredJob | None:
+    """Return a task's job; read by `JOB_TO_CHANGE` if this transaction is to change it."""
+    row = connection.execute(query, job_in(key)).one_or_none()
     if row is None:
         return None
     spec = _spec(row.spec)
@@ -34,6 +34,11 @@ def job_of(connection: Connection, job_id: bytes, query: Select[Any] = JOB) -> S
         spec=spec,
         progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed),
     )
+
+
+def job_in(key: ReleaseKey) -> dict[str, bytes]:
+    """Return what names a job in a statement."""
+    return {"of_task": key.task_id, "of_job": key.release_id}
 
 
 @lru_cache(maxsize=1_024)

@@ -7,6 +7,9 @@
 
     chain    every position that the ledger was ever at: what shows that it was rolled back
 
+Ad servers choose the ids of jobs and queries, and may choose each other's: such an id is a key only together
+with its task. A dataset's id is a digest of its task and its reports, which this helper computes itself.
+
 No feature, label or mask is stored here, only ids, public settings, models, and answers (which are uniform to
 anyone without the other helper's). Seeds of noise that the next round takes out are sealed under a key that
 is not here.
@@ -25,16 +28,15 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     String,
     Table,
+    UniqueConstraint,
 )
 
+from maskedlark.reports.origin import MAX_ORIGIN
 from maskedlark.runtime.database import schema_version_of
 
 METADATA: Final = MetaData()
-SCHEMA_VERSION: Final = 4
-"""Of all tables together: one more whenever a column or its meaning changes.
-
-A ledger of version 1 does not say which it has.
-"""
+SCHEMA_VERSION: Final = 1
+"""Of all tables together: one more whenever a column or its meaning changes."""
 
 schema_version_of(METADATA)
 
@@ -43,6 +45,8 @@ TASKS: Final = Table(
     METADATA,
     Column("task_id", LargeBinary(32), primary_key=True),
     Column("task", LargeBinary, nullable=False),
+    Column("origin", String(MAX_ORIGIN), nullable=False),  # whose task it is, as certificates name it
+    Column("host", String(MAX_ORIGIN), nullable=False),  # the same, by its other name
     Column("role", Integer, nullable=False),
     Column("signature", LargeBinary(64), nullable=False),
 )
@@ -53,6 +57,7 @@ DATASETS: Final = Table(
     Column("dataset_id", LargeBinary(32), primary_key=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
     Column("size", Integer, nullable=False),
+    UniqueConstraint("task_id", "dataset_id"),  # what the jobs and queries of a task refer to
 )
 
 USED_REPORTS: Final = Table(
@@ -68,37 +73,43 @@ USED_REPORTS: Final = Table(
 JOBS: Final = Table(
     "jobs",
     METADATA,
-    Column("job_id", LargeBinary(16), primary_key=True),
-    Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False, index=True),
+    Column("task_id", LargeBinary(32), nullable=False),
+    Column("job_id", LargeBinary(16), nullable=False),
+    Column("dataset_id", LargeBinary(32), nullable=False, index=True),
     Column("spec", LargeBinary, nullable=False),
     Column("model", LargeBinary, nullable=False),
     Column("rounds_answered", Integer, nullable=False),
     Column("is_closed", Boolean, nullable=False),
+    PrimaryKeyConstraint("task_id", "job_id"),
+    ForeignKeyConstraint(["task_id", "dataset_id"], ["datasets.task_id", "datasets.dataset_id"]),
 )
 
 ROUNDS: Final = Table(
     "rounds",
     METADATA,
-    Column("job_id", LargeBinary(16), ForeignKey("jobs.job_id"), nullable=False),
+    Column("task_id", LargeBinary(32), nullable=False),
+    Column("job_id", LargeBinary(16), nullable=False),
     Column("round_index", Integer, nullable=False),
     Column("weights_digest", LargeBinary(32), nullable=False),
     Column("answer", LargeBinary),  # null once the job has moved on
     Column("sealed_seed", LargeBinary),  # null with the answer, and where noise is of the round's own
-    PrimaryKeyConstraint(
-        "job_id", "round_index"
-    ),  # what makes it impossible to charge or answer a round twice
+    # what makes it impossible to charge or answer a round twice
+    PrimaryKeyConstraint("task_id", "job_id", "round_index"),
+    ForeignKeyConstraint(["task_id", "job_id"], ["jobs.task_id", "jobs.job_id"]),
 )
 
 QUERIES: Final = Table(
     "queries",
     METADATA,
-    Column(
-        "query_id", LargeBinary(16), primary_key=True
-    ),  # what makes it impossible to charge or answer a query twice
-    Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False, index=True),
+    Column("task_id", LargeBinary(32), nullable=False),
+    Column("query_id", LargeBinary(16), nullable=False),
+    Column("dataset_id", LargeBinary(32), nullable=False, index=True),
     Column("kind", String(16), nullable=False),  # names in `helper.ledger.ledger`
     Column("spec", LargeBinary, nullable=False),
     Column("answer", LargeBinary, nullable=False),
+    # what makes it impossible to charge or answer a query twice
+    PrimaryKeyConstraint("task_id", "query_id"),
+    ForeignKeyConstraint(["task_id", "dataset_id"], ["datasets.task_id", "datasets.dataset_id"]),
 )
 
 SEGMENTS: Final = Table(

@@ -5,34 +5,54 @@ are one parameter, the ids one after the other, which the database cuts: a param
 as long as to look it up.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Integer, LargeBinary, bindparam, exists, func, insert, literal, select, update
+from sqlalchemy import (
+    BindParameter,
+    Integer,
+    LargeBinary,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
-from helper.ledger.schema import CHAIN, DATASETS, JOBS, ROUNDS, TASKS, USED_REPORTS
+from helper.ledger.schema import CHAIN, DATASETS, JOBS, QUERIES, ROUNDS, TASKS, USED_REPORTS
 from maskedlark.reports.task import REPORT_ID_BYTES
 
-TASK: Final = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(
+TASK: Final = select(TASKS.c.task, TASKS.c.origin, TASKS.c.role, TASKS.c.signature).where(
     TASKS.c.task_id == bindparam("task_id")
 )
+_NAMES: Final[BindParameter[Any]] = bindparam("names", expanding=True)
+TASK_OF: Final = TASK.where(or_(TASKS.c.origin.in_(_NAMES), TASKS.c.host.in_(_NAMES)))
 DATASET: Final = select(DATASETS.c.task_id, DATASETS.c.size).where(
     DATASETS.c.dataset_id == bindparam("dataset_id")
 )
-JOB: Final = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(
-    JOBS.c.job_id == bindparam("job_id")
-)
+DATASET_OF: Final = DATASET.where(DATASETS.c.task_id == bindparam("task_id"))
+_IS_JOB: Final = (JOBS.c.task_id == bindparam("of_task"), JOBS.c.job_id == bindparam("of_job"))
+JOB: Final = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(*_IS_JOB)
+JOB_MODEL: Final = select(JOBS.c.model).where(*_IS_JOB)
 JOB_TO_CHANGE: Final = JOB.with_for_update()
-ROUND: Final = select(ROUNDS.c.weights_digest, ROUNDS.c.answer, ROUNDS.c.sealed_seed).where(
-    ROUNDS.c.job_id == bindparam("job_id"), ROUNDS.c.round_index == bindparam("round_index")
+CLOSE_JOB: Final = (
+    update(JOBS)
+    .where(*_IS_JOB, JOBS.c.spec == bindparam("as_spec"), JOBS.c.is_closed.is_(False))
+    .values(is_closed=True, model=b"")
 )
+_IS_OF_JOB: Final = (ROUNDS.c.task_id == bindparam("of_task"), ROUNDS.c.job_id == bindparam("of_job"))
+_IS_ROUND: Final = (*_IS_OF_JOB, ROUNDS.c.round_index == bindparam("index"))
+ROUND: Final = select(ROUNDS.c.weights_digest, ROUNDS.c.answer, ROUNDS.c.sealed_seed).where(*_IS_ROUND)
 ADD_ROUND: Final = insert(ROUNDS)
-COUNT_ROUND: Final = (
-    update(JOBS).where(JOBS.c.job_id == bindparam("of_job")).values(rounds_answered=bindparam("answered"))
+COUNT_ROUND: Final = update(JOBS).where(*_IS_JOB).values(rounds_answered=bindparam("answered"))
+FORGET_ROUND: Final = update(ROUNDS).where(*_IS_ROUND).values(answer=None, sealed_seed=None)
+FORGET_ROUNDS: Final = (
+    update(ROUNDS).where(*_IS_OF_JOB, ROUNDS.c.answer.is_not(None)).values(answer=None, sealed_seed=None)
 )
-FORGET_ROUND: Final = (
-    update(ROUNDS)
-    .where(ROUNDS.c.job_id == bindparam("of_job"), ROUNDS.c.round_index == bindparam("index"))
-    .values(answer=None, sealed_seed=None)
+QUERY: Final = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.answer).where(
+    QUERIES.c.task_id == bindparam("of_task"), QUERIES.c.query_id == bindparam("query_id")
 )
 HEAD: Final = select(CHAIN.c.head).where(CHAIN.c.sequence == bindparam("sequence"))
 HEAD_TO_CHANGE: Final = HEAD.with_for_update()

@@ -9,11 +9,11 @@ whoever waits, and a call that closes the job waits for it; who asks again gets 
 That is so within one process. A helper that is started again counts anew, and ends what it computes. Queries
 and evaluations, whose records are all of a dataset, may be left as often as one likes.
 
->>> attempts = Attempts()
->>> [attempts.begin(b"job", 0) for _ in range(MAX_UNCHARGED + 1)]
+>>> attempts, job = Attempts(), ReleaseKey(b"task", b"job")
+>>> [attempts.begin(job, 0) for _ in range(MAX_UNCHARGED + 1)]
 [True, True, True, False]
->>> attempts.forget(b"job")
->>> attempts.begin(b"job", 0)
+>>> attempts.forget(job)
+>>> attempts.begin(job, 0)
 True
 """
 
@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from threading import Condition
 from typing import Final
 
+from helper.ledger.records import ReleaseKey
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import Interrupt
 
@@ -37,11 +38,11 @@ class Attempts:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._begun: dict[bytes, tuple[int, int]] = {}
-        self._due: dict[bytes, int] = {}
-        self._closing: dict[bytes, int] = {}
+        self._begun: dict[ReleaseKey, tuple[int, int]] = {}
+        self._due: dict[ReleaseKey, int] = {}
+        self._closing: dict[ReleaseKey, int] = {}
 
-    def begin(self, job_id: bytes, round_index: int) -> bool:
+    def begin(self, job: ReleaseKey, round_index: int) -> bool:
         """Count a computation of a job's next round that begins now.
 
         Returns:
@@ -51,47 +52,47 @@ class Attempts:
             JobRefused(JOB_CLOSED): the job is being closed.
         """
         with self._changed:
-            if job_id in self._closing:
+            if job in self._closing:
                 raise JobRefused(JobReason.JOB_CLOSED, "the job is being closed: start another one")
-            last, begun = self._begun.get(job_id, (round_index, 0))
+            last, begun = self._begun.get(job, (round_index, 0))
             begun = begun + 1 if last == round_index else 1
-            self._begun[job_id] = (round_index, begun)
+            self._begun[job] = (round_index, begun)
             if begun > MAX_UNCHARGED:
-                self._due[job_id] = self._due.get(job_id, 0) + 1
+                self._due[job] = self._due.get(job, 0) + 1
         return begun <= MAX_UNCHARGED
 
-    def end(self, job_id: bytes) -> None:
+    def end(self, job: ReleaseKey) -> None:
         """A computation that might not end uncharged is over: it was charged, or failed."""
         with self._changed:
-            _less(self._due, job_id)
+            _less(self._due, job)
             self._changed.notify_all()
 
     @contextmanager
-    def closing(self, job_id: bytes, interrupt: Interrupt) -> Iterator[None]:
+    def closing(self, job: ReleaseKey, interrupt: Interrupt) -> Iterator[None]:
         """Close a job within: no computation begins, and those that are to be charged were.
 
         `interrupt` is called while it waits for them; what it raises leaves the job open.
         """
         with self._changed:
-            self._closing[job_id] = self._closing.get(job_id, 0) + 1
+            self._closing[job] = self._closing.get(job, 0) + 1
         try:
             with self._changed:
-                while job_id in self._due:
+                while job in self._due:
                     interrupt()
                     self._changed.wait(_INTERRUPTED_EVERY_S)
             yield
         finally:
             with self._changed:
-                _less(self._closing, job_id)
+                _less(self._closing, job)
 
-    def forget(self, job_id: bytes) -> None:
+    def forget(self, job: ReleaseKey) -> None:
         """Begin to count anew: the round was charged, or the job is closed."""
         with self._changed:
-            self._begun.pop(job_id, None)
+            self._begun.pop(job, None)
 
 
-def _less(counts: dict[bytes, int], job_id: bytes) -> None:
+def _less(counts: dict[ReleaseKey, int], job: ReleaseKey) -> None:
     """One less, and nothing is kept of none."""
-    counts[job_id] -= 1
-    if not counts[job_id]:
-        del counts[job_id]
+    counts[job] -= 1
+    if not counts[job]:
+        del counts[job]

@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from helper.ledger.ledger import Ledger
+from helper.ledger.records import key_of
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, interruptible
@@ -112,7 +113,7 @@ class CarriedNoise:
         """
         if not round_index:
             return None
-        answered = self._ledger.round(job.job_id, round_index - 1)
+        answered = self._ledger.round(key_of(job), round_index - 1)
         if answered is None:
             raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"round {round_index - 1} is to be answered first")
         if answered.sealed_seed is None:

@@ -10,7 +10,7 @@ from helper.datasets.datasets import Datasets
 from helper.executors.executor import Executor
 from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import Reservation, StoredJob
+from helper.ledger.records import ReleaseKey, Reservation, StoredJob, key_of
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
 from helper.releases.attempts import Attempts
@@ -81,7 +81,7 @@ class Jobs:
         self._carried = CarriedNoise(noise_key, ledger, randomness)
         self._attempts = Attempts()
         self._lock = Lock()
-        self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
+        self._running: OrderedDict[ReleaseKey, RunningJob] = OrderedDict()
 
     def start(self, encoded: bytes, onnx: bytes, call: Call) -> StartedJob:
         """Check a job and its model, and reserve the budget of all its rounds.
@@ -96,16 +96,16 @@ class Jobs:
         Raises:
             InvalidTask: the job is not canonical.
             InvalidModel: the model or its loss is not accepted.
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED,
+            JobRefused(UNKNOWN_TASK, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED,
                 OVERFLOW, NOISE_OUT_OF_RANGE, TOO_LARGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED,
                 JOB_CLOSED)
         """
         spec = decode(JobSpec, encoded)
         served = self._tasks.served(spec.task_id, call.caller)
         computation = self._computation(served.task, spec, onnx)
-        if self._ledger.job_state(spec.job_id) is None:
+        if self._ledger.job_state(computation.key) is None:
             self._open(served, onnx, computation, call.check_awaited)
-        state = self._state(spec.job_id)
+        state = self._state(computation.key)
         if state.spec != spec:
             raise JobRefused(
                 JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id"
@@ -114,31 +114,33 @@ class Jobs:
         self._keep(computation).draw_ahead(served)
         return self._started(served.task, computation, state)
 
-    def check_caller(self, job_id: bytes, caller: Caller) -> None:
+    def check_known(self, job: ReleaseKey, caller: Caller) -> None:
         """Return if the caller may act in a job, before anything is computed for it.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none, or it is another origin's: callers cannot tell which.
+            JobRefused(UNKNOWN_TASK, UNKNOWN_JOB)
         """
-        self._spec_for(job_id, caller)
+        self._tasks.authorized(job.task_id, caller)
+        if self._running_here(job) is None:
+            self._state(job)
 
-    def at_work(self, job_id: bytes, caller: Caller) -> JobAtWork:
+    def at_work(self, job: ReleaseKey, caller: Caller) -> JobAtWork:
         """An open job, ready to answer; after a restart it is made again from what the ledger holds.
 
         One that is at work here may have been closed by another process: `RunningJob.answer` finds that out.
 
         Raises:
-            JobRefused(UNKNOWN_JOB, TASK_REFUSED, JOB_CLOSED)
+            JobRefused(UNKNOWN_TASK, UNKNOWN_JOB, TASK_REFUSED, JOB_CLOSED)
         """
-        spec = self._spec_for(job_id, caller)
-        served = self._tasks.served(spec.task_id, caller)
-        running = self._running_here(job_id)
+        served = self._tasks.served(job.task_id, caller)
+        running = self._running_here(job)
         if running is None:
-            _check_open(self._state(job_id))
-            model = self._ledger.job_model(job_id)
+            state = self._state(job)
+            _check_open(state)
+            model = self._ledger.job_model(job)
             if not model:  # it was closed since its state was read
                 raise _closed()
-            running = self._keep(self._computation(served.task, spec, model))
+            running = self._keep(self._computation(served.task, state.spec, model))
         return JobAtWork(served=served, running=running)
 
     def close(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never) -> int:
@@ -155,15 +157,15 @@ class Jobs:
 
         Raises:
             InvalidTask: the job is not canonical.
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, UNKNOWN_DATASET, JOB_CHANGED)
+            JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET, JOB_CHANGED)
         """
         spec = decode(JobSpec, encoded)
-        job_id = spec.job_id
+        job = key_of(spec)
         self._tasks.authorized(spec.task_id, caller)
         self._datasets.stored(spec.dataset_id, spec.task_id)
-        with self._attempts.closing(job_id, interrupt):
+        with self._attempts.closing(job, interrupt):
             self._ledger.close_job(spec)
-        state = self._ledger.job_state(job_id)
+        state = self._ledger.job_state(job)
         if state is None:
             return 0  # its dataset takes no more jobs: it will never be started
         if state.spec != spec:
@@ -171,31 +173,21 @@ class Jobs:
                 JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed"
             )
         with self._lock:
-            self._running.pop(job_id, None)
-        self._noise.drop(job_id)
-        self._attempts.forget(job_id)
+            self._running.pop(job, None)
+        self._noise.drop(job)
+        self._attempts.forget(job)
         answered = state.progress.rounds_answered  # and no more from now on
         _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
 
-    def _spec_for(self, job_id: bytes, caller: Caller) -> JobSpec:
-        """A job that the caller may act in. What is at work here is known without the ledger."""
-        running = self._running_here(job_id)
-        spec = self._state(job_id).spec if running is None else running.computation.spec
-        try:
-            self._tasks.authorized(spec.task_id, caller)
-        except JobRefused:
-            raise _unknown() from None
-        return spec
-
-    def _running_here(self, job_id: bytes) -> RunningJob | None:
+    def _running_here(self, job: ReleaseKey) -> RunningJob | None:
         with self._lock:
-            return self._running.get(job_id)
+            return self._running.get(job)
 
-    def _state(self, job_id: bytes) -> StoredJob:
-        state = self._ledger.job_state(job_id)
+    def _state(self, job: ReleaseKey) -> StoredJob:
+        state = self._ledger.job_state(job)
         if state is None:
-            raise _unknown()
+            raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
         return state
 
     def _computation(self, task: Task, spec: JobSpec, onnx: bytes) -> Computation:
@@ -244,7 +236,6 @@ class Jobs:
 
         The least recently started one makes room; it is read from the ledger when it is asked for again.
         """
-        job_id = computation.spec.job_id
         fresh = RunningJob(
             computation=computation,
             datasets=self._datasets,
@@ -255,8 +246,8 @@ class Jobs:
             attempts=self._attempts,
         )
         with self._lock:
-            running = self._running.setdefault(job_id, fresh)
-            self._running.move_to_end(job_id)
+            running = self._running.setdefault(computation.key, fresh)
+            self._running.move_to_end(computation.key)
             while len(self._running) > MAX_IN_MEMORY:
                 self._running.popitem(last=False)
         return running
@@ -272,10 +263,6 @@ class Jobs:
             collusion_epsilon_spent=epsilons.colluding,
             rounds_answered=state.progress.rounds_answered,
         )
-
-
-def _unknown() -> JobRefused:
-    return JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
 
 
 def _check_path_hides(task: Task, spec: JobSpec, engine: GradientEngine) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.ledger.records import ReleaseKey
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.privacy.mechanism import Mechanism
@@ -59,30 +60,30 @@ class NoiseShelf:
         self._randomness = randomness
         self._capacity = capacity_bytes
         self._lock = Lock()
-        self._ahead: OrderedDict[bytes, _Ahead] = OrderedDict()
+        self._ahead: OrderedDict[ReleaseKey, _Ahead] = OrderedDict()
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="noise")
 
-    def prepare(self, job_id: bytes, order: NoiseOrder) -> None:
+    def prepare(self, job: ReleaseKey, order: NoiseOrder) -> None:
         """Begin to draw a job's next noise, unless it lies ready, or has no room on the shelf."""
         if 8 * order.count > self._capacity:
             return
         with self._lock:
-            present = self._ahead.get(job_id)
+            present = self._ahead.get(job)
             if present is not None and present.order == order:
                 return
-            self._ahead.pop(job_id, None)
-            self._ahead[job_id] = _Ahead(order=order, vector=self._drawing.submit(self._draw, order))
+            self._ahead.pop(job, None)
+            self._ahead[job] = _Ahead(order=order, vector=self._drawing.submit(self._draw, order))
             while 8 * sum(one.order.count for one in self._ahead.values()) > self._capacity:
                 _, oldest = self._ahead.popitem(last=False)
                 oldest.vector.cancel()
 
-    def take(self, job_id: bytes, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+    def take(self, job: ReleaseKey, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
         """The noise of one answer.
 
         What was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either.
         """
         with self._lock:
-            ahead = self._ahead.pop(job_id, None)
+            ahead = self._ahead.pop(job, None)
         if (
             ahead is not None and ahead.order == order and not ahead.vector.cancel()
         ):  # cancelled: not yet begun, behind other jobs'
@@ -91,10 +92,10 @@ class NoiseShelf:
             return ahead.vector.result()
         return self._draw(order, interrupt)
 
-    def drop(self, job_id: bytes) -> None:
+    def drop(self, job: ReleaseKey) -> None:
         """Forget what was drawn for a job."""
         with self._lock:
-            self._ahead.pop(job_id, None)
+            self._ahead.pop(job, None)
 
     def _draw(self, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
         stream = Stream(self._randomness(STREAM_KEY_BYTES))

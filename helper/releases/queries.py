@@ -10,7 +10,7 @@ from helper.datasets.datasets import Datasets
 from helper.datasets.updates import UpdateDatasets
 from helper.executors.executor import Adding, Executor, ModelFile, Scoring
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import Reservation, StoredQuery
+from helper.ledger.records import Reservation, StoredQuery, key_of
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call, answer_once
 from helper.trust.tasks import ServedTask, Tasks
@@ -78,7 +78,7 @@ class Queries:
         Raises:
             InvalidModel: the model of an evaluation is not accepted, does not fit the task's labels, or has
                 no exact form.
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST,
+            JobRefused(UNKNOWN_TASK, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST,
             MALFORMED, TOO_LARGE, UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW,
             BUDGET_EXHAUSTED, QUERY_CHANGED): MALFORMED also for another model, or other weights, than an
                 evaluation names; DATASET_LOST also for the dataset of another federated round.
@@ -196,7 +196,7 @@ class Queries:
 
     def _stored(self, spec: AnyQuery) -> bytes | None:
         """The query's answer if it was answered before; refused if it was another one."""
-        stored = self.ledger.query(spec.query_id)
+        stored = self.ledger.query(key_of(spec))
         if stored is None:
             return None
         if stored.spec != spec:

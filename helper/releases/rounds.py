@@ -16,7 +16,7 @@ from helper.datasets.datasets import Datasets
 from helper.executors.executor import Executor, Gradient, ModelFile
 from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import StoredRound
+from helper.ledger.records import ReleaseKey, StoredRound, key_of
 from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
@@ -52,6 +52,11 @@ class Computation:
     model: Model = field(repr=False)
     engine: GradientEngine = field(repr=False)
     numerics: bytes
+
+    @property
+    def key(self) -> ReleaseKey:
+        """The job's name at this helper."""
+        return key_of(self.spec)
 
 
 @frozen(eq=False)
@@ -98,7 +103,7 @@ class RunningJob:
         def compute() -> bytes:
             nonlocal interrupt, is_due, seed
             interrupt()
-            if not self.attempts.begin(spec.job_id, round_index):
+            if not self.attempts.begin(self.computation.key, round_index):
                 interrupt, is_due = call.check_serving, True
             seed = self.carried.new_seed(spec, round_index) if spec.carried is not None else None
             return self._compute(served, round_index, weights, seed, interrupt)
@@ -110,9 +115,9 @@ class RunningJob:
                 sealed_seed=seed.sealed if seed is not None else None,
             )
             interrupt()
-            is_new = self.ledger.add_round(spec.job_id, round_index, stored)
+            is_new = self.ledger.add_round(self.computation.key, round_index, stored)
             if is_new:
-                self.attempts.forget(spec.job_id)
+                self.attempts.forget(self.computation.key)
             if is_new and round_index + 1 < spec.rounds:
                 self.draw_ahead(served, self._clip(served, weights))
             return is_new
@@ -130,7 +135,7 @@ class RunningJob:
                 )
             finally:
                 if is_due:
-                    self.attempts.end(spec.job_id)
+                    self.attempts.end(self.computation.key)
 
     @contextmanager
     def _alone(self, interrupt: Interrupt) -> Iterator[None]:
@@ -155,16 +160,15 @@ class RunningJob:
         order = NoiseOrder(
             mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count
         )
-        self.noise.prepare(spec.job_id, order)
+        self.noise.prepare(self.computation.key, order)
 
     def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
         """The bytes of an answered round, or None if it is the job's next one."""
-        spec = self.computation.spec
-        job = self.ledger.job_state(spec.job_id)
+        job = self.ledger.job_state(self.computation.key)
         if job is None:
             raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
         is_past = job.progress.state_of(round_index) in (RoundState.CHARGED, RoundState.CLOSED)
-        stored = self.ledger.round(spec.job_id, round_index) if is_past else None
+        stored = self.ledger.round(self.computation.key, round_index) if is_past else None
         if stored is not None and stored.weights_digest != weights_format.digest(weights):
             raise JobRefused(JobReason.ROUND_CHANGED, f"round {round_index} was answered for other weights")
         job.progress.check_answerable(round_index)
@@ -216,7 +220,7 @@ class RunningJob:
         Raises:
             JobRefused(JOB_CLOSED)
         """
-        onnx = self.ledger.job_model(self.computation.spec.job_id)
+        onnx = self.ledger.job_model(self.computation.key)
         if not onnx:
             raise JobRefused(JobReason.JOB_CLOSED, "the job was closed while its round was computed")
         return onnx
@@ -235,7 +239,7 @@ class RunningJob:
 
         def independent(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
             order = NoiseOrder(mechanism=mechanism, scale=scale, count=count)
-            return self.noise.take(spec.job_id, order, interrupt)
+            return self.noise.take(self.computation.key, order, interrupt)
 
         def correlated(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
             whole = noise_units(served.task, spec)  # one scale in all rounds

@@ -42,7 +42,7 @@ from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime import collector
 from maskedlark.runtime.bucket import opened_bucket
 from maskedlark.runtime.database import open_database
-from maskedlark.runtime.durable_file import write_durably
+from maskedlark.runtime.durable_file import private, write_durably
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
 from maskedlark.runtime.periodic import IsStopped, Periodic
@@ -229,7 +229,7 @@ def _check_files(settings: HelperSettings) -> None:
     check_data_folder(settings.data)
     check_own(settings.data / FILE_NAME)
     if settings.tls is not None:
-        check_own(settings.tls.private_key)
+        settings.tls.check_own()
         settings.tls.read()
 
 
@@ -285,7 +285,8 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
 @contextmanager
 def _only_process(data: Path) -> Iterator[None]:
     """Hold the data folder: two helpers on one folder would each believe that they alone write its files."""
-    with (data / _LOCK_FILE).open("wb") as lock:
+    with open(data / _LOCK_FILE, "wb", opener=private) as lock:
+        os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,6 +16,7 @@ import numpy as np
 from helper.core import HelperCore
 from helper.datasets.preparing import Preparation
 from helper.datasets.update_preparing import UpdatePreparation
+from helper.ledger.records import ReleaseKey
 from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
@@ -28,6 +29,7 @@ from maskedlark.reports.dataset import ShareColumns, as_told
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.patience import within
+from maskedlark.rpc.peer_room import peers_of
 from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
 from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.wire import chunks, join
@@ -134,7 +136,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             header, caller = _first(requests, "header").header, client_names(context)
             self._core.tasks.authorized(header.task_id, caller)
             with (
-                self._admission.entered(caller),
+                self._admission.entered(*peers_of(context)),
                 self._preparation(header, caller) as preparation,
                 closing(preparation.add_all(map(_shares, _to_the_end(requests)))) as answers,
             ):
@@ -189,7 +191,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
             caller = client_names(context)
             self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
-            with self._admission.entered(caller):
+            with self._admission.entered(*peers_of(context)):
                 model = self._rest("model", requests, context, self._core.tasks.model_limits.max_bytes)
                 started = self._core.jobs.start(job, model, self._call(context))
             self._give_receipt(context)
@@ -201,9 +203,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """Answer a round, in chunks."""
         with self._acting(context):
             header, caller = _first(requests, "header").header, client_names(context)
-            self._core.jobs.check_caller(header.job_id, caller)
-            with self._admission.entered(caller):
-                job = self._core.jobs.at_work(header.job_id, caller)  # after a restart it is made again
+            key = ReleaseKey(header.task_id, header.job_id)
+            self._core.jobs.check_known(key, caller)
+            with self._admission.entered(*peers_of(context)):
+                job = self._core.jobs.at_work(key, caller)  # after a restart it is made again
                 weights = self._rest("weights", requests, context, job.running.weights_length)
                 answer = job.answer(header.round, weights, self._call(context))
                 self._give_receipt(context)
@@ -232,7 +235,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 )
             spec = decode_query(kind, getattr(asked, kind))
             self._core.tasks.authorized(spec.task_id, call.caller)
-            with self._admission.entered(call.caller):
+            with self._admission.entered(*peers_of(context)):
                 beside = partial(self._rest, BESIDE.get(kind, ""), requests, context)
                 answered = self._core.queries.answer(spec, beside, call)
                 self._give_receipt(context)

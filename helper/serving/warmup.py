@@ -27,6 +27,7 @@ from maskedlark.randomness import seeded
 from maskedlark.reports.measurement import Measurement, Value
 from maskedlark.reports.proofs.check import ProofTable, residues
 from maskedlark.reports.proofs.shape import POINTS, proof_shape
+from maskedlark.runtime.durable_file import private
 
 _LOCK: Final = "compiling"
 _WARM_UP: Final = f"from {__name__} import warm_up; warm_up()"
@@ -113,6 +114,6 @@ def check_proofs() -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder: another process that wants to compile into it waits."""
-    with (folder / _LOCK).open("wb") as lock:
+    with open(folder / _LOCK, "wb", opener=private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

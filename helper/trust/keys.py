@@ -34,7 +34,7 @@ from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.sealing import OpeningKey, SignedKeyList, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
-from maskedlark.runtime.durable_file import replacing
+from maskedlark.runtime.durable_file import private, replacing
 from maskedlark.runtime.ownership import check_secret_file, keep_owner
 
 FILE_NAME: Final = "keys.json"
@@ -227,7 +227,8 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
     Raises:
         InvalidTask: the keys cannot be read or written, or all ids are used up.
     """
-    with (folder / _LOCK_NAME).open("wb") as lock:
+    with open(folder / _LOCK_NAME, "wb", opener=private) as lock:
+        os.fchmod(lock.fileno(), 0o600)
         keep_owner(lock.fileno(), folder / FILE_NAME)
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = HelperKeys.read(folder)

@@ -46,7 +46,9 @@ class Tasks:
         self._ledger = ledger
         self._clock = clock
         self._open = OpenTasks(ledger, clock)
-        self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
+        # By task and name of its origin, so that another origin's task is not found here either: it takes as
+        # long to refuse as one that does not exist. A task never changes.
+        self._known: dict[tuple[bytes, str | None], Task] = {}
         self._pairs: dict[bytes, PairKey] = {}
 
     def register(self, encoded: bytes, caller: Caller) -> bytes:
@@ -60,12 +62,17 @@ class Tasks:
             JobRefused(UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, TOO_MANY_TASKS)
         """
         task = decode(Task, encoded)
-        _authorize(task, caller)
+        if caller is not None and caller.isdisjoint(_names_of(task)):
+            raise JobRefused(
+                JobReason.UNAUTHORIZED, "the client's certificate does not name the task's origin"
+            )
         self._floors.check(task)
         self.check_not_expired(task)
         role = self._checked_role(task)
         self._keys.pair(task, role)
-        stored = SignedTask(encoded=encoded, role=role, signature=self._keys.sign_task(task))
+        stored = SignedTask(
+            encoded=encoded, origin=task.origin, role=role, signature=self._keys.sign_task(task)
+        )
         self._open.add(
             task, self._floors.max_tasks_per_origin, lambda: self._ledger.add_task(task.task_id, stored)
         )
@@ -78,7 +85,7 @@ class Tasks:
         """The task of an id, if the caller may use it and it still respects the floors.
 
         Raises:
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED)
+            JobRefused(UNKNOWN_TASK, TASK_REFUSED)
         """
         task = self.authorized(task_id, caller)
         self._floors.check(task)
@@ -93,18 +100,27 @@ class Tasks:
 
         Enough to give budget back.
 
+        Guarantees: the task of an origin that the caller's certificate does not name is refused as one that
+            does not exist, after the same steps.
+
         Raises:
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED)
+            JobRefused(UNKNOWN_TASK)
         """
-        task = self._known.get(task_id)
-        if task is None:
-            stored = self._ledger.task(task_id)
-            if stored is None:
-                raise JobRefused(
-                    JobReason.UNKNOWN_TASK, "this helper does not know the task: register it first"
-                )
-            task = self._known[task_id] = decode(Task, stored.encoded)
-        _authorize(task, caller)
+        names = (None,) if caller is None else caller
+        for name in names:
+            known = self._known.get((task_id, name))
+            if known is not None:
+                return known
+        stored = self._ledger.task(task_id, caller)
+        if stored is None:
+            raise JobRefused(
+                JobReason.UNKNOWN_TASK,
+                "this helper knows no such task of an origin that the client's certificate names: "
+                "register it first",
+            )
+        task = decode(Task, stored.encoded)
+        for name in names if caller is None else _names_of(task):
+            self._known[task_id, name] = task
         return task
 
     @property
@@ -141,9 +157,6 @@ class Tasks:
         )
 
 
-def _authorize(task: Task, caller: Caller) -> None:
-    """A helper serves a task to the origin that it names, and to no other."""
-    if caller is None:
-        return
-    if caller.isdisjoint({task.origin, host_of(task.origin)}):
-        raise JobRefused(JobReason.UNAUTHORIZED, "the client's certificate does not name the task's origin")
+def _names_of(task: Task) -> tuple[str, str]:
+    """Return the names of a task's origin in certificates: only their holder is served the task."""
+    return task.origin, host_of(task.origin)

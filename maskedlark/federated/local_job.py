@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 from pydantic import Field
 
-from maskedlark.canonical import Bytes16, build, canonical, decode, encode
+from maskedlark.canonical import Bytes16, build, canonical, decode, digest, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
@@ -35,6 +35,7 @@ LocalSettings: TypeAlias = Line | DrawAndDiscard
 MAX_PARAMETERS: Final = 130_000
 _HEADER: Final = struct.Struct("<16sq")
 _LARGEST_SUM: Final = 1 << 62
+_DIGEST_BYTES: Final = 16
 
 
 @canonical
@@ -165,7 +166,7 @@ class LocalUpdate:
     """What a device sends: noised already.
 
     Attributes:
-        update_id: 16 bytes that the device chose; sent again, the update counts once.
+        update_id: 16 bytes that the device chose: they tell its update from an equal one of another device.
         position: The round's index, or how many updates were accepted before the draw.
         vector: The noised update, or the device's whole model, in units of the grid.
     """
@@ -173,6 +174,11 @@ class LocalUpdate:
     update_id: bytes
     position: int
     vector: SignedVector = field(repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """Return 16 bytes under which the ad server takes this update once, however often it is sent."""
+        return digest("local update", self.encode())[:_DIGEST_BYTES]
 
     def encode(self) -> bytes:
         """Encode id, position, then 8 bytes a value, little-endian."""

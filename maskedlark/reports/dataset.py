@@ -150,8 +150,8 @@ class ShareOpener(SharesOpener):
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.
 
-        Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats
-        between chunks.
+        Of reports under one id the first that opens is admitted; the caller looks after repeats between
+        chunks.
         """
         return self.open_columns(ShareColumns.of(incoming))
 
@@ -336,8 +336,10 @@ def _sorted_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.int
 
 
 def _mark_repeats(report_ids: Sequence[bytes], reasons: list[ReportReason | None]) -> None:
+    """Drop admitted reports under the id of an earlier admitted one; what does not open takes no id."""
     seen: set[bytes] = set()
     for row, report_id in enumerate(report_ids):
-        if reasons[row] is None and report_id in seen:
-            reasons[row] = ReportReason.DUPLICATE_ID
-        seen.add(report_id)
+        if reasons[row] is None:
+            if report_id in seen:
+                reasons[row] = ReportReason.DUPLICATE_ID
+            seen.add(report_id)

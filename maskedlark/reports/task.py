@@ -18,6 +18,7 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.origin import Origin
 from maskedlark.reports.proofs.shape import ProofShape, proof_length, proof_shape
 from maskedlark.reports.sealing import SignedKeyList, verify
 from maskedlark.reports.task_kinds import LabelKind, PrivacyUnit
@@ -27,6 +28,7 @@ VERSION: Final = 1
 MAX_FEATURES: Final = 65_536
 MAX_CANDIDATES: Final = 1_024
 REPORT_ID_BYTES: Final = 16
+REPORT_DIGEST_BYTES: Final = 16
 MAX_DATASET_SIZE: Final = 33_000_000
 """A commit names the chosen reports by a bit each, in one message of 4 MiB."""
 VIEW_NONCE_BYTES: Final = 16
@@ -114,7 +116,8 @@ class Task:
 
     Attributes:
         version: The protocol's version.
-        origin: The ad-tech origin that may use the reports; a helper serves the task to no other.
+        origin: The ad-tech origin that may use the reports, as browsers spell it; a helper serves the task to
+            no other.
         name: For people.
         salt: Random bytes, so that two tasks of equal settings are two tasks.
         helpers: The two helpers, by role.
@@ -155,7 +158,7 @@ class Task:
     """
 
     version: Literal[1] = VERSION
-    origin: Annotated[str, Field(min_length=1, max_length=200)]
+    origin: Origin
     name: Annotated[str, Field(min_length=1, max_length=200)]
     salt: Bytes16
     helpers: tuple[HelperIdentity, HelperIdentity]

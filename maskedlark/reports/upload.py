@@ -7,14 +7,16 @@ check that the parts have the right sizes, and nothing else.
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
+from struct import pack
 
+from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.report import Example, SplitExample, split
 from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
-from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
+from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import ROUND_ID_BYTES
 
 
@@ -32,7 +34,7 @@ class Report:
 
     Attributes:
         task_id: 32 bytes.
-        report_id: 16 random bytes: a report counts once.
+        report_id: 16 random bytes: of all reports under one id, one at most is in a dataset.
         time_bucket: The time of the upload, after its random delay, divided by the task's time_bucket_s.
         shares: One for each helper, by role.
         round_id: Of an update report: the round that it answers, 32 bytes; otherwise empty.
@@ -43,6 +45,14 @@ class Report:
     time_bucket: int
     shares: tuple[SealedShare, SealedShare]
     round_id: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """Return the digest of everything that was sent: equal for a report that is sent again only."""
+        first, second = self.shares
+        numbers = pack("<QII", self.time_bucket, first.key_id, second.key_id)
+        parts = (self.task_id, self.round_id, self.report_id, numbers, first.ciphertext, second.ciphertext)
+        return digest("report as sent", *parts)[:REPORT_DIGEST_BYTES]
 
 
 @frozen

@@ -37,6 +37,8 @@ _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
 )
 """Without it, TLS would let a trusted ad server certify a key of its own in another origin's name."""
 
+_NOT_FOR_OTHERS_TO_WRITE: Final = 0o644
+
 
 def write_certificate(
     folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825
@@ -60,8 +62,9 @@ def write_certificate(
     files = TlsFiles.in_folder(folder)
     files.private_key.touch(mode=0o600, exist_ok=False)
     files.private_key.write_bytes(as_pem(key))
+    for path in (files.certificate, files.trusted_authorities):
+        path.touch(mode=_NOT_FOR_OTHERS_TO_WRITE)  # whatever the umask
     files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
-    files.trusted_authorities.touch()
     return files
 
 

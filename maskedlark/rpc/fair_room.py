@@ -24,26 +24,32 @@ class FairRoom:
         self._places = places
         self._full = full
         self._lock = Lock()
+        self._taken = 0
         self._held: Counter[Hashable] = Counter()
 
     @contextmanager
-    def entered(self, peer: Hashable = None) -> Iterator[None]:
+    def entered(self, *names: Hashable) -> Iterator[None]:
         """Hold a place for the block.
 
         Args:
-            peer: Who asks. None is no peer in particular, and may take every place.
+            names: Of the peer that asks. Its place counts for each of them, so that calls under several
+                names, or several choices of them, get no more places than calls under one. Without any, or
+                with None, it is no peer in particular, and may take every place.
 
         Raises:
             HelperUnavailable: there is none for this peer; it says when to ask again, and travels as
                 RESOURCE_EXHAUSTED.
         """
+        peers = Counter(dict.fromkeys((name for name in names if name is not None), 1))
         with self._lock:
-            free = self._places - self._held.total()
-            if not (free > 0 and (peer is None or self._held[peer] < free)):
+            free = self._places - self._taken
+            if not (free > 0 and all(self._held[peer] < free for peer in peers)):
                 raise HelperUnavailable(f"{self._full}; ask again", retry_after_s=RETRY_AFTER_S)
-            self._held[peer] += 1
+            self._taken += 1
+            self._held += peers
         try:
             yield
         finally:
             with self._lock:
-                self._held -= Counter({peer: 1})  # which forgets a peer that holds none any more
+                self._taken -= 1
+                self._held -= peers  # which forgets a peer that holds none any more

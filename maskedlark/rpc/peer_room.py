@@ -14,11 +14,11 @@ from urllib.parse import unquote
 
 import grpc
 
+from maskedlark.reports.origin import split_origin
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.handlers import wrapped
 from maskedlark.rpc.sites import FORWARDED_FOR, TrustedProxies
-from maskedlark.rpc.trust import host_of
 
 LIGHT_THREADS: Final = 8
 REFUSING_THREADS: Final = 2
@@ -73,22 +73,27 @@ def is_light(method: str) -> bool:
     return method.endswith(_LIGHT)
 
 
-def peer_of(context: Any, proxies: TrustedProxies = _NO_PROXIES) -> Hashable:
-    """The identity of a caller: the first host that its certificate names, or else its address.
+def peers_of(context: Any, proxies: TrustedProxies = _NO_PROXIES) -> frozenset[Hashable]:
+    """Return what a call counts for: the hosts that its caller's certificate names, or else its address.
 
-    Of several names one counts: else the holder of an authority for n names could show up as 2^n peers, each
-    with another choice of them. None stands for a plaintext connection, which only this machine can make. An
-    address is that of a site (`maskedlark.rpc.sites`), which a trusted proxy names in the call's metadata.
+    Hosts and not the set of names: else the holder of an authority for n names of one host could show up as
+    2^n peers, each with another choice of them. If the certificate names origins, only their hosts count: its
+    other names are where a server is reached, and `localhost` may be in every tenant's.
+
+    Nothing stands for a plaintext connection, which only this machine can make. An address is that of a site
+    (`maskedlark.rpc.sites`), which a trusted proxy names in the call's metadata.
     """
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):
-        return None
+        return frozenset()
     certificate = tuple(auth.get("x509_pem_cert", ()))
     if not certificate:
         host = _host(context.peer())
-        return proxies.site(host, _forwarded(context) if proxies.trust(host) else ())
-    names = auth.get("x509_subject_alternative_name", ())
-    return min((host_of(name.decode("utf-8", "replace")) for name in names), default=certificate)
+        return frozenset({proxies.site(host, _forwarded(context) if proxies.trust(host) else ())})
+    found = auth.get("x509_subject_alternative_name", ())
+    names = [name.decode("utf-8", "replace") for name in found]
+    hosts = filter(None, map(split_origin, names))
+    return frozenset(hosts) or frozenset(names) or frozenset({certificate})
 
 
 def _forwarded(context: Any) -> list[str]:
@@ -105,5 +110,5 @@ def _host(peer: str) -> str:
 def _held(room: FairRoom, context: grpc.ServicerContext, proxies: TrustedProxies) -> Iterator[None]:
     with ExitStack() as place:
         with answering(context):
-            place.enter_context(room.entered(peer_of(context, proxies)))
+            place.enter_context(room.entered(*peers_of(context, proxies)))
         yield

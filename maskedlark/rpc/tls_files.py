@@ -7,7 +7,7 @@ moment is not used: what was read before stays in use until the files fit togeth
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
 from threading import Lock
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.runtime.ownership import check_secret_file
+from maskedlark.runtime.ownership import check_not_writable, check_own, check_secret_file
 
 _LOG: Final = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
@@ -80,14 +80,31 @@ class TlsFiles:
             None,
         )
 
+    def check_own(self) -> None:
+        """Return if every file is this user's or root's. Called by who serves.
+
+        Raises:
+            InvalidTask: another user's file could be replaced, and with it who is trusted.
+        """
+        for path in self._there():
+            check_own(path)
+
+    def _there(self) -> Iterator[Path]:
+        """The files that are read."""
+        yield from (self.certificate, self.private_key, self.trusted_authorities)
+        if self.authority_names.exists():
+            yield self.authority_names
+
     def read(self) -> TlsContents:
         """Read the contents.
 
         Raises:
-            InvalidTask: a file cannot be read, others may read the key, a file is not PEM, or the certificate
-                is of another key.
+            InvalidTask: a file cannot be read, others may read the key or write another file, a file is not
+                PEM, or the certificate is of another key.
         """
         check_secret_file(self.private_key)
+        for path in self._there():
+            check_not_writable(path)
         try:
             contents = TlsContents(
                 certificate=self.certificate.read_bytes(),
@@ -112,10 +129,7 @@ class TlsFiles:
 
     def stamp(self) -> _Stamp:
         """Return a value that changes when a file is replaced or written."""
-        names = [self.authority_names] if self.authority_names.exists() else []
-        stats = [
-            path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities, *names)
-        ]
+        stats = [path.stat() for path in self._there()]
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 

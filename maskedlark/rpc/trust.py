@@ -17,7 +17,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Self, TypeAlias
-from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.reports.origin import split_origin
 from maskedlark.rpc.tls_files import TlsContents
 
 Names: TypeAlias = frozenset[str]
@@ -163,12 +163,9 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
-def host_of(origin: str) -> str:
-    """The host of an origin that is a URL, as certificates name it; otherwise the origin itself."""
-    try:
-        return urlsplit(origin).hostname or origin
-    except ValueError:
-        return origin
+def host_of(name: str) -> str:
+    """Return the host of an origin; any other name, which no task's origin has, is its own host."""
+    return split_origin(name) or name
 
 
 def _named(encoded: bytes) -> dict[str, Names]:

@@ -7,6 +7,7 @@ known.
 """
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -51,6 +52,43 @@ def check_data_folder(folder: Path) -> None:
     check_own(folder)
     if _stat(folder).st_mode & _OTHERS_WRITE:
         raise InvalidTask(f"others may write into {folder}: chmod 700 it, and see whether they did")
+
+
+def check_not_writable(path: Path) -> None:
+    """Return if nobody but a file's owner may write it; a device, such as /dev/null, holds nothing.
+
+    Raises:
+        InvalidTask: others may, or the file cannot be looked at.
+    """
+    mode = _stat(path).st_mode
+    if stat.S_ISREG(mode) and mode & _OTHERS_WRITE:
+        raise InvalidTask(f"others may write {path}: chmod go-w it, and see whether they did")
+
+
+def check_loaded_folder(folder: Path, *, installed_with: Path | None = None) -> None:
+    """Return if what lies in a folder may be loaded as code: it was put there by this user, or by root.
+
+    Args:
+        folder: With its files; it need not be there. The folder that it is in may be written by others only
+            if it is sticky, as /tmp is.
+        installed_with: A file of the program: its owner, whose code runs anyway, may own the folder too.
+
+    Raises:
+        InvalidTask: another user owns or may write the folder or a file in it, and so could run code here.
+    """
+    if not folder.exists():
+        return
+    owners = {os.geteuid(), _ROOT} | ({_stat(installed_with).st_uid} if installed_with else set())
+    for path in (folder, *folder.iterdir()):
+        found = _stat(path)
+        if found.st_uid not in owners or found.st_mode & _OTHERS_WRITE:
+            raise InvalidTask(
+                f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}, and what it"
+                " holds is loaded as code: remove it, or chown it and chmod go-w it"
+            )
+    around = _stat(folder.parent).st_mode
+    if around & _OTHERS_WRITE and not around & stat.S_ISVTX:
+        raise InvalidTask(f"others may replace {folder}, which is loaded as code: chmod go-w {folder.parent}")
 
 
 def keep_owner(descriptor: int, like: Path) -> None:

@@ -155,7 +155,7 @@ class MemoryHelper:
 
     def run_round(
         self,
-        job_id: bytes,
+        job: JobSpec,
         round_index: int,
         encoded: bytes,
         num_parameters: int,
@@ -171,6 +171,7 @@ class MemoryHelper:
             while not self.hold.wait(0.01):
                 if cancelled is not None and cancelled.is_set():
                     raise JobRefused(JobReason.CANCELLED, "the call was cancelled")
+        job_id = job.job_id
         if (job_id, round_index) not in self.answers:
             self.answers[job_id, round_index] = (
                 encoded,

@@ -19,6 +19,7 @@ from helper.core import HelperCore
 from helper.executors.local import LocalExecutor
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.records import ReleaseKey
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
@@ -55,8 +56,8 @@ class RecordedNoise(NoiseShelf):
         super().__init__(randomness)
         self.taken: list[NoiseVector] = []
 
-    def take(self, job_id: bytes, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
-        self.taken.append(super().take(job_id, order, interrupt))
+    def take(self, job: ReleaseKey, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+        self.taken.append(super().take(job, order, interrupt))
         return self.taken[-1]
 
 
@@ -183,9 +184,7 @@ class Site:
     def shares(self, spec: JobSpec, round_index: int, encoded: bytes | None = None) -> list[AggregateShare]:
         """Both helpers' answers to one round, at the model's initial weights or others."""
         sent = self.initial_weights if encoded is None else encoded
-        return self.both(
-            lambda client: client.run_round(spec.job_id, round_index, sent, self.model.num_parameters)
-        )
+        return self.both(lambda client: client.run_round(spec, round_index, sent, self.model.num_parameters))
 
     def sums(self, spec: JobSpec) -> NDArray[np.int64]:
         """The noised sums of all rounds of a job, (rounds, parameters)."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import psutil
 from sqlalchemy import Connection
 
-from adserver.store.arrivals import insert_new, report_key
+from adserver.store.arrivals import insert_new
 from adserver.store.database import create_tables, insert_or_ignore
 from adserver.store.schema import NO_DATASET, report_states, reports
 from adserver.store.share_pages import sealed_row
@@ -31,19 +31,26 @@ SIZES: Final = (20, 200, 1_000, 5_000)
 REPORTS: Final = 20_000
 _STAGING: Final = (
     "CREATE TEMPORARY TABLE IF NOT EXISTS arriving (task_id bytea, report_id bytea, time_bucket bigint,"
-    " key_id_0 smallint, ciphertext_0 bytea, key_id_1 smallint, ciphertext_1 bytea) ON COMMIT DELETE ROWS"
+    " key_id_0 smallint, ciphertext_0 bytea, key_id_1 smallint, ciphertext_1 bytea, digest bytea)"
+    " ON COMMIT DELETE ROWS"
 )
-_TYPES: Final = ("bytea", "bytea", "int8", "int2", "bytea", "int2", "bytea")
+_TYPES: Final = ("bytea", "bytea", "int8", "int2", "bytea", "int2", "bytea", "bytea")
 _SHARE_BYTES: Final = 119
 """Of a task with 30 features."""
+
+
+def by_id(report: Report) -> tuple[bytes, bytes]:
+    """The order in which `adserver.store.arrivals` stores reports."""
+    return report.task_id, report.report_id
+
 
 Way = Callable[[Connection, Sequence[Report]], int]
 
 
 def value_lists(connection: Connection, arrived: Sequence[Report]) -> int:
     """SQLAlchemy's insert of many rows, 1,000 value lists a statement."""
-    rows = [{"task_id": one.task_id, **sealed_row(one)} for one in sorted(arrived, key=report_key)]
-    inserting = insert_or_ignore(connection.engine, reports, ["task_id", "report_id"])
+    rows = [{"task_id": one.task_id, **sealed_row(one)} for one in sorted(arrived, key=by_id)]
+    inserting = insert_or_ignore(connection.engine, reports, ["digest"])
     stored = connection.execute(inserting.returning(reports.c.task_id, reports.c.sequence), rows).all()
     states = [
         {"task_id": task_id, "handle": NO_DATASET, "sequence": sequence, "state": "received"}
@@ -60,18 +67,18 @@ def copied(connection: Connection, arrived: Sequence[Report]) -> int:
         cursor.execute(_STAGING)
         with cursor.copy("COPY arriving FROM STDIN (FORMAT BINARY)") as copy:
             copy.set_types(_TYPES)
-            for one in sorted(arrived, key=report_key):
+            for one in sorted(arrived, key=by_id):
                 first, second = one.shares
                 copy.write_row(
                     (one.task_id, one.report_id, one.time_bucket, first.key_id, first.ciphertext,
-                     second.key_id, second.ciphertext)
+                     second.key_id, second.ciphertext, one.digest)
                 )  # fmt: skip
         cursor.execute(
             "WITH stored AS (INSERT INTO reports (task_id, report_id, time_bucket, key_id_0, ciphertext_0,"
-            " key_id_1, ciphertext_1) SELECT * FROM arriving"
-            " ON CONFLICT (task_id, report_id) DO NOTHING RETURNING task_id, report_id, sequence), waiting AS"
+            " key_id_1, ciphertext_1, digest) SELECT * FROM arriving"
+            " ON CONFLICT (digest) DO NOTHING RETURNING task_id, digest, sequence), waiting AS"
             " (INSERT INTO report_states SELECT task_id, '', sequence, 'received' FROM stored)"
-            " SELECT task_id, report_id FROM stored"
+            " SELECT digest FROM stored"
         )
         return len(cursor.fetchall())
 
@@ -79,7 +86,7 @@ def copied(connection: Connection, arrived: Sequence[Report]) -> int:
 WAYS: Final[dict[str, Way]] = {
     "value_lists": value_lists,
     "copy": copied,
-    "arrays": lambda connection, arrived: len(insert_new(connection, arrived)),
+    "arrays": lambda connection, arrived: len(insert_new(connection, {one.digest: one for one in arrived})),
 }
 
 

@@ -99,7 +99,7 @@ class Site:
 
     def ask(self, party: str, round_index: int) -> Any:
         """One party's answer to a round."""
-        return self.clients[party].run_round(self.spec.job_id, round_index, self.sent, self.length)
+        return self.clients[party].run_round(self.spec, round_index, self.sent, self.length)
 
     def is_equal(self, round_index: int, answer: Any) -> bool:
         """Whether the answer of the helper with workers is its twin's, and agrees with helper 0's."""

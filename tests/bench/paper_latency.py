@@ -142,7 +142,7 @@ def _of(network: Network, folder: Path, batches: tuple[int, ...]) -> Iterator[La
             def request(index: int, of: JobSpec = job, sent: bytes = encoded) -> None:
                 list(
                     pool.map(
-                        lambda helper: helper.run_round(of.job_id, index, sent, parsed.num_parameters),
+                        lambda helper: helper.run_round(of, index, sent, parsed.num_parameters),
                         helpers,
                     )
                 )

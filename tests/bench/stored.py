@@ -114,7 +114,9 @@ def in_the_ledger(folder: Path, of: World, count: int) -> float:
     path = folder / "ledger.sqlite3"
     engine = open_database(f"sqlite:///{path}")
     ledger = Ledger(engine)
-    signed = SignedTask(encoded=encode(of.task), role=0, signature=of.bundle.signatures[0])
+    signed = SignedTask(
+        encoded=encode(of.task), origin=of.task.origin, role=0, signature=of.bundle.signatures[0]
+    )
     ledger.add_task(of.task.task_id, signed)
     ledger.add_dataset(bytes(32), of.task.task_id, [os.urandom(16) for _ in range(count)])
     engine.dispose()  # which takes the write-ahead log into the file

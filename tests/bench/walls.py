@@ -70,7 +70,7 @@ def measured(site: Site) -> dict[str, float]:
         return {
             "status_s": worst_s(lambda _: stub.GetStatus(pb.StatusRequest(), timeout=60)),
             "prepare_s": worst_s(lambda _: wire.prepare(scene.task_id, [shares])),
-            "round_s": worst_s(lambda attempt: wire.round(spec.job_id, attempt, WEIGHTS)),
+            "round_s": worst_s(lambda attempt: wire.round(spec, attempt, WEIGHTS)),
         }
 
 

@@ -73,7 +73,7 @@ class UpdateBooks:
         """What a helper's ledger has charged and answered of the task, by round."""
         found = self.books.rows(
             helper,
-            "SELECT spec, answer FROM queries JOIN datasets USING (dataset_id) WHERE task_id = ?",
+            "SELECT spec, answer FROM queries JOIN datasets USING (task_id, dataset_id) WHERE task_id = ?",
             bytes.fromhex(self.task),
         )
         read = [(decode(UpdateSpec, spec), bytes(answer)) for spec, answer in found]

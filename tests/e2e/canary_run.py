@@ -339,7 +339,7 @@ def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
             (run.fleet.folder / f"helper-{role}.address").read_text(), run.adserver_tls, 30.0
         ) as client:
             numerics = client.start_job(spec, model.read_bytes()).numerics_digest
-            answer = client.run_round(spec.job_id, 0, encoded, parsed.num_parameters)
+            answer = client.run_round(spec, 0, encoded, parsed.num_parameters)
         shares = run.shares(task, role)
         told = transcript(spec, round_index=0, weights=encoded, numerics=numerics)
         blind = HelperKeys.read(run.fleet.data(helper)).pair(task, role).blind(told, len(answer.vector))

@@ -93,7 +93,7 @@ class Asker:
 
     def _ask(self, role: int, spec: JobSpec, index: int) -> bytes | None:
         try:
-            return self.clients[role].run_round(spec.job_id, index, self._sent, self._length).encode()
+            return self.clients[role].run_round(spec, index, self._sent, self._length).encode()
         except HelperUnavailable:
             return None
 

@@ -134,7 +134,7 @@ class Asking:
     def _ask(self) -> bytes | None:
         helper = self.helper
         try:
-            return helper.run_round(self.spec.job_id, self.round_index, self.sent, self.length).encode()
+            return helper.run_round(self.spec, self.round_index, self.sent, self.length).encode()
         except HelperUnavailable:
             if helper is self.helper and self.is_up.is_set():
                 time.sleep(_LOOK_S)  # killed a moment ago, and not known yet

@@ -36,7 +36,7 @@ class Diverted:
 
     def run_round(
         self,
-        job_id: bytes,
+        job: JobSpec,
         round_index: int,
         weights: bytes,
         num_parameters: int,
@@ -45,7 +45,7 @@ class Diverted:
     ) -> AggregateShare:
         if self.weights_at == round_index:
             weights = weights[:1] + bytes([weights[1] ^ 1]) + weights[2:]
-        share = self.client.run_round(job_id, round_index, weights, num_parameters, cancelled=cancelled)
+        share = self.client.run_round(job, round_index, weights, num_parameters, cancelled=cancelled)
         self.answers.append(share)
         return share
 

@@ -100,12 +100,12 @@ def test_the_same_round_with_another_bound_is_refused_and_other_bounds_at_the_he
         client.start_job(plan.job, site.onnx)
     encoded = weights.encode([weights.quantise(values) for values in site.model.initial_values])
     first, other = (encode(RoundInput(weights=encoded, bound=bound)) for bound in (1.0, 2.0))
-    share = site.clients[0].run_round(plan.job.job_id, 0, first, 6)
-    assert site.clients[0].run_round(plan.job.job_id, 0, first, 6).encode() == share.encode()
+    share = site.clients[0].run_round(plan.job, 0, first, 6)
+    assert site.clients[0].run_round(plan.job, 0, first, 6).encode() == share.encode()
     with pytest.raises(JobRefused) as refused:
-        site.clients[0].run_round(plan.job.job_id, 0, other, 6)
+        site.clients[0].run_round(plan.job, 0, other, 6)
     assert refused.value.reason is JobReason.ROUND_CHANGED
-    assert site.clients[1].run_round(plan.job.job_id, 0, other, 6).agreement_tag != share.agreement_tag
+    assert site.clients[1].run_round(plan.job, 0, other, 6).agreement_tag != share.agreement_tag
 
 
 @pytest.mark.parametrize("bound", [4.0001, 0.0, float("nan")])
@@ -115,7 +115,7 @@ def test_a_helper_refuses_a_bound_above_the_tasks(site: Site, bound: float) -> N
     encoded = weights.encode([weights.quantise(values) for values in site.model.initial_values])
     for sent in (encode(RoundInput(weights=encoded, bound=bound)), encoded, encoded + bytes(7)):
         with pytest.raises(JobRefused) as refused:
-            site.clients[0].run_round(plan.job.job_id, 0, sent, 6)
+            site.clients[0].run_round(plan.job, 0, sent, 6)
         assert refused.value.reason is JobReason.MALFORMED
     assert site.cores[0].status().counts.rounds_answered == 0
 

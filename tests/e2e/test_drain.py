@@ -72,7 +72,7 @@ class Site:
         return HelperClient(self.address(role), None, WAIT_S)
 
     def run_round(self, client: HelperClient) -> bytes:
-        return client.run_round(self.job.job_id, 0, self.sent, self.length).encode()
+        return client.run_round(self.job, 0, self.sent, self.length).encode()
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ CALLS = {
         replies=(pb.StartJobReply(path="exact", numerics_digest=bytes(32), num_parameters=2,
         epsilon_spent=1.0),),
     ),
-    "round": Call(run=lambda client: client.run_round(JOB.job_id, 0, b"weights", LENGTH),
+    "round": Call(run=lambda client: client.run_round(JOB, 0, b"weights", LENGTH),
     replies=(pb.RoundReply(chunk=ANSWER),)),
     "query": Call(
         run=lambda client: client.run_query(query(MEASURING), b"", LENGTH),

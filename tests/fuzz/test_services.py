@@ -76,7 +76,7 @@ def valid_messages(scene: Scene) -> list[bytes]:
             pb.PrepareRequest(end=pb.PrepareRequest.End()),
             pb.StartJobRequest(job=job),
             pb.StartJobRequest(model=MODEL),
-            pb.RoundRequest(header=pb.RoundRequest.Header(job_id=b"j" * 16, round=0)),
+            pb.RoundRequest(header=pb.RoundRequest.Header(task_id=scene.task_id, job_id=b"j" * 16, round=0)),
             pb.RoundRequest(weights=WEIGHTS),
             pb.CommitRequest(task_id=scene.task_id, handle=b"h" * 16, chosen=b"\x01", dataset_id=bytes(32)),
             pb.RegisterTaskRequest(task=canonical.encode(scene.task)),

@@ -32,7 +32,7 @@ CALLS: dict[str, Callable[[HelperClient], object]] = {
         WORLD.task.task_id, b"h" * 16, np.array([True, False]), b"d" * 32
     ),
     "start": lambda client: client.start_job(JOB, b"a model"),
-    "round": lambda client: client.run_round(JOB.job_id, 0, b"weights", 3),
+    "round": lambda client: client.run_round(JOB, 0, b"weights", 3),
     "close": lambda client: client.close_job(JOB),
 }
 

@@ -18,6 +18,7 @@ from helper.core import HelperCore
 from helper.executors.local import LocalExecutor
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.records import key_of
 from helper.releases.answering import Call
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
@@ -249,14 +250,16 @@ class Scene:
 
     def run(self, spec: JobSpec, round_index: int, encoded: bytes | None = None) -> NDArray[np.int64]:
         answers = [
-            core.jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS, ASKED)
+            core.jobs.at_work(key_of(spec), None).answer(round_index, encoded or WEIGHTS, ASKED)
             for core in self.cores
         ]
         first, second = (AggregateShare.decode(answer, NUM_VALUES) for answer in answers)
         return combine(first, second)
 
     def answer(self, role: int, spec: JobSpec, round_index: int, encoded: bytes | None = None) -> bytes:
-        return self.cores[role].jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS, ASKED)
+        return (
+            self.cores[role].jobs.at_work(key_of(spec), None).answer(round_index, encoded or WEIGHTS, ASKED)
+        )
 
 
 def make_task(parties: tuple[Party, Party], **changes: Any) -> Task:

@@ -85,15 +85,15 @@ class LedgerView:
         """What the datasets of a task have spent, as the budget's rules read it."""
         found: dict[bytes, list[Reservation]] = {}
         jobs = (
-            "SELECT spec, rounds_answered, is_closed FROM jobs JOIN datasets USING (dataset_id) WHERE"
-            " task_id = ?"
+            "SELECT spec, rounds_answered, is_closed FROM jobs JOIN datasets USING (task_id, dataset_id) "
+            "WHERE task_id = ?"
         )
         for spec, answered, is_closed in self._rows(jobs, task_id):
             job = decode(JobSpec, bytes(spec))
             found.setdefault(job.dataset_id, []).append(
                 Reservation(spec=job, rounds=answered if is_closed else job.rounds)
             )
-        queries = "SELECT kind, spec FROM queries JOIN datasets USING (dataset_id) WHERE task_id = ?"
+        queries = "SELECT kind, spec FROM queries JOIN datasets USING (task_id, dataset_id) WHERE task_id = ?"
         for kind, spec in self._rows(queries, task_id):
             query = decode_query(kind, spec)
             found.setdefault(query.dataset_id, []).append(Reservation(spec=query, rounds=1))

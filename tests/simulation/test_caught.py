@@ -65,10 +65,13 @@ def _charges_queries_twice(ledger: Ledger, stored: StoredQuery, check: Callable[
     """Under two ids; the second charge escapes the check of the budget."""
     is_new = _add_query(ledger, stored, check)
     if is_new:
-        row = {"query_id": stored.spec.query_id[::-1], "dataset_id": stored.spec.dataset_id, "kind": "query"}
+        spec = stored.spec
+        row = {"task_id": spec.task_id, "query_id": spec.query_id[::-1], "dataset_id": spec.dataset_id}
         with ledger._engine.begin() as connection:
             connection.execute(
-                insert(QUERIES).values(row | {"spec": encode(stored.spec), "answer": stored.answer})
+                insert(QUERIES).values(
+                    row | {"kind": spec.kind, "spec": encode(spec), "answer": stored.answer}
+                )
             )
     return is_new
 

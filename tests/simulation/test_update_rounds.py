@@ -45,10 +45,13 @@ def _charges_nothing(_ledger: Ledger, _stored: StoredQuery, _check: Any) -> bool
 def _charges_twice(ledger: Ledger, stored: StoredQuery, check: Any) -> bool:
     is_new = _add_query(ledger, stored, check)
     if is_new:
-        row = {"query_id": stored.spec.query_id[::-1], "dataset_id": stored.spec.dataset_id, "kind": "update"}
+        spec = stored.spec
+        row = {"task_id": spec.task_id, "query_id": spec.query_id[::-1], "dataset_id": spec.dataset_id}
         with ledger._engine.begin() as connection:
             connection.execute(
-                insert(QUERIES).values(row | {"spec": encode(stored.spec), "answer": stored.answer})
+                insert(QUERIES).values(
+                    row | {"kind": spec.kind, "spec": encode(spec), "answer": stored.answer}
+                )
             )
     return is_new
 

@@ -6,8 +6,8 @@
     store.replace(job_id, LocalUpdate(update_id=..., position=drawn.returns, vector=...), randomness)
 
 A row is one instance, written whole: a reader sees the old or the new one, never a mixture, and a process
-that is killed leaves one of them. An update's id is stored in the same transaction as what it replaced, so
-an update that is sent again counts once. Which instance was drawn is not stored.
+that is killed leaves one of them. An update's digest is stored in the same transaction as what it replaced,
+so an update that is sent again counts once. Which instance was drawn is not stored.
 """
 
 from dataclasses import dataclass
@@ -47,11 +47,11 @@ _RETURNS: Final = select(instance_jobs.c.returns).where(_OF_JOB)
 _DRAWN: Final = select(model_instances.c.encoded).where(
     model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("place")
 )
-_SEEN: Final = select(instance_updates.c.update_id).where(
+_SEEN: Final = select(instance_updates.c.digest).where(
     instance_updates.c.job_id == bindparam("job"),
-    instance_updates.c.update_id.in_(bindparam("offered", expanding=True)),
+    instance_updates.c.digest.in_(bindparam("offered", expanding=True)),
 )
-_NEW_IDS: Final = insert(instance_updates)
+_NEW: Final = insert(instance_updates)
 _WRITTEN: Final = (
     update(model_instances)
     .where(model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("at"))
@@ -93,6 +93,7 @@ class _Return:
     """A return in the queue: what it replaces if it is accepted, and why it is not."""
 
     returned: LocalUpdate
+    digest: bytes
     place: int
     test: SpamTest | None
     refusal: ReportRejected | None = None
@@ -169,7 +170,7 @@ class InstanceStore:
             randomness: Chooses the place.
             test: What refuses spam, if anything does.
 
-        Guarantees: the instance, the update's id and the counters change together or not at all, and stay
+        Guarantees: the instance, the update's digest and the counters change together or not at all, and stay
             changed as the database promises it: see `open_local`.
 
         Raises:
@@ -179,7 +180,8 @@ class InstanceStore:
             ReportRejected(IMPLAUSIBLE): the spam test refused it.
         """
         settings = self._settings_of(job_id)
-        call = _Return(returned=returned, place=int(settings.pick(1, randomness)[0]), test=test)
+        place = int(settings.pick(1, randomness)[0])
+        call = _Return(returned=returned, digest=returned.digest, place=place, test=test)
         self._returns[job_id].call(call)
         if call.refusal is not None:
             raise call.refusal
@@ -212,7 +214,7 @@ class InstanceStore:
     def _take_in(self, job_id: bytes, returns: list["_Return"]) -> None:
         """Take in what came back, in one transaction.
 
-        Ids that were accepted before are rare: they are looked up only if one cannot be inserted.
+        Updates that were accepted before are rare: they are looked up only if one cannot be inserted.
         """
         try:
             with self._engine.begin() as connection:
@@ -233,15 +235,15 @@ class InstanceStore:
             return _all(connection, job_id)
 
     def accepted(self, job_id: bytes) -> int:
-        """How many updates have an id stored: as many as `InstanceJob.returns`, or something was lost."""
+        """How many updates have a digest stored: as many as `InstanceJob.returns`, or something was lost."""
         with reading(self._engine) as connection:
             wanted = select(func.count()).where(instance_updates.c.job_id == job_id)
             return int(connection.execute(wanted).scalar_one())
 
 
 def _seen(connection: Connection, job_id: bytes, batch: list[_Return]) -> set[bytes]:
-    """The ids among a batch that were accepted before."""
-    offered = {"job": job_id, "offered": [one.returned.update_id for one in batch]}
+    """The digests among a batch that were accepted before."""
+    offered = {"job": job_id, "offered": [one.digest for one in batch]}
     return {bytes(found) for found in connection.execute(_SEEN, offered).scalars()}
 
 
@@ -249,7 +251,7 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
     """Decide on each update in turn, as if each had a transaction of its own, then write what changed.
 
     Raises:
-        IntegrityError: an id outside `seen` was accepted before; nothing is written.
+        IntegrityError: an update outside `seen` was accepted before; nothing is written.
     """
     job = connection.execute(_LOCKED, {"job": job_id}).one()
     is_tested = any(one.test is not None for one in batch)
@@ -262,8 +264,8 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
         one.refusal = _refusal(one, job.weights, seen, instances)
         if one.refusal is not None:
             continue
-        seen.add(returned.update_id)
-        new.append({"job_id": job_id, "update_id": returned.update_id})
+        seen.add(one.digest)
+        new.append({"job_id": job_id, "digest": one.digest})
         changed[one.place] = returned.vector
         if instances is not None:
             instances[one.place] = returned.vector
@@ -271,7 +273,7 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
         in_flight += (late - in_flight) * _SMOOTHING
         returns += 1
     if new:
-        connection.execute(_NEW_IDS, new)
+        connection.execute(_NEW, new)
         encoded = {place: _encoded(one) for place, one in changed.items()}
         changed = {place: _decoded(one) for place, one in encoded.items()}
         connection.execute(_WRITTEN, [{"job": job_id, "at": at, "by": one} for at, one in encoded.items()])
@@ -288,7 +290,7 @@ def _refusal(
         return ReportRejected(
             ReportReason.WRONG_LENGTH, f"the model has {weights} weights, not {returned.vector.size}"
         )
-    if returned.update_id in seen:
+    if one.digest in seen:
         return ReportRejected(ReportReason.DUPLICATE_ID, "the update was accepted before")
     if test is not None and instances is not None and test.is_spam(returned.vector, instances):
         return ReportRejected(ReportReason.IMPLAUSIBLE, "the model is too far from the instances")

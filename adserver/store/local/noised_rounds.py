@@ -5,8 +5,8 @@
     asked = store.asked(job_id)                  # the round that is open; None after the last
     store.add(job_id, update)                    # the update that fills a round also takes the step
 
-Each update is noised before it leaves its device, so the ad server may hold the running sum in the clear. An
-update's id, the sum and the step change in one transaction: a process that is killed leaves all or nothing.
+Each update is noised before it leaves its device, so the ad server may hold the running sum in the clear. Its
+digest, the sum and the step change in one transaction: a process that is killed leaves all or nothing.
 """
 
 from functools import partial
@@ -32,10 +32,10 @@ from maskedlark.runtime.database import reading
 class _Arrival:
     """An update in the queue, and why it is not taken in."""
 
-    __slots__ = ("refusal", "update")
+    __slots__ = ("digest", "refusal", "update")
 
     def __init__(self, update: LocalUpdate) -> None:
-        self.update = update
+        self.update, self.digest = update, update.digest
         self.refusal: ReportRejected | None = None
 
 
@@ -118,11 +118,11 @@ class NoisedRounds:
             new = []
             for one in batch:
                 asked = line.next_round(state)
-                one.refusal = _refusal(one.update, asked, seen, largest)
+                one.refusal = _refusal(one, asked, seen, largest)
                 if asked is None or one.refusal is not None:
                     continue
-                seen.add(one.update.update_id)
-                new.append({"job_id": job_id, "update_id": one.update.update_id})
+                seen.add(one.digest)
+                new.append({"job_id": job_id, "digest": one.digest})
                 total, received = total + one.update.vector, received + 1
                 if received == line.devices:
                     state = line.step(state, asked, total)
@@ -142,11 +142,10 @@ def _write(
     connection.execute(update(noised_rounds).where(noised_rounds.c.job_id == job_id).values(changed))
 
 
-def _refusal(
-    arrived: LocalUpdate, asked: Round | None, seen: set[bytes], largest: int
-) -> ReportRejected | None:
+def _refusal(one: _Arrival, asked: Round | None, seen: set[bytes], largest: int) -> ReportRejected | None:
     """Why an update is not taken in; None if it is."""
-    if arrived.update_id in seen:
+    arrived = one.update
+    if one.digest in seen:
         return ReportRejected(ReportReason.DUPLICATE_ID, "the update was accepted before")
     if asked is None or arrived.position < asked.terms.index:
         return ReportRejected(ReportReason.ROUND_OVER, "the round of the update is over")
@@ -165,11 +164,11 @@ def _refusal(
 
 
 def _seen(connection: Connection, job_id: bytes, batch: list[_Arrival]) -> set[bytes]:
-    known = select(noised_updates.c.update_id).where(
+    known = select(noised_updates.c.digest).where(
         noised_updates.c.job_id == bindparam("job"),
-        noised_updates.c.update_id.in_(bindparam("offered", expanding=True)),
+        noised_updates.c.digest.in_(bindparam("offered", expanding=True)),
     )
-    offered = {"job": job_id, "offered": [one.update.update_id for one in batch]}
+    offered = {"job": job_id, "offered": [one.digest for one in batch]}
     return {bytes(found) for found in connection.execute(known, offered).scalars()}
 
 

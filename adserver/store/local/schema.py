@@ -60,7 +60,7 @@ instance_updates = Table(
     "instance_updates",
     metadata,
     Column("job_id", LargeBinary(ID_BYTES), ForeignKey("instance_jobs.job_id"), primary_key=True),
-    Column("update_id", LargeBinary(ID_BYTES), primary_key=True),
+    Column("digest", LargeBinary(ID_BYTES), primary_key=True),  # LocalUpdate.digest
 )
 noised_rounds = Table(
     "noised_rounds",
@@ -75,7 +75,7 @@ noised_updates = Table(
     "noised_updates",
     metadata,
     Column("job_id", LargeBinary(ID_BYTES), ForeignKey("noised_rounds.job_id"), primary_key=True),
-    Column("update_id", LargeBinary(ID_BYTES), primary_key=True),
+    Column("digest", LargeBinary(ID_BYTES), primary_key=True),  # LocalUpdate.digest
 )
 
 

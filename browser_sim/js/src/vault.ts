@@ -2,23 +2,25 @@
 //
 //   serveVault({ intake, origins, trustedHelpers })
 
-import { fromHex, toHex, type Bytes } from "./core/bytes.ts";
-import type { Cell, Encoder } from "./core/encoder.ts";
-import { invalidExample, MaskedLarkError } from "./core/errors.ts";
+import { type Bytes, toHex } from "./core/bytes.ts";
+import type { Cell, Encoder, Row } from "./core/encoder.ts";
+import { MaskedLarkError } from "./core/errors.ts";
+import { Allowance } from "./vault/allowance.ts";
+import { isUnderPrivacyControl } from "./vault/consent.ts";
 import { Engine } from "./vault/engine.ts";
-import type { ConversionOptions, ImpressionOptions, OpenOptions, Reply, Request } from "./vault/messages.ts";
-import { fetchBundle, type Send } from "./vault/network.ts";
-import { type Conversion, type Impression, Store } from "./vault/store.ts";
+import type { Reply, Request } from "./vault/messages.ts";
+import type { Send } from "./vault/network.ts";
+import { readConversion, readImpression, readOpen } from "./vault/options.ts";
+import { keyOf, Store } from "./vault/store.ts";
 
 export { MaskedLarkError } from "./core/errors.ts";
 export { Engine } from "./vault/engine.ts";
 export { Store } from "./vault/store.ts";
 export type { Answer, Send } from "./vault/network.ts";
 
-const DAY_S = 86_400;
-const MOST_DAYS = 366;
-const MOST_MATCH_VALUES = 100;
-const MOST_ROWS = 10_000;
+const LEAST_DELAY_S = 3_600;
+const HANDSHAKE_COST = 20;
+const COSTS: Readonly<Record<string, number>> = { open: 20, withdraw: 0 }; // a person's No is never refused
 
 export interface VaultOptions {
   /** The ad server's intake, such as https://reports.example. */
@@ -27,24 +29,31 @@ export interface VaultOptions {
   readonly origins: readonly string[];
   /** The helpers that this site trusts; a page's own list can only narrow it. */
   readonly trustedHelpers: readonly string[];
+  /** The origins that may open a task, by its id in hexadecimal; all of `origins` may open a task that is not named. */
+  readonly tasks?: Readonly<Record<string, readonly string[]>>;
+  /** No page gets a shorter `maxDelayS` than this; an hour if not given. */
+  readonly leastDelayS?: number;
   /** Sends one report in the place of fetch: a relay. */
   readonly send?: Send;
   /** A service worker's script, which goes on sending when all pages are closed. */
   readonly worker?: string;
 }
 
-/** Listens to the pages that embed this one, and does what is due. */
+/** Listen to the pages that embed this one, and do what is due. */
 export async function serveVault(options: VaultOptions): Promise<Engine> {
   const started = start(options);
-  addEventListener("message", (event) => {
-    const port = event.ports[0];
-    if (event.data !== "maskedlark" || port === undefined || !options.origins.includes(event.origin)) return;
+  const allowances = new Map<string, Allowance>();
+  addEventListener("message", ({ data, origin, ports: [port] }) => {
+    if (data !== "maskedlark" || port === undefined || !options.origins.includes(origin)) return;
+    const allowance = allowances.get(origin) ?? new Allowance(performance.now() / 1000);
+    allowances.set(origin, allowance);
+    if (!allowance.take(HANDSHAKE_COST, performance.now() / 1000)) return;
     void started.then((engine) => {
-      serve(engine, port, options);
+      serve({ engine, origin, options }, port, (cost) => allowance.take(cost, performance.now() / 1000));
       port.postMessage("ready");
     });
   });
-  parent.postMessage("maskedlark", "*"); // to whoever embeds this page: it listens
+  parent.postMessage("maskedlark", "*"); // to whatever page embeds this one: it listens
   return started;
 }
 
@@ -72,115 +81,137 @@ async function storage(): Promise<IDBFactory> {
   }
 }
 
-function serve(engine: Engine, port: MessagePort, options: VaultOptions): void {
-  port.onmessage = async ({ data }: MessageEvent<Request>) => {
-    let reply: Reply;
-    try {
-      reply = { id: data.id, result: await answer(engine, data, options) };
-    } catch (error) {
-      const known = error instanceof MaskedLarkError ? error : new MaskedLarkError("Unavailable", "the vault failed");
-      reply = { id: data.id, error: { kind: known.kind, message: known.message } };
+/** What a port speaks for: the origin that made it, and no other, whatever its messages say. */
+interface Caller {
+  readonly engine: Engine;
+  readonly origin: string;
+  readonly options: VaultOptions;
+}
+
+/** Answer a port's messages, one after the other. */
+function serve(caller: Caller, port: MessagePort, take: (cost: number) => boolean): void {
+  let last: Promise<void> = Promise.resolve();
+  port.onmessage = ({ data }: MessageEvent<unknown>) => {
+    if (!isRequest(data)) return; // no id: there is nothing to answer to
+    if (!take(isRefusal(data) ? 0 : (COSTS[data.call] ?? 1))) {
+      port.postMessage(failure(data.id, new MaskedLarkError("TooMany", "too many calls: try again in a minute")));
+      return;
     }
-    port.postMessage(reply);
-    if (data.call !== "open") void engine.run().catch(() => undefined); // after the answer, whatever comes of it
+    last = last.then(async () => {
+      const reply = await answer(caller, data).then(
+        (result): Reply => ({ id: data.id, result }),
+        (error: unknown) => failure(data.id, error),
+      );
+      port.postMessage(reply);
+    });
   };
 }
 
-async function answer(engine: Engine, request: Request, options: VaultOptions): Promise<string | null> {
+function isRequest(data: unknown): data is Request {
+  return typeof data === "object" && data !== null && "id" in data && Number.isSafeInteger(data.id);
+}
+
+/** Whether a page opens a task without the person's consent, which erases what its origin has kept. */
+function isRefusal({ call, options }: Request): boolean {
+  return call === "open" && (options as { consent?: unknown } | null | undefined)?.consent !== true;
+}
+
+function failure(id: number, error: unknown): Reply {
+  const known = error instanceof MaskedLarkError ? error : new MaskedLarkError("Unavailable", "the vault failed");
+  return { id, error: { kind: known.kind, message: known.message } };
+}
+
+async function answer(caller: Caller, request: Request): Promise<string | null> {
+  const { engine, origin } = caller;
+  if (isUnderPrivacyControl()) {
+    await engine.eraseAll(); // it may have been switched on since the page opened the task
+    return null;
+  }
+  if (isRefusal(request)) {
+    await engine.eraseOrigin(origin);
+    return null;
+  }
+  if (request.call === "open") return openTask(caller, request.options);
+  if (typeof request.task !== "string" || !/^[0-9a-f]{64}$/.test(request.task)) {
+    throw new MaskedLarkError("Refused", "no such task");
+  }
+  const key = keyOf(request.task, origin);
   switch (request.call) {
-    case "open":
-      return opened(engine, request.options, options);
     case "saveImpression":
-      if (isUnderPrivacyControl()) return null; // switched on since the page opened the task
-      await engine.note({ kind: "impression", at: Date.now() / 1000, impression: await impression(engine, request.task, request.options) });
+      await saveImpression(engine, key, request.options);
       return null;
     case "measureConversion":
-      if (isUnderPrivacyControl()) return null;
-      await engine.note({ kind: "conversion", at: Date.now() / 1000, conversion: await conversion(engine, request.task, request.options) });
+      await measureConversion(caller, key, request.options);
       return null;
     case "withdraw":
-      await engine.withdraw(request.task);
+      await engine.withdraw(key);
       return null;
     default:
       throw new MaskedLarkError("Refused", "no such call");
   }
 }
 
-function isUnderPrivacyControl(): boolean {
-  return (navigator as { globalPrivacyControl?: boolean }).globalPrivacyControl === true;
-}
-
-async function opened(engine: Engine, asked: OpenOptions, options: VaultOptions): Promise<string | null> {
-  if (!asked.consent || isUnderPrivacyControl()) return null;
-  const ours = keys(options.trustedHelpers);
-  const trusted = keys(asked.trustedHelpers).filter((key) => ours.some((one) => toHex(one) === toHex(key)));
-  const answer = await fetchBundle(asked.bundle, null);
-  if (answer === "unchanged") throw new MaskedLarkError("Unavailable", "the task host sent no bundle");
-  const population = (asked.population ?? []).slice(0, MOST_ROWS);
-  const maxDelayS = number(asked.maxDelayS ?? DAY_S, 0, MOST_DAYS * DAY_S);
-  const settings = { maxDelayS, cap: asked.cap ?? null, population };
-  const task = await engine.keep(asked.bundle, answer.encoded, answer.etag, { trusted, settings });
+async function openTask({ engine, origin, options }: Caller, asked: unknown): Promise<string> {
+  const given = readOpen(asked);
+  const ours = new Set(options.trustedHelpers);
+  const task = await engine.open({
+    origin,
+    url: given.bundle,
+    trusted: given.trusted.filter((key) => ours.has(toHex(key))),
+    settings: given.settings,
+    leastDelayS: leastDelayS(options),
+    isAllowed: (id) => options.tasks?.[id]?.includes(origin) ?? true,
+  });
   return toHex(task.id);
 }
 
-function keys(hexadecimal: readonly string[]): Bytes[] {
-  return hexadecimal.map((text) => {
-    const key = fromHex(text);
-    if (key?.length !== 32) throw new MaskedLarkError("InvalidTask", "a helper's key is 32 bytes in lower-case hexadecimal");
-    return key;
-  });
+function leastDelayS(options: VaultOptions): number {
+  return options.leastDelayS ?? LEAST_DELAY_S;
 }
 
 const encoders = new Map<string, Encoder>();
 
 /** What a task's encoder makes of raw cells; its code is loaded by the first page that gives any. */
-async function encoderOf(engine: Engine, task: string): Promise<Encoder> {
-  const { encoded, named } = await engine.encoder(task);
-  const known = encoders.get(task);
+async function encoderOf(engine: Engine, key: string): Promise<Encoder> {
+  const { encoded, named } = await engine.encoder(key);
+  const known = encoders.get(key);
   if (known !== undefined) return known;
   const { openEncoder } = await import("./core/encoder.ts");
   const opened = await openEncoder(encoded, named);
-  encoders.set(task, opened);
+  encoders.set(key, opened);
   return opened;
 }
 
-async function features(engine: Engine, task: string, given: ImpressionOptions): Promise<Bytes> {
-  if ((given.features === undefined) === (given.row === undefined)) throw invalidExample("give either features or a row");
-  if (given.row === undefined) return Uint8Array.from(given.features ?? []);
-  return (await encoderOf(engine, task)).features(given.row);
+async function encoded(engine: Engine, key: string, row: Row): Promise<Bytes> {
+  return (await encoderOf(engine, key)).features(row);
 }
 
-async function label(engine: Engine, task: string, given: Cell): Promise<number> {
-  return typeof given === "number" ? given : (await encoderOf(engine, task)).label(given);
+async function labelOf(engine: Engine, key: string, given: Cell): Promise<number> {
+  return typeof given === "number" ? given : (await encoderOf(engine, key)).label(given);
 }
 
-async function impression(engine: Engine, task: string, given: ImpressionOptions): Promise<Impression> {
-  const now = Date.now() / 1000;
-  return {
-    task,
-    features: await features(engine, task, given),
-    measured: given.measured ?? null,
-    matchValue: number(given.matchValue ?? 0, 0, 2 ** 32 - 1),
-    priority: number(given.priority ?? 0, -(2 ** 31), 2 ** 31),
-    seenAt: now,
-    expiresAt: now + number(given.lifetimeDays, 0, MOST_DAYS) * DAY_S,
-  };
+async function saveImpression(engine: Engine, key: string, options: unknown): Promise<void> {
+  const seenAt = Date.now() / 1000;
+  const { features, row, lifetimeS, ...given } = readImpression(options, await engine.task(key));
+  await engine.keepImpression({
+    ...given,
+    task: key,
+    features: features ?? (await encoded(engine, key, row!)),
+    seenAt,
+    due: seenAt + lifetimeS,
+    conversion: null,
+  });
 }
 
-async function conversion(engine: Engine, task: string, given: ConversionOptions): Promise<Conversion> {
-  const matchValues = given.matchValues.slice(0, MOST_MATCH_VALUES).map((value) => number(value, 0, 2 ** 32 - 1));
-  return {
-    task,
-    label: await label(engine, task, given.label),
-    values: given.values ?? null,
-    matchValues,
-    since: Date.now() / 1000 - number(given.lookbackDays, 0, MOST_DAYS) * DAY_S,
-  };
-}
-
-function number(value: number, low: number, high: number): number {
-  if (typeof value !== "number" || !(value >= low && value <= high)) {
-    throw new MaskedLarkError("InvalidExample", `a number lies outside ${low}..${high}`);
-  }
-  return value;
+async function measureConversion({ engine, options }: Caller, key: string, asked: unknown): Promise<void> {
+  const at = Date.now() / 1000;
+  const { label, lookbackS, ...given } = readConversion(asked);
+  await engine.keepConversion({
+    ...given,
+    task: key,
+    at,
+    due: at + leastDelayS(options),
+    label: await labelOf(engine, key, label),
+    since: at - lookbackS,
+  });
 }

@@ -12,8 +12,9 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
+from starlette.types import Message
 
-from adserver.admin.access import SECURITY_HEADERS, names_of
+from adserver.admin.access import SECURITY_HEADERS, Door, names_of
 from adserver.client import Client
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import SESSION_S
@@ -58,6 +59,45 @@ def test_a_path_that_is_not_there_tells_a_stranger_nothing(behind: Any) -> None:
 def test_a_host_that_is_none_of_ours_is_400(behind: Any, host: str) -> None:
     with behind.client(Scope.OPERATE) as client:
         assert client.get("/", headers={"host": host}).status_code == 400
+
+
+def asked_of_the_door(door: Door, **changes: Any) -> list[Message]:
+    """What the door sends for a request of an ASGI server that checks less than ours does."""
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/v1/jobs",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        **changes,
+    }
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(door(scope, receive, send))
+    return sent
+
+
+@pytest.mark.parametrize(
+    "hosts", [[], [b"localhost", b"localhost"], [b"localhost", b"evil.example"], [b"evil.example"]]
+)
+def test_a_request_with_no_host_or_two_is_400_whatever_they_are(behind: Any, hosts: list[bytes]) -> None:
+    answer = asked_of_the_door(behind.door, headers=[(b"host", host) for host in hosts])[0]
+    assert (answer["type"], answer["status"]) == ("http.response.start", 400)
+
+
+def test_with_one_host_of_ours_the_door_asks_for_a_grant(behind: Any) -> None:
+    assert asked_of_the_door(behind.door)[0]["status"] == 401
+
+
+@pytest.mark.parametrize("kind", ["websocket", "lifespan"])
+def test_what_is_no_http_request_gets_no_answer(behind: Any, kind: str) -> None:
+    assert asked_of_the_door(behind.door, type=kind, headers=[(b"host", b"localhost")]) == []
 
 
 def test_under_a_foreign_host_every_route_is_400(behind: Any) -> None:

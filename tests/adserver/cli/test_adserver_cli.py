@@ -280,6 +280,8 @@ def test_a_key_is_made_once_for_the_origin_that_tasks_name(shell: Shell) -> None
     assert key.stat().st_mode & 0o777 == 0o600
     before = key.read_bytes()
     assert "it stays" in shell.usage_error("keygen", "--origin", "https://ads.example")
+    for origin in ("ads.example", "https://ads.example/", "https://victim.example\\@rival.example"):
+        assert "no default port" in shell.usage_error("keygen", "--origin", origin)
     assert key.read_bytes() == before
 
 

@@ -382,3 +382,37 @@ def test_drops_are_counted_at_the_helper_and_under_the_reason_that_they_had(brok
         Counter({ReportReason.UNKNOWN_KEY: 1}),
         Counter(),
     )
+
+
+def _junk_under_the_id_of(report: Report) -> list[Report]:
+    """What opens at no helper, under a report's id."""
+    first, second = report.shares
+    [other] = builders.reports(_KNOWN, builders.examples(_KNOWN.task, 1), seeded(99))
+    return [
+        _tampered(_tampered(report, 0), 1),
+        replace(report, time_bucket=report.time_bucket + 1),
+        replace(report, shares=(second, first)),
+        replace(report, shares=(replace(first, key_id=9), replace(second, key_id=9))),
+        replace(report, shares=other.shares),
+    ]
+
+
+def test_junk_that_came_first_under_a_reports_id_keeps_it_out_of_no_dataset(broker: Broker) -> None:
+    made = builders.reports(_KNOWN, builders.examples(_KNOWN.task, 6))
+    junk = [one for report in made for one in _junk_under_the_id_of(report)]
+    store = ReportStore(broker.engine)
+    assert store.add(junk) == len(junk)
+    assert (store.add(made), store.add(made)) == (6, 0)
+    dataset = broker.sealer.seal()
+    assert dataset.size == 6
+    assert broker.fakes[0].used() == {report.report_id for report in made}
+
+
+def test_a_report_whose_id_junk_brought_into_an_earlier_dataset_gets_into_a_later_one(broker: Broker) -> None:
+    late, *others = builders.reports(_KNOWN, builders.examples(_KNOWN.task, 10))
+    store = ReportStore(broker.engine)
+    store.add([*others[:5], *_junk_under_the_id_of(late)])
+    assert broker.sealer.seal().size == 5
+    assert store.add([late, *others[5:]]) == 5
+    assert broker.sealer.seal().size == 5
+    assert late.report_id in broker.fakes[0].used()

@@ -244,12 +244,16 @@ def test_a_report_is_created_once_and_a_retry_is_told_that_it_is_stored(door: Do
     ]
 
 
-def test_a_report_with_a_known_id_and_another_content_changes_nothing(door: Door) -> None:
-    door.post(encode_report(_GOOD))
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_report_with_a_known_id_and_another_content_changes_nothing_of_the_other(
+    door: Door, comes_first: bool
+) -> None:
     forged = replace(_SEALED[1], report_id=_GOOD.report_id)
-    assert door.post(encode_report(forged)).status_code == 200
+    both = [forged, _GOOD] if comes_first else [_GOOD, forged]
+    assert [door.post(encode_report(one)).status_code for one in both * 2] == [201, 201, 200, 200]
     with reading(door.engine) as connection:
-        assert connection.execute(select(reports.c.ciphertext_0)).scalar_one() == _GOOD.shares[0].ciphertext
+        stored = connection.execute(select(reports.c.ciphertext_0).order_by(reports.c.sequence)).scalars()
+        assert list(stored) == [one.shares[0].ciphertext for one in both]
 
 
 _HTTP_STATUS = {

@@ -221,7 +221,7 @@ def test_a_round_returns_the_helpers_share_and_sends_all_weights(known: World) -
     fake = _fake(known)
     fake.answer_round = lambda sent: share.encode() if sent == weights else b""
     with serving(fake) as (client,):
-        answer = client.run_round(bytes(16), 0, weights, 5)
+        answer = client.run_round(_job(world()), 0, weights, 5)
     assert answer.encode() == share.encode()
 
 
@@ -229,14 +229,14 @@ def test_a_round_returns_the_helpers_share_and_sends_all_weights(known: World) -
 def test_a_round_answered_with_other_than_field_elements_is_a_bad_answer(known: World, answer: bytes) -> None:
     fake = _fake(known)
     fake.answer_round = lambda _: answer
-    _assert_bad_answer(fake, lambda client: client.run_round(bytes(16), 0, b"", 5))
+    _assert_bad_answer(fake, lambda client: client.run_round(_job(world()), 0, b"", 5))
 
 
 def test_an_answer_without_end_is_cut_off_at_the_right_length(known: World) -> None:
     fake = _fake(known)
     fake.answer_round = lambda _: bytes(32 + 6 * 8)
     with serving(fake) as (client,), pytest.raises(JobRefused) as refusal:
-        client.run_round(bytes(16), 0, b"", 5)
+        client.run_round(_job(world()), 0, b"", 5)
     assert refusal.value.reason is JobReason.BAD_ANSWER
 
 
@@ -246,7 +246,7 @@ def test_a_round_ends_when_its_job_is_cancelled(known: World) -> None:
     with serving(fake) as (client,):
         threading.Timer(0.05, cancelled.set).start()
         with pytest.raises(JobRefused) as refusal:
-            client.run_round(bytes(16), 0, b"", 5, cancelled=cancelled)
+            client.run_round(_job(world()), 0, b"", 5, cancelled=cancelled)
         release.set()
     assert refusal.value.reason is JobReason.CANCELLED
 
@@ -256,7 +256,7 @@ def test_a_round_that_the_helper_ends_is_asked_again_and_not_taken_for_cancelled
     fake = _fake(known)
     fake.ends_rounds = True
     with serving(fake) as (client,), pytest.raises(HelperUnavailable, match="too slow"):
-        client.run_round(bytes(16), 0, b"", 5, cancelled=threading.Event())
+        client.run_round(_job(world()), 0, b"", 5, cancelled=threading.Event())
 
 
 def test_a_helper_that_is_too_slow_is_unavailable(known: World) -> None:
@@ -264,7 +264,7 @@ def test_a_helper_that_is_too_slow_is_unavailable(known: World) -> None:
     fake.hold_rounds = release
     with serving(fake, deadline_s=0.05) as (client,):
         with pytest.raises(HelperUnavailable, match="deadline"):
-            client.run_round(bytes(16), 0, b"", 5)
+            client.run_round(_job(world()), 0, b"", 5)
         release.set()
 
 
@@ -276,7 +276,7 @@ def test_a_round_may_take_longer_than_any_other_answer(known: World) -> None:
     ).encode()
     with serving(fake, deadline_s=0.05, round_deadline_s=60.0) as (client,):
         threading.Timer(0.3, release.set).start()
-        assert len(client.run_round(bytes(16), 0, b"", 5).vector) == 5
+        assert len(client.run_round(_job(world()), 0, b"", 5).vector) == 5
 
 
 def test_a_preparation_ends_when_the_other_helper_failed(known: World) -> None:

@@ -183,7 +183,8 @@ def test_once_a_store_has_failed_the_other_tasks_of_its_group_do_not_ask_it(site
     down = Down()
     site.goes_to(down)
     putting = PutsReports(site.bucket, site.bucket.opened(), monotonic=lambda: 0.0)
-    assert putting.put([one for n in range(40) for one in drawn(9, seed=n, task_id=bytes([n]) * 32)]) == []
+    made = [one for n in range(40) for one in drawn(9, seed=n, task_id=bytes([n]) * 32)]
+    assert putting.put({one.digest: one for one in made}) == []
     assert 0 < down.asked <= 4 * MAX_TRIES  # four at once
 
 

@@ -85,6 +85,13 @@ def test_an_update_is_stored_once_in_the_order_of_arrival(store: RoundStore) -> 
     assert store.count(round_id) == 4
 
 
+def test_junk_that_came_first_under_an_updates_id_displaces_no_update(store: RoundStore) -> None:
+    round_id, [honest, other] = opened(store), sealed(2)
+    junk = replace(honest, shares=other.shares)
+    assert [store.add(one) for one in (junk, honest, junk, honest)] == [True, True, False, False]
+    assert store.count(round_id) == 2
+
+
 def test_an_update_of_no_round_or_of_one_that_is_over_is_refused_by_name(store: RoundStore) -> None:
     round_id, [first, second] = opened(store), sealed(2)
     assert refused(store, replace(first, round_id=bytes(32))) is ReportReason.UNKNOWN_ROUND

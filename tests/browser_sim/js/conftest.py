@@ -28,12 +28,16 @@ def scenes(browser: Browser) -> Iterator[Any]:
     with ExitStack() as running:
 
         def make(
-            of: World | None = None, *, headers: dict[str, str] | None = None, **disturbed: Any
+            of: World | None = None,
+            *,
+            headers: dict[str, str] | None = None,
+            vault: dict[str, Any] | None = None,
+            **disturbed: Any,
         ) -> Scene:
             sent = SentReports(of=of or open_world(), **disturbed)
             host = running.enter_context(Site({}, handler=sent))
             trusted = [one.verify_key.hex() for one in sent.of.task.helpers]
-            sites = running.enter_context(three_sites(intake=host.origin, trusted=trusted))
+            sites = running.enter_context(three_sites(intake=host.origin, trusted=trusted, **(vault or {})))
             context = browser.new_context(extra_http_headers=headers or {})
             context.set_default_timeout(1_000 * HANGS_S)
             running.callback(context.close)

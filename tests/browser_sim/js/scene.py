@@ -25,6 +25,7 @@ class Scene:
 
     def __init__(self, sites: Sites, sent: SentReports, host: Site, page: Page) -> None:
         self.sites, self.sent, self.host, self.page = sites, sent, host, page
+        self.options: dict[str, Any] = {}
 
     def open(self, site: Site | None = None, **options: Any) -> bool:
         trusted = [one.verify_key.hex() for one in self.sent.of.task.helpers]
@@ -34,7 +35,9 @@ class Scene:
             "consent": True,
             "maxDelayS": 0,
         }
-        return self.sites.open(self.page, site or self.sites.publisher, **{**given, **options})
+        return self.sites.open(
+            self.page, site or self.sites.publisher, **{**given, **self.options, **options}
+        )
 
     def call(self, name: str, **options: Any) -> Any:
         given = {key: value for key, value in options.items() if key != "features"}

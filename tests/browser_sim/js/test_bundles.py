@@ -119,6 +119,12 @@ def test_a_task_of_updates_is_refused_as_one_of_another_form(site: Site, page: P
         ("a default that is written", b'"origin"', b'"proof":false,"origin"'),
         ("another version", b'"version":1', b'"version":2'),
         ("a period that ends before it starts", b'"expires_at":1802592000', b'"expires_at":1'),
+        ("an origin of two hosts", b'"https://ads.example"', b'"https://ads.example\\\\@rival.example"'),
+        ("an origin with a user", b'"https://ads.example"', b'"https://ads.example@rival.example"'),
+        ("an origin with a path", b'"https://ads.example"', b'"https://ads.example/"'),
+        ("an origin in capitals", b'"https://ads.example"', b'"https://Ads.example"'),
+        ("an origin with its default port", b'"https://ads.example"', b'"https://ads.example:443"'),
+        ("an origin that is no site's", b'"https://ads.example"', b'"data:text/html,ads"'),
     ],
 )
 def test_a_signed_task_that_python_would_refuse_is_refused(

@@ -144,21 +144,27 @@ def test_delays_of_conversions_expiries_and_fakes_are_alike(scenes: Any) -> None
     scene.open(maxDelayS=1e6)
     delays = scene.page.frames[1].evaluate(
         """async (rounds) => {
-          const { Engine, Store } = await import("/dist/vault.js");
+          const { Store } = await import("/dist/vault.js");
           const engine = await window.engine;
-          const store = await Store.open(), task = (await store.read("tasks"))[0].value.id;
-          const now = Date.now() / 1000, measured = null, priority = 0, seenAt = now;
+          const store = await Store.open();
+          const task = (await store.read((transaction) => transaction.taskKeys()))[0];
+          const now = Date.now() / 1000, measured = null, priority = 0, seenAt = now, conversionOrigins = [];
+          const matchValues = [5], since = now - 1, impressionOrigins = [];
           for (let at = 0; at < rounds; at++) {
-            const features = Uint8Array.of(1, 2, 3, 4), expiresAt = at % 2 ? now + 1e5 : now;
-            const impression = { task, features, measured, matchValue: at, priority, seenAt, expiresAt };
-            await engine.note({ kind: "impression", at: now, impression });
-            const conversion = { task, label: 1, values: null, matchValues: [at], since: now - 1 };
-            if (at % 2) await engine.note({ kind: "conversion", at: now, conversion });
+            const features = Uint8Array.of(1, 2, 3, 4), matchValue = at % 2 ? 5 : 6;
+            const due = now + 1, conversion = null;
+            await engine.keepImpression({
+              task, due, features, measured, matchValue, priority, seenAt, conversionOrigins, conversion,
+            });
+            const said = { label: 1, values: null, matchValues };
+            const converted = { task, due, at: now, ...said, since, impressionOrigins };
+            if (at % 2) await engine.keepConversion(converted);
           }
+          Date.now = () => 1000 * (now + 1);
           await engine.run();
-          const rows = await store.read("waiting");
+          const rows = await store.read((transaction) => transaction.due("waiting", task));
           store.close();
-          return rows.map(({ value }) => [value.label, value.dueAt - now]);
+          return rows.map(({ value }) => [value.label, value.due - now - 1]);
         }""",
         400,
     )

@@ -263,7 +263,8 @@ def test_a_page_reports_raw_rows_and_labels(scenes: Any) -> None:
     for number, row in enumerate(rows):
         scene.call("saveImpression", row=row, matchValue=number, lifetimeDays=1)
         scene.call("measureConversion", label="yes", matchValues=[number], lookbackDays=1)
-        scene.await_reports(number + 1)
+    scene.skip_days(2)
+    scene.await_reports(len(rows))
     features, labels = scene.sent.found()
     cells = {name: [None if row[name] is None else said(str(row[name])) for row in rows] for name in rows[0]}
     assert sorted(features.tolist()) == sorted(PEOPLE.features(cells).tolist())
@@ -289,7 +290,7 @@ def test_a_row_that_does_not_fit_is_refused_and_nothing_is_kept(
     with pytest.raises(Exception, match=why) as refused:
         scene.call("saveImpression", matchValue=1, lifetimeDays=1, **given)
     assert "elderly" not in str(refused.value).splitlines()[0]
-    assert scene.kept()["calls"] == scene.kept()["impressions"] == 0
+    assert scene.kept()["conversions"] == scene.kept()["impressions"] == 0
 
 
 def test_a_label_that_is_no_class_is_refused(scenes: Any) -> None:
@@ -313,6 +314,7 @@ def test_without_the_encoder_a_task_takes_features_and_no_rows(scenes: Any) -> N
         scene.call("saveImpression", row={"age": "25", "work": "State"}, lifetimeDays=1)
     scene.call("saveImpression", features=[7, 9], matchValue=5, lifetimeDays=1)
     scene.call("measureConversion", label=1, matchValues=[5], lookbackDays=1)
+    scene.skip_days(2)
     scene.await_reports(1)
     assert scene.sent.found()[0].tolist() == [[7, 9]]
 

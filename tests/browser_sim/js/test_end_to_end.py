@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 IMPRESSIONS: Final = 300
 FEATURES: Final = 6
 FAKE_RATE: Final = 0.25
+DAY_S: Final = 86_400
+CONVERTS_WITHIN_S: Final = 150
 PATIENCE_S: Final = 600
 
 
@@ -98,23 +100,30 @@ def live(sites: Sites, fleet: Fleet, task: str, browser: Browser, ads: Ads) -> N
     page = context.new_page()
     assert sites.open(page, sites.publisher, **options)
     page.evaluate(
-        """async (ads) => {
+        """async ([ads, convertingDays, conversionOrigins]) => {
           for (const [number, [features, converts]] of ads.entries()) {
+            const lifetimeDays = converts ? convertingDays : 2e-5;
             await lark.saveImpression({
-              features: Uint8Array.from(features), matchValue: number, lifetimeDays: converts ? 1 : 2e-5,
+              features: Uint8Array.from(features), matchValue: number, lifetimeDays, conversionOrigins,
             });
           }
         }""",
-        list(zip(ads.features.tolist(), ads.converts.tolist(), strict=True)),
+        [
+            list(zip(ads.features.tolist(), ads.converts.tolist(), strict=True)),
+            CONVERTS_WITHIN_S / DAY_S,
+            [sites.advertiser.origin],
+        ],
     )
     assert sites.open(page, sites.advertiser, **options)
     page.evaluate(
-        """async (bought) => {
+        """async ([bought, impressionOrigins]) => {
           for (const number of bought) {
-            await lark.measureConversion({ label: 1, matchValues: [number], lookbackDays: 1 });
+            await lark.measureConversion({
+              label: 1, matchValues: [number], lookbackDays: 1, impressionOrigins,
+            });
           }
         }""",
-        np.flatnonzero(ads.converts).tolist(),
+        [np.flatnonzero(ads.converts).tolist(), [sites.publisher.origin]],
     )
     frame = next(one for one in page.frames if one.url.startswith(sites.vault.origin))
     deadline = time.monotonic() + PATIENCE_S

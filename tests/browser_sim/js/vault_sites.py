@@ -28,13 +28,16 @@ async ({ stub, vault, options }) => {
 
 KEPT: Final = """
 async () => {
-  const { Store } = await import("/dist/vault.js");
-  const store = await Store.open();
-  const counts = {};
-  for (const name of ["tasks", "calls", "impressions", "waiting", "outbox"]) {
-    counts[name] = (await store.read(name)).length;
+  const opening = indexedDB.open("maskedlark");
+  const done = (request) => new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+  const database = await done(opening), counts = {};
+  for (const name of database.objectStoreNames) {
+    if (name !== "made") counts[name] = await done(database.transaction(name).objectStore(name).count());
   }
-  store.close();
+  database.close();
   return counts;
 }
 """
@@ -61,8 +64,10 @@ class Sites:
 
 
 @contextmanager
-def three_sites(*, intake: str, trusted: Sequence[str], tls: ssl.SSLContext | None = None) -> Iterator[Sites]:
-    """The sites, running; the vault sends to `intake` and serves the pages of the other two only."""
+def three_sites(
+    *, intake: str, trusted: Sequence[str], tls: ssl.SSLContext | None = None, **vault_options: Any
+) -> Iterator[Sites]:
+    """Run the sites; the vault sends to `intake`, at once, and serves the pages of the other two only."""
     with ExitStack() as running:
         publisher, advertiser = (
             running.enter_context(Site({"/": PAGE.format(name=name)}, tls=tls))
@@ -72,6 +77,8 @@ def three_sites(*, intake: str, trusted: Sequence[str], tls: ssl.SSLContext | No
             "intake": intake,
             "origins": [publisher.origin, advertiser.origin],
             "trustedHelpers": list(trusted),
+            "leastDelayS": 0,
+            **vault_options,
         }
         page = VAULT.format(options=json.dumps(options))
         vault = running.enter_context(Site({"/vault.html": page}, tls=tls))

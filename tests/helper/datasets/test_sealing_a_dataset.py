@@ -2,7 +2,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
 from maskedlark.runtime import durable_file
+from maskedlark.runtime.turns import Turns
 from tests.builders import NOW, examples, shares_for, split
 from tests.helper.parties import Scene, make_task
 from tests.patience import HANGS_S
@@ -179,6 +180,18 @@ def test_repeats_are_dropped_within_a_chunk_and_between_chunks(scene: Scene) -> 
     assert not second.view_tags[0].any()
     assert second.view_tags[1].any()
     assert preparation.finish().dropped == {ReportReason.DUPLICATE_ID: 2}
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 8])
+def test_what_does_not_open_takes_no_id_whatever_the_chunks(scene: Scene, chunk: int) -> None:
+    first, second, *_ = shares_for(scene.reports(2), 0)
+    junk = [replace(first, share=second.share), replace(first, time_bucket=first.time_bucket + 1)]
+    sent = [*junk, first, *junk, first, second]
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    parts = [preparation.add(sent[begin : begin + chunk]) for begin in range(0, len(sent), chunk)]
+    admitted = np.concatenate([part.is_admitted for part in parts])
+    assert admitted.tolist() == [False, False, True, False, False, False, True]
+    assert preparation.finish().dropped == {ReportReason.NOT_OPENED: 4, ReportReason.DUPLICATE_ID: 1}
 
 
 def test_reports_of_another_dataset_are_dropped(scene: Scene) -> None:
@@ -650,6 +663,22 @@ def test_too_many_preparations_push_out_the_oldest(scene: Scene) -> None:
 def test_an_empty_choice_is_refused(scene: Scene) -> None:
     prepared = scene.prepare(scene.reports(5))
     assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
+
+
+class Untouched(Turns):
+    """Locks that nobody is to wait for."""
+
+    @contextmanager
+    def alone(self, key: bytes) -> Iterator[None]:
+        raise AssertionError("locked under an id that may be another task's")
+        yield
+
+
+def test_nothing_is_locked_under_an_expected_id_before_the_reports_are_found_to_have_it(scene: Scene) -> None:
+    prepared = replace(scene.prepare(scene.reports(5)), dataset_id=b"another task's".ljust(32))
+    for core in scene.cores:
+        object.__setattr__(core.datasets, "storing", Untouched())
+    assert refusal(scene.commit, prepared) is JobReason.DATASET_CHANGED
 
 
 def test_a_choice_that_makes_another_dataset_than_expected_is_refused_and_can_be_corrected(

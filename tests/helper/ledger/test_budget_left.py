@@ -15,6 +15,7 @@ from prometheus_client import generate_latest
 from helper.core import HelperCore
 from helper.ledger import budget_left, spending
 from helper.ledger.budget_left import BudgetsLeft
+from helper.ledger.budget_report import BudgetReport
 from helper.ledger.records import Reservation
 from helper.ledger.spending import cost
 from helper.serving.metrics import HelperMetrics
@@ -53,6 +54,19 @@ class Shop(Scene):
         self.start(job)
         return job
 
+    def answer_query(self, dataset: bytes) -> None:
+        query = QuerySpec(
+            query_id=b"q" * 16,
+            task_id=self.task_id,
+            dataset_id=dataset,
+            measures=(Measure(value="count", scale=1 << 16),),
+            group_by=(),
+            levels=(0,),
+            noise_multiplier=4.0,
+            threshold_noise_multiplier=16.0,
+        )
+        self.cores[0].queries.answer(query, lambda _: b"", ASKED)
+
     def three_datasets(self) -> list[bytes]:
         """Each with a job."""
         datasets = [self.dataset(seed) for seed in (1, 2, 3)]
@@ -88,6 +102,16 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop(tmp_path)
 
 
+def test_a_dataset_with_nothing_but_a_query_is_listed_too(shop: Shop) -> None:
+    asked, worked, idle = (shop.dataset(seed) for seed in (1, 2, 3))
+    shop.open_job(worked)
+    shop.answer_query(asked)
+    report = BudgetReport(shop.cores[0].jobs._ledger.engine)
+    assert [one.dataset_id for one in report.charged(10)] == [worked, asked]
+    assert [one.dataset_id for one in report.charged(1)] == [worked]
+    assert idle.hex()[:12] not in shop.gauges()
+
+
 def test_the_gauge_follows_jobs_closes_queries_and_restarts(shop: Shop) -> None:
     dataset = shop.dataset()
     name = dataset.hex()[:12]
@@ -99,17 +123,7 @@ def test_the_gauge_follows_jobs_closes_queries_and_restarts(shop: Shop) -> None:
     for core in shop.cores:
         core.jobs.close(canonical.encode(job), None)
     seen.append(shop.gauges()[name])
-    query = QuerySpec(
-        query_id=b"q" * 16,
-        task_id=shop.task_id,
-        dataset_id=dataset,
-        measures=(Measure(value="count", scale=1 << 16),),
-        group_by=(),
-        levels=(0,),
-        noise_multiplier=4.0,
-        threshold_noise_multiplier=16.0,
-    )
-    shop.cores[0].queries.answer(query, lambda _: b"", ASKED)
+    shop.answer_query(dataset)
     seen.append(shop.gauges()[name])
     assert 0 < seen[0] < seen[1] < shop.task.epsilon
     assert 0 < seen[2] < seen[1]

@@ -162,7 +162,7 @@ AT_ONCE = 6
 def ledger(database_url: str) -> Iterator[Ledger]:
     opened = Ledger(open_database(database_url))
     for task in (LABELS, UPDATES):
-        stored = SignedTask(encoded=encode(task), role=0, signature=bytes(64))
+        stored = SignedTask(encoded=encode(task), origin=task.origin, role=0, signature=bytes(64))
         opened.add_task(task.task_id, stored)
         for number in range(AT_ONCE):
             name = dataset_of(task, number)
@@ -259,13 +259,15 @@ def test_a_name_that_looks_like_a_unit_does_not_make_a_task_a_persons(database_u
     """Whom a budget protects is read from the task's bytes: within a string quotes are escaped."""
     posing = world(name='","unit":"user","x":"', mechanism="gaussian").task
     ledger = Ledger(open_database(database_url))
-    ledger.add_task(posing.task_id, SignedTask(encoded=encode(posing), role=0, signature=bytes(64)))
+    ledger.add_task(
+        posing.task_id, SignedTask(encoded=encode(posing), origin=posing.origin, role=0, signature=bytes(64))
+    )
     assert posing.unit is PrivacyUnit.REPORT
     for number in (0, 1):
         name = dataset_of(posing, number)
         ledger.add_dataset(name, posing.task_id, [name[:15] + bytes([number])])
     spec = replace(
-        UpdateSpec(dataset_id=dataset_of(posing, 0), round=update_round(UPDATES)),
+        UpdateSpec(dataset_id=dataset_of(posing, 0), round=update_round(posing)),
         dataset_id=dataset_of(posing, 0),
     )
     ledger.add_query(StoredQuery(spec=spec, answer=b"answer"), lambda _: None)

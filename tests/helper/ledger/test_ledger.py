@@ -10,23 +10,35 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import Engine, insert, text, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
+from helper.ledger.chain import move_on, position_of
 from helper.ledger.ledger import Ledger, sqlite_url
-from helper.ledger.records import Counts, Reservation, SignedTask, StoredRound
+from helper.ledger.records import (
+    Counts,
+    ReleaseKey,
+    Reservation,
+    SignedTask,
+    StoredQuery,
+    StoredRound,
+    key_of,
+)
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import JOBS, METADATA, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.losses import Loss
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
+from tests.postgres import Postgres
 
 TASK, OTHER_TASK = b"t" * 32, b"u" * 32
+JOB = ReleaseKey(TASK, b"j" * 16)
 DATASET, OTHER_DATASET = b"d" * 32, b"e" * 32
-STORED_TASK = SignedTask(encoded=b"{}", role=1, signature=b"s" * 64)
+STORED_TASK = SignedTask(encoded=b"{}", origin="https://ads.example", role=1, signature=b"s" * 64)
 
 
 @pytest.fixture
@@ -55,6 +67,13 @@ def spec(job_id: bytes = b"j" * 16, dataset: bytes = DATASET, rounds: int = 10) 
     )
 
 
+def query_over(job: JobSpec) -> DiscoverySpec:
+    return DiscoverySpec(
+        query_id=b"q" * 16, task_id=job.task_id, dataset_id=job.dataset_id, keys=("place",), max_codes=3,
+        noise_multiplier=1.0, delta=1e-7,
+    )  # fmt: skip
+
+
 def answered(content: bytes) -> StoredRound:
     return StoredRound(weights_digest=content.ljust(32, b"."), answer=content)
 
@@ -74,19 +93,66 @@ def test_a_task_is_found_and_keeping_it_again_changes_nothing(ledger: Ledger) ->
     assert ledger.task(b"x" * 32) is None
 
 
+@pytest.mark.parametrize("names", [{"https://ads.example"}, {"ads.example", "b.example"}])
+def test_a_task_is_found_by_the_names_of_its_origin(ledger: Ledger, names: set[str]) -> None:
+    assert ledger.task(TASK, frozenset(names)) == STORED_TASK
+
+
+@pytest.mark.parametrize("names", [set(), {"example"}, {"https://ads.example:1"}, {"ads.example\0"}, {"ädß"}])
+def test_a_task_is_not_found_by_other_names(ledger: Ledger, names: set[str]) -> None:
+    assert ledger.task(TASK, frozenset(names)) is None
+
+
+def test_a_dataset_is_found_by_its_own_task_only(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    assert ledger.dataset(TASK, DATASET) is not None
+    assert ledger.dataset(OTHER_TASK, DATASET) is None
+
+
+def test_tasks_may_use_the_same_ids_of_jobs_and_queries(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    ledger.add_dataset(OTHER_DATASET, OTHER_TASK, ids(0, 3))
+    ours, theirs = spec(rounds=3), replace(spec(rounds=3), task_id=OTHER_TASK, dataset_id=OTHER_DATASET)
+    assert all(ledger.open_job(job, b"onnx", fits) for job in (ours, theirs))
+    assert all(
+        ledger.add_query(StoredQuery(spec=query_over(job), answer=b"a"), fits) for job in (ours, theirs)
+    )
+    assert ledger.add_round(key_of(ours), 0, answered(b"ours"))
+    ledger.close_job(ours)
+    assert ledger.add_round(key_of(theirs), 0, answered(b"theirs"))
+    state = ledger.job_state(key_of(theirs))
+    assert state is not None
+    assert (state.spec, state.progress.is_closed) == (theirs, False)
+    assert ledger.round(key_of(theirs), 0) == answered(b"theirs")
+    assert ledger.round(key_of(ours), 0) == replace(answered(b"ours"), answer=None)
+    for job in (ours, theirs):
+        stored = ledger.query(key_of(query_over(job)))
+        assert stored is not None
+        assert stored.spec == query_over(job)
+        assert [one.spec.task_id for one in ledger.reservations(job.dataset_id)] == [job.task_id] * 2
+
+
+def test_no_job_or_query_is_kept_over_another_tasks_dataset(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    foreign = replace(spec(), task_id=OTHER_TASK)
+    assert not ledger.open_job(foreign, b"onnx", fits)
+    assert not ledger.add_query(StoredQuery(spec=query_over(foreign), answer=b"a"), fits)
+    assert ledger.reservations(DATASET) == ()
+
+
 def test_a_report_is_in_at_most_one_dataset_of_its_task(ledger: Ledger) -> None:
     ledger.add_dataset(DATASET, TASK, ids(0, 10))
     with pytest.raises(JobRefused) as refused:
         ledger.add_dataset(OTHER_DATASET, TASK, ids(9, 20))
     assert refused.value.reason is JobReason.REPORT_ALREADY_USED
-    assert ledger.dataset(OTHER_DATASET) is None
+    assert ledger.dataset(TASK, OTHER_DATASET) is None
     assert ledger.used_among(TASK, ids(0, 20)) == set(ids(0, 10))  # and none of the refused ones
 
 
 def test_another_task_may_use_the_same_ids(ledger: Ledger) -> None:
     ledger.add_dataset(DATASET, TASK, ids(0, 10))
     ledger.add_dataset(OTHER_DATASET, OTHER_TASK, ids(0, 10))
-    stored = ledger.dataset(OTHER_DATASET)
+    stored = ledger.dataset(OTHER_TASK, OTHER_DATASET)
     assert stored is not None
     assert (stored.task_id, stored.size) == (OTHER_TASK, 10)
 
@@ -123,7 +189,7 @@ def test_an_id_of_another_length_hides_none_of_the_used_ones_beside_it(ledger: L
 def test_an_id_of_another_length_is_not_used_up(ledger: Ledger) -> None:
     with pytest.raises(AssertionError, match="16 bytes"):
         ledger.add_dataset(DATASET, TASK, [*ids(0, 3), b"short", bytes(27)])
-    assert ledger.dataset(DATASET) is None
+    assert ledger.dataset(TASK, DATASET) is None
     assert ledger.used_among(TASK, ids(0, 3)) == set()
 
 
@@ -132,9 +198,9 @@ def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -
     seen: list[Sequence[Reservation]] = []
     assert ledger.open_job(spec(b"k" * 16), b"onnx", seen.append)
     assert [reservation.rounds for reservation in seen[0]] == [10]
-    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    assert ledger.add_round(JOB, 0, answered(b"0"))
     ledger.close_job(spec())
-    rounds = {reservation.id: reservation.rounds for reservation in ledger.reservations(DATASET)}
+    rounds = {reservation.key.release_id: reservation.rounds for reservation in ledger.reservations(DATASET)}
     assert rounds == {b"j" * 16: 1, b"k" * 16: 10}  # closed: what was answered; open: what is planned
 
 
@@ -146,7 +212,7 @@ def test_a_job_that_the_budget_refuses_is_not_opened(ledger: Ledger) -> None:
 
     with pytest.raises(JobRefused):
         ledger.open_job(spec(), b"onnx", refuse)
-    assert ledger.job_state(b"j" * 16) is None
+    assert ledger.job_state(JOB) is None
 
 
 def test_of_jobs_opened_at_once_no_more_are_opened_than_the_budget_holds(ledger: Ledger) -> None:
@@ -184,7 +250,7 @@ def test_a_round_is_charged_while_a_budget_is_checked(ledger: Ledger) -> None:
     charged: list[bool] = []
 
     def takes_long(before: Sequence[Reservation]) -> None:
-        charged.append(ledger.add_round(b"j" * 16, 0, answered(b"0")))
+        charged.append(ledger.add_round(JOB, 0, answered(b"0")))
 
     assert ledger.open_job(spec(b"k" * 16), b"onnx", takes_long)
     assert charged == [
@@ -208,20 +274,20 @@ def test_a_job_id_is_taken_once_also_by_another_dataset(ledger: Ledger) -> None:
     ledger.add_dataset(OTHER_DATASET, TASK, ids(10, 13))
     assert not ledger.open_job(spec(), b"other", fits)
     assert not ledger.open_job(spec(dataset=OTHER_DATASET), b"other", fits)
-    state = ledger.job_state(b"j" * 16)
+    state = ledger.job_state(JOB)
     assert state is not None
     assert state.spec == spec()
-    assert ledger.job_model(b"j" * 16) == b"onnx"
+    assert ledger.job_model(JOB) == b"onnx"
 
 
 def test_only_the_next_round_of_an_open_job_is_charged(ledger: Ledger) -> None:
     with_job(ledger)
-    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
-    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
-    assert not ledger.add_round(b"j" * 16, 0, answered(b"again"))
+    assert not ledger.add_round(JOB, 1, answered(b"1"))
+    assert ledger.add_round(JOB, 0, answered(b"0"))
+    assert not ledger.add_round(JOB, 0, answered(b"again"))
     ledger.close_job(spec())
-    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
-    state = ledger.job_state(b"j" * 16)
+    assert not ledger.add_round(JOB, 1, answered(b"1"))
+    state = ledger.job_state(JOB)
     assert state is not None
     assert (state.progress.rounds_answered, state.progress.is_closed) == (1, True)
 
@@ -229,23 +295,21 @@ def test_only_the_next_round_of_an_open_job_is_charged(ledger: Ledger) -> None:
 def test_of_many_answers_to_one_round_one_is_kept(ledger: Ledger) -> None:
     with_job(ledger)
     with ThreadPoolExecutor(8) as threads:
-        won = list(
-            threads.map(lambda number: ledger.add_round(b"j" * 16, 0, answered(b"%d" % number)), range(16))
-        )
+        won = list(threads.map(lambda number: ledger.add_round(JOB, 0, answered(b"%d" % number)), range(16)))
     assert won.count(True) == 1
-    assert ledger.round(b"j" * 16, 0) == answered(b"%d" % won.index(True))
+    assert ledger.round(JOB, 0) == answered(b"%d" % won.index(True))
 
 
 def test_answers_are_kept_until_the_job_has_moved_on(ledger: Ledger) -> None:
     with_job(ledger)
     for index in range(KEPT_ANSWERS + 1):
-        assert ledger.add_round(b"j" * 16, index, answered(b"%d" % index))
-    assert ledger.round(b"j" * 16, 0) == replace(answered(b"0"), answer=None)
-    assert ledger.round(b"j" * 16, 1) == answered(b"1")
-    assert ledger.round(b"j" * 16, KEPT_ANSWERS) == answered(b"%d" % KEPT_ANSWERS)
+        assert ledger.add_round(JOB, index, answered(b"%d" % index))
+    assert ledger.round(JOB, 0) == replace(answered(b"0"), answer=None)
+    assert ledger.round(JOB, 1) == answered(b"1")
+    assert ledger.round(JOB, KEPT_ANSWERS) == answered(b"%d" % KEPT_ANSWERS)
     ledger.close_job(spec())
     ledger.close_job(spec())
-    assert ledger.round(b"j" * 16, KEPT_ANSWERS) == replace(answered(b"%d" % KEPT_ANSWERS), answer=None)
+    assert ledger.round(JOB, KEPT_ANSWERS) == replace(answered(b"%d" % KEPT_ANSWERS), answer=None)
 
 
 def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger: Ledger) -> None:
@@ -261,12 +325,12 @@ def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger:
     assert has_moved()
     assert ledger.open_job(spec(), b"onnx", fits)
     assert has_moved()
-    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    assert ledger.add_round(JOB, 0, answered(b"0"))
     assert has_moved()
     ledger.close_job(spec())
     assert has_moved()
     ledger.close_job(spec())
-    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
+    assert not ledger.add_round(JOB, 1, answered(b"1"))
     assert not ledger.open_job(spec(), b"onnx", fits)
     with pytest.raises(JobRefused):
         ledger.add_dataset(OTHER_DATASET, TASK, ids(2, 4))
@@ -286,14 +350,42 @@ def test_the_chain_is_one_line_whoever_lengthens_it(ledger: Ledger) -> None:
     assert ledger.position().sequence == 25
 
 
+def test_of_two_transactions_at_once_the_second_waits_for_the_links_of_the_first(postgres: Postgres) -> None:
+    engine = open_database(postgres.new_database())
+    Ledger(engine)
+
+    def lengthen() -> None:
+        with engine.begin() as connection:
+            move_on(connection, b"second")
+
+    with ThreadPoolExecutor(1) as threads:
+        with engine.begin() as connection:
+            move_on(connection, b"first")
+            second = threads.submit(lengthen)
+            while not second.done() and not is_one_waiting(engine):
+                pass
+        second.result()  # an IntegrityError would be taken for an id that is taken
+    with engine.connect() as connection:
+        assert position_of(connection).sequence == 2
+    engine.dispose()
+
+
+def is_one_waiting(engine: Engine) -> bool:
+    waiting = text(
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with engine.connect() as connection:
+        return connection.execute(waiting).first() is not None
+
+
 def test_everything_is_there_after_a_restart(ledger: Ledger, database_url: str) -> None:
     with_job(ledger)
-    ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    ledger.add_round(JOB, 0, answered(b"0"))
     ledger.close()
     again = Ledger(open_database(database_url))
     assert again.task(TASK) == STORED_TASK
     assert again.used_among(TASK, ids(0, 5)) == set(ids(0, 3))
-    assert again.round(b"j" * 16, 0) == answered(b"0")
+    assert again.round(JOB, 0) == answered(b"0")
     assert again.counts() == Counts(tasks=2, datasets=1, open_jobs=1, rounds_answered=1)
     again.close()
 
@@ -306,10 +398,10 @@ def test_an_empty_ledger_counts_nothing(database_url: str) -> None:
 
 def test_whoever_changes_a_table_gives_it_another_version() -> None:
     tables = [str(CreateTable(table).compile(dialect=sqlite.dialect())) for table in METADATA.sorted_tables]
-    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (4, "90b6d3d22e94e4a3")
+    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (1, "d2ceacea0c17a9a0")
 
 
-@pytest.mark.parametrize("version", [1, SCHEMA_VERSION + 1])
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, SCHEMA_VERSION + 3])
 def test_a_ledger_of_another_version_is_refused_and_left_alone(
     ledger: Ledger, database_url: str, version: int
 ) -> None:
@@ -327,7 +419,7 @@ def test_a_ledger_of_another_version_is_refused_and_left_alone(
 def test_a_ledger_from_before_there_were_versions_is_refused(ledger: Ledger, database_url: str) -> None:
     engine = open_database(database_url)
     METADATA.tables["schema_version"].drop(engine)
-    with pytest.raises(InvalidTask, match="schema version 1"):
+    with pytest.raises(InvalidTask, match="schema version 0"):
         Ledger(engine)
     engine.dispose()
 
@@ -336,6 +428,7 @@ def test_an_error_of_the_database_shows_no_value(ledger: Ledger, database_url: s
     with_job(ledger)
     engine = open_database(database_url)
     row = {
+        "task_id": TASK,
         "job_id": b"j" * 16,
         "dataset_id": DATASET,
         "spec": b"a secret",
@@ -371,7 +464,7 @@ def test_an_older_sqlite_file_under_a_newer_log_is_refused(tmp_path: Path, round
     for index in range(
         rounds
     ):  # long enough answers for SQLite to move the log into the file, and begin it anew
-        assert ledger.add_round(b"j" * 16, index, answered(bytes(40_000)))
+        assert ledger.add_round(JOB, index, answered(bytes(40_000)))
     restored = tmp_path / "restored.sqlite3"
     shutil.copy(yesterday, restored)
     shutil.copy(f"{today}-wal", f"{restored}-wal")  # as a killed process leaves it
@@ -394,7 +487,7 @@ def test_an_older_sqlite_file_under_a_newer_log_is_refused(tmp_path: Path, round
 def test_a_ledger_that_has_lost_something_is_refused(ledger: Ledger, database_url: str, lost: str) -> None:
     with_job(ledger)
     for index in range(2):
-        ledger.add_round(b"j" * 16, index, answered(b"0"))
+        ledger.add_round(JOB, index, answered(b"0"))
     engine = open_database(database_url)
     Ledger(engine)
     with engine.begin() as connection:

@@ -23,7 +23,9 @@ MANIFEST: Manifest = tuple(
 @pytest.fixture
 def ledger(database_url: str) -> Iterator[Ledger]:
     opened = Ledger(open_database(database_url))
-    opened.add_task(TASK, SignedTask(encoded=b"{}", role=0, signature=b"x" * 64))
+    opened.add_task(
+        TASK, SignedTask(encoded=b"{}", origin="https://ads.example", role=0, signature=b"x" * 64)
+    )
     yield opened
     opened.close()
 
@@ -58,6 +60,6 @@ def test_a_manifest_that_is_dropped_leaves_the_dataset_and_its_reports(ledger: L
     assert not ledger.manifests.drop(DATASET)
     assert ledger.manifests.of(DATASET) == ()
     assert ledger.used_among(TASK, [b"r" * 16]) == {b"r" * 16}
-    assert ledger.dataset(DATASET) is not None
+    assert ledger.dataset(TASK, DATASET) is not None
     assert ledger.position() == before
     Ledger(ledger.engine)  # which looks whether everything fits together

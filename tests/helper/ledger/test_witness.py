@@ -99,9 +99,9 @@ def test_a_restored_ledger_file_is_noticed_before_a_round_is_answered_twice(
         client.start_job(spec, MODEL)
     yesterday = saved(scene, tmp_path / "yesterday", "ledger*")
     with serving(scene.parties[0].open()) as client:
-        client.run_round(spec.job_id, 0, WEIGHTS, NUM_VALUES)
+        client.run_round(spec, 0, WEIGHTS, NUM_VALUES)
     with serving(brought_back(scene, yesterday, "ledger*")) as client, pytest.raises(JobRefused) as refusal:
-        client.run_round(spec.job_id, 0, OTHER_WEIGHTS, NUM_VALUES)
+        client.run_round(spec, 0, OTHER_WEIGHTS, NUM_VALUES)
     assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
 
 
@@ -113,12 +113,12 @@ def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt
         client.start_job(spec, MODEL)
     yesterday = saved(scene, tmp_path / "yesterday")
     with serving(scene.parties[0].open(), book) as client:
-        client.run_round(spec.job_id, 0, WEIGHTS, NUM_VALUES)
+        client.run_round(spec, 0, WEIGHTS, NUM_VALUES)
     core = brought_back(scene, yesterday)
     assert not refused(core)  # nobody has shown it anything yet
     core.check_well()
     with serving(core, book) as client, pytest.raises(JobRefused) as refusal:
-        client.run_round(spec.job_id, 0, OTHER_WEIGHTS, NUM_VALUES)
+        client.run_round(spec, 0, OTHER_WEIGHTS, NUM_VALUES)
     assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
     assert refused(core)  # whoever asks
     with pytest.raises(JobRefused):
@@ -164,7 +164,7 @@ class ServerScene:
 
     def a_round_is_told(self, spec: JobSpec, book: ReceiptBook | None = None) -> None:
         with serving(self.opened(self.url), book) as client:
-            client.run_round(spec.job_id, 0, WEIGHTS, NUM_VALUES)
+            client.run_round(spec, 0, WEIGHTS, NUM_VALUES)
         self.scene.cores[0]._ledger.close()
 
 
@@ -189,7 +189,7 @@ def test_a_restored_postgresql_ledger_is_noticed_at_the_first_call_and_a_copied_
     assert not refused(server_scene.opened(today))
     scene.cores[0]._ledger.close()
     with serving(server_scene.opened(yesterday)) as client, pytest.raises(JobRefused) as refusal:
-        client.run_round(spec.job_id, 0, OTHER_WEIGHTS, NUM_VALUES)
+        client.run_round(spec, 0, OTHER_WEIGHTS, NUM_VALUES)
     assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
 
 
@@ -208,7 +208,7 @@ def test_a_postgresql_ledger_restored_with_the_whole_folder_is_noticed_when_a_re
     core = server_scene.opened(yesterday)
     assert not refused(core)  # nobody has shown it anything yet
     with serving(core, book) as client, pytest.raises(JobRefused) as refusal:
-        client.run_round(spec.job_id, 0, OTHER_WEIGHTS, NUM_VALUES)
+        client.run_round(spec, 0, OTHER_WEIGHTS, NUM_VALUES)
     assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
     assert refused(core)
 

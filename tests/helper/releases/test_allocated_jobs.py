@@ -14,6 +14,7 @@ import pytest
 
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.records import key_of
 from helper.ledger.spending import cost
 from helper.releases.answering import Call
 from maskedlark import canonical
@@ -103,7 +104,7 @@ def test_an_epochs_sums_are_those_of_all_records_once_through_restarts_and_lost_
     for index in range(STEPS):
         for core in exact.cores:
             with suppress(JobRefused):
-                core.jobs.at_work(spec.job_id, None).answer(
+                core.jobs.at_work(key_of(spec), None).answer(
                     index, OTHER_WEIGHTS, Call(caller=None, check_awaited=gone)
                 )
         exact.restart()
@@ -205,7 +206,7 @@ def start(scene: Scene, spec: JobSpec) -> None:
 def ask(scene: Scene, spec: JobSpec, index: int, share: float, **call: Any) -> None:
     sent = encode(RoundInput(weights=WEIGHTS, bound=share * scene.task.clip.bound))
     for core in scene.cores:
-        core.jobs.at_work(spec.job_id, None).answer(index, sent, Call(caller=None, **call))
+        core.jobs.at_work(key_of(spec), None).answer(index, sent, Call(caller=None, **call))
 
 
 def once_begun(counted: Participation) -> Callable[[], None]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
 from helper.releases.attempts import MAX_UNCHARGED, Attempts
 from maskedlark.canonical import encode
@@ -48,7 +49,7 @@ class Oracle:
             if len(self.batches) > before:
                 raise JobRefused(JobReason.CANCELLED, "gone")
 
-        job = self.scene.cores[0].jobs.at_work(self.spec.job_id, None)
+        job = self.scene.cores[0].jobs.at_work(key_of(self.spec), None)
         return job.answer(round_index, weights, Call(caller=None, check_awaited=gone, **call))
 
     def is_left(self, *given: Any) -> bool:
@@ -102,7 +103,7 @@ def test_a_caller_who_leaves_while_closing_waits_leaves_the_job_open(oracle: Ora
     attempts, encoded = Attempts(), encode(oracle.spec)
     object.__setattr__(oracle.scene.cores[0].jobs, "_attempts", attempts)
     for _ in range(MAX_UNCHARGED + 1):
-        attempts.begin(oracle.spec.job_id, 0)
+        attempts.begin(key_of(oracle.spec), 0)
 
     def gone() -> None:
         raise JobRefused(JobReason.CANCELLED, "gone")
@@ -110,19 +111,20 @@ def test_a_caller_who_leaves_while_closing_waits_leaves_the_job_open(oracle: Ora
     with pytest.raises(JobRefused) as refused:
         oracle.scene.cores[0].jobs.close(encoded, None, gone)
     assert refused.value.reason is JobReason.CANCELLED
-    attempts.end(oracle.spec.job_id)
-    assert attempts.begin(oracle.spec.job_id, 1)
+    attempts.end(key_of(oracle.spec))
+    assert attempts.begin(key_of(oracle.spec), 1)
     assert oracle.scene.cores[0].jobs.close(encoded, None, gone) == 0
 
 
 def test_no_computation_begins_while_its_job_is_being_closed() -> None:
-    attempts = Attempts()
-    with attempts.closing(b"job", lambda: None):
+    attempts, job = Attempts(), ReleaseKey(b"task", b"job")
+    with attempts.closing(job, lambda: None):
         with pytest.raises(JobRefused) as refused:
-            attempts.begin(b"job", 0)
-        assert attempts.begin(b"other", 0)
+            attempts.begin(job, 0)
+        assert attempts.begin(ReleaseKey(b"task", b"other"), 0)
+        assert attempts.begin(ReleaseKey(b"another task", b"job"), 0)
     assert refused.value.reason is JobReason.JOB_CLOSED
-    assert attempts.begin(b"job", 0)
+    assert attempts.begin(job, 0)
 
 
 def test_looks_at_other_weights_are_looks_at_the_same_round(oracle: Oracle) -> None:
@@ -155,7 +157,7 @@ def test_who_has_gone_before_the_work_begins_has_looked_at_nothing(oracle: Oracl
     def gone() -> None:
         raise JobRefused(JobReason.CANCELLED, "gone")
 
-    job = oracle.scene.cores[0].jobs.at_work(oracle.spec.job_id, None)
+    job = oracle.scene.cores[0].jobs.at_work(key_of(oracle.spec), None)
     for _ in range(2 * MAX_UNCHARGED):
         with pytest.raises(JobRefused):
             job.answer(0, WEIGHTS, Call(caller=None, check_awaited=gone))
@@ -207,7 +209,8 @@ def test_over_grpc_a_call_that_is_cancelled_once_too_often_is_charged(tmp_path: 
 
 def test_counts_are_of_the_round_that_was_begun_last() -> None:
     attempts = Attempts()
-    assert all(attempts.begin(b"one", 0) for _ in range(MAX_UNCHARGED))
-    assert attempts.begin(b"two", 0)
-    assert not attempts.begin(b"one", 0)
-    assert attempts.begin(b"one", 1)
+    one, two = ReleaseKey(b"task", b"one"), ReleaseKey(b"task", b"two")
+    assert all(attempts.begin(one, 0) for _ in range(MAX_UNCHARGED))
+    assert attempts.begin(two, 0)
+    assert not attempts.begin(one, 0)
+    assert attempts.begin(one, 1)

@@ -19,6 +19,7 @@ from sqlalchemy import update
 
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.records import key_of
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import ROUNDS
 from helper.ledger.spending import cost
@@ -68,7 +69,7 @@ def gaussian(key: bytes, scale: int) -> list[int]:
 
 def seed_of(scene: Scene, spec: JobSpec, role: int, index: int) -> bytes:
     """What one helper made a round's noise from, opened by the reference."""
-    answered = scene.cores[role]._ledger.round(spec.job_id, index)
+    answered = scene.cores[role]._ledger.round(key_of(spec), index)
     assert answered is not None
     assert answered.sealed_seed is not None
     storage_key = scene.parties[role].keys._storage_key
@@ -127,7 +128,7 @@ def test_each_round_has_the_references_noise_through_restarts_and_lost_calls(sce
         for core in scene.cores:
             with suppress(JobRefused):
                 call = Call(caller=None, check_awaited=gone_at_last())
-                core.jobs.at_work(spec.job_id, None).answer(index, OTHER_WEIGHTS, call)
+                core.jobs.at_work(key_of(spec), None).answer(index, OTHER_WEIGHTS, call)
         scene.restart()
         sent = WEIGHTS if index % 2 else OTHER_WEIGHTS
         scene.answer(1, spec, index, sent)
@@ -270,6 +271,15 @@ def test_a_build_that_derives_its_seeds_is_caught(
     assert attack(tmp_path)
 
 
+def test_a_round_whose_predecessor_is_not_answered_has_no_noise(scene: Scene) -> None:
+    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
+    scene.start(spec)
+    carried = scene.cores[0].jobs._carried
+    with pytest.raises(JobRefused) as refused:
+        carried.of_round(spec, 1, carried.new_seed(spec, 1), scale=8, count=3, interrupt=lambda: None)
+    assert refused.value.reason is JobReason.ROUND_OUT_OF_ORDER
+
+
 def test_helpers_and_jobs_have_noise_of_their_own(scene: Scene) -> None:
     dataset = scene.seal(RECORDS)
     noises = []
@@ -289,13 +299,13 @@ def test_seeds_are_dropped_with_the_answers_and_never_shown(scene: Scene) -> Non
     ledger = scene.cores[0]._ledger
 
     def has_seed() -> list[bool]:
-        rows = [ledger.round(spec.job_id, index) for index in range(spec.rounds)]
+        rows = [ledger.round(key_of(spec), index) for index in range(spec.rounds)]
         return [row.sealed_seed is not None for row in rows if row is not None]
 
     for index in range(KEPT_ANSWERS + 1):
         scene.run(spec, index)
     assert has_seed() == [False] + [True] * KEPT_ANSWERS
-    secret, row = seed_of(scene, spec, 0, 1), ledger.round(spec.job_id, 1)
+    secret, row = seed_of(scene, spec, 0, 1), ledger.round(key_of(spec), 1)
     assert row is not None
     assert secret not in (scene.parties[0].data / "ledger.sqlite3").read_bytes()
     assert "sealed_seed" not in repr(row)
@@ -312,7 +322,7 @@ def test_a_damaged_seed_ends_the_round_uncharged(scene: Scene, damage: bytes) ->
     change_seeds(scene, damage)
     with pytest.raises(SeedDamaged, match="round 0"):
         scene.answer(0, spec, 1)
-    assert scene.cores[0]._ledger.round(spec.job_id, 1) is None
+    assert scene.cores[0]._ledger.round(key_of(spec), 1) is None
 
 
 def test_a_job_begun_before_seeds_were_kept_goes_on(scene: Scene) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from helper.gradient.engine import Interrupt
 from helper.gradient.scoring import score
+from helper.ledger.records import ReleaseKey
 from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from maskedlark import canonical
@@ -124,9 +125,9 @@ def test_wherever_it_is_cancelled_nothing_is_charged_and_it_can_be_asked_again(
         with pytest.raises(JobRefused, match="gone"):
             ASK[kind](asked, gone)
         assert gone.calls == at  # and nothing went on after it
-        assert asked.queries.ledger.query(b"q" * 16) is None
+        assert asked.queries.ledger.query(ReleaseKey(asked.scene.task_id, b"q" * 16)) is None
     assert ASK[kind](asked, Gone()).answer
-    assert asked.queries.ledger.query(b"q" * 16) is not None
+    assert asked.queries.ledger.query(ReleaseKey(asked.scene.task_id, b"q" * 16)) is not None
 
 
 def test_scoring_looks_at_least_once_every_512_records() -> None:

@@ -15,6 +15,7 @@ from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.general.masked_products import MaskedProducts
+from helper.ledger.records import key_of
 from helper.releases.answering import Call
 from helper.serving.service import HelperService
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
@@ -74,7 +75,7 @@ def endless(scene: Scene) -> JobSpec:
 
 
 def asked(spec: JobSpec) -> Iterator[pb.RoundRequest]:
-    yield pb.RoundRequest(header=pb.RoundRequest.Header(job_id=spec.job_id, round=0))
+    yield pb.RoundRequest(header=pb.RoundRequest.Header(task_id=spec.task_id, job_id=spec.job_id, round=0))
     yield pb.RoundRequest(weights=WEIGHTS)
 
 
@@ -138,7 +139,7 @@ def test_who_left_between_the_sum_and_the_charge_is_not_charged(scene: Scene) ->
             raise JobRefused(JobReason.CANCELLED, "gone")
 
     with pytest.raises(JobRefused, match="gone"):
-        scene.cores[0].jobs.at_work(spec.job_id, None).answer(
+        scene.cores[0].jobs.at_work(key_of(spec), None).answer(
             0, WEIGHTS, Call(caller=None, check_awaited=gone)
         )
     assert OnceSummedEngine.summed.is_set()

@@ -12,6 +12,7 @@ import pytest
 
 import helper.ledger.ledger
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
@@ -134,7 +135,7 @@ def test_another_tasks_dataset_is_refused(scene: Scene) -> None:
 
 def test_another_origins_task_is_refused(scene: Scene) -> None:
     spec = scene.job(scene.seal())
-    assert refusal(scene, spec, caller=frozenset({"other.example"})).reason is JobReason.UNAUTHORIZED
+    assert refusal(scene, spec, caller=frozenset({"other.example"})).reason is JobReason.UNKNOWN_TASK
 
 
 def test_another_model_than_the_named_one_is_refused(scene: Scene) -> None:
@@ -291,7 +292,7 @@ def test_a_closed_job_keeps_no_model(scene: Scene) -> None:
     scene.start(spec)
     scene.cores[0].jobs.close(canonical.encode(spec), None)
     assert (
-        Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3"))).job_model(spec.job_id)
+        Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3"))).job_model(key_of(spec))
         == b""
     )
 
@@ -300,7 +301,7 @@ def test_a_closed_job_leaves_nothing_of_its_engine_in_memory(scene: Scene) -> No
     spec = scene.job(scene.seal())
     scene.start(spec)
     scene.answer(0, spec, 0)
-    engine = ref(scene.cores[0].jobs.at_work(spec.job_id, None).running.computation.engine)
+    engine = ref(scene.cores[0].jobs.at_work(key_of(spec), None).running.computation.engine)
     assert engine() is not None
     scene.cores[0].jobs.close(canonical.encode(spec), None)
     gc.collect()
@@ -315,13 +316,13 @@ def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(
     scene.restart()
     found = Ledger.job_model
 
-    def closed_before(self: Ledger, job_id: bytes) -> bytes:
+    def closed_before(self: Ledger, job: ReleaseKey) -> bytes:
         self.close_job(spec)
-        return found(self, job_id)
+        return found(self, job)
 
     monkeypatch.setattr(Ledger, "job_model", closed_before)
     with pytest.raises(JobRefused) as refused:
-        scene.cores[0].jobs.at_work(spec.job_id, None)
+        scene.cores[0].jobs.at_work(key_of(spec), None)
     assert refused.value.reason is JobReason.JOB_CLOSED
 
 
@@ -335,7 +336,7 @@ def test_a_dataset_that_has_had_all_its_jobs_starts_no_more_and_remembers_no_mor
     for spec in specs[:5]:  # one that was started, and four that never were
         assert jobs.close(canonical.encode(spec), None) == 0
     ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
-    assert [ledger.job_state(spec.job_id) is not None for spec in specs] == [
+    assert [ledger.job_state(key_of(spec)) is not None for spec in specs] == [
         True,
         True,
         True,
@@ -358,7 +359,7 @@ def test_closed_jobs_that_answered_nothing_are_not_read_with_the_budget(scene: S
     for spec in (never, unanswered, answered):
         scene.cores[0].jobs.close(canonical.encode(spec), None)
     ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
-    assert [(one.id, one.rounds) for one in ledger.reservations(dataset)] == [(answered.job_id, 1)]
+    assert [(one.key, one.rounds) for one in ledger.reservations(dataset)] == [(key_of(answered), 1)]
     ledger.close()
 
 

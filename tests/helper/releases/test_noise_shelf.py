@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import StoredRound
+from helper.ledger.records import ReleaseKey, StoredRound
 from helper.releases import noise_shelf
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
 from maskedlark import canonical
@@ -20,7 +20,7 @@ from maskedlark.randomness import Stream, seeded
 from tests.helper.parties import MODEL, Scene
 from tests.patience import HANGS_S
 
-JOB, OTHER_JOB = b"j" * 16, b"o" * 16
+JOB, OTHER_JOB = (ReleaseKey(b"t" * 32, job_id) for job_id in (b"j" * 16, b"o" * 16))
 ORDER = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=100)
 
 
@@ -104,8 +104,8 @@ def test_past_its_capacity_the_oldest_is_forgotten_and_drawn_when_asked_for() ->
 
 def test_noise_that_has_no_room_is_not_drawn_ahead(draws: list[bytes]) -> None:
     shelf = NoiseShelf(seeded(1), capacity_bytes=8 * ORDER.count - 1)
-    shelf.prepare(b"job", ORDER)
-    vector = shelf.take(b"job", ORDER)
+    shelf.prepare(JOB, ORDER)
+    vector = shelf.take(JOB, ORDER)
     assert (len(vector), len(draws)) == (ORDER.count, 1)
 
 
@@ -166,13 +166,13 @@ def test_whoever_has_gone_waits_neither_for_noise_that_is_being_drawn_nor_for_wh
         return bytes(count)
 
     shelf = NoiseShelf(held)
-    shelf.prepare(b"a job", order)
+    shelf.prepare(JOB, order)
     assert draws.wait(HANGS_S)
     with pytest.raises(Gone):
-        shelf.take(b"a job", order, gone)
+        shelf.take(JOB, order, gone)
     may_end.set()
     with pytest.raises(Gone):
-        shelf.take(b"another", order, gone)
+        shelf.take(ReleaseKey(b"another task", JOB.release_id), order, gone)
 
 
 def test_a_round_that_failed_does_not_hand_its_noise_to_the_next_attempt(tmp_path: Path) -> None:
@@ -180,19 +180,19 @@ def test_a_round_that_failed_does_not_hand_its_noise_to_the_next_attempt(tmp_pat
     taken: list[list[int]] = []
 
     class Recorded(NoiseShelf):
-        def take(self, job_id: bytes, order: NoiseOrder, interrupt: Interrupt = never) -> Any:
-            vector = super().take(job_id, order, interrupt)
+        def take(self, job: ReleaseKey, order: NoiseOrder, interrupt: Interrupt = never) -> Any:
+            vector = super().take(job, order, interrupt)
             taken.append(vector.tolist())
             return vector
 
     class FailsOnce(Ledger):
         has_failed = False
 
-        def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
+        def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
             if not self.has_failed:
                 self.has_failed = True
                 raise OSError("the disk is full")
-            return super().add_round(job_id, round_index, answered)
+            return super().add_round(job, round_index, answered)
 
     scene = noisy_scene(tmp_path)
     spec = start(scene)

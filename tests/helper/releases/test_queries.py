@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import StoredQuery
+from helper.ledger.records import ReleaseKey, StoredQuery
 from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from maskedlark import canonical
@@ -108,6 +108,19 @@ def test_codes_come_beside_the_query(shop: Shop) -> None:
     assert refusal(shop.ask, 0, replace(spec, query_id=b"r" * 16), codes.tobytes()[:8]) is JobReason.MALFORMED
 
 
+def test_no_more_is_read_beside_a_query_than_the_codes_that_its_axes_need(shop: Shop) -> None:
+    codes = np.array([1, 4, 77], np.uint32)
+    axes = (Axis(key="campaign", size=3, codes_digest=codes_digest(codes)), *BY_PLACE)
+    limits = []
+
+    def beside(limit: int) -> bytes:
+        limits.append(limit)
+        return codes.tobytes()
+
+    shop.cores[0].queries.answer(shop.query(measures=(COUNT,), group_by=axes, levels=(2,)), beside, ASKED)
+    assert limits == [codes.nbytes]
+
+
 def test_a_dataset_is_read_from_disk_after_a_restart(shop: Shop) -> None:
     before = shop.total(shop.query())
     shop.restart()
@@ -146,7 +159,7 @@ def test_a_query_beyond_the_budget_is_refused_with_what_is_left_and_what_would_f
     assert "is left" in message
     multiplier = float(message.split("noise_multiplier ")[1].split(")", maxsplit=1)[0])
     assert noisy.ask(0, noise(greedy, multiplier * 1.001)).spent.ad_server <= 2.0
-    assert noisy.cores[0].queries.ledger.query(b"r" * 16) is not None
+    assert noisy.cores[0].queries.ledger.query(ReleaseKey(noisy.task_id, b"r" * 16)) is not None
 
 
 def test_nothing_fits_a_budget_that_is_spent(noisy: Shop) -> None:
@@ -265,9 +278,9 @@ def test_a_query_that_is_charged_while_it_is_asked_again_is_not_refused_for_its_
     class LooksTooEarly(Ledger):
         has_looked = False
 
-        def query(self, query_id: bytes) -> StoredQuery | None:
+        def query(self, query: ReleaseKey) -> StoredQuery | None:
             is_first, self.has_looked = not self.has_looked, True
-            return None if is_first else super().query(query_id)
+            return None if is_first else super().query(query)
 
     noisy.restart(ledger_type=LooksTooEarly)
     assert noisy.ask(0, spec) == charged

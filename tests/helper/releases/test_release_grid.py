@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from helper.ledger.records import key_of
 from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
@@ -61,7 +62,9 @@ def answer_times(
         stub: Any = helper_pb2_grpc.HelperStub(channel)
         stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S)  # connects
         for index in range(rounds):
-            header = pb.RoundRequest(header=pb.RoundRequest.Header(job_id=spec.job_id, round=index))
+            header = pb.RoundRequest(
+                header=pb.RoundRequest.Header(task_id=spec.task_id, job_id=spec.job_id, round=index)
+            )
             requests = [header, *(pb.RoundRequest(weights=piece) for piece in chunks(WEIGHTS))]
             began = grid.now()
             replies = list(stub.RunRound(iter(requests), timeout=HANGS_S))
@@ -86,7 +89,7 @@ def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_
         if held:
             raise JobRefused(JobReason.CANCELLED, "gone")
 
-    job = core.jobs.at_work(spec.job_id, None)
+    job = core.jobs.at_work(key_of(spec), None)
     with pytest.raises(JobRefused):
         job.answer(0, WEIGHTS, Call(caller=None, check_awaited=gone, hold=hold))
     assert (held, core.counts().rounds_answered) == ([0], 0)

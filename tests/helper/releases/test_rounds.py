@@ -9,7 +9,7 @@ import pytest
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import StoredRound
+from helper.ledger.records import ReleaseKey, StoredRound, key_of
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor
@@ -145,7 +145,7 @@ def test_two_processes_on_one_ledger_release_one_answer(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(scene.answer, 0, spec, 0)
         assert first_computes.wait(HANGS_S)
-        fast = other.jobs.at_work(spec.job_id, None).answer(0, WEIGHTS, ASKED)
+        fast = other.jobs.at_work(key_of(spec), None).answer(0, WEIGHTS, ASKED)
         may_go_on.set()
         assert slow.result() == fast
     assert scene.cores[0].status().counts.rounds_answered == 1
@@ -172,15 +172,15 @@ class PowerCut(Exception):
 class CutBeforeCommit(Ledger):
     """Dies after the answer was computed and before it was committed."""
 
-    def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
+    def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
         raise PowerCut
 
 
 class CutAfterCommit(Ledger):
     """Dies after the commit and before the answer was released."""
 
-    def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
-        assert super().add_round(job_id, round_index, answered)
+    def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
+        assert super().add_round(job, round_index, answered)
         raise PowerCut
 
 
@@ -221,11 +221,11 @@ class NeverCalled(FakeEngine):
 class ClosedMeanwhile(Ledger):
     """Another process closes the job after this one has seen it open."""
 
-    def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
-        state = self.job_state(job_id)
+    def round(self, job: ReleaseKey, round_index: int) -> StoredRound | None:
+        state = self.job_state(job)
         assert state is not None
         self.close_job(state.spec)
-        return super().round(job_id, round_index)
+        return super().round(job, round_index)
 
 
 def test_a_round_whose_answer_is_dropped_while_it_is_asked_for_is_not_computed_again(scene: Scene) -> None:
@@ -263,16 +263,16 @@ def test_a_round_of_an_unknown_job_is_refused(scene: Scene) -> None:
     assert refusal(scene, replace(spec, job_id=b"?" * 16), 0) is JobReason.UNKNOWN_JOB
 
 
-@pytest.mark.parametrize("call", ["at_work", "check_caller"])
+@pytest.mark.parametrize("call", ["at_work", "check_known"])
 def test_another_origin_cannot_tell_a_job_that_is_there_from_one_that_is_not(scene: Scene, call: str) -> None:
     spec, stranger = started(scene), frozenset({"other.example"})
     told = []
-    for job_id in (spec.job_id, b"?" * 16):
+    for key in (key_of(spec), ReleaseKey(scene.task_id, b"?" * 16), ReleaseKey(b"?" * 32, b"?" * 16)):
         with pytest.raises(JobRefused) as refused:
-            getattr(scene.cores[0].jobs, call)(job_id, stranger)
+            getattr(scene.cores[0].jobs, call)(key, stranger)
         told.append((refused.value.reason, str(refused.value)))
-    assert told[0] == told[1]
-    assert told[0][0] is JobReason.UNKNOWN_JOB
+    assert told[0] == told[1] == told[2]
+    assert told[0][0] is JobReason.UNKNOWN_TASK
 
 
 def test_a_round_of_somebody_else_after_a_restart_computes_nothing(scene: Scene) -> None:
@@ -283,7 +283,7 @@ def test_a_round_of_somebody_else_after_a_restart_computes_nothing(scene: Scene)
 
     scene.restart(engine_for=never)
     with pytest.raises(JobRefused):
-        scene.cores[0].jobs.at_work(spec.job_id, frozenset({"other.example"}))
+        scene.cores[0].jobs.at_work(key_of(spec), frozenset({"other.example"}))
 
 
 def test_a_round_of_a_closed_job_is_refused(scene: Scene) -> None:
@@ -331,7 +331,7 @@ def test_malformed_weights_are_refused(scene: Scene, weights: bytes) -> None:
     spec = started(scene)
     assert weights != WEIGHTS
     with pytest.raises(JobRefused) as refused:
-        scene.cores[0].jobs.at_work(spec.job_id, None).answer(0, weights, ASKED)
+        scene.cores[0].jobs.at_work(key_of(spec), None).answer(0, weights, ASKED)
     assert refused.value.reason is JobReason.MALFORMED
     assert scene.cores[0].status().counts.rounds_answered == 0
 

@@ -13,6 +13,7 @@ from maskedlark.releases.update import UpdateSpec
 from maskedlark.releases.update_job import Phase
 from maskedlark.reports.upload import SealedShare
 from tests.builders import shares_for
+from tests.helper.datasets.test_sealing_a_dataset import Untouched
 from tests.helper.update_parties import UpdateScene, other_content
 from tests.update_builders import update_job
 
@@ -85,6 +86,16 @@ def test_foreign_double_and_damaged_shares_are_dropped_and_the_rest_counts(tmp_p
     assert totals[0].dropped == {ReportReason.NOT_OPENED: 2, ReportReason.DUPLICATE_ID: 1}
     assert totals[1].dropped == {ReportReason.NOT_OPENED: 1, ReportReason.DUPLICATE_ID: 1}
     assert (scene.release(one, scene.seal_round(one, sent)) == np.sum(vectors, axis=0)).all()
+
+
+def test_junk_that_came_first_under_an_updates_id_keeps_the_update_out_of_no_sum(tmp_path: Path) -> None:
+    scene = UpdateScene(tmp_path)
+    one, vectors = scene.round(), scene.vectors(3)
+    good = scene.sealed(one, vectors)
+    junk = [replace(report, shares=good[index - 1].shares) for index, report in enumerate(good)]
+    _, totals = scene.prepare_round(one, [*junk, *good])
+    assert [total.dropped for total in totals] == [{ReportReason.NOT_OPENED: 3}] * 2
+    assert (scene.release(one, scene.seal_round(one, [*junk, *good])) == np.sum(vectors, axis=0)).all()
 
 
 def test_a_report_is_in_one_dataset_of_its_task(tmp_path: Path) -> None:
@@ -236,3 +247,15 @@ def test_a_file_of_updates_shows_nothing_and_is_the_owners_only(tmp_path: Path) 
     for path in tmp_path.rglob("*.updates"):
         assert path.stat().st_mode & 0o077 == 0
         assert all(report.report_id not in path.read_bytes() for report in sealed)
+
+
+def test_nothing_is_locked_under_an_expected_id_before_the_updates_are_found_to_have_it(
+    tmp_path: Path,
+) -> None:
+    scene = UpdateScene(tmp_path)
+    one = scene.round()
+    scene.prepare_round(one, scene.sealed(one, scene.vectors(3)))
+    object.__setattr__(scene.cores[0].updates, "storing", Untouched())
+    with pytest.raises(JobRefused) as refused:
+        scene.cores[0].updates.commit(scene.task_id, b"h" * 16, b"\7", b"another task's".ljust(32), None)
+    assert reason_of(refused) is JobReason.DATASET_CHANGED

@@ -1,13 +1,15 @@
 """A helper that finds its secrets open to others, or another user's, does not serve from them."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from helper.serving.server import HelperSettings, serve
+from helper.serving.server import HelperSettings, _only_process, serve
 from helper.trust.floors import Floors
 from helper.trust.keys import FILE_NAME, HelperKeys, rotate
 from maskedlark.errors import InvalidTask
@@ -16,6 +18,14 @@ from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime import ownership
 from tests.builders import NOW
 from tests.maskedlark.runtime.test_ownership import SOMEBODY, Stat
+
+Holds = Callable[[Path], AbstractContextManager[None]]
+
+
+@contextmanager
+def _rotating(data: Path) -> Iterator[None]:
+    rotate(data, now=NOW, suite=HpkeSuite.X25519_AES128GCM, active_in_s=0, overlap_s=60)
+    yield
 
 
 @pytest.fixture
@@ -43,7 +53,41 @@ def test_a_data_folder_that_others_may_write_into_is_not_served_from(settings: H
     assert "others may write into" in refusal(settings)
 
 
-@pytest.mark.parametrize("name", [FILE_NAME, "tls.key", "data"])
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+@pytest.mark.parametrize("name", ["trusted.crt", "trusted.names", "tls.crt"])
+def test_what_says_who_is_trusted_is_not_believed_while_others_may_write_it(
+    settings: HelperSettings, name: str, mode: int
+) -> None:
+    (settings.data / name).touch()
+    (settings.data / name).chmod(mode)
+    assert f"others may write {settings.data / name}: chmod go-w it" in refusal(settings)
+
+
+def test_keys_are_made_for_their_owner_to_write_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = write_certificate(tmp_path, name="localhost", now=datetime.now(UTC))
+    finally:
+        os.umask(before)
+    files.read()
+
+
+@pytest.mark.parametrize("holds", [_only_process, _rotating])
+def test_a_lock_can_be_held_by_no_other_user(settings: HelperSettings, holds: Holds) -> None:
+    """Whoever may open a file may lock it, and a service that waits for it, or gives up, is stopped."""
+    before = os.umask(0)
+    try:
+        for name in ("lock", "keys.lock"):
+            (settings.data / name).touch(mode=0o666)
+        with holds(settings.data):
+            pass
+    finally:
+        os.umask(before)
+    name = "lock" if holds is _only_process else "keys.lock"
+    assert (settings.data / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", [FILE_NAME, "tls.key", "tls.crt", "trusted.crt", "data"])
 def test_what_another_user_owns_is_not_served_from(
     settings: HelperSettings, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,12 +25,14 @@ from cryptography.hazmat.primitives.serialization import (
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger
+from helper.ledger.records import key_of
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.limits import HELPER_PARAMETERS, Limits
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.input_shares import FOUND_INSIDE
@@ -84,8 +86,10 @@ class Wire:
             reply: pb.StartJobReply = self.stub.StartJob(iter(requests), timeout=HANGS_S)
         return reply
 
-    def round(self, job_id: bytes, index: int, weights: bytes = WEIGHTS, size: int = 1 << 20) -> bytes:
-        header = pb.RoundRequest(header=pb.RoundRequest.Header(job_id=job_id, round=index))
+    def round(self, spec: JobSpec, index: int, weights: bytes = WEIGHTS, size: int = 1 << 20) -> bytes:
+        header = pb.RoundRequest(
+            header=pb.RoundRequest.Header(task_id=spec.task_id, job_id=spec.job_id, round=index)
+        )
         with calling("helper"):
             replies = self.stub.RunRound(
                 iter([header, *(pb.RoundRequest(weights=piece) for piece in chunks(weights, size))]),
@@ -251,10 +255,10 @@ def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> No
     assert started == wires[1].start(canonical.encode(spec))
     assert (started.path, started.num_parameters, len(started.numerics_digest)) == ("exact", NUM_VALUES, 32)
 
-    answers = [wire.round(spec.job_id, 0, size=3) for wire in wires]
+    answers = [wire.round(spec, 0, size=3) for wire in wires]
     first, second = (AggregateShare.decode(answer, NUM_VALUES) for answer in answers)
     assert combine(first, second).tolist() == scene.plain_sum(30)
-    assert wires[0].round(spec.job_id, 0) == answers[0]
+    assert wires[0].round(spec, 0) == answers[0]
 
     with calling("helper"):
         assert (
@@ -288,7 +292,7 @@ def test_a_registered_task_is_signed(scene: Scene, wires: tuple[Wire, Wire]) -> 
 def test_a_refusal_arrives_as_the_error_that_was_raised(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     with pytest.raises(InvalidTask, match="JobSpec"):
         wires[0].start(b"{}")
-    assert refusal(wires[0].round, b"?" * 16, 0) is JobReason.UNKNOWN_JOB
+    assert refusal(wires[0].round, scene.job(bytes(32), job_id=b"?" * 16), 0) is JobReason.UNKNOWN_JOB
     assert refusal(wires[0].prepare, b"?" * 32, []) is JobReason.UNKNOWN_TASK
 
 
@@ -325,8 +329,8 @@ def test_a_job_over_the_limit_is_refused(wires: tuple[Wire, Wire]) -> None:
 def test_more_weights_than_the_model_has_are_cut_off(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
-    assert refusal(wires[0].round, spec.job_id, 0, WEIGHTS + b"\0") is JobReason.TOO_LARGE
-    assert refusal(wires[0].round, spec.job_id, 0, WEIGHTS[:-1]) is JobReason.MALFORMED
+    assert refusal(wires[0].round, spec, 0, WEIGHTS + b"\0") is JobReason.TOO_LARGE
+    assert refusal(wires[0].round, spec, 0, WEIGHTS[:-1]) is JobReason.MALFORMED
 
 
 class BrokenEngine(FakeEngine):
@@ -348,7 +352,7 @@ def test_a_bug_is_internal_without_detail_and_leaves_the_service_alive(
     with make_channel(f"127.0.0.1:{port}", None) as channel:
         wire = Wire(stub=helper_pb2_grpc.HelperStub(channel))
         with pytest.raises(JobRefused) as caught:
-            wire.round(spec.job_id, 0)
+            wire.round(spec, 0)
         assert caught.value.reason is JobReason.PEER_FAILED
         assert "secret" not in str(caught.value)
         assert wire.stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).rounds_answered == 0
@@ -474,7 +478,7 @@ def test_neither_disk_nor_log_shows_a_feature_a_mask_or_a_key(
     dataset = scene.seal(30)
     spec = scene.job(dataset)
     scene.start(spec)
-    wires[0].round(spec.job_id, 0)
+    wires[0].round(spec, 0)
     opened = scene.cores[0].datasets.opened(dataset)
     clear = [
         opened.shares.features.tobytes()[:12],
@@ -490,7 +494,7 @@ def test_neither_disk_nor_log_shows_a_feature_a_mask_or_a_key(
     shown = (
         caplog.text
         + repr(opened)
-        + repr(scene.cores[0].jobs.at_work(spec.job_id, None))
+        + repr(scene.cores[0].jobs.at_work(key_of(spec), None))
         + repr(scene.parties[0].keys)
     )
     for piece in [*clear, *opened.report_ids[:3].view("V16").ravel().tolist()]:

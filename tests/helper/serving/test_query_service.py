@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from adserver.peers.client import HelperClient
+from helper.ledger.records import key_of
 from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
@@ -191,4 +192,4 @@ def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
             asked.result(HANGS_S)
         assert ended.wait(HANGS_S)
     assert refused.value.reason is JobReason.CANCELLED
-    assert online.cores[0].queries.ledger.query(spec.query_id) is None
+    assert online.cores[0].queries.ledger.query(key_of(spec)) is None

@@ -94,7 +94,7 @@ def check_served(site: Site) -> None:
         wire = Wire(stub=stub)
         *_, totals = wire.prepare(scene.task_id, [shares_for(scene.reports(5, seed=9), 0)])
         assert totals.totals.admitted == 5
-        assert wire.round(spec.job_id, 0, WEIGHTS)
+        assert wire.round(spec, 0, WEIGHTS)
 
 
 @pytest.mark.parametrize("method", ["PrepareDataset", "RunRound", "CommitDataset"])

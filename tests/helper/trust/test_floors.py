@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,19 @@ def test_a_task_exactly_at_the_floors_is_accepted(parties: tuple[Party, Party]) 
     at = task(parties)
     FLOORS.check(at)
     replace(FLOORS, max_dataset_bytes=1000 * at.share_length).check(at)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_refused"), [(0.0, False), (2.0, False), (math.nextafter(2, 3), True), (math.nan, True)]
+)
+def test_a_round_may_take_as_long_as_the_limit_and_no_longer(seconds: float, is_refused: bool) -> None:
+    floors = replace(FLOORS, max_round_seconds=2.0)
+    if not is_refused:
+        floors.check_round(seconds)
+        return
+    with pytest.raises(JobRefused) as refused:
+        floors.check_round(seconds)
+    assert refused.value.reason is JobReason.TOO_LARGE
 
 
 @pytest.mark.parametrize(

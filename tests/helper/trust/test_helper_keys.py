@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 
@@ -48,6 +49,20 @@ def test_only_the_owner_can_read_the_keys(tmp_path: Path) -> None:
     path = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(folder)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_new_keys_are_on_the_disk_before_anything_is_sealed_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, flushed = os.fsync, list[tuple[int, int]]()
+
+    def seen(descriptor: int) -> None:
+        flush(descriptor)
+        flushed.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", seen)
+    path = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path / "keys")
+    assert (path.stat().st_ino, path.stat().st_size) in flushed
 
 
 def test_existing_keys_are_never_overwritten(tmp_path: Path) -> None:

@@ -65,6 +65,12 @@ def steps_of_noise(carried: int, scale: int, length: int, count: int, seed: int 
 # --- what a record does, at the worst slots
 
 
+@pytest.mark.parametrize("carried", [-1, 0, DENOMINATOR, DENOMINATOR + 1])
+def test_a_part_that_carries_nothing_or_all_has_no_tail(carried: int) -> None:
+    with pytest.raises(ValueError, match="carried must be in"):
+        correlated_tail(carried, SCALE, 10)
+
+
 @pytest.mark.parametrize("carried", [1, 32, 48, 60, 63])
 @pytest.mark.parametrize("schedule", [(2, 5), (3, 4), (5, 3), (4, 1)])
 def test_no_slots_and_signs_pass_the_sensitivity(carried: int, schedule: tuple[int, int]) -> None:

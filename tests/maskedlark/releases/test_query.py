@@ -218,6 +218,25 @@ def test_a_query_that_makes_no_sense_is_no_query(changes: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"keys": ()},
+        {"keys": ("place", "place")},
+        {"where": (Condition(key="place", code=1), Condition(key="place", code=2))},
+        {"max_codes": 0},
+        {"max_codes": (1 << 16) + 1},
+        {"noise_multiplier": -1.0},
+        {"delta": 0.5},
+        {"delta": 0.0},
+    ],
+    ids=str,
+)
+def test_a_discovery_that_makes_no_sense_is_no_discovery(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTask):
+        discovery(**changes)
+
+
+@pytest.mark.parametrize(
     ("spec", "reason"),
     [
         (query(measures=(Measure(value="view", scale=1),)), JobReason.UNDECLARED),

@@ -13,12 +13,17 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import noise_vector, split_scale
+from maskedlark.privacy.noise import MIN_SCALE, noise_vector, split_scale
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.privacy.samplers import MAX_SCALE
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge, noise_units
-from maskedlark.releases.release import AggregateShare, combine, multiplier_for_each_helper
+from maskedlark.releases.release import (
+    AggregateShare,
+    combine,
+    multiplier_for_each_helper,
+    units_of_each_helper,
+)
 from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.input_shares import InputShares
 from tests.builders import World, fitting_noise, of_shares, world
@@ -79,6 +84,13 @@ FULL = world(mechanism="gaussian", noise="full", clip_norm=0.5)
 def test_the_split_scale_is_the_least_whose_two_variances_are_enough(scale: int) -> None:
     half = split_scale(scale)
     assert 2 * half**2 >= scale**2 > 2 * (half - 1) ** 2
+
+
+def test_each_half_of_the_noise_has_the_least_scale_or_more() -> None:
+    assert units_of_each_helper(SPLIT.task, 1446.5, 1) == MIN_SCALE
+    with pytest.raises(JobRefused) as refused:
+        units_of_each_helper(SPLIT.task, 1445.5, 1)
+    assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
 
 
 def test_split_noise_adds_up_to_once_the_variance_and_full_noise_to_twice() -> None:

@@ -1,8 +1,11 @@
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -160,6 +163,18 @@ def test_a_release_is_charged_at_the_rate_that_cover_leaves() -> None:
     assert replace(SPEC, round=update_round(half)).charges(half)[0].sampling_rate == pytest.approx(2 / 3)
     none = update_world(mechanism="gaussian", updates=replace(FORM, cover=0.0)).task
     assert replace(SPEC, round=update_round(none)).charges(none)[0].sampling_rate == 1.0
+
+
+@given(
+    st.floats(min_value=2.0**-40, max_value=1.0, exclude_max=True),
+    st.floats(min_value=2.0**-40, max_value=1.0),
+)
+@example(0.1, 0.3)
+@example(1 / 3, 2 / 3)
+def test_the_rate_that_is_charged_is_never_under_the_exact_one(drawn: float, cover: float) -> None:
+    rate, share = Fraction(drawn), Fraction(cover)
+    exact = rate / (rate + (1 - rate) * share)
+    assert exact <= Fraction(seen_rate(drawn, cover)) <= exact * (1 + Fraction(1, 2**48))
 
 
 def test_sums_are_read_in_their_own_units() -> None:

@@ -1,4 +1,5 @@
 from contextlib import ExitStack
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.fair_room import FairRoom
-from maskedlark.rpc.peer_room import is_light, peer_of
+from maskedlark.rpc.peer_room import is_light, peers_of
 
 
 class Context:
@@ -26,9 +27,9 @@ class Context:
         return self._peer
 
 
-def let_in(room: FairRoom, stack: ExitStack, peer: str | None) -> bool:
+def let_in(room: FairRoom, stack: ExitStack, *names: str | None) -> bool:
     try:
-        stack.enter_context(room.entered(peer))
+        stack.enter_context(room.entered(*names))
     except HelperUnavailable:
         return False
     return True
@@ -74,7 +75,7 @@ def test_a_peer_is_known_by_its_certificate_whatever_its_address() -> None:
         "x509_pem_cert": b"PEM",
         "x509_subject_alternative_name": b"https://ads.example",
     }
-    assert peer_of(Context("ipv4:10.0.0.1:1", **secured)) == peer_of(Context("ipv4:10.0.0.2:2", **secured))
+    assert peers_of(Context("ipv4:10.0.0.1:1", **secured)) == peers_of(Context("ipv4:10.0.0.2:2", **secured))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,11 @@ def test_a_peer_is_known_by_its_certificate_whatever_its_address() -> None:
     ],
 )
 def test_without_a_certificate_a_peer_is_its_site(peer: str, expected: str) -> None:
-    assert peer_of(Context(peer, transport_security_type=b"ssl")) == expected
+    assert peers_of(Context(peer, transport_security_type=b"ssl")) == frozenset({expected})
 
 
 def test_a_plaintext_peer_is_nobody_in_particular() -> None:
-    assert peer_of(Context("ipv4:127.0.0.1:4711")) is None
+    assert peers_of(Context("ipv4:127.0.0.1:4711")) == frozenset()
 
 
 def test_status_and_health_are_light_and_nothing_else() -> None:
@@ -110,8 +111,31 @@ def test_status_and_health_are_light_and_nothing_else() -> None:
     )
 
 
-def test_an_authoritys_choices_of_names_are_one_peer_for_each_first_host() -> None:
-    names = (b"https://ads.example", b"ads.example", b"b.example")
-    chosen = [names[:1], names[1:2], names[:2], names]
+def test_an_authoritys_choices_of_names_of_one_host_are_one_peer() -> None:
+    names = (b"https://ads.example", b"ads.example", b"https://ads.example:8443")
     secured = {"transport_security_type": b"ssl", "x509_pem_cert": b"PEM"}
-    assert {peer_of(Context("ipv4:10.0.0.1:1", one, **secured)) for one in chosen} == {"ads.example"}
+    chosen = [choice for size in (1, 2, 3) for choice in combinations(names, size)]
+    peers = {peers_of(Context("ipv4:10.0.0.1:1", one, **secured)) for one in chosen}
+    assert peers == {frozenset({"ads.example"})}
+
+
+def test_where_a_server_is_reached_makes_it_no_peer_of_others() -> None:
+    secured = {"transport_security_type": b"ssl", "x509_pem_cert": b"PEM"}
+    ours, theirs = (
+        peers_of(Context("ipv4:10.0.0.1:1", (origin, b"adserver", b"localhost"), **secured))
+        for origin in (b"https://zeta.example", b"https://evil.example")
+    )
+    assert (ours, theirs) == (frozenset({"zeta.example"}), frozenset({"evil.example"}))
+
+
+def test_choices_of_several_hosts_get_no_more_places_than_the_hosts_alone() -> None:
+    def places(*callers: tuple[str, ...]) -> int:
+        room = FairRoom(12)
+        with ExitStack() as stack:
+            return sum(let_in(room, stack, *names) for _ in range(12) for names in callers)
+
+    assert places(("a",), ("a", "a")) == places(("a",)) == 6
+    assert places(("a", "b")) == 6
+    alone = places(("a",), ("b",))
+    assert places(("a",), ("b",), ("a", "b")) <= alone
+    assert places(("a", "b"), ("b",), ("a",)) <= alone

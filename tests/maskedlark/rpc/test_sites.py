@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.peer_room import peer_of
+from maskedlark.rpc.peer_room import peers_of
 from maskedlark.rpc.sites import TrustedProxies, site_of
 
 PROXIES = TrustedProxies.of(["10.0.0.0/8", "2001:db8:5::/48"])
@@ -79,4 +79,4 @@ class Forwarded:
     [("ipv4:10.0.0.1:4711", "198.51.100.4"), ("ipv4:192.0.2.7:4711", "192.0.2.7")],
 )
 def test_over_grpc_the_metadata_of_a_trusted_proxy_names_the_caller(peer: str, expected: str) -> None:
-    assert peer_of(Forwarded(peer), PROXIES) == expected
+    assert peers_of(Forwarded(peer), PROXIES) == frozenset({expected})

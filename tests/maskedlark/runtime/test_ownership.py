@@ -6,7 +6,13 @@ import pytest
 
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime import ownership
-from maskedlark.runtime.ownership import check_data_folder, check_own, check_secret_file, keep_owner
+from maskedlark.runtime.ownership import (
+    check_data_folder,
+    check_loaded_folder,
+    check_own,
+    check_secret_file,
+    keep_owner,
+)
 
 SOMEBODY = 4711
 
@@ -87,3 +93,45 @@ def test_a_user_that_cannot_give_files_away_keeps_its_own(
     with file.open("wb") as stream:
         keep_owner(stream.fileno(), file)
     assert file.stat().st_uid == before
+
+
+@pytest.fixture
+def loops(tmp_path: Path) -> Path:
+    made = tmp_path / "cache" / "loops"
+    made.mkdir(mode=0o755, parents=True)
+    (made / "loop.nbc").touch(mode=0o644)
+    return made
+
+
+def test_code_is_loaded_from_a_folder_that_its_user_or_root_alone_writes(loops: Path) -> None:
+    check_loaded_folder(loops)
+    check_loaded_folder(loops / "missing")
+    loops.parent.chmod(0o1777)  # as /tmp
+    check_loaded_folder(loops)
+
+
+@pytest.mark.parametrize("where", ["loops/loop.nbc", "loops", "."])
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_code_is_not_loaded_from_where_others_may_write(loops: Path, where: str, mode: int) -> None:
+    (loops.parent / where).chmod(mode)
+    with pytest.raises(InvalidTask, match="loaded as code"):
+        check_loaded_folder(loops)
+
+
+@pytest.mark.parametrize("where", ["loop.nbc", "loops"])
+def test_code_that_another_user_put_there_is_not_loaded(
+    loops: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = ownership._stat
+    monkeypatch.setattr(ownership, "_stat", lambda one: Stat() if one.name == where else looked_up(one))
+    with pytest.raises(InvalidTask, match=f"belongs to user {SOMEBODY}"):
+        check_loaded_folder(loops)
+
+
+def test_an_installation_of_another_user_may_bring_its_loops(
+    loops: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_stat", lambda _: Stat())
+    check_loaded_folder(loops, installed_with=file)
+    with pytest.raises(InvalidTask, match="loaded as code"):
+        check_loaded_folder(loops)

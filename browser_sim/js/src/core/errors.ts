@@ -4,8 +4,7 @@ export type Kind =
   | "InvalidTask" // the bundle is not one that may be sealed to
   | "UnsupportedTask" // a valid task of a form that this client does not make reports for
   | "InvalidExample" // what the page gave does not fit the task; nothing was stored or sent
-  | "NoConsent" // consent was not given, or Global Privacy Control is set
-  | "TooMany" // a report cap is reached
+  | "TooMany" // the page's origin calls too often
   | "Refused" // the caller may not ask for this
   | "Unavailable"; // the browser lacks something, or a server does not answer
 

@@ -185,6 +185,14 @@ const REQUIRED = [
 ];
 const OPTIONAL = ["encoder", "proof", "reports_per_user", "unit", "updates"]; // not written where they say nothing
 
+/** An origin as browsers spell it, and a helper accepts it: in no other way, or two parties might read two hosts. */
+const origin: Read<string> = (node, name) => {
+  const spelled = text(1, 200)(node, name);
+  const isHttp = /^https?:\/\/[^/]+$/.test(spelled);
+  must(isHttp && URL.canParse(spelled) && new URL(spelled).origin === spelled, `${name} is scheme://host[:port]`);
+  return spelled;
+};
+
 async function readTask(node: Node, name: string): Promise<{ task: Task; raw: Bytes }> {
   const fields = new Fields(node, name, REQUIRED, OPTIONAL);
   fields.get("version", integer(1, 1));
@@ -195,7 +203,7 @@ async function readTask(node: Node, name: string): Promise<{ task: Task; raw: By
   const isPerUser = fields.has("unit") && fields.get("unit", oneOf("user")) === "user";
   const task: Task = {
     id: await digest("task", fields.raw),
-    origin: fields.get("origin", text(1, 200)),
+    origin: fields.get("origin", origin),
     name: fields.get("name", text(1, 200)),
     helpers: fields.get("helpers", pair(readHelper)),
     numFeatures: fields.get("num_features", integer(1, 65_536)),

@@ -7,11 +7,11 @@ export interface OpenOptions {
   readonly bundle: string;
   /** The helpers' long-term keys, in hexadecimal: reports are sealed to no others. */
   readonly trustedHelpers: readonly string[];
-  /** Whether the person agreed. Without it, and under Global Privacy Control, nothing is kept. */
+  /** Whether the person agreed. Anything but true erases what this page's origin has kept; so does Global Privacy Control, of all origins. */
   readonly consent: boolean;
-  /** Reports wait for a uniform time up to this many seconds; a day by default. */
+  /** Reports wait for a uniform time up to this many seconds, or up to the vault's own least if that is longer; a day by default. */
   readonly maxDelayS?: number;
-  /** The most reports of this browser in so many days; no such cap by default. A task that protects persons has one for all its time beside it. */
+  /** The most reports of this origin and task in so many days; no such cap by default. A task that protects persons has one of its own, too. */
   readonly cap?: { readonly reports: number; readonly days: number } | null;
   /** A public table of rows, from which fake reports draw each column on its own. */
   readonly population?: readonly { readonly features: Uint8Array; readonly keys: readonly number[] }[];
@@ -25,8 +25,10 @@ export interface ImpressionOptions {
   readonly measured?: { readonly keys: readonly number[]; readonly values: readonly number[] };
   /** What a conversion must name to match; 0 if not given. */
   readonly matchValue?: number;
-  /** How long a conversion may follow; then the default label is reported. */
+  /** How long a conversion may follow. The report is made after that time, with or without a conversion. */
   readonly lifetimeDays: number;
+  /** The origins, besides this page's own, whose conversions may match. */
+  readonly conversionOrigins?: readonly string[];
   /** Of several matching impressions the highest counts, then the latest; 0 if not given. */
   readonly priority?: number;
 }
@@ -38,13 +40,17 @@ export interface ConversionOptions {
   readonly values?: readonly number[];
   readonly matchValues: readonly number[];
   readonly lookbackDays: number;
+  /** The origins, besides this page's own, whose impressions may match. */
+  readonly impressionOrigins?: readonly string[];
 }
 
-export type Request =
-  | { readonly id: number; readonly call: "open"; readonly options: OpenOptions }
-  | { readonly id: number; readonly call: "saveImpression"; readonly task: string; readonly options: ImpressionOptions }
-  | { readonly id: number; readonly call: "measureConversion"; readonly task: string; readonly options: ConversionOptions }
-  | { readonly id: number; readonly call: "withdraw"; readonly task: string };
+/** What the stub sends. The vault believes none of it: it reads `unknown`. */
+export interface Request {
+  readonly id: number;
+  readonly call: string;
+  readonly task?: string;
+  readonly options?: unknown;
+}
 
 export type Reply =
   | { readonly id: number; readonly result: string | null }

@@ -45,8 +45,10 @@ export async function fetchBundle(
   let response: Response;
   let encoded: Bytes | undefined;
   try {
-    // The browser's own cache keeps the ETag and sends it, which needs no preflight.
-    response = await fetch(url, { ...PRIVATE, cache: "no-cache", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    // The browser's own cache keeps the ETag and sends it, which needs no preflight. A task that is opened is fetched
+    // whole: how long that takes tells a page nothing of other pages that have opened it.
+    const cache = etag === null ? "no-store" : "no-cache";
+    response = await fetch(url, { ...PRIVATE, cache, signal: AbortSignal.timeout(TIMEOUT_MS) });
     encoded = await body(response, MAX_BYTES);
   } catch {
     throw new MaskedLarkError("Unavailable", "the task host does not answer");

@@ -27,12 +27,15 @@ from numba import config, njit
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
 from maskedlark.frozen import frozen
+from maskedlark.runtime.ownership import check_loaded_folder
 
 _LOCATORS: Final = "CACHE_LOCATOR_CLASSES"
 _PROCESSOR: Final = "CPU_NAME"
 _FEATURES: Final = "CPU_FEATURES"
 _FOLDER: Final = "CACHE_DIR"
 _BASELINE: Final = "x86-64-v3"
+_OWNERS_TO_WRITE: Final = 0o755
+_OTHERS_WRITE: Final = 0o022
 _OF_BASELINE: Final = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -104,9 +107,13 @@ class _Kept(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As numba does it."""
-        with suppress(OSError):
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # numba's
+        """As numba does it, but nobody else may write what is kept."""
+        before = os.umask(_OTHERS_WRITE)
+        try:
+            with suppress(OSError):
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # numba's
+        finally:
+            os.umask(before)
 
 
 def kernel(function: Function) -> Function:
@@ -193,11 +200,23 @@ def _cache_folder(given: str) -> Path:
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     name = f"exact-{digest.hexdigest()[:16]}"
     if given:
-        return Path(given) / name
+        return _checked(Path(given) / name)
     brought = package / "loops" / name
     if any(_complete(brought, one.name).exists() for one in runnable()):
-        return brought
+        return _checked(brought, installed_with=Path(__file__))
     beside = package / "__pycache__"
     is_here = (beside / name).exists() or os.access(beside if beside.exists() else package, os.W_OK)
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskedlark"
-    return (beside if is_here else user) / name
+    return _checked(beside / name, installed_with=Path(__file__)) if is_here else _checked(user / name)
+
+
+def _checked(folder: Path, *, installed_with: Path | None = None) -> Path:
+    """Return a folder, made if it is missing, in which nobody else can put what numba loads: a pickle runs.
+
+    Raises:
+        InvalidTask: somebody else owns it, or may write to it.
+    """
+    with suppress(OSError):  # then nothing is kept
+        folder.mkdir(mode=_OWNERS_TO_WRITE, parents=True, exist_ok=True)
+    check_loaded_folder(folder, installed_with=installed_with)
+    return folder

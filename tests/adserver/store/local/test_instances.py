@@ -71,9 +71,16 @@ def test_a_return_replaces_one_instance_whole(store: InstanceStore) -> None:
 def test_an_update_that_is_sent_again_counts_once(store: InstanceStore) -> None:
     store.replace(JOB, returned(7), system_randomness)
     held = store.instances(JOB)
-    assert refused(store, returned(7, value=8)) is ReportReason.DUPLICATE_ID
+    assert refused(store, returned(7)) is ReportReason.DUPLICATE_ID
     assert (store.instances(JOB) == held).all()
     assert store.job(JOB).returns == store.accepted(JOB) == 1
+
+
+def test_what_comes_first_under_an_updates_id_displaces_no_other_update(store: InstanceStore) -> None:
+    for update in (returned(7, value=8), returned(7)):
+        store.replace(JOB, update, system_randomness)
+        assert refused(store, update) is ReportReason.DUPLICATE_ID
+    assert store.job(JOB).returns == store.accepted(JOB) == 2
 
 
 def test_a_model_of_another_length_is_refused(store: InstanceStore) -> None:

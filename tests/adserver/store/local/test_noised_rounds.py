@@ -70,7 +70,15 @@ def test_double_late_early_and_wrong_updates_are_refused_by_name(store: NoisedRo
     for number in (2, 3):
         store.add(LINE_ID, LINE, arrived(number))
     assert refused(store, arrived(7)) is ReportReason.ROUND_OVER
-    assert refused(store, arrived(1, 1)) is ReportReason.DUPLICATE_ID
+    assert refused(store, arrived(1)) is ReportReason.DUPLICATE_ID
+
+
+def test_what_comes_first_under_an_updates_id_displaces_no_other_update(store: NoisedRounds) -> None:
+    junk = LocalUpdate(update_id=arrived(1).update_id, position=0, vector=np.zeros(PARAMETERS, np.int64))
+    for update in (junk, arrived(1)):
+        store.add(LINE_ID, LINE, update)
+        assert refused(store, update) is ReportReason.DUPLICATE_ID
+    assert store.received(LINE_ID) == 2
 
 
 def test_unknown_jobs_and_taken_ids_are_refused(store: NoisedRounds) -> None:

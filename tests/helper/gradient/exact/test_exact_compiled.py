@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,44 @@ def test_a_loop_is_compiled_and_used_where_nothing_can_be_written(tmp_path: Path
     """As root may write everywhere, the folder's place is taken by a file."""
     (tmp_path / "file").touch()
     assert answer(ONE_LOOP, {"NUMBA_CACHE_DIR": str(tmp_path / "file")}) == "3 False\n"
+
+
+PLANTED = """
+import pickle
+from pathlib import Path
+class Planted:
+    def __reduce__(self):
+        return Path.touch, (Path({ran!r}),)
+for index in Path({folder!r}).rglob("*.nbi"):
+    content = index.read_bytes()
+    version = pickle.dumps(pickle.loads(content))
+    index.write_bytes(version + pickle.dumps(Planted()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "mode"),
+    [("exact-*", 0o777), ("exact-*/*.nbi", 0o666), (".", 0o777)],
+    ids=["all", "a file", "around"],
+)
+def test_what_others_may_plant_among_compiled_loops_is_not_run(tmp_path: Path, where: str, mode: int) -> None:
+    """Numba unpickles what it finds there: it would run as the helper, beside its keys."""
+    folder, ran = tmp_path / "loops", tmp_path / "ran"
+    environment = {"NUMBA_CACHE_DIR": str(folder)}
+    assert answer(ONE_LOOP, environment) == "3 True\n"
+    assert answer(ONE_LOOP, environment) == "3 True\n"
+    answer(PLANTED.format(folder=str(folder), ran=str(ran)), {})
+    for opened in [folder] if where == "." else folder.glob(where):
+        opened.chmod(mode)
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        answer(ONE_LOOP, environment)
+    assert "loaded as code" in refused.value.stderr
+    assert not ran.exists()
+    for opened in [folder] if where == "." else folder.glob(where):
+        opened.chmod(0o755)
+    with suppress(subprocess.CalledProcessError):
+        answer(ONE_LOOP, environment)
+    assert ran.exists()  # the owner's own plant runs, so this attack is one
 
 
 LOOKED_UP = """

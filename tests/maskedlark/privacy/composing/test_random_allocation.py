@@ -153,16 +153,17 @@ def test_a_secret_slot_never_costs_more_than_a_known_one(steps: int) -> None:
     assert composed_epsilon([secret], 1e-6) < composed_epsilon([secret.unsampled()], 1e-6)
 
 
-def test_what_is_out_of_range_is_charged_as_if_the_slot_were_known() -> None:
+@pytest.mark.parametrize("mechanism", [Mechanism.GAUSSIAN, Mechanism.LAPLACE])
+def test_what_is_out_of_range_is_charged_as_if_the_slot_were_known(mechanism: Mechanism) -> None:
     quiet = Charge(
-        mechanism=Mechanism.GAUSSIAN,
+        mechanism=mechanism,
         noise_multiplier=LEAST_NOISE / 2,
         sampling_rate=1.0,
         rounds=1,
         epoch_steps=9,
     )
     long = Charge(
-        mechanism=Mechanism.GAUSSIAN,
+        mechanism=mechanism,
         noise_multiplier=9.0,
         sampling_rate=1.0,
         rounds=1,

@@ -1,0 +1,77 @@
+"""Where a report goes that is taken in: an update to its round, another one to its task."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from adserver.ingest.intake import Intake, IntakeCounts
+from adserver.store.database import create_tables, default_url
+from adserver.store.reports import ReportStore
+from adserver.store.rounds import RoundStore
+from adserver.store.tasks import TaskStore
+from maskedlark.errors import ReportReason
+from maskedlark.randomness import seeded
+from maskedlark.reports.upload import Report
+from maskedlark.rpc.wire import report_to_message
+from maskedlark.runtime.database import open_database
+from tests.builders import NOW, examples, reports, world
+from tests.update_builders import FORM, random_vector, update_job, update_reports, update_round, update_world
+
+LABELS, UPDATES = world(), update_world()
+ROUND = update_round(UPDATES.task, job=update_job(UPDATES.task))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    opened = open_database(default_url(tmp_path))
+    create_tables(opened)
+    for of in (LABELS, UPDATES):
+        TaskStore(opened).add(of.bundle, created_at=NOW)
+    RoundStore(opened).open(ROUND, b"content", now_s=NOW)
+    yield opened
+    opened.dispose()
+
+
+def intake(engine: Engine, *, opens_rounds: bool = True) -> Intake:
+    rounds = RoundStore(engine) if opens_rounds else None
+    return Intake(TaskStore(engine), ReportStore(engine), lambda: 0.0, rounds)
+
+
+def mixed() -> list[Report]:
+    """A report, two updates of an open round, and one of a round that was never opened."""
+    vectors = [random_vector(FORM, UPDATES.task.clip, number) for number in range(3)]
+    first, second, strange = update_reports(UPDATES, ROUND, vectors, seeded(1, "updates"))
+    (report,) = reports(LABELS, examples(LABELS.task, 1))
+    return [first, report, replace(strange, round_id=b"?" * 32), second]
+
+
+def found(engine: Engine) -> tuple[int, int, int]:
+    """The updates of the round, and the reports that wait of each task."""
+    waiting = [ReportStore(engine).counts(of.task.task_id).waiting for of in (LABELS, UPDATES)]
+    return (RoundStore(engine).count(ROUND.round_id), *waiting)  # type: ignore[return-value]  # there are two
+
+
+def test_updates_among_reports_go_to_their_round_and_each_is_counted_once(engine: Engine) -> None:
+    one = intake(engine)
+    for accepted, duplicates in ((3, 0), (0, 3)):
+        counts = one.take_all(map(report_to_message, mixed()))
+        assert (counts.accepted, counts.duplicates) == (accepted, duplicates)
+        assert counts.rejected == {ReportReason.UNKNOWN_ROUND: 1}
+        assert found(engine) == (2, 1, 0)
+    assert (one.counts.accepted, one.counts.duplicates, one.counts.rejected.total()) == (3, 3, 2)
+
+
+def test_an_update_that_comes_alone_goes_to_its_round(engine: Engine) -> None:
+    one, update = intake(engine), mixed()[0]
+    assert [one.take(update), one.take(update)] == [True, False]
+    assert found(engine) == (1, 0, 0)
+    assert one.counts == IntakeCounts(accepted=1, duplicates=1)
+
+
+def test_an_intake_without_rounds_stores_no_update(engine: Engine) -> None:
+    counts = intake(engine, opens_rounds=False).take_all(map(report_to_message, mixed()))
+    assert (counts.accepted, counts.rejected) == (1, {ReportReason.UNKNOWN_ROUND: 3})
+    assert found(engine) == (0, 1, 0)

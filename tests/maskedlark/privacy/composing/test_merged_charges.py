@@ -1,0 +1,36 @@
+"""Charges that are merged cost no less, and no more than the grid that leaves few enough."""
+
+import pytest
+
+from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.composing import merged_charges
+from maskedlark.privacy.composing.merged_charges import _MAX_CLASSES, _RATIOS, merged
+from maskedlark.privacy.mechanism import Mechanism
+
+
+def sampled(noise: float) -> Charge:
+    return Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=0.25, rounds=2)
+
+
+def noises(charges: list[Charge]) -> list[float]:
+    return sorted(one.noise_multiplier for one in merged(charges, 1.0).fewer().others())
+
+
+def test_as_many_settings_as_may_differ_stay_as_they_are() -> None:
+    given = [1.5**number for number in range(_MAX_CLASSES)]
+    assert noises([sampled(noise) for noise in given]) == given
+
+
+def test_of_one_more_only_those_fall_together_that_the_finest_grid_does_not_tell_apart() -> None:
+    given = [1.5**number for number in range(_MAX_CLASSES)]
+    found = noises([sampled(noise) for noise in (*given, given[3] * (1 + 1e-12))])
+    assert len(found) == _MAX_CLASSES
+    for after, before in zip(found, given, strict=True):
+        assert before / _RATIOS[0] * (1 - 1e-9) <= after <= before
+
+
+@pytest.mark.parametrize("reports", [1, 2, 7])
+def test_one_report_in_place_of_several_costs_at_least_as_much(reports: int) -> None:
+    noise, rate = merged_charges.as_one_report(6.0, 0.1, reports)
+    assert noise == 6.0 / reports
+    assert 1 - (1 - 0.1) ** reports <= rate <= (1 - (1 - 0.1) ** reports) * (1 + 1e-9)
