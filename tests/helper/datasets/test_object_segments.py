@@ -589,3 +589,10 @@ def test_an_object_that_this_helper_did_not_put_is_of_no_ad_server(scene: Scene,
 
 def _away(*_: object) -> Any:
     raise StoreFailed("Timeout")
+
+
+def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_has(scene: Scene) -> None:
+    dataset, core = scene.seal(RECORDS), scene.cores[0]
+    core.sweeper.remove_dropped()
+    assert len(core.tasks._ledger.manifests.of(dataset)) > 1
+    assert set(core.quota._held) == {dataset.hex()}
