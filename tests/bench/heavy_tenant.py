@@ -81,7 +81,7 @@ def heavy_calls(site: Site, kind: str) -> Iterator[None]:
     def one_round(wire: Wire, number: int, turn: int) -> None:
         if turn == 0:
             wire.start(canonical.encode(spec(number)), onnx)
-        wire.round(spec(number).job_id, turn, encoded)
+        wire.round(spec(number), turn, encoded)
 
     def evaluation(wire: Wire, number: int, turn: int) -> None:
         asked = EvaluationSpec(

@@ -177,6 +177,7 @@ def _measured(shape: Shape, folder: Path) -> RoundMemory:
     from functools import partial
 
     from helper.gradient.choose import engine_for
+    from helper.ledger.records import ReleaseKey, key_of
     from helper.releases.round_cost import round_bytes
     from maskedlark import canonical
     from maskedlark.model import weights as weights_format
@@ -207,14 +208,14 @@ def _measured(shape: Shape, folder: Path) -> RoundMemory:
     model = parse(onnx, num_features=shape.features)
     loss = Loss.CROSS_ENTROPY if model.output_width > 1 else Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 
-    def start(number: int, sampling: int) -> bytes:
+    def start(number: int, sampling: int) -> ReleaseKey:
         spec = JobSpec(
             job_id=bytes([number]) * 16, task_id=scene.task_id, dataset_id=dataset,
             model_digest=model.digest, loss=loss, rounds=1, sampling_numerator=sampling,
             noise_multiplier=0.0, is_sample_public=True,
         )  # fmt: skip
         core.jobs.start(canonical.encode(spec), onnx, ASKED)
-        return spec.job_id
+        return key_of(spec)
 
     encoded_weights = weights_format.encode([weights_format.quantise(one) for one in model.initial_values])
     small, whole = start(1, 1 << 16), start(2, 1 << 32)

@@ -16,6 +16,7 @@ from helper.executors.executor import Scoring
 from helper.executors.local import LocalExecutor
 from helper.gradient.engine import Interrupt
 from helper.gradient.scoring import Scores
+from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
 from helper.releases.query_cost import query_cost
 from helper.serving.service import HelperService
@@ -73,7 +74,7 @@ def test_what_is_too_dear_is_refused_before_it_begins_and_costs_nothing(
         ASK[kind](asked, interrupt)
     assert refused.value.reason is JobReason.TOO_LARGE
     assert interrupt.calls == 1  # before the work, and no part of it was done
-    assert asked.queries.ledger.query(b"q" * 16) is None
+    assert asked.queries.ledger.query(ReleaseKey(asked.scene.task_id, b"q" * 16)) is None
     with_floors(asked)
     assert ASK[kind](asked, Gone()).answer
 
@@ -142,7 +143,7 @@ def gated(folder: Path, room: FairRoom) -> Iterator[tuple[GatedExecutor, Callabl
 
         yield executor, ask
     server.stop(None).wait()
-    assert core.queries.ledger.query(spec.query_id) is None
+    assert core.queries.ledger.query(key_of(spec)) is None
     with core.queries.memory.taken("another", 2 * FLOORS.max_round_bytes):
         pass  # and all of the memory was given back
 

@@ -17,6 +17,7 @@ from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.scoring import score, scoring_bytes
+from helper.ledger.records import key_of
 from helper.releases.answering import Call
 from helper.releases.memory_quota import MemoryQuota
 from helper.releases.round_cost import round_bytes
@@ -187,7 +188,7 @@ def test_a_round_without_room_is_no_look_and_is_answered_later(tmp_path: Path) -
     scene = Scene(tmp_path)
     spec = scene.job(scene.seal())
     scene.start(spec)
-    running = scene.cores[0].jobs.at_work(spec.job_id, None)
+    running = scene.cores[0].jobs.at_work(key_of(spec), None)
     names = frozenset({"ads.example"})
     quota = running.running.memory
     with quota.taken("another", 2 * FLOORS.max_round_bytes), pytest.raises(HelperUnavailable):

@@ -107,15 +107,16 @@ class _Kept(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store a compiled loop as numba does, writable by its owner only, without the listing of this process.
+        """Store a compiled loop as numba does, private to its owner, without the listing.
 
         The listing holds paths and addresses: without it the same source, compiler and kind of processor make
         the same bytes, wherever and whenever they do.
         """
+        kept = data._replace(type_annotation="")
         before = os.umask(_OTHERS_WRITE)
         try:
             with suppress(OSError):
-                super().save_overload(sig, data._replace(type_annotation=""))  # type: ignore[no-untyped-call]  # numba's
+                super().save_overload(sig, kept)  # type: ignore[no-untyped-call]  # numba's
         finally:
             os.umask(before)
 
