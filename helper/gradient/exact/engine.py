@@ -294,6 +294,7 @@ class _Work:
                 shares=self.batch.mask_shares[rows],
                 hashes=hashes,
                 frac_bits=clip.frac_bits,
+                sensitivity=clip.sensitivity,
             )
             for layer in layers:
                 layer.mask(masking, first)

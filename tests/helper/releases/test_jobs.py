@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import helper.ledger.ledger
+from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
@@ -22,7 +23,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import JobSpec
+from maskedlark.releases.job import JobSpec, charge
 from maskedlark.runtime.database import open_database
 from tests.builders import world
 from tests.helper.parties import ASKED, MODEL, NUM_VALUES, Scene, make_model, make_task
@@ -248,6 +249,28 @@ def test_a_secret_sample_that_may_be_under_k_is_refused(noisy: Scene) -> None:
     assert refused.reason is JobReason.MALFORMED
     assert "is_sample_public" in str(refused)
     noisy.start(replace(small, is_sample_public=True))
+
+
+def test_samples_of_the_general_path_are_charged_as_public_or_refused(
+    noisy: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time may show what records hold, and so who is in a sample; see the threat model."""
+    secret = noisy.job(noisy.seal(200), noise_multiplier=50.0, sampling_numerator=1 << 30)
+    noisy.start(secret)
+    assert charge(noisy.task, secret, 1).is_sampled
+
+    def general(*arguments: Any) -> Any:
+        engine = engine_for(*arguments)
+        monkeypatch.setattr(type(engine), "path", "general")
+        return engine
+
+    noisy.restart(engine_for=general)
+    refused = refusal(noisy, replace(secret, job_id=b"g" * 16))
+    assert refused.reason is JobReason.MALFORMED
+    assert "is_sample_public" in str(refused)
+    public = replace(secret, job_id=b"h" * 16, is_sample_public=True)
+    noisy.start(public)
+    assert not charge(noisy.task, public, 1).is_sampled
 
 
 def test_epochs_that_were_not_begun_are_given_back_and_begun_ones_are_not(tmp_path: Path) -> None:
