@@ -325,7 +325,7 @@ def test_the_model_of_a_job_that_was_closed_meanwhile_is_no_empty_file(
 ) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
-    running = scene.cores[0].jobs._running[key_of(spec)]
+    (running,) = scene.cores[0].jobs._running.values()
     assert running._model_file() == MODEL
     monkeypatch.setattr(scene.cores[0].jobs._ledger, "job_model", lambda *_: b"")
     with pytest.raises(JobRefused) as refused:

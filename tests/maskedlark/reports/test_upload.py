@@ -17,6 +17,17 @@ LABELS, UPDATES = world(), update_world()
 )
 
 
+def test_a_tasks_period_is_every_bucket_that_a_moment_of_it_falls_into() -> None:
+    task = LABELS.task
+    ends = task.expires_at
+    for expires_at in (ends, ends + 1, ends + task.time_bucket_s - 1):
+        buckets = replace(task, expires_at=expires_at).time_buckets
+        assert (buckets[0], buckets[-1]) == (
+            task.time_bucket(task.starts_at),
+            task.time_bucket(expires_at - 1),
+        )
+
+
 def with_key(report: Report, role: int, key_id: int) -> Report:
     shares = list(report.shares)
     shares[role] = replace(shares[role], key_id=key_id)
