@@ -99,7 +99,7 @@ def examine(seed: int, *, is_old: bool = False, turns: int = TURNS) -> Finding:
         for index in range(rounds):
             for which in (0, 1) if index % 2 else (1, 0):
                 began = time.process_time()
-                site.clients[0].run_round(specs[which].job_id, index, sent, site.model.num_parameters)
+                site.clients[0].run_round(specs[which], index, sent, site.model.num_parameters)
                 times[which, index] = time.process_time() - began
     return judge(times)
 
