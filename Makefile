@@ -13,21 +13,32 @@ help:  ## Show this list
 
 setup: $(STAMP)  ## Make .venv with everything in it
 
-$(STAMP): pyproject.toml constraints.txt
+# Of constraints.txt only, by hash. Files that build themselves are refused, for what they would build with has no hash.
+INSTALL := $(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: --constraint constraints.txt
+OURSELVES := $(BIN)/python -m pip install -qq --no-index --no-deps --no-build-isolation --editable .
+
+$(STAMP): pyproject.toml constraints.txt docker/requirements.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)  # another Python needs `make clean` first
+	$(BIN)/python docker/requirements.py $(EXTRAS) > $(VENV)/needed.txt
+	@sed -n '/^pip==/,/[^\\]$$/p' constraints.txt > $(VENV)/pip.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: --requirement $(VENV)/pip.txt
+	$(INSTALL) --requirement $(VENV)/needed.txt setuptools
+	$(OURSELVES)
 	$(BIN)/helper warmup
 	@touch $@
+
+.PHONY: lock
+lock: $(STAMP)  ## Rewrite constraints.txt: a version and hashes for each package (ARGS=--upgrade, ARGS="--upgrade-package NAME")
+	$(BIN)/python -m tests.lock $(ARGS)
 
 CLUSTER := $(VENV)/.cluster
 .PHONY: setup-cluster cluster
 setup-cluster: $(CLUSTER)  ## Add Ray to .venv, for helpers on more than one machine
 
 $(CLUSTER): $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	$(BIN)/python docker/requirements.py $(EXTRAS),ray > $(VENV)/needed.txt
+	$(INSTALL) --requirement $(VENV)/needed.txt
 	@touch $@
 
 cluster: $(CLUSTER)  ## A helper on one to three raylets: equal bits, killed and refused workers, canaries in what Ray keeps (ARGS=--json)
@@ -133,7 +144,7 @@ bench-start: $(STAMP)  ## How soon everything answers: a helper's first start, t
 bench-job: $(STAMP)  ## Processor time of whole jobs, each party and phase, beside plain training (ARGS="--json", ARGS="--profile FOLDER")
 	$(BIN)/python -m tests.bench.job $(ARGS)
 
-bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports are sealed (ARGS=--json)
+bench-memory: $(STAMP)  ## Peak memory while 100,000 reports are sealed, and of rounds beside the estimates (ARGS="--rounds-only --json")
 	$(BIN)/python -m tests.bench.memory $(ARGS)
 
 .PHONY: bench-encoder
@@ -151,7 +162,7 @@ bench-wide: $(STAMP)  ## Rounds of models of 2^20 to 2^26 parameters: seconds an
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 
-bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000 silent streams open at the same helper (ARGS=--json)
+bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000 silent streams open, or computes all it may (ARGS=--json)
 	$(BIN)/python -m tests.bench.walls $(ARGS)
 
 .PHONY: bench-accounting

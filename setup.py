@@ -4,15 +4,25 @@ A wheel that is built where the helper's packages are installed (`make dist`) ho
 exact path's loops, for processors with AVX2, those with AVX-512 if it was built on one, and the Python and
 numba that built it: `helper/.../loops`. A helper with these does not compile at its first start. Elsewhere
 they are left out, or not used.
+
+Two builds of the same files with the same packages on the same kind of processor have the same bytes: no
+time, owner, mode or path of a machine gets into the wheel or the sdist. `make dist` builds each twice.
 """
 
+import gzip
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+_EPOCH = os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800")
+"""The time of every packed file: by default the first that a wheel can name. setuptools reads it too."""
 
 _WARM_UP = "from helper.serving.warmup import warm_up_for_others; warm_up_for_others()"
 
@@ -41,4 +51,38 @@ def _compile(package: Path) -> None:
         sys.stderr.write("note: the helper's packages are not here, so compiled loops are left out\n")
 
 
-setup(cmdclass={"build_py": BuildWithLoops})
+class PlainWheel(bdist_wheel):
+    """Packs files whose modes say nothing about the builder's."""
+
+    def write_wheelfile(self, *arguments: str) -> None:
+        """Write the last file before all are packed, and give each the mode that it has everywhere."""
+        super().write_wheelfile(*arguments)
+        for path in Path(self.bdist_dir).rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+class PlainSource(sdist):
+    """Packs files without their times, owners and modes."""
+
+    def make_archive(self, base_name: str, format: str, *, base_dir: str, **_: object) -> str:  # noqa: A002 # theirs
+        """Pack a folder as a gzipped tar file, the only format of Python's source distributions."""
+        if format != "gztar":
+            raise SystemExit(f"--formats: expected gztar, got {format}")
+        path = f"{base_name}.tar.gz"
+        with (
+            Path(path).open("wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=int(_EPOCH)) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
+            archive.add(base_dir, filter=_plain)
+        return path
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.mtime, member.mode = int(_EPOCH), 0o755 if member.isdir() else 0o644
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+setup(cmdclass={"build_py": BuildWithLoops, "bdist_wheel": PlainWheel, "sdist": PlainSource})

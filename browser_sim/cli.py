@@ -6,6 +6,7 @@ browser-sim run | devices | describe | encode | download
 from typing import Final
 
 from maskedlark.runtime import collector, libraries
+from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 COMMANDS: Final = {
@@ -25,4 +26,4 @@ def main() -> None:
     """Run the command line."""
     libraries.settle()
     with collector.command():
-        app()
+        run(app)

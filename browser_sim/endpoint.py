@@ -5,6 +5,7 @@ Addresses are parsed, and plaintext refused beyond loopback, in one place.
 
 import ssl
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     import httpx
 
 REQUEST_TIMEOUT_S = 60.0
+"""For each step of an answer: a connection, the next bytes."""
+ANSWER_S = 600.0
+"""For all of it."""
 
 
 @frozen
@@ -103,12 +107,20 @@ def tls_context(protection: Protection) -> ssl.SSLContext:
 
 
 def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
-    """The body of a streamed response, or None as soon as it passes `limit` bytes."""
-    body = bytearray()
+    """The body of a streamed response, or None as soon as it passes `limit` bytes.
+
+    Raises:
+        httpx.ReadTimeout: it takes longer than `ANSWER_S`, however steadily its bytes come.
+    """
+    import httpx
+
+    body, until_s = bytearray(), monotonic() + ANSWER_S
     for piece in response.iter_bytes():
         body += piece
         if len(body) > limit:
             return None
+        if monotonic() > until_s:
+            raise httpx.ReadTimeout(f"an answer took longer than {ANSWER_S:g} s")
     return bytes(body)
 
 

@@ -5,7 +5,8 @@ Get the task's bundle from a file or a task host, and believe nothing in it that
 
 from base64 import b64encode
 from collections.abc import Sequence
-from http.client import HTTPException, IncompleteRead
+from http.client import HTTPException, HTTPResponse, IncompleteRead
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -19,6 +20,7 @@ from urllib.request import (
 )
 
 from browser_sim.endpoint import (
+    ANSWER_S,
     REQUEST_TIMEOUT_S,
     Protection,
     as_path,
@@ -106,7 +108,7 @@ def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES
         handlers.append(ProxyHandler({}))  # plaintext stays on this machine
     try:
         with build_opener(*handlers).open(request, timeout=REQUEST_TIMEOUT_S) as response:
-            status, body = response.status, response.read(limit + 1)
+            status, body = response.status, _read_limited(response, limit)
             if len(body) <= limit and response.length:
                 raise IncompleteRead(body, response.length)
     except HTTPError as error:
@@ -120,6 +122,20 @@ def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES
         raise InvalidTask(f"the task host answered {status} for {request.full_url}")
     if len(body) > limit:
         raise InvalidTask(f"the task host sent more than {limit} bytes, the limit, for {request.full_url}")
+    return bytes(body)
+
+
+def _read_limited(response: HTTPResponse, limit: int) -> bytes:
+    """Return the body, or its first bytes once they are more than `limit`.
+
+    Raises:
+        TimeoutError: it takes longer than `ANSWER_S`, however steadily its bytes come.
+    """
+    body, until_s = bytearray(), monotonic() + ANSWER_S
+    while len(body) <= limit and (piece := response.read1(limit + 1 - len(body))):
+        body += piece
+        if monotonic() > until_s:
+            raise TimeoutError
     return bytes(body)
 
 

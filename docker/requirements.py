@@ -1,7 +1,7 @@
-"""Prints what a party needs from a package index, from pyproject.toml: `python requirements.py EXTRA...`.
+"""Print what a party needs from a package index, from pyproject.toml: `python requirements.py EXTRA,...`.
 
 The Dockerfile installs that first, in a layer of its own, so that a change of our code does not install the
-world again.
+world again; `make setup` installs it by hash, which an editable installation cannot have.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def requirements(pyproject: Path, extras: list[str]) -> list[str]:
-    """The requirements of the package itself and of the extras, one each."""
+    """Return the requirements of the package itself and of the extras, each once."""
     project = tomllib.loads(pyproject.read_text())["project"]
     optional = project["optional-dependencies"]
     return sorted(
@@ -19,6 +19,4 @@ def requirements(pyproject: Path, extras: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(
-        "\n".join(requirements(Path(__file__).with_name("pyproject.toml"), sys.argv[1].split(","))) + "\n"
-    )
+    sys.stdout.write("\n".join(requirements(Path("pyproject.toml"), sys.argv[1].split(","))) + "\n")

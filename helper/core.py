@@ -22,6 +22,7 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import Counts
 from helper.ledger.witness import Witness
 from helper.releases.jobs import EngineFor, Jobs
+from helper.releases.memory_quota import MemoryQuota
 from helper.releases.numerics import software_digest
 from helper.releases.queries import Queries
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
@@ -96,7 +97,9 @@ class HelperCore:
             prepared=prepared,
             storing=storing,
         )
+        memory = MemoryQuota(floors.max_round_bytes)
         self.jobs = Jobs(
+            memory=memory,
             tasks=self.tasks,
             datasets=self.datasets,
             executor=executor,
@@ -125,6 +128,7 @@ class HelperCore:
             check_ledger=lambda: self.witness.check(None),
         )
         self.queries = Queries(
+            memory=memory,
             tasks=self.tasks,
             datasets=self.datasets,
             updates=self.updates,

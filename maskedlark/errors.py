@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum, unique
 from typing import Final, Generic, Self, TypeVar
 
+from maskedlark.escape import escaped
+
 
 class Reason(StrEnum):
     """A stable code and what it means, for people and for docs/reference/errors.md."""
@@ -208,7 +210,13 @@ _R = TypeVar("_R", bound=Reason)
 
 
 class MaskedLarkError(Exception):
-    """Base of everything that one party can cause at another."""
+    """Base of everything that one party can cause at another.
+
+    Its message is one line without control characters, whatever a remote party put into it.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(escaped(message))
 
 
 class InvalidTask(MaskedLarkError):

@@ -1,6 +1,7 @@
 """`make dist`: what is packed runs where nothing but it is installed.
 
-Builds the source distribution and, from that, the wheel; installs each into an environment of its own, whose
+Builds the source distribution and, from that, the wheel, and builds both once more elsewhere, at another
+time and under another umask: the bytes are the same. Installs each into an environment of its own, whose
 other packages are those of this one; and trains in an empty folder with the installed commands alone.
 """
 
@@ -10,10 +11,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
+_NOT_PACKED: Final = frozenset({".git", ".venv", "build", "demo-out", "dist", "docs", "shared", "site"})
+_ANOTHER_TIME: Final = 1_700_000_000
 PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -33,14 +37,43 @@ def said(python: Path, program: str, folder: Path) -> str:
     return ran.stdout
 
 
-def packed(out: Path) -> tuple[Path, Path]:
-    """The wheel and the source distribution, in a folder that held neither."""
+def packed(source: Path, out: Path, *options: str, **variables: str) -> list[Path]:
+    """Return the wheel and the source distribution of a folder, or what the options ask for."""
     shutil.rmtree(out, ignore_errors=True)
-    shutil.rmtree(ROOT / "build", ignore_errors=True)
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ""})
-    (wheel,), (source,) = out.glob("*.whl"), out.glob("*.tar.gz")
-    return wheel, source
+    shutil.rmtree(source / "build", ignore_errors=True)
+    build = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(out), str(source)]
+    environment = {**os.environ, "PYTHONPATH": "", **variables}
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=environment)
+    return sorted(out.iterdir())
+
+
+def packed_elsewhere(source: Path, folder: Path, *options: str) -> list[Path]:
+    """Return the same of a copy of the folder that was made at another time, by a user with other habits."""
+    copy = folder / "another" / "place"
+    shutil.copytree(
+        source, copy, ignore=lambda of, names: _NOT_PACKED.intersection(names) if Path(of) == source else ()
+    )
+    for path in copy.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+        os.utime(path, (_ANOTHER_TIME, _ANOTHER_TIME))
+    (temporary := folder / "temporary").mkdir()
+    before = os.umask(0o077)
+    try:
+        habits = {"PYTHONHASHSEED": "7", "TMPDIR": str(temporary), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+        return packed(copy, folder / "out", *options, **habits)
+    finally:
+        os.umask(before)
+
+
+def check_same_bytes(packages: Iterable[Path], others: Iterable[Path]) -> None:
+    """Compare packages of two builds.
+
+    Raises:
+        SystemExit: two differ.
+    """
+    for one, other in zip(packages, others, strict=True):
+        if one.read_bytes() != other.read_bytes():
+            raise SystemExit(f"{one.name}: two builds differ; compare {one} and {other}")
 
 
 def installed(package: Path, folder: Path) -> Path:
@@ -87,8 +120,12 @@ def check(package: Path) -> None:
 
 
 def main() -> None:
-    """Pack, and check both."""
-    for package in packed(ROOT / "dist"):
+    """Pack twice, and check both packages."""
+    packages = packed(ROOT, ROOT / "dist", PYTHONHASHSEED="1")
+    with tempfile.TemporaryDirectory(prefix="maskedlark-packed-") as name:
+        check_same_bytes(packages, packed_elsewhere(ROOT, Path(name)))
+    sys.stderr.write("two builds have the same bytes\n")
+    for package in packages:
         check(package)
         sys.stderr.write(f"{package.name} installs and trains\n")
 

@@ -9,12 +9,13 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from adserver.client.far_connection import check_far, far_connection
+from adserver.client.far_answer import items_of, no_answer, reading_answer, reads_answer
+from adserver.client.far_connection import check_far, ended_after, far_connection
 from adserver.client.far_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
 from adserver.collecting.task_body import TaskBody
 from adserver.records.dataset_state import DatasetState
@@ -37,8 +38,10 @@ from maskedlark.errors import (
     JobRefused,
     MaskedLarkError,
 )
+from maskedlark.escape import escaped_values
 from maskedlark.frozen import frozen
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
+from maskedlark.reports.task import Task
 
 _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
@@ -46,6 +49,13 @@ _MOVED: Final = range(300, 400)
 """What a proxy says, and no ad server: a token is not sent on."""
 _MAY_BE_DONE: Final = "; the request may have been carried out: check that ad server before you repeat it"
 """Of what has no id of the client's choice: nothing says that a request is the same as one before."""
+MOST_ANSWER_BYTES: Final = 96 << 20
+"""Of one answer: the model of the most parameters that helpers take has 56 MiB in Base64."""
+MOST_PAGES: Final = 1_000
+_CANONICAL: Final = frozenset({"bundle", "plan"})
+"""Fields whose bytes are signed or digested: names in them are escaped where they are printed."""
+_record: Final = reads_answer(record_from_json)
+_figures: Final = reads_answer(figures_from_json)
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 
 
@@ -80,17 +90,24 @@ class FarAdServer:
     def task_item(self, task: str) -> dict[str, Any]:
         """One task as the API shows it, by the start of its id; not needed if there is only one."""
         if not task:
-            found = [bytes.fromhex(one["task_id"]) for one in self.get("/tasks", limit=2)["items"]]
+            with reading_answer():
+                found = [bytes.fromhex(one["task_id"]) for one in items_of(self.get("/tasks", limit=2))]
             task = the_only(found, task, JobReason.UNKNOWN_TASK).hex()
         return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
 
     def tasks(self) -> list[StoredTask]:
         """Its tasks, the oldest first."""
-        return [self.task(one["task_id"]) for one in self.task_items()]
+        with reading_answer():
+            ids = [str(one["task_id"]) for one in self.task_items()]
+        return [self.task(one) for one in ids]
 
     def task(self, task: str) -> StoredTask:
         """One task, by the start of its id; not needed if there is only one."""
         return task_from_json(self.task_item(task))
+
+    def _task_of(self, sent: Mapping[str, Any]) -> Task:
+        """Return the task that an answer names."""
+        return self.task(str(sent.get("task_id", ""))).bundle.task
 
     def datasets(self) -> list[Dataset]:
         """Its datasets, the oldest first."""
@@ -122,18 +139,19 @@ class FarAdServer:
             ]
         )
         sent = [self.get(f"/budgets/{safe_id(one, JobReason.UNKNOWN_DATASET)}", **asked) for one in wanted]
-        return tuple(budget_from_json(one, self.task(one["task_id"]).bundle.task) for one in sent)
+        return tuple(budget_from_json(one, self._task_of(one)) for one in sent)
 
     def plan(self, request: PlanRequest, dataset: str) -> Planned:
         """As `adserver.training.planning.planned`: what fits; it spends nothing."""
         body = PlanBody.of(request, dataset)
         sent = self.post("/jobs/plan", body.model_dump_json())
-        return plan_from_json(sent, self.task(sent["task_id"]).bundle.task)
+        return plan_from_json(sent, self._task_of(sent))
 
     def submit(self, submission: Submission, *, dataset: str, task: str = "") -> bytes:
         """Check a job and queue it there; its id."""
         body = SubmissionBody.of(submission, dataset=dataset, task=task)
-        return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
+        with reading_answer():
+            return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
 
     def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
         """Have a task made of every field but its helpers; the same fields are the same task."""
@@ -148,7 +166,8 @@ class FarAdServer:
     def export(self, job_id: bytes, takes: InputForm) -> ExportedModel:
         """A job's latest model, whose graph takes what it is asked to."""
         sent = self.get(f"/jobs/{job_id.hex()}/model", takes=takes.value)
-        return ExportedModel(encoded=b64decode(sent["model"]), rounds_done=sent["rounds_done"])
+        with reading_answer():
+            return ExportedModel(encoded=b64decode(sent["model"]), rounds_done=int(sent["rounds_done"]))
 
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
         """What is there. Raises as `post`."""
@@ -175,13 +194,14 @@ class FarAdServer:
 
     def pages(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Every item of a long list, page after page."""
-        after = ""
-        while True:
+        after: str | None = ""
+        for _ in range(MOST_PAGES):
             page = self.get(path, after=after, **parameters)
-            yield from page["items"]
-            if page["next"] is None:
+            yield from items_of(page)
+            after = page.get("next")
+            if after is None:
                 return
-            after = page["next"]
+        raise no_answer(f"a list of more than {MOST_PAGES} pages")
 
     def _ask(self, method: str, path: str, body: bytes | None, *, is_once: bool = True) -> dict[str, Any]:
         connection, may_be_done = far_connection(self.url, ca=self.ca, timeout_s=self.timeout_s), False
@@ -189,16 +209,21 @@ class FarAdServer:
             connection.connect()
             may_be_done = not is_once
             headers = {"authorization": f"Bearer {self.token}"}
-            connection.request(method, f"{_PREFIX}{path}", body, headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            with ended_after(connection, self.timeout_s):
+                connection.request(method, f"{_PREFIX}{path}", body, headers)
+                with connection.getresponse() as answer:
+                    content, left = answer.read(MOST_ANSWER_BYTES + 1), answer.length
+            if len(content) <= MOST_ANSWER_BYTES and left:
+                raise IncompleteRead(content, left)
         except (OSError, HTTPException) as error:
             told = f"the ad server at {self.url} does not answer: {error}"
             raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
         finally:
             connection.close()
+        if len(content) > MOST_ANSWER_BYTES:
+            raise no_answer(f"more than {MOST_ANSWER_BYTES} bytes" + (_MAY_BE_DONE if may_be_done else ""))
         try:
-            said = json.loads(content)
+            said = escaped_values(json.loads(content), verbatim=_CANONICAL)
         except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict) or answer.status in _MOVED:
@@ -222,24 +247,28 @@ class FarJobs:
     def find(self, prefix: str) -> JobRecord:
         """The one job whose id starts with some hex digits; without any, the only one there is."""
         if not prefix:
-            page = self.far.get("/jobs", limit=2)["items"]
-            the_only([bytes.fromhex(one["job_id"]) for one in page], prefix, JobReason.UNKNOWN_JOB)
-            return record_from_json(page[0])
-        return record_from_json(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
+            page = items_of(self.far.get("/jobs", limit=2))
+            with reading_answer():
+                found = [bytes.fromhex(one["job_id"]) for one in page]
+            the_only(found, prefix, JobReason.UNKNOWN_JOB)
+            return _record(page[0])
+        return _record(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
 
     def all(self) -> tuple[JobRecord, ...]:
         """Every job, oldest first."""
-        return tuple(record_from_json(one) for one in self.far.pages("/jobs", limit=200))[::-1]
+        return tuple(_record(one) for one in self.far.pages("/jobs", limit=200))[::-1]
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
         """The figures of a job's rounds after `after_rounds`, in order."""
         found: list[RoundFigures] = []
         after: int | None = after_rounds
-        while after is not None:
+        for _ in range(MOST_PAGES):
             page = self.far.get(f"/jobs/{job_id.hex()}/rounds", limit=1_000, after_rounds=after)
-            found += [figures_from_json(one) for one in page["items"]]
-            after = page["next_after_rounds"]
-        return tuple(found)
+            found += [_figures(one) for one in items_of(page)]
+            after = page.get("next_after_rounds")
+            if after is None:
+                return tuple(found)
+        raise no_answer(f"a list of more than {MOST_PAGES} pages")
 
     def cancel(self, job_id: bytes) -> None:
         """Stop a job for good."""

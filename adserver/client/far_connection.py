@@ -4,8 +4,12 @@ connection = far_connection("https://ads.example:8443", ca=Path("ads.crt"), time
 """
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from socket import SHUT_RDWR, socket
+from threading import Timer
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -56,6 +60,23 @@ def far_connection(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnec
     except OSError as error:
         raise InvalidTask(f"cannot read a certificate in {ca}: {error.strerror}") from None
     return HTTPSConnection(host, port, timeout=timeout_s, context=trusting)
+
+
+@contextmanager
+def ended_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
+    """End an open connection's calls after some seconds, however steadily its bytes come."""
+
+    def end() -> None:
+        with suppress(OSError):
+            socket.shutdown(connected, SHUT_RDWR)  # also of a TLS socket: the reader sees an end
+
+    connected, timer = connection.sock, Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _port(parts: SplitResult) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adserver.client.far import FarAdServer, safe_id
+from adserver.client.far_answer import reads_answer
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
 from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, Row
 from adserver.peers.retrying import Backoff, with_retries
@@ -67,12 +68,13 @@ def evaluated_before(far: FarAdServer, query: str) -> EvaluationResult:
 
 
 def _kept(far: FarAdServer, kind: str, query: str) -> Mapping[str, Any]:
-    result = far.get(f"/{kind}/{safe_id(query, JobReason.UNKNOWN_QUERY)}")["result"]
+    result = far.get(f"/{kind}/{safe_id(query, JobReason.UNKNOWN_QUERY)}").get("result")
     if not isinstance(result, dict):
         raise InvalidTask("that ad server has no stored answer: repeat the query on its machine, at no cost")
     return result
 
 
+@reads_answer
 def result_from_json(sent: Mapping[str, Any]) -> AggregateResult:
     """What `adserver.views.query.result_json` wrote."""
     columns = tuple(
@@ -96,6 +98,7 @@ def result_from_json(sent: Mapping[str, Any]) -> AggregateResult:
     )
 
 
+@reads_answer
 def evaluation_from_json(sent: Mapping[str, Any]) -> EvaluationResult:
     """What `adserver.views.evaluation.evaluation_json` wrote."""
     return EvaluationResult(

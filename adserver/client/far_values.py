@@ -9,6 +9,7 @@ from typing import Any
 from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import Cost, Limit, Room
 from adserver.budgets.planner import Option, Plan
+from adserver.client.far_answer import reads_answer
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
 from adserver.store.reports import ReportCounts
@@ -30,6 +31,7 @@ from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.terminal.budget_view import SIZES, USE_FIELDS
 
 
+@reads_answer
 def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
     """A task, from what `GET /tasks/{task}` answers. Its signatures are verified.
 
@@ -41,11 +43,13 @@ def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
     return StoredTask(task_id=bundle.task.task_id, bundle=bundle, created_at=sent["created_at"])
 
 
+@reads_answer
 def counts_from_json(sent: Mapping[str, Any]) -> ReportCounts:
     """How many reports a task has, from what `GET /tasks/{task}` answers."""
     return ReportCounts(**_same(sent, *(one.name for one in fields(ReportCounts))))
 
 
+@reads_answer
 def dataset_from_json(sent: Mapping[str, Any]) -> Dataset:
     """A dataset."""
     first, second = (
@@ -62,6 +66,7 @@ def dataset_from_json(sent: Mapping[str, Any]) -> Dataset:
     )
 
 
+@reads_answer
 def budget_from_json(sent: Mapping[str, Any], task: Task) -> DatasetBudget:
     """A dataset's budgets, or a person's."""
     is_person = sent["dataset_id"] is None
@@ -76,6 +81,7 @@ def budget_from_json(sent: Mapping[str, Any], task: Task) -> DatasetBudget:
     )
 
 
+@reads_answer
 def plan_from_json(sent: Mapping[str, Any], task: Task) -> Planned:
     """A plan, and the room that it was found in."""
     plan = Plan(

@@ -1,5 +1,6 @@
 """The ad server's HTTP address, as devices reach it; they ask again while it is away."""
 
+import json
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,7 @@ from maskedlark.frozen import frozen
 _ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.1
 """Twice as long after each attempt: an ad server may be away for 25 seconds."""
+_MOST_REPLY_BYTES: Final = 64 << 10
 _DUPLICATE: Final = 200
 _TAKEN: Final = 201
 _NOTHING: Final = 204
@@ -71,24 +73,23 @@ class Site:
         """Send stored bytes, and again if no answer comes: the ad server stores an id once."""
         for attempt in range(_ATTEMPTS):
             try:
-                response = self._client.post(
-                    self._address + path, content=body, headers={"content-type": media_type}
-                )
-                if response.status_code < 500:
-                    return _reply(response)
+                url, headers = self._address + path, {"content-type": media_type}
+                with self._client.stream("POST", url, content=body, headers=headers) as response:
+                    if response.status_code < 500:
+                        return _reply(response.status_code, read_limited(response, _MOST_REPLY_BYTES))
             except httpx.HTTPError:
                 pass
             self._pause(_FIRST_PAUSE_S * 2**attempt)
         raise HelperUnavailable("the ad server rejected an upload")
 
 
-def _reply(response: httpx.Response) -> Reply:
+def _reply(status: int, body: bytes | None) -> Reply:
     try:
-        found = response.json()["reason"]
-    except (ValueError, KeyError, TypeError):
+        found = json.loads(body or b"")["reason"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         found = None
     return Reply(
-        is_taken=response.status_code in (_TAKEN, _DUPLICATE),
-        is_duplicate=response.status_code == _DUPLICATE,
+        is_taken=status in (_TAKEN, _DUPLICATE),
+        is_duplicate=status == _DUPLICATE,
         reason=found if isinstance(found, str) and found in _REASONS else "other",
     )

@@ -15,6 +15,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
+from maskedlark.runtime.memory import memory_limit
 from maskedlark.runtime.signals import stopped_by_signals
 from maskedlark.terminal.options import making, option, panel, takes
 
@@ -25,6 +26,9 @@ _floors = panel("Floors: reject tasks that ask for less privacy or more memory")
 _cluster = panel("More machines (see the page on growing)")
 _watching = panel("Monitoring")
 
+
+_OF_MEMORY: Final = 4
+_LEAST_ROUND_BYTES: Final = 256 << 20
 
 _floors_of: Final = making(
     Floors,
@@ -151,6 +155,15 @@ def serve_command(
     ] = False,
     tls: "TlsFiles | None",
     floors: Floors,
+    max_round_bytes: Annotated[
+        int | None,
+        _floors(
+            "Most memory that one round, query or evaluation may take, by estimate; all together take twice"
+            " as much, and one ad server half of that.",
+            min=1,
+            show_default="a quarter of what this machine or its container offers",
+        ),
+    ] = None,
     peer: Annotated[
         list[str] | None,
         _floors(
@@ -171,7 +184,11 @@ def serve_command(
         data=data,
         listen=listen,
         tls=tls,
-        floors=replace(floors, peers=frozenset(one.lower() for one in peer or ())),
+        floors=replace(
+            floors,
+            peers=frozenset(one.lower() for one in peer or ()),
+            max_round_bytes=max_round_bytes or max(_LEAST_ROUND_BYTES, memory_limit() // _OF_MEMORY),
+        ),
         database=database,
         port_file=port_file,
         threads=threads,

@@ -158,8 +158,10 @@ class Datasets:
                 self._opened.put(dataset)
         return dataset
 
-    def labels(self, dataset_id: bytes) -> InputShares:
+    def labels(self, dataset_id: bytes, interrupt: Interrupt = never) -> InputShares:
         """The shares of a committed dataset in canonical order; without features if it has no room in memory.
+
+        `interrupt` is called while a segment is awaited.
 
         Raises:
             JobRefused(DATASET_LOST): the stored shares are missing or damaged.
@@ -168,7 +170,7 @@ class Datasets:
         if self._is_small(dataset_id):
             return self.opened(dataset_id).shares
         with loss_told():
-            return self.vault.read_without_features(dataset_id).shares
+            return self.vault.read_without_features(dataset_id, interrupt).shares
 
     def records(self, dataset_id: bytes, task_id: bytes) -> Records:
         """The records of a committed dataset of a task, for an executor.

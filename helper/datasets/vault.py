@@ -205,13 +205,16 @@ class Vault:
             stored = StoredSegments(stream, dataset_id, self._key_for)
             return put_together(dataset_id, stored.pieces(), stored.records)
 
-    def read_without_features(self, dataset_id: bytes) -> OpenedDataset:
+    def read_without_features(self, dataset_id: bytes, interrupt: Interrupt = never) -> OpenedDataset:
         """The dataset of an id but for its features, which are of no width.
+
+        `interrupt` is called while a segment is awaited.
 
         Raises:
             VaultDamaged, HelperUnavailable: as of `read`.
         """
-        narrow = [without_features(piece) for piece in self.pieces(dataset_id, has_features=False)]
+        pieces = self.pieces(dataset_id, interrupt, has_features=False)
+        narrow = [without_features(piece) for piece in pieces]
         with damage_told():
             return put_together(dataset_id, narrow, sum(len(piece.ranks) for piece in narrow))
 

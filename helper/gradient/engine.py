@@ -46,6 +46,14 @@ class GradientEngine(Protocol):
         value within the bound and minus that for each that was clipped.
         """
 
+    def round_bytes(self, records: int, labels: int) -> int:
+        """Return the bytes that `masked_sum` takes at once, by counts; the batch and the sum come on top.
+
+        Args:
+            records: How many records the batch has.
+            labels: Candidate labels of each.
+        """
+
 
 @frozen
 class PartialSum:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.forward import ForwardPass
+from helper.gradient.exact.kernels.scores import count_edges_up_to, first_largest
 from helper.gradient.exact.kernels.tables import exponential
 from helper.gradient.exact.layers.elementwise import softmax_weights
 from helper.gradient.exact.layers.layer import NotExact
@@ -63,8 +64,7 @@ def score(
     outputs = _forward(model, loss).outputs(weights, features, interrupt)
     if loss is not Loss.CROSS_ENTROPY:
         return Scores(
-            bins=np.searchsorted(edge_logits(num_bins), outputs[:, 0], side="right").astype(np.int64),
-            choices=None,
+            bins=count_edges_up_to(np.ascontiguousarray(outputs[:, 0]), edge_logits(num_bins)), choices=None
         )
     parts = np.empty(outputs.shape, np.int64)
     softmax_weights(outputs, exponential(), parts)
@@ -72,7 +72,16 @@ def score(
     bins = np.minimum(
         parts.max(1, initial=0) * num_bins // whole, num_bins - 1
     )  # parts are at most 2^40, bins under 2^14
-    return Scores(bins=bins, choices=outputs.argmax(1).astype(np.int64))
+    return Scores(bins=bins, choices=first_largest(outputs))
+
+
+def scoring_bytes(model: Model, loss: Loss) -> int:
+    """Return the bytes that `score` takes at once, by counts: what it gives of each record comes on top.
+
+    Raises:
+        InvalidModel(UNKNOWN_OPERATOR): see `score`.
+    """
+    return _forward(model, loss).num_bytes
 
 
 def check_scored(model: Model, loss: Loss) -> None:

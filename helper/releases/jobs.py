@@ -15,9 +15,10 @@ from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
 from helper.releases.attempts import Attempts
 from helper.releases.carried_noise import CarriedNoise
+from helper.releases.memory_quota import MemoryQuota
 from helper.releases.noise_shelf import NoiseShelf
 from helper.releases.numerics import numerics_digest
-from helper.releases.round_cost import round_seconds
+from helper.releases.round_cost import round_cost
 from helper.releases.rounds import Computation, RunningJob
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
@@ -70,8 +71,10 @@ class Jobs:
         engine_for: EngineFor,
         randomness: Randomness,
         noise_key: Callable[[bytes], bytes],
+        memory: MemoryQuota,
     ) -> None:
         """Make them; `noise_key` gives, by a job's digest, what the seeds of its noise are sealed under."""
+        self._memory = memory
         self._tasks = tasks
         self._datasets = datasets
         self._executor = executor
@@ -214,9 +217,8 @@ class Jobs:
         _check_path_hides(task, spec, computation.engine)
         check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
         evaluated = records_evaluated(task, spec, stored.size)
-        self._tasks.check_affordable(
-            round_seconds(model, computation.engine.path, records=evaluated, candidates=task.num_candidates)
-        )
+        cost = round_cost(model, computation.engine, records=evaluated, candidates=task.num_candidates)
+        self._tasks.check_affordable(cost, "a round of this job")
         new = Reservation(spec=spec, rounds=spec.rounds)
 
         def check(before: Sequence[Reservation]) -> None:
@@ -244,6 +246,8 @@ class Jobs:
             noise=self._noise,
             carried=self._carried,
             attempts=self._attempts,
+            tasks=self._tasks,
+            memory=self._memory,
         )
         with self._lock:
             running = self._running.setdefault(computation.key, fresh)

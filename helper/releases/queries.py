@@ -7,12 +7,16 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
+from helper.datasets.records import Records
 from helper.datasets.updates import UpdateDatasets
 from helper.executors.executor import Adding, Executor, ModelFile, Scoring
+from helper.gradient.scoring import scoring_bytes
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Reservation, StoredQuery, key_of
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call, answer_once
+from helper.releases.memory_quota import MemoryQuota
+from helper.releases.query_cost import evaluation_cost, query_cost
 from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -32,6 +36,7 @@ from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.update import UpdateSpec, answer_update, form_of
 from maskedlark.reports.input_shares import InputShares
+from maskedlark.rpc.trust import host_of
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -62,6 +67,7 @@ class Queries:
     executor: Executor
     ledger: Ledger
     randomness: Randomness
+    memory: MemoryQuota
 
     def answer(self, spec: AnyQuery, beside: Beside, call: Call) -> AnsweredQuery:
         """The answer to a query of any kind, and what its dataset has spent with it.
@@ -80,15 +86,17 @@ class Queries:
                 no exact form.
             JobRefused(UNKNOWN_TASK, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST,
             MALFORMED, TOO_LARGE, UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW,
-            BUDGET_EXHAUSTED, QUERY_CHANGED): MALFORMED also for another model, or other weights, than an
+            BUDGET_EXHAUSTED, QUERY_CHANGED): TOO_LARGE also for one that takes too long or too much memory by
+                estimate; MALFORMED also for another model, or other weights, than an
                 evaluation names; DATASET_LOST also for the dataset of another federated round.
+            HelperUnavailable: the caller's share of the memory for such work is taken.
         """
         served = self.tasks.served(spec.task_id, call.caller)
 
         def checked() -> bytes:
             self._check(served, spec)
             call.check_awaited()
-            return self._computed(spec, served, beside, call.check_awaited).encode()
+            return self._computed(spec, served, beside, call).encode()
 
         def commit(answer: bytes, check_awaited: Interrupt) -> bool:
             def check(before: Sequence[Reservation]) -> None:
@@ -113,15 +121,29 @@ class Queries:
             answer=answer, spent=cost(served.task, self.ledger.reservations(spec.dataset_id))
         )
 
-    def _computed(
-        self, spec: AnyQuery, served: ServedTask, beside: Beside, interrupt: Interrupt
+    def _computed(self, spec: AnyQuery, served: ServedTask, beside: Beside, call: Call) -> AggregateShare:
+        """Compute an answer that is affordable, within the caller's share of the memory."""
+        if isinstance(spec, EvaluationSpec):
+            return self._evaluated(spec, served, beside, call)
+        size = self.datasets.stored(spec.dataset_id, served.task_id).size
+        cost = query_cost(served.task, spec, size)
+        self.tasks.check_affordable(cost, f"this {spec.kind}")
+        with self.memory.taken(host_of(served.task.origin), cost.num_bytes):
+            return self._queried(spec, served, beside, call.check_awaited)
+
+    def _queried(
+        self,
+        spec: QuerySpec | DiscoverySpec | UpdateSpec,
+        served: ServedTask,
+        beside: Beside,
+        interrupt: Interrupt,
     ) -> AggregateShare:
         task, pair = served.task, served.pair
         match spec:
             case QuerySpec():
                 limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
                 domains = decode_domains(spec, beside(limit))
-                shares, noise = self._shares(spec), self._noise(interrupt)
+                shares, noise = self._shares(spec, interrupt), self._noise(interrupt)
                 return answer_query(
                     task=task,
                     spec=spec,
@@ -132,35 +154,45 @@ class Queries:
                     interrupt=interrupt,
                 )
             case DiscoverySpec():
-                shares = self._shares(spec)
+                shares = self._shares(spec, interrupt)
                 return answer_discovery(
                     task=task, spec=spec, pair=pair, role=served.role, shares=shares, interrupt=interrupt
                 )
-            case EvaluationSpec():
-                return self._evaluated(spec, served, beside, interrupt)
             case UpdateSpec():
                 return self._summed(spec, served, interrupt)
 
     def _evaluated(
-        self, spec: EvaluationSpec, served: ServedTask, beside: Beside, interrupt: Interrupt
+        self, spec: EvaluationSpec, served: ServedTask, beside: Beside, call: Call
     ) -> AggregateShare:
         limits = self.tasks.model_limits
         onnx = beside(limits.max_bytes)
         model = parse(onnx, num_features=served.task.num_features, limits=limits)
         loss = evaluated_loss(served.task, model)
-        tensors = _named_weights(model, spec)
-        shares = self._shares(spec)
-        scores = self.executor.scan(
-            Scoring(
-                model=model,
-                loss=loss,
-                weights=tensors,
-                num_bins=spec.num_bins,
-                file=ModelFile(read=lambda: onnx, num_features=served.task.num_features),
-            ),
-            self.datasets.records(spec.dataset_id, spec.task_id),
-            interrupt,
+        scoring = Scoring(
+            model=model,
+            loss=loss,
+            weights=_named_weights(model, spec),
+            num_bins=spec.num_bins,
+            file=ModelFile(read=lambda: onnx, num_features=served.task.num_features),
         )
+        records = self.datasets.records(spec.dataset_id, spec.task_id)
+        cost = evaluation_cost(
+            served.task, spec, model, records=records.count, scoring_bytes=scoring_bytes(model, loss)
+        )
+        self.tasks.check_affordable(cost, "this evaluation")
+        with self.memory.taken(host_of(served.task.origin), cost.num_bytes):
+            return self._scored(spec, served, scoring, records, call.check_awaited)
+
+    def _scored(
+        self,
+        spec: EvaluationSpec,
+        served: ServedTask,
+        scoring: Scoring,
+        records: Records,
+        interrupt: Interrupt,
+    ) -> AggregateShare:
+        shares = self._shares(spec, interrupt)
+        scores = self.executor.scan(scoring, records, interrupt)
         return answer_evaluation(
             task=served.task,
             spec=spec,
@@ -185,8 +217,8 @@ class Queries:
             noise=self._noise(interrupt),
         )
 
-    def _shares(self, spec: AnyQuery) -> InputShares:
-        return self.datasets.labels(spec.dataset_id)
+    def _shares(self, spec: AnyQuery, interrupt: Interrupt) -> InputShares:
+        return self.datasets.labels(spec.dataset_id, interrupt)
 
     def _noise(self, interrupt: Interrupt) -> NoiseSource:
         """Fresh noise of this helper alone, which can be interrupted while it is drawn."""

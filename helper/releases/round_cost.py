@@ -1,15 +1,19 @@
 """What a round of a job will take, estimated from counts before the job starts.
 
-A job that is too dear is refused, alike at both helpers.
+A job that is too dear is refused: for its time alike at both helpers whose limits are equal. How much memory
+a round takes, and may take, also depends on a helper's machine: on its threads and its way to multiply.
 
-The estimate is of the processor time of one core of an ordinary server. It is not exact, and need not be: it
-tells a round of seconds from a round of days. Measured on a shared virtual machine, AMD EPYC, per record and
-label: chains of 60 Exp and of 60 Tanh take 4 ns an entry, dense networks of 0.4 and 3.2 million parameters
-0.06 and 0.11 ns a parameter. The prices are about twice that.
+The estimate of time is of the processor time of one core of an ordinary server. It is not exact, and need
+not be: it tells a round of seconds from a round of days. Measured on a shared virtual machine, AMD EPYC, per
+record and label: chains of 60 Exp and of 60 Tanh take 4 ns an entry, dense networks of 0.4 and 3.2 million
+parameters 0.06 and 0.11 ns a parameter. The prices are about twice that. The estimate of memory counts
+arrays; `make bench-memory` holds it against the truth.
 """
 
 from typing import Final
 
+from helper.gradient.engine import GradientEngine
+from helper.trust.cost import Cost
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 
@@ -32,6 +36,12 @@ class Prices:
 _EXACT: Final = Prices(multiplication=0.1, entry=2.0, parameter=0.1)
 _GENERAL: Final = Prices(multiplication=1.0, entry=8.0, parameter=25.0)
 _NS: Final = 1e-9
+_THROUGHOUT_BYTES: Final = 16
+"""Of each parameter: the weights and the noise drawn ahead."""
+_RELEASE_BYTES: Final = 32
+"""Of each parameter after the sum: the blind, the answer and its copies on the way to the ledger and out."""
+_LABEL_BYTES: Final = 12
+_ANY_ROUND: Final = 4 << 20
 
 
 def round_seconds(model: Model, path: str, *, records: int, candidates: int) -> float:
@@ -50,3 +60,37 @@ def round_seconds(model: Model, path: str, *, records: int, candidates: int) -> 
         + prices.parameter * model.num_parameters
     )
     return _NS * records * candidates * each
+
+
+def scoring_seconds(model: Model, *, records: int) -> float:
+    """Return how long a model's outputs take a core, roughly, on the exact path: the way forward alone."""
+    work = model.work
+    each = _EXACT.multiplication * work.multiplications + _EXACT.entry * work.entries
+    return _NS * records * each
+
+
+def round_cost(model: Model, engine: GradientEngine, *, records: int, candidates: int) -> Cost:
+    """Return what one round takes; see `round_seconds` and `round_bytes`."""
+    return Cost(
+        seconds=round_seconds(model, engine.path, records=records, candidates=candidates),
+        num_bytes=round_bytes(model, engine, records=records, candidates=candidates),
+    )
+
+
+def round_bytes(model: Model, engine: GradientEngine, *, records: int, candidates: int) -> int:
+    """Return the bytes that one round takes at once, roughly: its sum, and what is made of the sum.
+
+    Args:
+        model: The model.
+        engine: The gradient engine of the job.
+        records: How many records a round evaluates.
+        candidates: Labels of each record.
+    """
+    copies = 4 if engine.path == "general" else 2
+    a_record = model.input_width + _LABEL_BYTES * candidates
+    return (
+        _ANY_ROUND
+        + _THROUGHOUT_BYTES * model.num_parameters
+        + max(engine.round_bytes(records, candidates), _RELEASE_BYTES * model.num_parameters)
+        + copies * records * a_record
+    )

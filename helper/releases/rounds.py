@@ -21,8 +21,11 @@ from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
 from helper.releases.carried_noise import CarriedNoise, StepSeed
+from helper.releases.memory_quota import MemoryQuota
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
-from helper.trust.tasks import ServedTask
+from helper.releases.round_cost import round_cost
+from helper.trust.cost import Cost
+from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model import weights as weights_format
@@ -32,7 +35,8 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import NoiseSource
 from maskedlark.releases.job import JobSpec, job_clip, noise_units, num_values
-from maskedlark.releases.round import aggregate, transcript
+from maskedlark.releases.round import aggregate, records_evaluated, transcript
+from maskedlark.rpc.trust import host_of
 
 _INTERRUPTED_EVERY_S: Final = 0.1
 
@@ -70,6 +74,8 @@ class RunningJob:
     noise: NoiseShelf
     carried: CarriedNoise
     attempts: Attempts
+    tasks: Tasks
+    memory: MemoryQuota
     _computing: Lock = field(default_factory=Lock, init=False)
 
     @property
@@ -95,7 +101,8 @@ class RunningJob:
 
         Raises:
             JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN,
-            ROUND_OUT_OF_ORDER, MALFORMED)
+            ROUND_OUT_OF_ORDER, MALFORMED, TOO_LARGE)
+            HelperUnavailable: the caller's share of the memory for rounds is taken.
         """
         spec, interrupt, is_due = self.computation.spec, call.check_awaited, False
         seed: StepSeed | None = None
@@ -103,10 +110,13 @@ class RunningJob:
         def compute() -> bytes:
             nonlocal interrupt, is_due, seed
             interrupt()
-            if not self.attempts.begin(self.computation.key, round_index):
-                interrupt, is_due = call.check_serving, True
-            seed = self.carried.new_seed(spec, round_index) if spec.carried is not None else None
-            return self._compute(served, round_index, weights, seed, interrupt)
+            cost = self._cost(served)
+            self.tasks.check_affordable(cost, "a round of this job")
+            with self.memory.taken(host_of(served.task.origin), cost.num_bytes):
+                if not self.attempts.begin(self.computation.key, round_index):
+                    interrupt, is_due = call.check_serving, True
+                seed = self.carried.new_seed(spec, round_index) if spec.carried is not None else None
+                return self._compute(served, round_index, weights, seed, interrupt)
 
         def commit(encoded: bytes, _: Interrupt) -> bool:
             stored = StoredRound(
@@ -136,6 +146,17 @@ class RunningJob:
             finally:
                 if is_due:
                     self.attempts.end(self.computation.key)
+
+    def _cost(self, served: ServedTask) -> Cost:
+        """Return what a round takes, by estimate."""
+        spec = self.computation.spec
+        size = self.datasets.records(spec.dataset_id, spec.task_id).count
+        return round_cost(
+            self.computation.model,
+            self.computation.engine,
+            records=records_evaluated(served.task, spec, size),
+            candidates=served.task.num_candidates,
+        )
 
     @contextmanager
     def _alone(self, interrupt: Interrupt) -> Iterator[None]:

@@ -12,13 +12,17 @@ from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 
 if TYPE_CHECKING:
+    from helper.trust.cost import Cost
     from maskedlark.reports.task import HelperIdentity, Task
 
+ROUND_BYTES: Final = 4 << 30
+"""Most memory of one round where the operator says nothing and the machine is not asked."""
 PREPARED_BYTES: Final = 4 << 30
 """Room for the preparations of all tasks together, unless the operator says otherwise."""
 MOST_HELD_BYTES: Final = 64 << 30
 """The most that one ad server holds on the disk and in the bucket, unless the operator says otherwise."""
 _FINGERPRINT_DIGITS: Final = 64
+_MIB: Final = 1 << 20
 
 
 @frozen
@@ -36,6 +40,8 @@ class Floors:
         max_dataset_size: The most reports in one dataset.
         max_dataset_bytes: The most bytes that one opened dataset may take.
         max_round_seconds: The most processor time of one core that one round may take, by estimate.
+        max_round_bytes: The most memory that one round may take, by estimate. Rounds, queries and evaluations
+            together take up to twice as much.
         max_parameters: The most parameters of a model: a round takes about 80 bytes of memory for each.
         max_tasks_per_origin: The most tasks that one origin's host may have open.
         is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's
@@ -55,6 +61,7 @@ class Floors:
     max_dataset_bytes: int = 4 << 30
     max_tasks_per_origin: int = 200
     max_round_seconds: float = 3_600.0
+    max_round_bytes: int = ROUND_BYTES
     max_parameters: int = HELPER_PARAMETERS
     is_noise_optional: bool = False
     is_split_noise_allowed: bool = False
@@ -123,18 +130,29 @@ class Floors:
             if not asked <= most:  # also where the limit is NaN
                 _refuse(f"{setting} is {asked:g}, but this helper allows at most {most:g}")
 
-    def check_round(self, seconds: float) -> None:
-        """Refuse a job whose rounds take too long. Called before its budget is reserved.
+    def check_cost(self, cost: "Cost", what: str) -> None:
+        """Refuse work that takes too long or too much memory. Called before it begins or costs anything.
+
+        Args:
+            cost: By estimate.
+            what: The work, as a message begins: "a round of this job".
 
         Raises:
-            JobRefused(TOO_LARGE): naming the estimate and the limit.
+            JobRefused(TOO_LARGE): naming the estimate, the limit and the option that sets it.
         """
-        if not seconds <= self.max_round_seconds:
+        if not cost.seconds <= self.max_round_seconds:
             raise JobRefused(
                 JobReason.TOO_LARGE,
-                f"a round of this job would take about {seconds:,.0f} core seconds, but this helper "
-                f"allows at most {self.max_round_seconds:,g}: use a smaller model, a smaller batch, "
-                "or a graph that has an exact form",
+                f"{what} would take about {_rounded(cost.seconds)} core seconds, but this helper allows at"
+                f" most {self.max_round_seconds:,g} (--max-round-seconds): use a smaller model, fewer records,"
+                " or a graph that has an exact form",
+            )
+        if not cost.num_bytes <= self.max_round_bytes:
+            raise JobRefused(
+                JobReason.TOO_LARGE,
+                f"{what} would take about {cost.num_bytes / _MIB:,.0f} MiB of memory, but this helper allows"
+                f" at most {self.max_round_bytes / _MIB:,.0f} (--max-round-bytes): use a smaller model, fewer"
+                " records, or fewer candidate labels",
             )
 
     def check_peer(self, peer: "HelperIdentity") -> None:
@@ -158,6 +176,11 @@ def fingerprint(helper: "HelperIdentity") -> str:
     from maskedlark.canonical import digest  # pydantic: help does without it
 
     return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
+
+
+def _rounded(seconds: float) -> str:
+    """Return a number of seconds with two digits at least."""
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 
 
 def _refuse(message: str) -> None:

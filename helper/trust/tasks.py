@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import SignedTask
+from helper.trust.cost import Cost
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks
@@ -127,13 +128,13 @@ class Tasks:
         """What this helper reads, holds and computes for one model."""
         return Limits.admitting(self._floors.max_parameters)
 
-    def check_affordable(self, seconds: float) -> None:
-        """Refuse a job whose rounds take longer, by estimate, than this operator gives one.
+    def check_affordable(self, cost: Cost, what: str) -> None:
+        """Refuse work that takes longer, or more memory, by estimate than this operator gives one round.
 
         Raises:
             JobRefused(TOO_LARGE)
         """
-        self._floors.check_round(seconds)
+        self._floors.check_cost(cost, what)
 
     def check_not_expired(self, task: Task) -> None:
         """Refuse to begin anything in a task that has expired.

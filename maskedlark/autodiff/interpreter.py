@@ -22,6 +22,8 @@ _Attributes: TypeAlias = Mapping[str, Any]  # maskedlark.model.operators fixed t
 _Operator: TypeAlias = Callable[[_Attributes, Sequence[Tensor]], Tensor | Sequence[Tensor]]
 
 _ABSENT: Final = torch.empty(0)
+_STEP_ENTRIES: Final = 5
+"""Of each gate at each step of a recurrence: its sums, its activation and the states that are made of it."""
 
 
 class Interpreter:
@@ -42,12 +44,17 @@ class Interpreter:
         return outputs.reshape(self._model.output_width)
 
     def count_elements(self) -> int:
-        """Count the entries of all values of one record: what an evaluation holds in memory."""
+        """Count the entries of all values of one record, in recurrences too: what is held in memory."""
         parameters = [
             torch.zeros(parameter.shape, dtype=torch.float64) for parameter in self._model.parameters
         ]
         values = self._values(parameters, torch.zeros(self._model.input_width, dtype=torch.float64))
-        return sum(value.numel() for value in values.values())
+        within = sum(
+            _STEP_ENTRIES * len(values[node.inputs[0]]) * values[node.inputs[1]].shape[:2].numel()
+            for node in self._model.nodes
+            if node.operator in {"LSTM", "GRU"}
+        )
+        return within + sum(value.numel() for value in values.values())
 
     def _values(self, parameters: Sequence[Tensor], features: Tensor) -> dict[str, Tensor]:
         """Return every value of the graph by name, including parameters and constants."""

@@ -28,28 +28,29 @@ class FairRoom:
         self._held: Counter[Hashable] = Counter()
 
     @contextmanager
-    def entered(self, *names: Hashable) -> Iterator[None]:
-        """Hold a place for the block.
+    def entered(self, *names: Hashable, places: int = 1) -> Iterator[None]:
+        """Hold a place, or several, for the block.
 
         Args:
-            names: Of the peer that asks. Its place counts for each of them, so that calls under several
+            names: Of the peer that asks. Its places count for each of them, so that calls under several
                 names, or several choices of them, get no more places than calls under one. Without any, or
                 with None, it is no peer in particular, and may take every place.
+            places: How many at once: with those that the peer holds, no more than are free.
 
         Raises:
             HelperUnavailable: there is none for this peer; it says when to ask again, and travels as
                 RESOURCE_EXHAUSTED.
         """
-        peers = Counter(dict.fromkeys((name for name in names if name is not None), 1))
+        peers = Counter(dict.fromkeys((name for name in names if name is not None), places))
         with self._lock:
             free = self._places - self._taken
-            if not (free > 0 and all(self._held[peer] < free for peer in peers)):
+            if not (places <= free and all(self._held[peer] + places <= free for peer in peers)):
                 raise HelperUnavailable(f"{self._full}; retry later", retry_after_s=RETRY_AFTER_S)
-            self._taken += 1
+            self._taken += places
             self._held += peers
         try:
             yield
         finally:
             with self._lock:
-                self._taken -= 1
+                self._taken -= places
                 self._held -= peers  # which forgets a peer that holds none any more

@@ -28,9 +28,12 @@ def join(pieces: Iterable[bytes], *, limit: int, what: str) -> bytes:
 
     Raises:
         JobRefused(TOO_LARGE): as soon as they pass `limit` bytes.
+        JobRefused(MALFORMED): a piece is empty: a stream of such would never end.
     """
     joined = bytearray()
-    for piece in pieces:
+    for number, piece in enumerate(pieces):
+        if number and not piece:  # nothing at all is sent as one empty piece
+            raise JobRefused(JobReason.MALFORMED, f"a piece of {what} is empty")
         if len(joined) + len(piece) > limit:
             raise JobRefused(JobReason.TOO_LARGE, f"{what} is over the limit of {limit} bytes")
         joined += piece

@@ -24,7 +24,16 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from maskedlark.privacy.mechanism import Mechanism
-from tests.audit import correlated, epochs, federated, poisoning, sample_size, single_share, slots_hidden
+from tests.audit import (
+    correlated,
+    epochs,
+    federated,
+    poisoning,
+    response_times,
+    sample_size,
+    single_share,
+    slots_hidden,
+)
 from tests.audit.canary import Case, Finding, audit
 from tests.audit.part import Examine, Part
 
@@ -51,6 +60,8 @@ PARTS: Final[tuple[Examine, ...]] = (
     correlated.halved,
     sample_size.poisson,
     sample_size.allocation,
+    response_times.constant,
+    response_times.walking,
     slots_hidden.hidden,
     slots_hidden.shown,
     single_share.blinded,

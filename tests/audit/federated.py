@@ -373,6 +373,7 @@ class Site:
             updates=before.updates,
             executor=before.executor,
             ledger=before.ledger,
+            memory=before.memory,
             randomness=before.randomness,
         )
         object.__setattr__(core.queries, "source", noise)

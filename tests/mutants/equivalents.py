@@ -1,6 +1,7 @@
 """The mutants that were read and found to change nothing that anyone could rely on, each with its reason."""
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +24,15 @@ class Equivalents:
         """Return why a mutant is equivalent, or None."""
         return self._reasons.get(mutant.identity)
 
-    def unknown(self, mutants: list[Mutant]) -> list[tuple[str, str, str, str]]:
+    @property
+    def files(self) -> set[str]:
+        """The modules that entries are about."""
+        return {entry[0] for entry in self._reasons}
+
+    def outdated(self, mutants: Iterable[Mutant]) -> list[str]:
         """Return the entries that are about none of these mutants: the code has changed."""
         known = {mutant.identity for mutant in mutants}
-        return [entry for entry in self._reasons if entry not in known]
+        return [f"{entry[0]}: {entry[3]}" for entry in self._reasons if entry not in known]
 
 
 def as_entry(mutant: Mutant) -> str:

@@ -3,7 +3,9 @@
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -17,10 +19,53 @@ _LIMIT_S: Final = 1_800.0
 _MOST_COMPILED: Final = 3
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Where lines are after a change; without blocks, where they were.
+
+    Attributes:
+        blocks: The bits of the old lines, those of the new ones, and whether each new line is one old line.
+    """
+
+    blocks: tuple[tuple[int, int, bool], ...] = ()
+
+    @classmethod
+    def between(cls, old: str, new: str) -> "_Moved":
+        """Compare two texts."""
+        changes = SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False).get_opcodes()
+        blocks = []
+        for kind, begin, end, new_begin, new_end in changes:
+            before = range(begin + 1, end + 1) or range(begin, begin + 1)  # what is put in follows that line
+            blocks.append((_mask(before), _mask(range(new_begin + 1, new_end + 1)), kind == "equal"))
+        return cls(tuple(blocks))
+
+    def applied(self, lines: int) -> int:
+        """Return the bits of the lines as they are now."""
+        if not self.blocks:
+            return lines
+        moved = 0
+        for before, after, is_equal in self.blocks:
+            if not lines & before:
+                continue
+            if is_equal:
+                shift = after.bit_length() - before.bit_length()
+                moved |= (lines & before) << shift if shift >= 0 else (lines & before) >> -shift
+            else:
+                moved |= after
+        return moved
+
+
 class LineMap:
     """The tests of a tree, their seconds and their lines."""
 
-    def __init__(self, root: Path, folder: Path, rooms: Sequence[str], tests: Sequence[str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        rooms: Sequence[str],
+        tests: Sequence[str],
+        always: Collection[str] = (),
+    ) -> None:
         """Find the files; nothing runs yet.
 
         Args:
@@ -28,8 +73,9 @@ class LineMap:
             folder: Where results are kept between runs.
             rooms: The files and folders whose lines are watched, from the root.
             tests: The files and folders of tests, from the root.
+            always: The files of tests that look at modules as a whole, whatever runs.
         """
-        self._root, self._folder = root, folder
+        self._root, self._folder, self._always = root, folder, always
         self.files = sorted(_python_files(root, rooms))
         self._test_files = [
             file
@@ -42,7 +88,7 @@ class LineMap:
         self._tests: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         self._importers = self._find_importers()
-        self._is_exact = True
+        self._moves: dict[tuple[str, str], _Moved] = {}
 
     def files_in(self, places: Sequence[str]) -> list[str]:
         """Return the watched files of some files and folders."""
@@ -51,13 +97,17 @@ class LineMap:
     def measure(
         self, nursery: Nursery, show: Callable[[int, int, str], None], *, is_exact: bool = True
     ) -> None:
-        """Run what changed since it was measured, and load the rest.
+        """Run the test files that are new or changed, and load the rest.
+
+        What a test runs of a module that changed since is taken from its old text: the same lines, and for a
+        changed one those that stood there before.
 
         Args:
             is_exact: Whether anything runs: else what was kept is used, whatever has changed since.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._is_exact = is_exact
+        for file, source in self._sources.items():
+            self._text(self._digests[file]).write_text(source)
         stale = [file for file in self._test_files if is_exact and not self._is_fresh(file)]
         finished = 0
 
@@ -83,11 +133,33 @@ class LineMap:
             limit_s=lambda _: _LIMIT_S,
             done=keep,
         )
-        for file in filter(self._is_fresh, self._test_files):
-            for test, ran in json.loads(self._path(file).read_text())["tests"].items():
-                lines = {path: int(bits, 16) for path, bits in ran["lines"].items()}
-                self._tests[test] = lines
-                self.seconds[test] = ran["s"]
+        for file in self._test_files:
+            if self._path(file).exists():
+                self._load(json.loads(self._path(file).read_text()))
+
+    def _load(self, kept: Mapping[str, Any]) -> None:
+        moves = {
+            path: self._moved(path, digest) for path, digest in kept["files"].items() if path in self._digests
+        }
+        for test, ran in kept["tests"].items():
+            self.seconds[test] = ran["s"]
+            self._tests[test] = {
+                path: moves[path].applied(int(bits, 16))
+                for path, bits in ran["lines"].items()
+                if path in moves
+            }
+
+    def _moved(self, path: str, digest: str) -> "_Moved":
+        """Where the lines of an earlier text of a module are now."""
+        old = self._text(digest)
+        if digest == self._digests[path] or not old.exists():
+            return _Moved()
+        if (path, digest) not in self._moves:
+            self._moves[path, digest] = _Moved.between(old.read_text(), self._sources[path])
+        return self._moves[path, digest]
+
+    def _text(self, digest: str) -> Path:
+        return self._folder / f"{digest}.source"
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that run what a mutant changes, in no order."""
@@ -95,6 +167,11 @@ class LineMap:
             return self._running(dict.fromkeys(self._closest_importers(mutant.path), -1))
         if mutant.lines:
             return self._running({mutant.path: _mask(mutant.lines)})
+        files = {*self._always, *self._naming_files(mutant.path)}
+        return list(dict.fromkeys((*self._of_declaration(mutant), *self._matching(files))))
+
+    def _of_declaration(self, mutant: Mutant) -> list[str]:
+        """The tests that use what is declared outside functions, which runs when the module is imported."""
         name = re.match(r"(?:async )?(?:def |class )?(\w+)", mutant.statement)
         wanted = (
             self._naming(name[1] if name else "", mutant.path),
@@ -108,6 +185,14 @@ class LineMap:
         files = {test.partition("::")[0] for test in tests}
         known = set(tests)
         return [test for test in self._tests if test not in known and test.partition("::")[0] in files]
+
+    def _naming_files(self, path: str) -> list[str]:
+        """The files of tests that import a module, or name it."""
+        module = path.removesuffix(".py").replace("/", ".")
+        return [file for file in self._test_files if module in (self._root / file).read_text()]
+
+    def _matching(self, files: Collection[str]) -> list[str]:
+        return [test for test in self._tests if test.partition("::")[0] in files]
 
     def _running(self, wanted: dict[str, int]) -> list[str]:
         return [
@@ -155,10 +240,7 @@ class LineMap:
         if not path.exists():
             return False
         kept = json.loads(path.read_text())
-        return not self._is_exact or (
-            bool(kept["test"] == self._digests[file])
-            and all(self._digests.get(ran, digest) == digest for ran, digest in kept["files"].items())
-        )
+        return bool(kept["test"] == self._digests[file])
 
     def _path(self, file: str) -> Path:
         return self._folder / f"{file.replace('/', '.')}.json"

@@ -409,6 +409,8 @@ def _is_for_types(statement: ast.stmt) -> bool:
 
 
 def _is_log(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.If) and not statement.orelse:
+        return all(map(_is_log, statement.body))
     return isinstance(statement, ast.Expr) and bool(_LOGS.match(ast.unparse(statement.value)))
 
 

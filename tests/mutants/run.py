@@ -198,16 +198,13 @@ class Hunt:
     def _batches(self, mutant: Mutant, tests: Sequence[str], beside: Sequence[str]) -> list[list[str]]:
         """Put the module's own tests first, then the room's, then all, a few of each file at a time."""
         seconds = self._lines.seconds
-        path = Path(mutant.path)
-        own, room = f"tests/{path.parent}/test_{path.stem}", f"tests/{path.parent}/"
         turns: Counter[str] = Counter()
         ranked = []
         for is_beside, some in ((False, tests), (True, beside)):
             for test in sorted(some, key=lambda one: seconds[one]):
                 file = test.partition("::")[0]
                 turns[file] += 1
-                distance = 0 if file.startswith(own) else 1 if file.startswith(room) else 2
-                ranked.append(((is_beside, distance, turns[file], seconds[test]), test))
+                ranked.append(((is_beside, _distance(mutant, test), turns[file], seconds[test]), test))
         batches: list[list[str]] = [[]]
         spent = 0.0
         for _, test in sorted(ranked):
@@ -237,6 +234,20 @@ class Hunt:
             done=keep,
         )
         return found
+
+
+def _distance(mutant: Mutant, test: str) -> int:
+    """Return how far a test is from a mutant: folders that differ, none for a test that is named for it."""
+    file, _, name = test.partition("::")
+    path = Path(mutant.path)
+    if Path(file).name.startswith(f"test_{path.stem}") or f"_{path.stem}_" in f"_{name}_":
+        return 0
+    alike = 0
+    for ours, theirs in zip(path.parent.parts, Path(file).parts[1:], strict=False):
+        if ours != theirs:
+            break
+        alike += 1
+    return len(path.parts) - alike
 
 
 def difference(root: Path, mutant: Mutant) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.equivalents import as_entry
+from tests.mutants.equivalents import FILE, Equivalents, as_entry
+from tests.mutants.line_map import _Moved
 from tests.mutants.mutations import WEIGHTS, Mutant, mutants_of
+from tests.mutants.run import all_mutants
 
 ROOT = Path(__file__).parents[2]
 TOY = b"""
@@ -92,6 +94,22 @@ def test_a_lock_is_told_from_other_blocks() -> None:
 )
 def test_words_logs_and_types_are_left_alone(source: bytes) -> None:
     assert not [one for one in mutants_of("toy/sums.py", source) if one.kind != "result"]
+
+
+def test_lines_are_found_again_where_a_change_has_moved_them() -> None:
+    moved = _Moved.between("one\ntwo\nthree\nfour\n", "new\none\nTWO\nand more\nfour\n")
+
+    def now(line: int) -> list[int]:
+        bits = moved.applied(1 << line)
+        return [place for place in range(bits.bit_length()) if bits >> place & 1]
+
+    assert (now(1), now(2), now(3), now(4)) == ([2], [3, 4], [3, 4], [5])
+
+
+def test_every_judged_mutant_is_one_that_may_still_be_drawn() -> None:
+    judged = Equivalents(FILE)
+    there = [file for file in sorted(judged.files) if (ROOT / file).exists()]
+    assert judged.outdated(all_mutants(ROOT, there)) == []
 
 
 def the(change: str) -> Mutant:

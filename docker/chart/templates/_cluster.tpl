@@ -63,7 +63,7 @@ The group may read what Ray's own user needs at the head; the join token is the 
 {{- define "maskedlark.cluster-files" -}}
 - name: cluster-files
   image: {{ include "maskedlark.image" . }}
-  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  imagePullPolicy: {{ include "maskedlark.pull-policy" . }}
   securityContext:
     {{- include "maskedlark.hardened" . | nindent 4 }}
   resources:
@@ -102,7 +102,7 @@ The group may read what Ray's own user needs at the head; the join token is the 
 - name: ray
   restartPolicy: Always
   image: {{ include "maskedlark.image" . }}
-  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  imagePullPolicy: {{ include "maskedlark.pull-policy" . }}
   securityContext:
     runAsUser: 10002
     {{- include "maskedlark.hardened" . | nindent 4 }}

@@ -1,5 +1,5 @@
 {{- /* What the parties have in common. Each template takes a dictionary: root, name, party (helper or adserver), own (its values),
-objects (its object storage, or empty) and, of a helper with workers, cluster. */ -}}
+values (where these stand in the release's), objects (its object storage, or empty) and, of a helper with workers, cluster. */ -}}
 
 {{- define "maskedlark.labels" -}}
 app.kubernetes.io/name: maskedlark-{{ .party }}
@@ -26,6 +26,11 @@ labels:
 {{ .root.Values.image.registry }}/{{ .image | default .party }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
 {{- end }}
 
+{{- /* A tag may come to name another image, a digest not. */ -}}
+{{- define "maskedlark.pull-policy" -}}
+{{ .root.Values.image.pullPolicy | default (ternary "IfNotPresent" "Always" (hasPrefix "sha256:" .root.Values.image.tag)) }}
+{{- end }}
+
 {{- define "maskedlark.trusted" -}}
 apiVersion: v1
 kind: ConfigMap
@@ -49,6 +54,9 @@ metadata:
   {{- end }}
 spec:
   type: {{ .own.service.type }}
+  {{- if ne .own.service.type "ClusterIP" }}
+  externalTrafficPolicy: {{ .own.service.externalTrafficPolicy }}
+  {{- end }}
   selector:
     {{- include "maskedlark.selector" . | nindent 4 }}
   ports:
@@ -120,18 +128,40 @@ topologySpreadConstraints:
         {{- include "maskedlark.selector" . | nindent 8 }}
 {{- end }}
 
-{{- /* Who may be asked: names, and the database and the object storage where there is one. */ -}}
-{{- define "maskedlark.egress" -}}
-- ports:
+{{- /* The peers of a rule, which no rule goes without: one without peers is open to every address. */ -}}
+{{- define "maskedlark.peers" -}}
+{{- if not .to }}
+{{- fail (printf "%s: expected at least one peer of a NetworkPolicy (podSelector, namespaceSelector or ipBlock), got none: the port would be open to every address" .what) }}
+{{- end }}
+{{- toYaml .to }}
+{{- end }}
+
+{{- define "maskedlark.egress-to-names" -}}
+- to:
+    {{- include "maskedlark.peers" (dict "to" .root.Values.dns "what" "dns") | nindent 4 }}
+  ports:
     - { port: 53, protocol: UDP }
     - { port: 53, protocol: TCP }
-{{- with .own.database.secret }}
-- ports:
-    - { port: {{ $.own.database.port | default 5432 }}, protocol: TCP }
 {{- end }}
-{{- if .objects.url }}
-- ports:
-    - { port: {{ .objects.port | default 443 }}, protocol: TCP }
+
+{{- /* What a party may call: names, and the database and the object storage where there is one. */ -}}
+{{- define "maskedlark.egress" -}}
+{{- include "maskedlark.egress-to-names" . }}
+{{- with .own.database }}
+{{- if .secret }}
+- to:
+    {{- include "maskedlark.peers" (dict "to" .to "what" (printf "%s.database.to" $.values)) | nindent 4 }}
+  ports:
+    - { port: {{ .port | default 5432 }}, protocol: TCP }
+{{- end }}
+{{- end }}
+{{- with .objects }}
+{{- if .url }}
+- to:
+    {{- include "maskedlark.peers" (dict "to" .to "what" (printf "%s.%s.to" $.values (ternary "segments" "reportObjects" (eq $.party "helper")))) | nindent 4 }}
+  ports:
+    - { port: {{ .port | default 443 }}, protocol: TCP }
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -174,7 +204,7 @@ spec:
       initContainers:
         - name: keys
           image: {{ include "maskedlark.image" . }}
-          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          imagePullPolicy: {{ include "maskedlark.pull-policy" . }}
           securityContext:
             {{- include "maskedlark.hardened" . | nindent 12 }}
           resources:
@@ -216,7 +246,7 @@ spec:
       containers:
         - name: {{ .party }}
           image: {{ include "maskedlark.image" . }}
-          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          imagePullPolicy: {{ include "maskedlark.pull-policy" . }}
           args: [serve]
           securityContext:
             {{- include "maskedlark.hardened" . | nindent 12 }}

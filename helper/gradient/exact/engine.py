@@ -3,8 +3,9 @@
 It works on blocks of records, on several threads.
 
 A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a
-chunk into blocks whose values stay in the cache. Neither the cut nor the order of the records can change a
-bit: sums are exact.
+chunk into blocks whose values stay in the cache. Where a record is large, blocks and chunks have fewer of
+them, down to one: so memory is bounded before the round begins. Neither the cut nor the order of the records
+can change a bit: sums are exact.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.layers.losses import count_seeds, seeds
 from helper.gradient.exact.lowering.lowered import Lowered, start_all
 from helper.gradient.exact.lowering.lowering import lower
+from helper.gradient.exact.memory import PartBytes, part_bytes, records_within
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.frozen import frozen
@@ -38,7 +40,10 @@ _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512
 _CHUNK_BYTES: Final = 1 << 27
 _BYTES_A_VALUE: Final = 32  # of a chunk: up to three float64 limbs of a masked delta and one operand
-_MIN_BLOCK: Final = 32
+_WORTHWHILE_BLOCK: Final = 32
+_MOST_BLOCK_BYTES: Final = 1 << 26
+_MOST_CHUNK_BYTES: Final = 1 << 28
+_SUM_BYTES: Final = 8
 _MIN_PART: Final = 128
 _MIN_PART_NS: Final = 8e6
 """A part of less is not worth a thread: Python's lock goes to and fro between short steps."""
@@ -166,10 +171,47 @@ class ExactEngine(Reclippable):
         with ThreadPoolExecutor(len(parts)) as pool:
             return list(pool.map(work.run, parts))
 
+    def round_bytes(self, records: int, labels: int) -> int:
+        """See `GradientEngine`."""
+        sizes = _sizes(self._plan, self._loss, self._backend, labels)
+        parts = cut(records, self._threads, self._record_ns(labels))
+        longest = max(map(len, parts))
+        return len(parts) * (
+            _SUM_BYTES * self._plan.num_parameters
+            + sizes.bytes.fixed
+            + sizes.bytes.chunk * min(longest, sizes.chunk_records)
+            + sizes.bytes.block * min(longest, sizes.block_records)
+        )
+
     def _record_ns(self, labels: int) -> float:
         """What a record takes a core that multiplies digits fast, roughly."""
         entries = self._plan.block_entries(count_seeds(self._loss, labels))
         return _NS_A_MULTIPLICATION * self._multiplications + _NS_AN_ENTRY * entries
+
+
+@frozen
+class _Sizes:
+    """How many records a chunk and a block have at most, and the bytes of each."""
+
+    chunk_records: int
+    block_records: int
+    bytes: PartBytes
+
+
+def _sizes(plan: Lowered, loss: Loss, backend: Backend, labels: int) -> _Sizes:
+    """Return as many records as an accumulator takes, and as many as keep a block's values in the cache.
+
+    Fewer where layers are so wide, or records so large, that they would fill the memory.
+    """
+    seeds = count_seeds(loss, labels)
+    needed = part_bytes(plan, backend, seeds=seeds, labels=labels)
+    chunk = np.clip(_CHUNK_BYTES // (_BYTES_A_VALUE * sum(plan.sizes)), _MAX_BLOCK, CHUNK_RECORDS)
+    block = np.clip(_BLOCK_BYTES // (8 * plan.block_entries(seeds)), _WORTHWHILE_BLOCK, _MAX_BLOCK)
+    return _Sizes(
+        chunk_records=records_within(_MOST_CHUNK_BYTES, needed.chunk, most=int(chunk)),
+        block_records=records_within(_MOST_BLOCK_BYTES, needed.block, most=int(block)),
+        bytes=needed,
+    )
 
 
 @frozen
@@ -193,7 +235,8 @@ class _Work:
 
     def _run(self, part: range, buffers: Buffers) -> tuple[FieldVector, ValuesDigest]:
         labels = self.batch.labels.shape[1]
-        chunks = _chunks(part, self._chunk_records())
+        sizes = _sizes(self.plan, self.loss, self.backend, labels)
+        chunks = _chunks(part, sizes.chunk_records)
         vector = np.zeros(self.plan.num_parameters, np.uint64)
         setup = RoundSetup(
             weights=self.weights,
@@ -206,7 +249,7 @@ class _Work:
         )
         running = start_all(self.plan.steps, setup)
         digest, within = ValuesDigest(), WithinCount(self.clip, labels)
-        size = self._block_records(count_seeds(self.loss, labels))
+        size = sizes.block_records
         for chunk in chunks:
             for layer in running:
                 layer.begin(len(chunk))
@@ -220,20 +263,6 @@ class _Work:
         for layer in running:
             layer.write(vector)
         return within.appended_to(vector), digest
-
-    def _chunk_records(self) -> int:
-        """As many records as an accumulator takes.
-
-        Fewer where layers are so wide that a chunk would fill the memory.
-        """
-        return int(
-            np.clip(_CHUNK_BYTES // (_BYTES_A_VALUE * sum(self.plan.sizes)), _MAX_BLOCK, CHUNK_RECORDS)
-        )
-
-    def _block_records(self, num_seeds: int) -> int:
-        """As many records as keep a block's values in the cache."""
-        a_record = 8 * self.plan.block_entries(num_seeds)
-        return int(np.clip(_BLOCK_BYTES // a_record, _MIN_BLOCK, _MAX_BLOCK))
 
     def _block(
         self,
@@ -265,6 +294,7 @@ class _Work:
                 shares=self.batch.mask_shares[rows],
                 hashes=hashes,
                 frac_bits=clip.frac_bits,
+                sensitivity=clip.sensitivity,
             )
             for layer in layers:
                 layer.mask(masking, first)

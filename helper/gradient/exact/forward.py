@@ -12,6 +12,7 @@ from helper.gradient.exact.kernels.rows import Bytes, Real, Value, to_real
 from helper.gradient.exact.layers.layer import RoundSetup
 from helper.gradient.exact.lowering.lowered import start_all
 from helper.gradient.exact.lowering.lowering import lower
+from helper.gradient.exact.memory import part_bytes, records_within
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import Backend
 from maskedlark.interrupt import Interrupt, never
@@ -22,7 +23,8 @@ from maskedlark.privacy.clip import Norm
 
 _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512
-_MIN_BLOCK: Final = 8
+_WORTHWHILE_BLOCK: Final = 8
+_MOST_BLOCK_BYTES: Final = 1 << 26
 
 
 class ForwardPass:
@@ -42,6 +44,11 @@ class ForwardPass:
         self._plan = lower(model, loss)
         self._width = model.output_width
         self._backend: Backend = FastestBackend() if backend is None else backend
+        needed = part_bytes(self._plan, self._backend, seeds=0, labels=1)
+        block = np.clip(_BLOCK_BYTES // (16 * sum(self._plan.sizes)), _WORTHWHILE_BLOCK, _MAX_BLOCK)
+        self._block_records = records_within(_MOST_BLOCK_BYTES, needed.block, most=int(block))
+        self.num_bytes = needed.fixed + self._block_records * needed.block
+        """What scoring takes at once, whatever the number of records; their outputs come on top."""
 
     def outputs(
         self, weights: tuple[QuantisedTensor, ...], features: Bytes, interrupt: Interrupt = never
@@ -53,7 +60,7 @@ class ForwardPass:
         `interrupt` is called before each block of at most 512 records.
         """
         records = np.ascontiguousarray(features, np.uint8)
-        size = int(np.clip(_BLOCK_BYTES // (16 * sum(self._plan.sizes)), _MIN_BLOCK, _MAX_BLOCK))
+        size = self._block_records
         setup = RoundSetup(
             weights=weights,
             backend=self._backend,

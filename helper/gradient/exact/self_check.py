@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from helper.gradient.engine import Batch
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.kernels.field import add_to
+from helper.gradient.exact.kernels.scores import count_edges_up_to, first_largest
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
@@ -58,6 +59,7 @@ def self_check(interrupt: Interrupt = never) -> bytes:
         Int8Backend(base_bits=7), portable
     )  # what another machine needs of the same compiled loops
     check_sum_of_parts()
+    check_scores()
     for backend, is_read_only in ((portable, False), (fast, False), (fast, True)):
         digest = golden_digest(backend, is_read_only=is_read_only, interrupt=interrupt)
         if digest != NUMERICS_DIGEST:
@@ -107,6 +109,20 @@ def check_sum_of_parts() -> None:
     expected = add(first, second)
     add_to(first, second)
     _require_equal("sum of parts", first, expected)
+
+
+def check_scores() -> None:
+    """Compare the compiled bins and choices of an evaluation with numpy's.
+
+    Raises:
+        SelfCheckFailed: they differ.
+    """
+    outputs = np.random.default_rng(2).integers(-4, 5, (64, 5)).astype(np.float64)
+    outputs[::7, 3] = np.nan
+    for count in (0, 1, 2, 3, 8):
+        edges, values = np.arange(count, dtype=np.float64) - np.float64(2), outputs[:, 3].copy()
+        _require_equal("bin", count_edges_up_to(values, edges), np.searchsorted(edges, values, side="right"))
+    _require_equal("choice", first_largest(outputs), outputs.argmax(1))
 
 
 def _random_signs(rng: np.random.Generator) -> Callable[[tuple[int, int]], NDArray[np.int64]]:

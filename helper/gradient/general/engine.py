@@ -33,6 +33,15 @@ from maskedlark.privacy.clip import Clip
 _CHUNK_NUMBERS: Final = 1 << 22
 """Float64 numbers of gradients and activations that one chunk of records holds at a time."""
 _MAX_CHUNK_RECORDS: Final = 512
+# bytes, measured by `make bench-memory`
+_A_PARAMETER: Final = 100
+"""The sums of limbs, their products and the total."""
+_A_GRADIENT: Final = 40
+"""Of each record, label and parameter: the gradient, its integers and their copies for digest and product."""
+_A_DELTA: Final = 16
+"""Of each record, label and value: what goes back."""
+_AN_ACTIVATION: Final = 16
+"""Of each record and value: the value, and what its derivative needs."""
 
 
 class GeneralEngine(Reclippable):
@@ -132,8 +141,18 @@ class GeneralEngine(Reclippable):
 
         The same at both helpers, for sums in float64 depend on it.
         """
-        numbers = num_labels * self._model.num_parameters + self._activations
+        numbers = num_labels * (self._model.num_parameters + self._activations)
         return max(1, min(_CHUNK_NUMBERS // numbers, _MAX_CHUNK_RECORDS, MAX_ROWS // num_labels))
+
+    def round_bytes(self, records: int, labels: int) -> int:
+        """See `GradientEngine`."""
+        chunk = min(records, self._chunk_records(labels))
+        parameters = self._model.num_parameters
+        return (
+            _A_PARAMETER * parameters
+            + chunk * labels * (_A_GRADIENT * parameters + _A_DELTA * self._activations)
+            + chunk * _AN_ACTIVATION * self._activations
+        )
 
     def _clipped(self, gradients: NDArray[np.float64]) -> SignedVector:
         """Rows of gradients as integers within the bound: as a whole, or each tensor's part by itself."""

@@ -54,6 +54,10 @@ def test_what_is_no_batch_is_refused_as_a_whole(body: bytes) -> None:
     assert refused(body)
 
 
+def test_a_body_holds_no_more_reports_than_there_is_memory_for() -> None:
+    assert len(_REPORT.SerializeToString()) > LEAST_REPORT_BYTES >= 64
+
+
 def test_a_few_empty_reports_are_read_and_a_body_full_of_them_is_refused_for_no_more_memory_than_it_has() -> (
     None
 ):

@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import Engine
 
+from adserver.ingest.http_app import http_app
+from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
@@ -18,6 +21,7 @@ from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, examples, reports, world
+from tests.patience import HANGS_S
 from tests.update_builders import FORM, random_vector, update_job, update_reports, update_round, update_world
 
 LABELS, UPDATES = world(), update_world()
@@ -75,3 +79,16 @@ def test_an_intake_without_rounds_stores_no_update(engine: Engine) -> None:
     counts = intake(engine, opens_rounds=False).take_all(map(report_to_message, mixed()))
     assert (counts.accepted, counts.rejected) == (1, {ReportReason.UNKNOWN_ROUND: 3})
     assert found(engine) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(("opens_rounds", "status"), [(True, 200), (False, 204)])
+def test_an_intake_without_rounds_serves_none(engine: Engine, opens_rounds: bool, status: int) -> None:
+    rounds = RoundStore(engine) if opens_rounds else None
+    app = http_app(intake(engine, opens_rounds=opens_rounds), TaskStore(engine), rounds=rounds)
+    server = HttpServer(app, "127.0.0.1:0", None)
+    server.wait_until_started()
+    try:
+        url = f"http://127.0.0.1:{server.port}/v1/tasks/{UPDATES.task.task_id.hex()}/round"
+        assert httpx.get(url, timeout=HANGS_S).status_code == status
+    finally:
+        server.stop()

@@ -74,6 +74,11 @@ def test_a_login_link_logs_in_once(store: AccessStore) -> None:
     assert store.log_in(secret) is None
 
 
+def test_a_login_link_lasts_ten_minutes_and_a_session_no_longer_than_a_day() -> None:
+    assert LOGIN_S == 10 * 60
+    assert 60 * 60 <= SESSION_S <= 24 * 60 * 60
+
+
 def test_of_many_who_use_a_login_link_at_once_one_is_in(store: AccessStore) -> None:
     secret = store.make(LOGIN, Scope.READ, name="browser", lasts_s=LOGIN_S)
     with ThreadPoolExecutor(8) as threads:

@@ -547,8 +547,8 @@ def test_objects_of_a_commit_that_the_ledger_did_not_answer_count_until_they_are
 def test_objects_of_an_expired_dataset_count_while_the_store_does_not_delete_them(
     scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.seal(RECORDS)
-    core = scene.cores[0]
+    dataset, core = scene.seal(RECORDS), scene.cores[0]
+    core.sweeper.remove_dropped()
     before = core.quota.num_bytes
     for party in scene.parties:
         party.now = scene.task.expires_at + EXPIRED_KEPT_S
@@ -556,7 +556,11 @@ def test_objects_of_an_expired_dataset_count_while_the_store_does_not_delete_the
         during.setattr(InMemory, "delete", _away)
         with pytest.raises(HelperUnavailable):
             core.sweeper.sweep()
+    assert core.tasks._ledger.manifests.of(dataset) == ()
     assert core.quota.num_bytes == before > 0
+    core.sweeper.remove_dropped()
+    assert core.quota.num_bytes == before
+    store.modified_s = dict.fromkeys(store.objects, 0.0)
     core.sweeper.sweep()
     assert core.quota.num_bytes == 0
 
@@ -585,3 +589,10 @@ def test_an_object_that_this_helper_did_not_put_is_of_no_ad_server(scene: Scene,
 
 def _away(*_: object) -> Any:
     raise StoreFailed("Timeout")
+
+
+def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_has(scene: Scene) -> None:
+    dataset, core = scene.seal(RECORDS), scene.cores[0]
+    core.sweeper.remove_dropped()
+    assert len(core.tasks._ledger.manifests.of(dataset)) > 1
+    assert set(core.quota._held) == {dataset.hex()}

@@ -193,6 +193,10 @@ def test_an_id_of_another_length_is_not_used_up(ledger: Ledger) -> None:
     assert ledger.used_among(TASK, ids(0, 3)) == set()
 
 
+def test_of_a_dataset_that_is_not_there_nothing_is_reserved(ledger: Ledger) -> None:
+    assert not ledger.reservations(b"x" * 32)
+
+
 def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -> None:
     with_job(ledger, rounds=10)
     seen: list[Sequence[Reservation]] = []

@@ -3,6 +3,7 @@ import math
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -11,17 +12,20 @@ import onnx
 import pytest
 
 import helper.ledger.ledger
+from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
+from helper.releases.jobs import _check_path_hides
 from maskedlark import canonical
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import JobSpec
+from maskedlark.releases.job import JobSpec, charge
 from maskedlark.runtime.database import open_database
+from tests.builders import world
 from tests.helper.parties import ASKED, MODEL, NUM_VALUES, Scene, make_model, make_task
 
 NOISY: dict[str, Any] = {"mechanism": "gaussian", "epsilon": 2.0, "collusion_epsilon": 1000.0}
@@ -52,6 +56,37 @@ def model_refusal(scene: Scene, spec: JobSpec, model: bytes) -> ModelReason:
         scene.cores[0].jobs.start(canonical.encode(spec), model, ASKED)
     assert scene.cores[0].status().counts.open_jobs == 0
     return refused.value.reason
+
+
+@pytest.mark.parametrize("path", ["exact", "general"])
+@pytest.mark.parametrize("is_public", [False, True])
+@pytest.mark.parametrize("carried", [None, 48])
+@pytest.mark.parametrize("mechanism", ["none", "gaussian"])
+def test_only_the_general_path_refuses_secret_samples_and_carried_noise(
+    path: str, is_public: bool, carried: int | None, mechanism: str
+) -> None:
+    task = world(mechanism=mechanism).task
+    correlated: dict[str, Any] = {} if carried is None else {"epoch_steps": 2, "carried": carried}
+    spec = JobSpec(
+        job_id=bytes(16),
+        task_id=task.task_id,
+        dataset_id=bytes(32),
+        model_digest=bytes(32),
+        loss=Loss.MSE,
+        rounds=6,
+        sampling_numerator=1 << 31,
+        noise_multiplier=0.0 if mechanism == "none" else 1.0,
+        is_sample_public=is_public,
+        **correlated,
+    )
+    engine: Any = SimpleNamespace(path=path, reason="")
+    is_refused = path == "general" and (carried is not None or (not is_public and mechanism != "none"))
+    if not is_refused:
+        _check_path_hides(task, spec, engine)
+        return
+    with pytest.raises(JobRefused) as refused:
+        _check_path_hides(task, spec, engine)
+    assert refused.value.reason is JobReason.MALFORMED
 
 
 def test_a_started_job_says_how_it_will_run(scene: Scene) -> None:
@@ -214,6 +249,28 @@ def test_a_secret_sample_that_may_be_under_k_is_refused(noisy: Scene) -> None:
     assert refused.reason is JobReason.MALFORMED
     assert "is_sample_public" in str(refused)
     noisy.start(replace(small, is_sample_public=True))
+
+
+def test_samples_of_the_general_path_are_charged_as_public_or_refused(
+    noisy: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time may show what records hold, and so who is in a sample; see the threat model."""
+    secret = noisy.job(noisy.seal(200), noise_multiplier=50.0, sampling_numerator=1 << 30)
+    noisy.start(secret)
+    assert charge(noisy.task, secret, 1).is_sampled
+
+    def general(*arguments: Any) -> Any:
+        engine = engine_for(*arguments)
+        monkeypatch.setattr(type(engine), "path", "general")
+        return engine
+
+    noisy.restart(engine_for=general)
+    refused = refusal(noisy, replace(secret, job_id=b"g" * 16))
+    assert refused.reason is JobReason.MALFORMED
+    assert "is_sample_public" in str(refused)
+    public = replace(secret, job_id=b"h" * 16, is_sample_public=True)
+    noisy.start(public)
+    assert not charge(noisy.task, public, 1).is_sampled
 
 
 def test_epochs_that_were_not_begun_are_given_back_and_begun_ones_are_not(tmp_path: Path) -> None:

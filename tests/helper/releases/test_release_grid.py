@@ -149,3 +149,7 @@ _SAMPLES = {
     "odd": _only(lambda row: row % 2 == 1),
     "too_few": _only(lambda row: row < 3),
 }
+
+
+def test_answers_leave_every_ten_milliseconds_unless_the_operator_says_otherwise() -> None:
+    assert ReleaseGrid().step_s == 0.01

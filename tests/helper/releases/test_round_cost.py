@@ -9,6 +9,7 @@ import pytest
 
 from helper.gradient.choose import engine_for
 from helper.releases.round_cost import round_seconds
+from helper.trust.cost import Cost
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
@@ -35,7 +36,7 @@ def test_a_chain_of_sixty_exponentials_is_refused_before_it_costs_anything(tmp_p
     model = parse(onerous, num_features=scene.task.num_features)
     spec = scene.job(dataset, model_digest=model.digest)
     with pytest.raises(
-        JobRefused, match=r"about \d+ core seconds, but this helper allows at most 0.1"
+        JobRefused, match=r"about [\d.]+ core seconds, but this helper allows at most 0.1"
     ) as refused:
         scene.cores[0].jobs.start(canonical.encode(spec), onerous, ASKED)
     assert refused.value.reason is JobReason.TOO_LARGE
@@ -70,4 +71,4 @@ def test_honest_jobs_are_far_below_the_default_limit() -> None:
 
 def test_an_estimate_that_is_no_number_is_refused() -> None:
     with pytest.raises(JobRefused):
-        FLOORS.check_round(float("nan"))
+        FLOORS.check_cost(Cost(seconds=float("nan"), num_bytes=0), "a round")

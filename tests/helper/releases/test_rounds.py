@@ -309,6 +309,39 @@ def test_a_round_ahead_of_the_next_one_is_refused(scene: Scene) -> None:
     assert refusal(scene, spec, 2) is JobReason.ROUND_OUT_OF_ORDER
 
 
+def test_after_an_answer_attempts_are_counted_anew_and_the_next_noise_is_drawn(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, mechanism="gaussian", epsilon=100.0, collusion_epsilon=1000.0)
+    spec = scene.job(scene.seal(), rounds=2, noise_multiplier=5.0)
+    scene.start(spec)
+    jobs = scene.cores[0].jobs
+    for index, is_drawn in ((0, True), (1, False)):  # there is no round after the last one
+        scene.answer(0, spec, index)
+        assert jobs._attempts._begun == {}
+        assert bool(jobs._noise._ahead) is is_drawn
+
+
+def test_the_model_of_a_job_that_was_closed_meanwhile_is_no_empty_file(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    (running,) = scene.cores[0].jobs._running.values()
+    assert running._model_file() == MODEL
+    monkeypatch.setattr(scene.cores[0].jobs._ledger, "job_model", lambda *_: b"")
+    with pytest.raises(JobRefused) as refused:
+        running._model_file()
+    assert refused.value.reason is JobReason.JOB_CLOSED
+
+
+def test_a_round_of_a_job_that_the_ledger_has_lost_is_refused(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    monkeypatch.setattr(scene.cores[0].jobs._ledger, "job_state", lambda *_: None)
+    assert refusal(scene, spec, 0) is JobReason.UNKNOWN_JOB
+
+
 def test_a_round_beyond_the_plan_is_refused(scene: Scene) -> None:
     spec = started(scene, rounds=1)
     scene.answer(0, spec, 0)

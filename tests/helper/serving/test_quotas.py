@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -253,6 +254,32 @@ def test_a_rival_that_never_commits_is_refused_at_its_quota_and_the_victim_goes_
         f"helper_held_bytes {float(world.core.quota.num_bytes)}"
         in generate_latest(HelperMetrics(world.core).registry).decode()
     )
+
+
+@KINDS
+def test_streams_that_go_on_count_and_what_they_held_is_free_once_they_break(
+    world: World, is_federated: bool
+) -> None:
+    world.restart(max_held_bytes=1_500)
+    rival, victim = (world.tenant(host, is_federated=is_federated) for host in (RIVAL, VICTIM))
+    shares, sent = rival.shares(16), SimpleQueue[pb.PrepareRequest]()
+    sent.put(rival.header())
+    sent.put(chunk_message(shares))
+    with world.stub() as helper:
+        replies = helper.PrepareDataset(iter(sent.get, None), timeout=HANGS_S)
+        assert sum(next(replies).is_admitted) == 16
+        open_bytes = world.owned[RIVAL]
+        assert open_bytes > 750
+        refused = refusal(rival.prepare, helper, shares, b"i" * 16)
+        assert refused.reason is JobReason.QUOTA_EXCEEDED
+        assert world.owned[RIVAL] == open_bytes  # what the refused one held is free again
+        assert victim.seal(helper, 16) == 16
+        replies.cancel()
+        deadline = time.monotonic() + HANGS_S
+        while world.owned[RIVAL]:  # the call ends in a thread of the server's
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert rival.seal(helper, 16) == 16
 
 
 @KINDS

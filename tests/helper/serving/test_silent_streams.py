@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -48,9 +49,11 @@ class Site:
 
 
 @contextmanager
-def a_site(folder: Path, patience: Patience = FOREVER) -> Iterator[Site]:
-    """A helper that serves over mutual TLS."""
+def a_site(folder: Path, patience: Patience = FOREVER, **how: Any) -> Iterator[Site]:
+    """A helper that serves over mutual TLS; `how` is of its core, if it is not the usual one."""
     scene = Scene(folder / "scene")
+    if how:
+        scene.restart(**how)
     names = ("north", scene.task.origin, "https://evil.example", "https://other.example")
     helper, *tenants = (certificate(folder / str(place), name) for place, name in enumerate(names))
     helper.trusted_authorities.write_bytes(b"".join(one.certificate.read_bytes() for one in tenants))

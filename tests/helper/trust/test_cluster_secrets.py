@@ -144,6 +144,16 @@ def test_a_name_longer_than_a_common_name_is_certified(authority: Path, tmp_path
     assert certificate.not_valid_after_utc - NOW == timedelta(days=3_650)
 
 
+def test_an_authoritys_key_that_belongs_to_somebody_else_is_not_used(
+    authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = (authority / "ca.key").stat().st_uid
+    monkeypatch.setattr("maskedlark.runtime.ownership._ROOT", -1)
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    with pytest.raises(InvalidTask, match=f"ca.key belongs to user {owner}"):
+        write_machine_certificate(authority, tmp_path / "machine", hosts=("127.0.0.1",), now=NOW)
+
+
 def test_an_authoritys_key_that_others_may_read_is_not_used(authority: Path, tmp_path: Path) -> None:
     (authority / "ca.key").chmod(0o640)
     with pytest.raises(InvalidTask, match="may be read by others"):

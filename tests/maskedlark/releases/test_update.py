@@ -135,6 +135,13 @@ def test_a_sum_that_could_wrap_and_a_task_of_labels_are_refused() -> None:
     assert error.value.reason is JobReason.UNDECLARED
 
 
+def test_a_release_that_could_wrap_is_refused_before_it_is_charged() -> None:
+    SPEC.check(TASK, records=100)
+    with pytest.raises(JobRefused) as error:
+        SPEC.check(TASK, records=1 << 40)
+    assert error.value.reason is JobReason.OVERFLOW
+
+
 def test_a_schedule_gives_each_round_the_settings_of_its_phase() -> None:
     phases = tuple(
         Phase(rounds=count, sampling_rate=rate, noise_multiplier=1.0) for count, rate in ((1, 0.1), (2, 0.2))

@@ -125,3 +125,12 @@ def test_what_browsers_make_of_simple_urls_is_accepted() -> None:
     for origin in browsers_origins([*texts, *GOOD]):
         assert origin is not None
         assert split_origin(origin) is not None
+
+
+def test_an_origin_has_at_most_two_hundred_characters() -> None:
+    label = "a" * 60
+    longest = f"https://{label}.{label}.{label}.example"
+    longest = longest.replace("example", "e" * (200 - len(longest) + len("example")))
+    assert len(longest) == 200
+    assert split_origin(longest) is not None
+    assert split_origin(f"{longest}e") is None

@@ -43,7 +43,7 @@ const FIRST_PAUSE_S = 1;
 const LONGEST_PAUSE_S = 300;
 const LAST_CALL_S = 3_600;
 const MOST_TASKS = 8;
-const MOST_ROWS = 10_000;
+const MOST_ROWS = 20_000;
 const MOST_BYTES = 2 ** 23;
 const MOST_CONVERSIONS = 1_000;
 
@@ -465,7 +465,7 @@ function notOpened(): MaskedLarkError {
 
 /** The most rows of a task and origin in one store: as many as fit into a few mebibytes. */
 function room(task: Task): number {
-  const bytes = 2 * task.numFeatures + 32 * task.numCandidates + 1_024;
+  const bytes = 2 * task.numFeatures + 32 * task.numCandidates + 256;
   return Math.min(MOST_ROWS, Math.floor(MOST_BYTES / bytes));
 }
 

@@ -22,27 +22,41 @@ from numpy.typing import DTypeLike, NDArray
 SHELF_BYTES: Final = 1 << 27
 
 
+class _Counted:
+    """How many bytes the arrays of a set of buffers take."""
+
+    __slots__ = ("num_bytes",)
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+
 class Buffers:
     """Arrays by name, for one thread of one round. Not safe to share between threads.
 
     Guarantees: two names never share memory. What `empty` gives holds anything, until the next call with the
-        same name.
+        same name. They are freed with the last reference to them, and need no garbage collector.
     """
 
-    __slots__ = ("_arrays", "_parts", "_whole", "num_bytes")
+    __slots__ = ("_arrays", "_counted", "_parts")
 
-    def __init__(self, whole: "Buffers | None" = None) -> None:
+    def __init__(self, counted: "_Counted | None" = None) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._parts: dict[str, Buffers] = {}
-        self._whole = self if whole is None else whole
-        self.num_bytes = 0
-        """What all of them take, those of parts among them; counted at the whole, not at a part."""
+        # shared with the parts: a reference to the whole would be a cycle, whose arrays wait for the garbage
+        # collector, which a server runs seldom
+        self._counted = _Counted() if counted is None else counted
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the whole, of all its parts together."""
+        return self._counted.num_bytes
 
     def part(self, name: str) -> "Buffers":
         """The buffers of a part of the work: names in it are its own."""
         found = self._parts.get(name)
         if found is None:
-            found = self._parts[name] = Buffers(self._whole)
+            found = self._parts[name] = Buffers(self._counted)
         return found
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -63,10 +77,10 @@ class Buffers:
     def _larger(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
         """Another array of a name, in place of the one that there may be."""
         if (before := self._arrays.pop(name, None)) is not None:
-            self._whole.num_bytes -= before.nbytes
+            self._counted.num_bytes -= before.nbytes
             del before
         made = self._arrays[name] = np.empty(size, dtype)
-        self._whole.num_bytes += made.nbytes
+        self._counted.num_bytes += made.nbytes
         return made
 
 

@@ -54,12 +54,9 @@ def _factors(norms: Real, coefficients: Real, bound: float, factors: Real) -> No
     for r in range(records):
         for k in range(labels):
             norm, coefficient = norms[k if norms.shape[0] > 1 else 0, r], coefficients[r, k]
-            if abs(coefficient) * norm <= bound:
-                factors[r, k] = coefficient
-            elif norm < np.inf:
-                factors[r, k] = bound / norm if coefficient > 0.0 else -bound / norm
-            else:
-                factors[r, k] = 0.0
+            clipped = (bound if coefficient > 0.0 else -bound) / norm  # divided whether it is taken or not
+            finite = clipped if norm < np.inf else 0.0
+            factors[r, k] = coefficient if abs(coefficient) * norm <= bound else finite
 
 
 @frozen
@@ -71,9 +68,11 @@ class Masking:
         shares: uint64 (records, labels), this helper's mask shares.
         hashes: uint64 (records,), to which each layer adds its values' hash.
         frac_bits: The scale of the result.
+        sensitivity: The most that the magnitude of a value can be, an integer.
     """
 
     factors: Real
     shares: NDArray[np.uint64]
     hashes: NDArray[np.uint64]
     frac_bits: int
+    sensitivity: int

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import numba
-from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name, set_option
 from numba import config, njit
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
@@ -33,6 +33,7 @@ _LOCATORS: Final = "CACHE_LOCATOR_CLASSES"
 _PROCESSOR: Final = "CPU_NAME"
 _FEATURES: Final = "CPU_FEATURES"
 _FOLDER: Final = "CACHE_DIR"
+_NO_BRANCHES: Final = ("-x86-cmov-converter=false", "-disable-cgp-select2branch=true")
 _BASELINE: Final = "x86-64-v3"
 _OWNERS_TO_WRITE: Final = 0o755
 _OTHERS_WRITE: Final = 0o022
@@ -107,11 +108,16 @@ class _Kept(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As numba does it, but nobody else may write what is kept."""
+        """Store a compiled loop as numba does, private to its owner, without the listing.
+
+        The listing holds paths and addresses: without it the same source, compiler and kind of processor make
+        the same bytes, wherever and whenever they do.
+        """
+        kept = data._replace(type_annotation="")
         before = os.umask(_OTHERS_WRITE)
         try:
             with suppress(OSError):
-                super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # numba's
+                super().save_overload(sig, kept)  # type: ignore[no-untyped-call]  # numba's
         finally:
             os.umask(before)
 
@@ -141,7 +147,12 @@ def _use_kind() -> None:
 
     It is the fastest one that runs here of those whose loops are all there; with no such, the fastest that
     runs here. numba takes all of this processor's instructions else, and finds no other processor's loops.
+
+    A choice between two values stays one: LLVM would make branches of some, which are faster where a
+    processor predicts them, and take another time for other records.
     """
+    for option in _NO_BRANCHES if _is_x86() else ():
+        set_option("maskedlark", option)
     kinds = runnable()
     if kinds and getattr(config, _PROCESSOR) is None and getattr(config, _FEATURES) is None:
         folder = cache_folder()
@@ -152,10 +163,14 @@ def _use_kind() -> None:
 
 def runnable() -> tuple[Kind, ...]:
     """The kinds of processors whose machine code this one runs, the fastest first; none but on x86."""
-    if platform.machine().lower() not in {"x86_64", "amd64"}:
+    if not _is_x86():
         return ()
     has = get_host_cpu_features()
     return tuple(one for one in KINDS if all(has.get(need) for need in (*_OF_BASELINE, *one.needs)))
+
+
+def _is_x86() -> bool:
+    return platform.machine().lower() in {"x86_64", "amd64"}
 
 
 def compiled_for() -> str:

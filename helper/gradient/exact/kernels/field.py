@@ -58,10 +58,9 @@ def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
 
 
 @inlined
-def shift_32(value: np.int64) -> np.uint64:
-    """2^32 * value for a signed value of magnitude below 2^62."""
-    element = from_signed(value)
-    return _reduce(element << _32, element >> _32)
+def shift(a: np.uint64, bits: int) -> np.uint64:
+    """2^bits * a for 0 < bits <= 32."""
+    return _reduce(a << np.uint64(bits), a >> np.uint64(64 - bits))
 
 
 @inlined

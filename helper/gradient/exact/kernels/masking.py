@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.clipping import Masking
-from helper.gradient.exact.kernels.compiled import kernel
-from helper.gradient.exact.kernels.field import add, from_signed, multiply, shift_32, signed_limbs
+from helper.gradient.exact.kernels.compiled import inlined, kernel
+from helper.gradient.exact.kernels.field import add, from_signed, multiply, shift, signed_limbs
 from helper.gradient.exact.kernels.rows import Rows, power
 from maskedlark.numbers.field import FieldVector
 
@@ -28,6 +28,12 @@ Keys = NDArray[np.uint64]
 _MASK_64: Final = 2**64 - 1
 _KEPT_KEYS: Final = 1 << 12
 _GOLDEN: Final = 0x9E3779B97F4A7C15
+_LOW_BITS: Final = 20
+"""Of a value in two limbs, those of the lower one."""
+_ROOM: Final = 2**31 - 1
+"""What values whose products are added up may come to: times a limb of a share that stays below 2^62."""
+_UP: Final = 2.0**_LOW_BITS
+_DOWN: Final = 2.0**-_LOW_BITS
 
 
 @unique
@@ -97,14 +103,15 @@ class ValuesDigest:
 
 
 def mask_rows(
-    deltas: Rows, operand: Rows, masking: Masking, keys: Keys, buffers: Buffers | None = None
+    deltas: Rows, operand: Rows, masking: Masking, keys: Keys, largest: int, buffers: Buffers | None = None
 ) -> FieldVector:
     """Field elements (records, width) to be multiplied by the operand.
 
-    Deltas have rows (seeds * records, width). Given buffers, the elements lie in them until the next call.
+    Deltas have rows (seeds * records, width). No value's magnitude is above `largest`, whatever the records
+    are. Given buffers, the elements lie in them until the next call.
     """
-    shape = len(masking.factors), deltas.q.shape[1]
-    masked: FieldVector = (buffers or Buffers()).empty("masked", shape, np.uint64)
+    records, labels = masking.factors.shape
+    masked: FieldVector = (buffers or Buffers()).empty("masked", (records, deltas.q.shape[1]), np.uint64)
     _mask_rows(
         deltas.q,
         deltas.exponent,
@@ -113,6 +120,7 @@ def mask_rows(
         masking.factors,
         masking.shares,
         masking.frac_bits,
+        count_limbs(largest, labels),
         keys,
         masked,
         masking.hashes,
@@ -122,16 +130,45 @@ def mask_rows(
 
 def mask_sum(deltas: Rows, masking: Masking, keys: Keys, total: FieldVector) -> None:
     """total (width,) += the field elements of a bias, whose operand is the number 1."""
+    labels, largest = masking.factors.shape[1], masking.sensitivity
+    limbs = count_limbs(largest, labels)
     _mask_sum(
         deltas.q,
         deltas.exponent,
         masking.factors,
         masking.shares,
         masking.frac_bits,
+        limbs,
+        _ROOM // (labels * (max(_limbs_of(largest)) if limbs == 2 else largest)) if limbs else 1,
         keys,
         total,
         masking.hashes,
     )
+
+
+def count_limbs(largest: int, labels: int) -> int:
+    """How many limbs each value is multiplied in, so that no sum over the labels leaves 63 bits.
+
+    It follows from public figures alone: values that happen to be small are masked no faster. A limb of a
+    share is at most 2^31.
+
+    Args:
+        largest: No value's magnitude is above it.
+        labels: How many values have their products added up.
+
+    Returns:
+        1: the values of all labels together stay below 2^31.
+        2: their lower limbs do, and so do their upper ones.
+        0: a value is too large for limbs, and each product is reduced.
+    """
+    if labels * largest <= _ROOM:
+        return 1
+    return 2 if labels * max(_limbs_of(largest)) <= _ROOM else 0
+
+
+def _limbs_of(largest: int) -> tuple[int, int]:
+    """The largest magnitudes of a value's lower limb and of its upper one."""
+    return (1 << _LOW_BITS) - 1, largest >> _LOW_BITS
 
 
 @kernel
@@ -153,21 +190,30 @@ def _mask_rows(
     factors: NDArray[np.float64],
     shares: FieldVector,
     frac_bits: int,
+    limbs: int,
     keys: Keys,
     masked: FieldVector,
     hashes: NDArray[np.uint64],
 ) -> None:
-    """`mask_rows`; a record whose operand is zero contributes zeros."""
+    """`mask_rows`; a record whose operand is zero contributes zeros, in as many steps."""
     records, labels = factors.shape
     stride = records if exponent.size > records else 0
-    scales = np.empty(labels)
+    scales, sums = np.empty(labels), np.empty((4, q.shape[1]), np.int64)
     for r in range(records):
-        if operand_norm[r] == 0:
-            masked[r, :] = 0
-            continue
         for k in range(labels):
-            scales[k] = factors[r, k] * power(frac_bits - exponent[r + stride * k] - operand_exponent[r])
-        hashes[r] += _mask_record(q, r, stride, scales, shares[r], keys, masked[r])
+            scale = factors[r, k] * power(frac_bits - exponent[r + stride * k] - operand_exponent[r])
+            scales[k] = scale if operand_norm[r] != 0 else 0.0
+        if limbs == 0:
+            hashes[r] += _multiply_reduced(q, r, stride, scales, shares[r], keys, masked[r])
+        else:
+            sums[:] = 0
+            hashes[r] += _add_products(q, r, stride, scales, shares[r], keys, limbs, sums)
+            for j in range(masked.shape[1]):
+                masked[r, j] = _whole(sums[0, j], sums[1, j])
+            if limbs == 2:
+                for j in range(masked.shape[1]):
+                    upper = shift(_whole(sums[2, j], sums[3, j]), _LOW_BITS)
+                    masked[r, j] = add(masked[r, j], upper)
 
 
 @kernel
@@ -177,24 +223,35 @@ def _mask_sum(
     factors: NDArray[np.float64],
     shares: FieldVector,
     frac_bits: int,
+    limbs: int,
+    together: int,
     keys: Keys,
     total: FieldVector,
     hashes: NDArray[np.uint64],
 ) -> None:
-    """`mask_sum`."""
+    """`mask_sum`; so many records' products add up before they are reduced."""
     records, labels = factors.shape
     stride = records if exponent.size > records else 0
     scales, masked = np.empty(labels), np.empty(len(total), np.uint64)
+    sums = np.zeros((4, len(total)), np.int64)
     for r in range(records):
         for k in range(labels):
             scales[k] = factors[r, k] * power(frac_bits - exponent[r + stride * k])
-        hashes[r] += _mask_record(q, r, stride, scales, shares[r], keys, masked)
-        for j in range(len(total)):
-            total[j] = add(total[j], masked[j])
+        if limbs == 0:
+            hashes[r] += _multiply_reduced(q, r, stride, scales, shares[r], keys, masked)
+            for j in range(len(total)):
+                total[j] = add(total[j], masked[j])
+            continue
+        hashes[r] += _add_products(q, r, stride, scales, shares[r], keys, limbs, sums)
+        if (r + 1) % together == 0 or r + 1 == records:
+            for j in range(len(total)):
+                upper = shift(_whole(sums[2, j], sums[3, j]), _LOW_BITS)
+                total[j] = add(total[j], add(_whole(sums[0, j], sums[1, j]), upper))
+            sums[:] = 0
 
 
 @kernel
-def _mask_record(
+def _multiply_reduced(
     q: NDArray[np.int16],
     record: int,
     stride: int,
@@ -203,33 +260,57 @@ def _mask_record(
     keys: Keys,
     masked: FieldVector,
 ) -> np.uint64:
-    """masked (width,) = sum over labels of share * trunc(q * scale); gives the values' hash.
-
-    Where the values of all labels together stay below 2^31, a share is two signed 32-bit limbs whose products
-    add up in 63 bits; elsewhere each product is reduced.
-    """
-    bound = 0.0
-    for scale in scales:
-        bound += 32768.0 * abs(scale)
+    """masked (width,) = sum over labels of share * trunc(q * scale); gives the values' hash."""
     digest = np.uint64(0)
-    if bound >= 2147483648.0:
-        masked[:] = 0
-        for k in range(len(scales)):
-            row, scale, share = record + stride * k, scales[k], shares[k]
-            for j in range(len(masked)):
-                value = np.int64(q[row, j] * scale)
-                digest += keys[k, j] * np.uint64(value)
-                masked[j] = add(masked[j], multiply(share, from_signed(value)))
-        return digest
-    low, high = np.zeros(len(masked), np.int64), np.zeros(len(masked), np.int64)
+    masked[:] = 0
+    for k in range(len(scales)):
+        row, scale, share = record + stride * k, scales[k], shares[k]
+        for j in range(len(masked)):
+            value = np.int64(q[row, j] * scale)
+            digest += keys[k, j] * np.uint64(value)
+            masked[j] = add(masked[j], multiply(share, from_signed(value)))
+    return digest
+
+
+@kernel
+def _add_products(
+    q: NDArray[np.int16],
+    record: int,
+    stride: int,
+    scales: NDArray[np.float64],
+    shares: FieldVector,
+    keys: Keys,
+    limbs: int,
+    sums: NDArray[np.int64],
+) -> np.uint64:
+    """Add limbs of shares times limbs of trunc(q * scale) to sums (4, width); gives the values' hash.
+
+    The sums are of lower limbs times a share's low and high limb, then of upper limbs times the same.
+    """
+    width, digest = sums.shape[1], np.uint64(0)
     for k in range(len(scales)):
         row, scale = record + stride * k, scales[k]
         share_low, share_high = signed_limbs(shares[k])
-        for j in range(len(masked)):
-            small = np.int32(q[row, j] * scale)
-            digest += keys[k, j] * np.uint64(np.int64(small))
-            low[j] += np.int64(small) * np.int64(share_low)
-            high[j] += np.int64(small) * np.int64(share_high)
-    for j in range(len(masked)):
-        masked[j] = add(from_signed(low[j]), shift_32(high[j]))
+        if limbs == 1:
+            for j in range(width):
+                small = np.int32(q[row, j] * scale)
+                digest += keys[k, j] * np.uint64(np.int64(small))
+                sums[0, j] += np.int64(small) * np.int64(share_low)
+                sums[1, j] += np.int64(small) * np.int64(share_high)
+        else:
+            for j in range(width):
+                scaled = q[row, j] * scale
+                upper = np.int32(scaled * _DOWN)
+                lower = np.int32(scaled - np.float64(upper) * _UP)  # exact: both are multiples of one ulp
+                digest += keys[k, j] * np.uint64((np.int64(upper) << _LOW_BITS) + np.int64(lower))
+                sums[0, j] += np.int64(lower) * np.int64(share_low)
+                sums[1, j] += np.int64(lower) * np.int64(share_high)
+                sums[2, j] += np.int64(upper) * np.int64(share_low)
+                sums[3, j] += np.int64(upper) * np.int64(share_high)
     return digest
+
+
+@inlined
+def _whole(low: np.int64, high: np.int64) -> np.uint64:
+    """The element low + 2^32 high, each of a magnitude below 2^62."""
+    return add(from_signed(low), shift(from_signed(high), 32))

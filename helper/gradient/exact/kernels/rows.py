@@ -83,7 +83,7 @@ def from_bytes(features: Bytes, norm: Norm) -> Rows:
 
 def to_real(value: Value) -> Real:
     """Any value of the graph as reals."""
-    return np.ldexp(value.astype(np.float64), -BYTE_EXPONENT) if value.dtype == np.uint8 else value
+    return value * 2.0**-BYTE_EXPONENT if value.dtype == np.uint8 else value
 
 
 def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
@@ -97,10 +97,7 @@ def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
 @inlined
 def _row_exponent(top: np.int64) -> int:
     """The exponent that brings a row's largest magnitude, given as its bits, to 15 bits."""
-    exponent = int(15 + 1022 - (top >> 52))
-    if exponent < MIN_ROW_EXPONENT:
-        return MIN_ROW_EXPONENT
-    return MAX_ROW_EXPONENT if exponent > MAX_ROW_EXPONENT else exponent
+    return min(max(int(15 + 1022 - (top >> 52)), MIN_ROW_EXPONENT), MAX_ROW_EXPONENT)
 
 
 @kernel
@@ -112,23 +109,27 @@ def _quantise(
     exponent: NDArray[np.int64],
     norm: NDArray[np.int64],
 ) -> None:
-    """`quantise`; bits is values' memory: magnitudes compare as integers do, which vectorises."""
+    """`quantise`; bits is values' memory: magnitudes compare as integers do, which vectorises.
+
+    A row of zeros, and one that is not finite, takes the same steps as any other.
+    """
     rows, width = values.shape
     for r in range(rows):
         top = np.int64(0)
         for j in range(width):
             top = max(top, bits[r, j] & _MAGNITUDE)
-        if top == 0 or top >= _INFINITY:
-            q[r, :] = 0
-            exponent[r], norm[r] = 0, 0
-            continue
-        e = _row_exponent(top)
+        is_finite = top < _INFINITY
+        e, most = _row_exponent(top), 32767.0 if is_finite else 0.0
         scale, total = power(e), np.int64(0)
         for j in range(width):
-            value = np.int32((min(max(values[r, j] * scale, -32767.0), 32767.0) + _ROUND) - _ROUND)
+            scaled = values[r, j] * scale
+            scaled = scaled if scaled > -most else -most  # a NaN too: it is above nothing
+            scaled = scaled if scaled < most else most
+            value = np.int32((scaled + _ROUND) - _ROUND)
             q[r, j] = value
             total += np.int64(value * value) if squares else np.int64(abs(value))
-        exponent[r], norm[r] = e, total
+        exponent[r] = e if (top > 0) & is_finite else 0
+        norm[r] = total
 
 
 @kernel

@@ -86,11 +86,10 @@ def look_up(table: Table, t: float) -> np.int64:
 
     0 for every other t, NaN among them: no t reads outside the table.
     """
-    if not 0.0 <= t < 32.0:
-        return np.int64(0)
-    position = np.int64((t * 16777216.0 + _ROUND) - _ROUND)
-    if position >= _END:
-        return np.int64(0)
-    cell = position >> 16
+    is_inside = (t >= 0.0) & (t < 32.0)
+    position = np.int64(((t if is_inside else 0.0) * 16777216.0 + _ROUND) - _ROUND)
+    is_before_end = position < _END
+    cell = (position if is_before_end else np.int64(0)) >> 16
     low = table[cell]
-    return np.int64(low + (((table[cell + 1] - low) * (position & 65535)) >> 16))
+    value = np.int64(low + (((table[cell + 1] - low) * (position & 65535)) >> 16))
+    return value if is_inside & is_before_end else np.int64(0)

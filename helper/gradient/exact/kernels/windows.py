@@ -31,6 +31,23 @@ class Windows:
     result: tuple[int, ...]
 
 
+def positions(
+    space: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[int, ...]:
+    """Return the shape of what `slide` gives, without making it."""
+    return tuple(
+        (size + pads[axis] + pads[len(space) + axis] - (kernel[axis] - 1) * dilations[axis] - 1)
+        // strides[axis]
+        + 1
+        for axis, size in enumerate(space)
+    )
+
+
 def slide(
     space: Sequence[int],
     kernel: Sequence[int],
@@ -43,11 +60,9 @@ def slide(
 
     Pads lists all that goes before each axis, then all that goes after.
     """
-    result, coordinates = [], []
-    for axis, size in enumerate(space):
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
-        count = (size + pads[axis] + pads[len(space) + axis] - reach) // strides[axis] + 1
-        result.append(count)
+    result = positions(space, kernel, strides=strides, pads=pads, dilations=dilations)
+    coordinates = []
+    for axis, count in enumerate(result):
         coordinates.append(
             np.arange(count)[:, None] * strides[axis] + np.arange(kernel[axis]) * dilations[axis] - pads[axis]
         )
@@ -58,7 +73,7 @@ def slide(
         places = _outer(places * size, np.where((here >= 0) & (here < size), here, 0), np.add)
         inside = _outer(inside, (here >= 0) & (here < size), np.logical_and)
     return Windows(
-        places=np.where(inside, places, PADDING).astype(np.int32), space=tuple(space), result=tuple(result)
+        places=np.where(inside, places, PADDING).astype(np.int32), space=tuple(space), result=result
     )
 
 

@@ -32,14 +32,14 @@ class WithinCount:
         """Count a block, and hash what was counted. Shapes: coefficients (records, labels)."""
         if not self._clip.is_counted:
             return
-        is_within = masking.factors == coefficients
+        within = (masking.factors == coefficients).astype(np.uint64)
         np.add(
             masking.hashes,
-            np.where(is_within, self._keys, ~self._keys).sum(axis=1, dtype=np.uint64),
+            (self._keys ^ (within - np.uint64(1))).sum(axis=1, dtype=np.uint64),  # ~key where it is not
             out=masking.hashes,
         )
-        for counted, into in ((is_within, add), (~is_within, subtract)):
-            self._sum = into(self._sum, total(masking.shares[counted], axis=0)[None])
+        for counted, into in ((within, add), (within ^ np.uint64(1), subtract)):  # no value is left out
+            self._sum = into(self._sum, total((masking.shares * counted).reshape(-1, 1)))
 
     def appended_to(self, vector: FieldVector) -> FieldVector:
         """The vector, and behind it the coordinate if there is one."""

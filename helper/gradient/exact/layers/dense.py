@@ -9,11 +9,14 @@ norm      |q_d|^2 (|q_a|^2 2^(-2 e_a) + 1) 2^(-2 e_d), the 1 for the bias
 masked    sum over records of q_a x u(d), see `masking`
 """
 
+from typing import Final
+
 import numpy as np
 
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows, mask_sum
 from helper.gradient.exact.kernels.rows import (
+    BYTE_EXPONENT,
     Real,
     Rows,
     Value,
@@ -28,6 +31,8 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 _NO_BIAS = np.empty(0)
+_ROW_BITS: Final = 14
+"""The largest entry of a row has one bit more, but where all are so small that values are 0."""
 
 
 @frozen
@@ -113,10 +118,27 @@ class _RunningDense(Running):
     def mask(self, masking: Masking, first: int) -> None:
         """See `Running`."""
         hash_operand(self._operand.q, self._operand_keys, masking.hashes)
-        masked = mask_rows(self._deltas, self._operand, masking, self._keys, self._setup.buffers)
+        masked = mask_rows(
+            self._deltas,
+            self._operand,
+            masking,
+            self._keys,
+            self._largest(masking.sensitivity),
+            self._setup.buffers,
+        )
         self._begun.put(first, self._operand.q, masked)
         if self._layer.bias is not None:
             mask_sum(self._deltas, masking, self._bias_keys, self._bias_total)
+
+    def _largest(self, sensitivity: int) -> int:
+        """The most that a value can be; the proof: docs/explanation/numerics.md, "Why nothing overflows".
+
+        Without a bias a record's only entry may be a 1, and the value is then its whole gradient. With one
+        the delta itself is within the bound, and the value is it in units of the operand.
+        """
+        if self._layer.bias is None:
+            return sensitivity
+        return sensitivity >> (BYTE_EXPONENT if self._layer.reads_bytes else _ROW_BITS)
 
     def flush(self) -> None:
         """See `Running`."""

@@ -92,8 +92,9 @@ def _activate(
             z = argument[r, j]
             if curve == 2:
                 e = np.float64(look_up(exp, abs(z))) / one
-                value[r, j] = z if z > 0.0 else alpha * (e - 1.0)
-                slope[r, j] = 1.0 if z > 0.0 else alpha * e
+                below, slope_below = alpha * (e - 1.0), alpha * e
+                value[r, j] = z if z > 0.0 else below
+                slope[r, j] = 1.0 if z > 0.0 else slope_below
             elif curve == 4:
                 e = np.float64(look_up(exp, 2.0 * abs(z)))
                 y = (one - e) / (one + e)

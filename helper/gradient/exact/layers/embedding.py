@@ -40,13 +40,14 @@ class _RunningEmbedding(Running):
         self._keys: NDArray[np.uint64] | None = None
         self._operand_keys: NDArray[np.uint64]
         self._indices: Bytes
-        self._is_outside: NDArray[np.bool_]
+        self._penalties: Real
         self._deltas: Rows
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
         size = len(self._table)
-        self._is_outside = np.any(inputs[0] >= size, axis=1)
+        self._penalties = np.empty(len(inputs[0]))
+        _penalise(inputs[0], size, self._penalties)
         self._indices = np.minimum(inputs[0], size - 1).astype(np.uint8)
         return self._table[self._indices].reshape(len(self._indices), -1)
 
@@ -61,7 +62,7 @@ class _RunningEmbedding(Running):
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""
         squares += scaled_norm(self._deltas, self._setup.norm).reshape(squares.shape)
-        squares[:, self._is_outside] = np.inf
+        squares += self._penalties
 
     def mask(self, masking: Masking, first: int) -> None:
         """See `Running`."""
@@ -71,7 +72,7 @@ class _RunningEmbedding(Running):
                 self._layer.number, Hashed.VALUES, self._setup.labels, self._deltas.q.shape[1]
             )
             self._operand_keys = hash_keys(self._layer.number, Hashed.OPERAND, 1, self._indices.shape[1])
-        masked = mask_rows(self._deltas, _unit(len(self._indices)), masking, self._keys)
+        masked = mask_rows(self._deltas, _unit(len(self._indices)), masking, self._keys, masking.sensitivity)
         hash_operand(self._indices, self._operand_keys, masking.hashes)
         _scatter(masked, self._indices, self._total)
 
@@ -90,19 +91,30 @@ def _unit(records: int) -> Rows:
 
 
 @kernel
+def _penalise(features: Bytes, size: int, penalties: Real) -> None:
+    """Infinity for each record with an index outside the table, and 0 for the others."""
+    for r in range(features.shape[0]):
+        top = np.uint8(0)
+        for place in range(features.shape[1]):
+            top = max(top, features[r, place])
+        penalties[r] = np.inf if top >= size else 0.0
+
+
+@kernel
 def _gather_equal(deltas: Real, indices: Bytes, gathered: Real) -> None:
     """Add each place's delta to the first place with the same index, in the order of the places.
 
-    The others stay zero.
+    The others stay zero. Two passes over the places find the first ones, whatever the indices are.
     """
     places = indices.shape[1]
     width = deltas.shape[2] // places
-    for s in range(deltas.shape[0]):
-        for r in range(deltas.shape[1]):
+    first = np.zeros(256, np.int64)
+    for r in range(deltas.shape[1]):
+        for place in range(places - 1, -1, -1):
+            first[indices[r, place]] = place
+        for s in range(deltas.shape[0]):
             for place in range(places):
-                home = 0
-                while indices[r, home] != indices[r, place]:
-                    home += 1
+                home = first[indices[r, place]]
                 for j in range(width):
                     gathered[s, r, home * width + j] += deltas[s, r, place * width + j]
 

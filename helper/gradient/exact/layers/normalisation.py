@@ -9,7 +9,7 @@ the sum over its positions of q_d q_x~, and of q_d, exact integers.
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.gradient.exact.kernels.rows import Real, Rows, Value, quantise, to_real
+from helper.gradient.exact.kernels.rows import Real, Rows, Value, power_of, quantise, to_real
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.layers.layer import Described, RoundSetup, Trainable, Whole
 from maskedlark.frozen import frozen
@@ -62,10 +62,10 @@ class _RunningBatchNormalization(Whole):
         left = rows.q.astype(np.int64).reshape(seeds, records, channels, -1)
         right = self._normal.q.astype(np.int64).reshape(records, channels, -1)
         exponents = rows.exponent.reshape(seeds, records, 1)
-        scales = np.ldexp(
-            (left * right).sum(3).astype(np.float64), -(exponents + self._normal.exponent[:, None])
+        scales = (left * right).sum(3).astype(np.float64) * power_of(
+            -(exponents + self._normal.exponent[:, None])
         )
-        biases = np.ldexp(left.sum(3).astype(np.float64), -exponents)
+        biases = left.sum(3).astype(np.float64) * power_of(-exponents)
         self._gradient.take(np.concatenate([scales, biases], axis=2).reshape(seeds * records, -1))
         back = deltas.reshape(seeds, records, channels, -1) * self._scale * self._layer.inverse[:, None]
         return (back.reshape(deltas.shape),)

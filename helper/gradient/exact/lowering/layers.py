@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from helper.gradient.exact.kernels.windows import PADDING, Windows, reduced, slide
+from helper.gradient.exact.kernels.windows import PADDING, Windows, positions, reduced, slide
 from helper.gradient.exact.layers.convolution import Convolution
 from helper.gradient.exact.layers.dense import Dense
 from helper.gradient.exact.layers.elementwise import Activation, Curve, Softmax
@@ -67,7 +67,7 @@ def conv(builder: LoweredBuilder, node: Node) -> None:
     source, weight = builder.value(node.inputs[0]), builder.parameter(node.inputs[1], "Conv")
     outputs, kernel = weight.shape[0], weight.shape[2:]
     _require_width(node, outputs, prod(weight.shape[1:]))
-    windows = _windows(source, kernel, node)
+    windows = _windows(builder, source, kernel, node)
     layer = Convolution(
         weight=weight,
         bias=_bias(builder, node, node.inputs[2] if len(node.inputs) > 2 else None, outputs),
@@ -94,34 +94,32 @@ def _require_width(node: Node, *widths: int) -> None:
         raise NotExact(f"{node.operator} sums {max(widths)} products: the exact path sums up to {MAX_WIDTH}")
 
 
-def _windows(source: LoweredValue, kernel: tuple[int, ...], node: Node) -> Windows:
-    """The windows of a Conv or pool on a value (channels, *space)."""
-    dilations = integers(node, "dilations")
-    windows = slide(
-        source.shape[1:],
-        kernel,
-        strides=integers(node, "strides"),
-        pads=integers(node, "pads"),
-        dilations=dilations,
-    )
-    if len(windows.places) > MAX_POSITIONS:
-        raise NotExact(
-            f"{node.operator} has {len(windows.places)} positions: the exact path takes up to {MAX_POSITIONS}"
-        )
-    return windows
+def _windows(builder: LoweredBuilder, source: LoweredValue, kernel: tuple[int, ...], node: Node) -> Windows:
+    """The windows of a Conv or pool on a value (channels, *space).
+
+    Their places are counted before they are listed: a window as large as the image at each of a million
+    positions would take the memory of the machine while a job starts.
+    """
+    space = source.shape[1:]
+    sliding = {name: integers(node, name) for name in ("strides", "pads", "dilations")}
+    count = prod(positions(space, kernel, **sliding))
+    if count > MAX_POSITIONS:
+        raise NotExact(f"{node.operator} has {count} positions: the exact path takes up to {MAX_POSITIONS}")
+    builder.count_places(count * prod(kernel), node.operator)
+    return slide(space, kernel, **sliding)
 
 
 def max_pool(builder: LoweredBuilder, node: Node) -> None:
     """The largest value of each window."""
     source = builder.value(node.inputs[0])
-    windows = _windows(source, integers(node, "kernel_shape"), node)
+    windows = _windows(builder, source, integers(node, "kernel_shape"), node)
     builder.add(node.outputs[0], MaxPool(windows=windows), (source,), (source.shape[0], *windows.result))
 
 
 def average_pool(builder: LoweredBuilder, node: Node) -> None:
     """The mean of each window."""
     source = builder.value(node.inputs[0])
-    windows = _windows(source, integers(node, "kernel_shape"), node)
+    windows = _windows(builder, source, integers(node, "kernel_shape"), node)
     inside = (
         (windows.places != PADDING).sum(1)
         if not node.attributes["count_include_pad"]

@@ -19,6 +19,9 @@ from helper.gradient.exact.layers.layout import Fixed, Rearrange
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Constant, Model, Node
 
+MAX_PLACES: Final = 1 << 24
+"""The most places that the windows of all convolutions and pools of a model list: 64 MiB."""
+
 Shape = tuple[int, ...]
 
 
@@ -107,6 +110,7 @@ class LoweredBuilder:
         self._values = {model.input_name: LoweredValue(number=0, shape=(model.input_width,), is_bytes=True)}
         self._steps: list[Step] = []
         self._num_trained = 0
+        self._num_places = 0
         self._sizes = [model.input_width]
         self._is_trained = [False]
         self.transposed: dict[str, str] = {}  # a matrix parameter's transpose to the parameter
@@ -119,6 +123,19 @@ class LoweredBuilder:
         Its digest keys are made of it.
         """
         return self._num_trained
+
+    def count_places(self, count: int, operator: str) -> None:
+        """Count the places that the windows of an operator list, of all operators together.
+
+        Raises:
+            NotExact: they are too many.
+        """
+        self._num_places += count
+        if self._num_places > MAX_PLACES:
+            raise NotExact(
+                f"the windows up to this {operator} have {self._num_places} places: the exact path lists up"
+                f" to {MAX_PLACES}"
+            )
 
     def only_reader(self, name: str, operator: str) -> Node | None:
         """The one node that reads a value, if there is one and it is this operator."""

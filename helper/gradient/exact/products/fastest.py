@@ -8,6 +8,7 @@ once a process, by timing each way on the shapes of a middling layer, some tens 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from time import thread_time
 from typing import Final
@@ -18,7 +19,14 @@ from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.rows import Real
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
-from helper.gradient.exact.products.product import Accumulator, Backend, Factor, Operand, Weights
+from helper.gradient.exact.products.product import (
+    Accumulator,
+    Backend,
+    Factor,
+    Operand,
+    ProductBytes,
+    Weights,
+)
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -57,6 +65,22 @@ class FastestBackend:
     def __init__(self, choice: BackendChoice | None = None) -> None:
         self._backends = _backends()
         self._choice = measured() if choice is None else choice
+
+    def bytes_taken(self, width: int, *, is_bytes: bool) -> ProductBytes:
+        """See `Backend`."""
+        choice = self._choice
+        product, masked_sum = (
+            (choice.bytes_by_weights, choice.sum_of_bytes)
+            if is_bytes
+            else (choice.rows_by_weights, choice.sum_of_rows)
+        )
+        summed = self._backends[masked_sum].bytes_taken(width, is_bytes=is_bytes)
+        return replace(
+            self._backends[product].bytes_taken(width, is_bytes=is_bytes),
+            chunk_entry=summed.chunk_entry,
+            chunk_output=summed.chunk_output,
+            sum=summed.sum,
+        )
 
     def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
         """See `Backend`; each kind's form of the weights is made when it is first used."""

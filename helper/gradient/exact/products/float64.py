@@ -16,6 +16,7 @@ from helper.gradient.exact.products.product import (
     BlockedSum,
     Factor,
     Operand,
+    ProductBytes,
     Weights,
     use_one_blas_thread,
 )
@@ -46,6 +47,12 @@ class Float64Backend:
 
     def __init__(self) -> None:
         use_one_blas_thread()
+
+    def bytes_taken(self, width: int, *, is_bytes: bool) -> ProductBytes:
+        """See `Backend`."""
+        del width
+        limbs = 2 if is_bytes else 3
+        return ProductBytes(weight=8, entry=8, output=0, chunk_entry=8, chunk_output=8 * limbs, sum=8 * limbs)
 
     def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
         """A (K, N) matrix as float64."""

@@ -22,6 +22,7 @@ from helper.gradient.exact.products.product import (
     Accumulator,
     BlockedSum,
     Operand,
+    ProductBytes,
     Weights,
     use_one_blas_thread,
 )
@@ -130,6 +131,19 @@ class Int8Backend:
     def __init__(self, *, base_bits: int | None = None) -> None:
         use_one_blas_thread()
         self._base_bits = base_bits if base_bits is not None else (7 if is_saturating() else 8)
+
+    def bytes_taken(self, width: int, *, is_bytes: bool) -> ProductBytes:
+        """See `Backend`."""
+        planes, digits = (1 if is_bytes else 2), (8 if self._base_bits == 8 else 10)
+        is_narrow = width <= _NARROW
+        return ProductBytes(
+            weight=10 if is_narrow else 2,
+            entry=8 if is_narrow else planes,
+            output=0 if is_narrow else 8 * planes,
+            chunk_entry=planes,
+            chunk_output=digits,
+            sum=4 * planes * digits,
+        )
 
     def factor(self, weights: Weights, buffers: Buffers | None = None) -> DigitWeights:
         """A (K, N) matrix as digits."""

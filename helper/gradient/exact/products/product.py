@@ -24,6 +24,7 @@ from threadpoolctl import ThreadpoolController
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.field import add_transposed
 from helper.gradient.exact.kernels.rows import Real
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 CHUNK_RECORDS: Final = 2048
@@ -82,8 +83,32 @@ class Accumulator(Protocol):
         """End the chunk: add its operand^T masked to the sum that the accumulator was given."""
 
 
+@frozen
+class ProductBytes:
+    """The bytes of a product with a weight matrix, and of a masked sum, each of (records, K) and (K, N).
+
+    Attributes:
+        weight: Of each weight, in the form that the backend multiplies by.
+        entry: Of each entry of a record's operand, while it is multiplied and after.
+        output: Of each output of a record, while they are put together.
+        chunk_entry: Of each entry of the operand of a record in a chunk.
+        chunk_output: Of each output of a record in a chunk.
+        sum: Of each input and output, while the products of a block of inputs are put together.
+    """
+
+    weight: int
+    entry: int
+    output: int
+    chunk_entry: int
+    chunk_output: int
+    sum: int
+
+
 class Backend(Protocol):
     """One way of computing both products."""
+
+    def bytes_taken(self, width: int, *, is_bytes: bool) -> ProductBytes:
+        """Return what products of operands of K values take: features as bytes, or rows."""
 
     def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
         """A (K, N) matrix of magnitudes at most 8127, ready to multiply by."""
@@ -128,9 +153,18 @@ class BlockedSum:
         self._is_zero = False
 
 
-def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:
-    """The inputs of a layer in equal blocks whose products take about `_CACHED_BYTES`."""
+def largest_block(width: int, bytes_an_input: int) -> int:
+    """Return how many inputs of a layer are put together at a time, at most."""
+    return -(-width // _count_blocks(width, bytes_an_input))
+
+
+def _count_blocks(width: int, bytes_an_input: int) -> int:
     wanted = max(_ENOUGH_INPUTS, _CACHED_BYTES // bytes_an_input)
     size = max(_LEAST_INPUTS, min(wanted, _PRODUCTS_BYTES // bytes_an_input))
-    count = max(1, round(width / size))
+    return max(1, round(width / size))
+
+
+def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:
+    """The inputs of a layer in equal blocks whose products take about `_CACHED_BYTES`."""
+    count = _count_blocks(width, bytes_an_input)
     return (slice(width * one // count, width * (one + 1) // count) for one in range(count))

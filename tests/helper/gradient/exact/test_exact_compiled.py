@@ -41,14 +41,14 @@ print(loops)
 ON_X86 = pytest.mark.skipif(not compiled.runnable(), reason="kinds of processors are told apart on x86")
 
 
-def answer(program: str, environment: Mapping[str, str]) -> str:
+def answer(program: str, environment: Mapping[str, str], folder: Path = ROOT) -> str:
     """What a program says, in a process of its own with these variables."""
     return subprocess.run(
         [sys.executable, "-c", program],
         check=True,
         capture_output=True,
         text=True,
-        cwd=ROOT,
+        cwd=folder,
         env={**os.environ, **environment},
     ).stdout
 
@@ -62,6 +62,38 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A folder of compiled loops, made once from nothing, and how many loops were looked at meanwhile."""
     folder = tmp_path_factory.mktemp("loops")
     return folder, int(answer(PROGRAM, {**request.param, "NUMBA_CACHE_DIR": str(folder)}))
+
+
+ADDS = """
+import numpy as np
+from helper.gradient.exact.kernels.field import add_to, add_transposed
+vector = np.arange(4, dtype=np.uint64)
+add_to(vector, vector.copy())
+"""
+
+
+@pytest.mark.slow
+def test_a_compiled_loop_has_the_same_bytes_wherever_its_source_is(tmp_path: Path) -> None:
+    """A wheel brings these files: they name neither the builder's folders nor addresses in its memory."""
+    made = {}
+    for name, seed in ("here", "1"), ("there/and deeper", "7"):
+        for package in ("helper", "maskedlark", "protos"):
+            shutil.copytree(ROOT / package, tmp_path / name / package)
+        cached = tmp_path / f"cache of {seed}"
+        environment = {
+            "PYTHONPATH": str(tmp_path / name),
+            "PYTHONHASHSEED": seed,
+            "NUMBA_CACHE_DIR": str(cached),
+        }
+        where = answer(f"{ADDS}\nimport helper\nprint(helper.__file__)", environment, tmp_path / name)
+        assert Path(where.strip()).is_relative_to(tmp_path / name)
+        made[name] = {
+            path.relative_to(cached): path.read_bytes() for path in cached.rglob("*") if path.is_file()
+        }
+    first, second = made.values()
+    assert {path.suffix for path in first} == {".nbc", ".nbi"}
+    assert first == second
+    assert not any(b"tmp" in content or b" at 0x" in content for content in first.values())
 
 
 COMPILES_ALL = pytest.mark.timeout(1_800)

@@ -1,0 +1,176 @@
+"""The bytes that a round takes on the exact path, counted from the plan before anything is computed.
+
+Each layer takes some bytes whatever the records are, some for each record of a chunk, some for each record of
+a block until its values are masked, and some only while it goes forwards or back. The arrays are those of the
+layers' running forms, and of the ways in which this machine computes products.
+"""
+
+from math import prod
+from typing import Final
+
+from helper.gradient.exact.layers.convolution import Convolution
+from helper.gradient.exact.layers.dense import Dense
+from helper.gradient.exact.layers.elementwise import Activation, Join, Softmax
+from helper.gradient.exact.layers.embedding import Embedding
+from helper.gradient.exact.layers.layout import Concatenate, Fixed, Rearrange
+from helper.gradient.exact.layers.normalisation import BatchNormalization
+from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
+from helper.gradient.exact.lowering.lowered import Lowered, Step
+from helper.gradient.exact.products.product import Backend, largest_block
+from maskedlark.frozen import frozen
+
+_REAL: Final = 8
+_ROW: Final = 2  # an int16 of a quantised row
+
+
+@frozen
+class LayerBytes:
+    """The bytes of one layer at work on one thread.
+
+    Attributes:
+        fixed: Whatever the records are.
+        flushed: Only while this layer ends a chunk.
+        chunk: For each record of a chunk.
+        kept: For each record of a block, until its values are masked.
+        passing: For each record of a block, only while this layer goes forwards or back.
+    """
+
+    fixed: int = 0
+    flushed: int = 0
+    chunk: int = 0
+    kept: int = 0
+    passing: int = 0
+
+
+@frozen
+class PartBytes:
+    """The bytes of one thread's part of a round.
+
+    Attributes:
+        fixed: Whatever the records are.
+        chunk: For each record of a chunk.
+        block: For each record of a block.
+    """
+
+    fixed: int
+    chunk: int
+    block: int
+
+
+def part_bytes(plan: Lowered, backend: Backend, *, seeds: int, labels: int) -> PartBytes:
+    """Return the bytes of one thread's part of a round, but for the sum.
+
+    Args:
+        plan: The model in exact form.
+        backend: How products are computed.
+        seeds: How many ways back a record takes; 0 where there is only a way forward.
+        labels: The number of candidate labels.
+    """
+    layers = [_layer_bytes(step, plan, backend, seeds, labels) for step in plan.steps]
+    output = plan.sizes[plan.output]
+    return PartBytes(
+        fixed=sum(one.fixed for one in layers) + max((one.flushed for one in layers), default=0),
+        chunk=sum(one.chunk for one in layers),
+        block=plan.sizes[0]
+        + _REAL * output * (1 + seeds)
+        + 5 * _REAL * labels
+        + sum(one.kept for one in layers)
+        + max((one.passing for one in layers), default=0),
+    )
+
+
+def _layer_bytes(  # noqa: PLR0911 # one for each kind of layer
+    step: Step, plan: Lowered, backend: Backend, seeds: int, labels: int
+) -> LayerBytes:
+    """Return the bytes of one layer: its values, its deltas, and what it keeps between them."""
+    source, result = sum(plan.sizes[number] for number in step.inputs), plan.sizes[step.output]
+    back = seeds * source if any(plan.is_trained[number] for number in step.inputs) else 0
+    ahead = seeds * result if plan.is_trained[step.output] else 0
+    match step.layer:
+        case Dense() as layer:
+            return _dense(layer, backend, source, result, seeds, labels)
+        case Convolution() as layer:
+            return _convolution(layer, backend, source, result, seeds, labels)
+        case Embedding() as layer:
+            return LayerBytes(
+                fixed=2 * _REAL * layer.table.size + _REAL * labels * result,
+                kept=source + (2 * _REAL * result if seeds else _REAL * result) + _ROW * ahead,
+                passing=_REAL * ahead,
+            )
+        case BatchNormalization() as layer:
+            channels = len(layer.mean)
+            return LayerBytes(
+                fixed=_REAL * (4 + labels) * 2 * channels,
+                kept=(_REAL + _ROW) * result + _ROW * seeds * 2 * channels,
+                passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
+            )
+        case Activation():
+            return LayerBytes(kept=2 * _REAL * result + _REAL * ahead, passing=_REAL * source)
+        case Softmax():
+            return LayerBytes(kept=_REAL * result, passing=2 * _REAL * (result + ahead))
+        case MaxPool():
+            return LayerBytes(kept=(_REAL + 4) * result, passing=max(_REAL * source, _REAL * (back + ahead)))
+        case AveragePool():
+            return LayerBytes(
+                kept=_REAL * result,
+                passing=max(_ROW * source, _REAL * back + (2 * _REAL + _ROW) * ahead),
+            )
+        case Rearrange() | Concatenate() | Fixed() | Join():
+            return LayerBytes(kept=_REAL * result, passing=max(_REAL * source, _REAL * (back + ahead)))
+        case other:
+            raise AssertionError(f"the bytes of {type(other).__name__} are counted")
+
+
+def _dense(layer: Dense, backend: Backend, inputs: int, outputs: int, seeds: int, labels: int) -> LayerBytes:
+    """Return the bytes of a dense layer, whose gradient is never written out."""
+    there = backend.bytes_taken(inputs, is_bytes=layer.reads_bytes)
+    back = backend.bytes_taken(outputs, is_bytes=False)
+    way_back = seeds * layer.passes_back
+    weights = there.weight + (back.weight if way_back else 0) + _ROW
+    operand = there.entry + (0 if layer.reads_bytes else _ROW)
+    at_once = largest_block(inputs, there.sum * outputs) * outputs * bool(seeds)
+    return LayerBytes(
+        fixed=weights * inputs * outputs
+        + _REAL * (labels * outputs + inputs) * bool(seeds)
+        + _REAL * at_once,
+        flushed=there.sum * at_once,
+        chunk=(there.chunk_entry * inputs + there.chunk_output * outputs) * bool(seeds),
+        kept=operand * inputs
+        + _REAL * outputs * (1 + bool(seeds))
+        + seeds * _ROW * outputs
+        + way_back * (back.entry * outputs + _REAL * inputs),
+        passing=max(there.output * outputs, way_back * back.output * inputs),
+    )
+
+
+def _convolution(
+    layer: Convolution, backend: Backend, source: int, result: int, seeds: int, labels: int
+) -> LayerBytes:
+    """Return the bytes of a convolution, which writes out its patches and each seed's gradient."""
+    outputs, patch = layer.weight.shape[0], prod(layer.weight.shape[1:])
+    patches = len(layer.windows.places) * patch
+    width = layer.weight.size + (outputs if layer.bias else 0)
+    there = backend.bytes_taken(patch, is_bytes=layer.reads_bytes)
+    back = backend.bytes_taken(outputs, is_bytes=False)
+    operand = 1 if layer.reads_bytes else _ROW
+    way_back = layer.passes_back * seeds
+    return LayerBytes(
+        fixed=(there.weight + (back.weight if way_back else 0) + _ROW) * layer.weight.size
+        + (1 + labels) * _REAL * width * bool(seeds),
+        kept=(0 if layer.reads_bytes else _ROW * source)
+        + (operand + there.entry) * patches
+        + 2 * _REAL * result
+        + _ROW * seeds * width
+        + way_back * (back.entry * result + _REAL * patches),
+        passing=max(
+            there.output * result,
+            seeds * (_ROW + 2 * _REAL) * result + _REAL * patches * bool(seeds) + seeds * 2 * _REAL * width,
+            way_back * (2 * _ROW * result + back.output * patches),
+            way_back * (_REAL * source + (_ROW + _REAL) * result),
+        ),
+    )
+
+
+def records_within(limit: int, a_record: int, most: int) -> int:
+    """Return how many records, one at least, keep to a number of bytes."""
+    return max(1, min(most, limit // max(1, a_record)))

@@ -1,0 +1,47 @@
+r"""The one place where text that others supplied loses what a terminal or a log would obey.
+
+>>> escaped("a\x1b[2Jb\nforged: line\u202e")
+'a\\x1b[2Jb\\nforged: line\\u202e'
+
+Escape sequences, other control characters, line ends, and characters that reorder or hide text are shown as
+Python's escapes. Every typed error escapes its message when it is made; logs, tables and answers of remote
+servers go through here too.
+"""
+
+from collections.abc import Collection
+from typing import Any
+from unicodedata import category
+
+
+def escaped(text: str) -> str:
+    """Return the text in one line, with an escape in place of each character that cannot be seen."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def escaped_lines(text: str) -> str:
+    """Return the text with its own line ends, and everything else as `escaped` gives it."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
+def escaped_values(value: Any, *, verbatim: Collection[str] = ()) -> Any:
+    """Return what a JSON document holds, with strings and the names of fields escaped.
+
+    Args:
+        value: A document as `json.loads` gives it.
+        verbatim: Names of fields whose strings stay as they are.
+    """
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, list):
+        return [escaped_values(one, verbatim=verbatim) for one in value]
+    if isinstance(value, dict):
+        return {
+            escaped(name): one if name in verbatim else escaped_values(one, verbatim=verbatim)
+            for name, one in value.items()
+        }
+    return value
+
+
+def _shown(character: str) -> str:
+    is_seen = character.isprintable() or category(character) == "Zs"
+    return character if is_seen else character.encode("unicode_escape").decode()

@@ -1,0 +1,77 @@
+"""Updates of jobs without helpers: taken once, counted, and refused for what they are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adserver.ingest.local_app import LARGEST_WEIGHT, LocalIntake
+from adserver.store.local.jobs import LocalJobs
+from adserver.store.local.schema import default_local_url, open_local
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.federated.local_job import LocalUpdate, update_bytes
+from maskedlark.randomness import seeded
+from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[LocalJobs]:
+    engine = open_local(default_local_url(tmp_path))
+    made = LocalJobs(engine, lambda: 1.0, lambda: seeded(4, "first instances"))
+    made.submit(line_job(), seed=0)
+    made.submit(draws_job(), seed=0)
+    yield made
+    engine.dispose()
+
+
+def update(number: int, value: int = 1) -> bytes:
+    vector = np.full(PARAMETERS, value, np.int64)
+    return LocalUpdate(update_id=number.to_bytes(16, "big"), position=0, vector=vector).encode()
+
+
+def test_an_update_is_accepted_once_and_each_time_counted(jobs: LocalJobs) -> None:
+    local = LocalIntake(jobs)
+    for job_id in (LINE_ID, DRAWS_ID):
+        assert [local.take(job_id, update(1)) for _ in range(2)] == [True, False]
+    assert local.counts == {"accepted": 2, ReportReason.DUPLICATE_ID.value: 2}
+
+
+def test_what_an_update_is_refused_for_is_counted(jobs: LocalJobs) -> None:
+    local = LocalIntake(jobs)
+    jobs.close(LINE_ID)
+    refusals = [
+        (LINE_ID, update(2), ReportReason.ROUND_OVER),
+        (DRAWS_ID, update(3)[:-8], ReportReason.WRONG_LENGTH),
+        (DRAWS_ID, update(4, LARGEST_WEIGHT), ReportReason.IMPLAUSIBLE),
+        (DRAWS_ID, update(5, -LARGEST_WEIGHT), ReportReason.IMPLAUSIBLE),
+    ]
+    for job_id, body, reason in refusals:
+        with pytest.raises(ReportRejected) as refused:
+            local.take(job_id, body)
+        assert refused.value.reason is reason
+    assert local.counts.total() == len(refusals)
+    assert local.counts[ReportReason.IMPLAUSIBLE.value] == 2
+
+
+@pytest.mark.parametrize("value", [LARGEST_WEIGHT - 1, 1 - LARGEST_WEIGHT])
+def test_a_weight_just_within_its_bound_is_accepted(jobs: LocalJobs, value: int) -> None:
+    assert LocalIntake(jobs).take(DRAWS_ID, update(6, value))
+
+
+def test_a_body_may_be_as_long_as_an_update_and_no_longer(jobs: LocalJobs) -> None:
+    assert LocalIntake(jobs).most_bytes(DRAWS_ID) == update_bytes(PARAMETERS) == len(update(1))
+
+
+def test_a_closed_job_serves_nothing_and_an_unknown_one_is_refused(jobs: LocalJobs) -> None:
+    local = LocalIntake(jobs)
+    assert set(local.open_jobs()) == {LINE_ID.hex(), DRAWS_ID.hex()}
+    for job_id in (LINE_ID, DRAWS_ID):
+        assert local.served(job_id) is not None
+        jobs.close(job_id)
+        assert local.served(job_id) is None
+    assert local.open_jobs() == []
+    for ask in (local.served, local.most_bytes, lambda job_id: local.take(job_id, update(7))):
+        with pytest.raises(JobRefused) as refused:
+            ask(b"?" * 16)
+        assert refused.value.reason is JobReason.UNKNOWN_JOB
