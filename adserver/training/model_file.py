@@ -62,24 +62,24 @@ def _content(path: Path, tensor: onnx.TensorProto, room: int) -> bytes:
     said = {entry.key: entry.value for entry in tensor.external_data}
     name = said.get("location", "")
     if not name or Path(name).name != name:
-        raise _refused(f"the data of {tensor.name[:80]!r} lies outside the folder of {path.name}")
+        raise _refuse(f"the data of {tensor.name[:80]!r} lies outside the folder of {path.name}")
     beside = path.parent / name
     if not beside.is_file() or beside.resolve().parent != path.parent.resolve():
-        raise _refused(
+        raise _refuse(
             f"{name[:80]!r}, which contains weights of {path.name}, is missing: keep both files in "
             "the same folder"
         )
     try:
         offset, length = int(said.get("offset", "0")), int(said.get("length", "-1"))
     except ValueError:
-        raise _refused(
+        raise _refuse(
             f"the offset or length of the data of {tensor.name[:80]!r} is not a number: export the "
             "model again"
         ) from None
     size = beside.stat().st_size
     length = size - offset if length < 0 else length
     if not 0 <= offset <= offset + length <= size:
-        raise _refused(f"{name[:80]!r} is shorter than {path.name} declares: export both again")
+        raise _refuse(f"{name[:80]!r} is shorter than {path.name} declares: export both again")
     if length > room:
         raise InvalidModel(
             ModelReason.TOO_LARGE,
@@ -90,5 +90,5 @@ def _content(path: Path, tensor: onnx.TensorProto, room: int) -> bytes:
         return file.read(length)
 
 
-def _refused(why: str) -> InvalidModel:
+def _refuse(why: str) -> InvalidModel:
     return InvalidModel(ModelReason.EXTERNAL_DATA, why)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness
-from maskedlark.reports.pair import ViewKey
+from maskedlark.reports.helper_pair_key import ViewKey
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import (

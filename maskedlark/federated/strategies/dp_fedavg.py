@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Literal
 
 from maskedlark.canonical import canonical
-from maskedlark.federated.bounding import projected
 from maskedlark.federated.local_training import Differences, Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.randomness import Randomness
@@ -34,7 +33,7 @@ class DpFedAvg(Strategy):
         bound = asked.terms.bound
 
         def project(differences: Differences) -> Differences:
-            return projected(differences, bound, model.layer_sizes)
+            return project(differences, bound, model.layer_sizes)
 
         is_projected = self.is_clipped_each_batch and not bound.is_weight_aware
         steps = replace(self.steps(stack, randomness), project=project if is_projected else None)

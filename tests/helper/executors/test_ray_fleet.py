@@ -16,9 +16,9 @@ from helper.datasets import segments
 from helper.executors import adding
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.fleet import NoWorkers
-from helper.executors.holder import Holder
-from helper.executors.joining import Applicant, JoinToken, Session
+from helper.executors.handshake import HandshakeClient, JoinToken, Session
 from helper.executors.processes import MIN_CHUNK
+from helper.executors.worker import SegmentWorker
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import never
 from maskedlark.runtime.periodic import Periodic
@@ -286,7 +286,7 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
     token = JoinToken(bytes(32))
     fleet = ray_fleet.RayFleet("nowhere", token, capacity_bytes=0)
     for _ in range(ray_fleet._MAX_FAILURES):
-        joins, challenge = Holder(token, 0), bytes(32)
+        joins, challenge = SegmentWorker(token, 0), bytes(32)
         for application in (crashes, lambda asked=joins: asked.apply(bytes(32)), crashes):
             actor = SimpleNamespace(welcome=SimpleNamespace(remote=joins.welcome))
             fleet._let_in(
@@ -321,7 +321,7 @@ def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
     assert len(fleet._applying) == 1
     fleet._applying.clear()
     session = Session(bytes(32), bytes(32))
-    fleet._joined[b"one"] = ray_fleet._Actor(name=b"one", node="node", actor=None, session=session)
+    fleet._join[b"one"] = ray_fleet._Actor(name=b"one", node="node", actor=None, session=session)
     for _ in range(3):
         fleet._look(lambda: False)
     assert len(fleet._applying) == (2 if cores == 3 else ray_fleet._MOST_WORKERS - 1)
@@ -349,7 +349,7 @@ def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
     monkeypatch.setattr(fleet, "_ask", lambda node: fleet._applying.append(asked(node)))
     session = Session(bytes(32), bytes(32))
     for name, node in ((b"1", "wrong"), (b"2", "wrong"), (b"3", "right")):
-        fleet._joined[name] = ray_fleet._Actor(name=name, node=node, actor=None, session=session)
+        fleet._join[name] = ray_fleet._Actor(name=name, node=node, actor=None, session=session)
     fleet._look(lambda: False)
     assert sorted(one.node for one in fleet._applying) == ["right", "right", "wrong"]
     fleet.refuse(b"1")
@@ -386,8 +386,8 @@ def test_a_fleet_closes_while_a_round_drops_a_worker(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Periodic, "stop", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
     session = Session(bytes(32), bytes(32))
-    fleet._joined = Dropped({b"1": ray_fleet._Actor(name=b"1", node="node", actor="one", session=session)})
-    fleet._joined.lock = fleet._lock
+    fleet._join = Dropped({b"1": ray_fleet._Actor(name=b"1", node="node", actor="one", session=session)})
+    fleet._join.lock = fleet._lock
     fleet.close()
     assert ended == ["one"]
 
@@ -406,7 +406,7 @@ def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: 
     monkeypatch.setattr(ray_fleet, "end", ended.append)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
-    applicant, challenge = Applicant(JoinToken(bytes(32))), bytes(32)
+    applicant, challenge = HandshakeClient(JoinToken(bytes(32))), bytes(32)
     other = MagicMock()
 
     def applied(*_: object, **__: object) -> bytes:
@@ -415,7 +415,7 @@ def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: 
 
     monkeypatch.setattr(ray, "get", applied)
     session = Session(bytes(32), bytes(32))
-    fleet._joined[b"1"] = ray_fleet._Actor(name=b"1", node="wrong", actor=None, session=session)
+    fleet._join[b"1"] = ray_fleet._Actor(name=b"1", node="wrong", actor=None, session=session)
     fleet._applying.append(
         ray_fleet._Applying(node="wrong", actor=other, challenge=challenge, application=None)
     )
