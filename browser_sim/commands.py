@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from browser_sim.options import JsonOption, SeedOption, protection, source_settings, trusted_helpers
+from browser_sim.options import JsonOption, SeedOption, parse_trusted_helpers, protection, source_settings
 from browser_sim.waiting import BRIEF_S, LONG_S
 from maskedlark.errors import MaskedLarkError
+from maskedlark.terminal.interactive import may_be_seen
 from maskedlark.terminal.options import option, panel, takes
-from maskedlark.terminal.seen import may_be_seen
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +45,7 @@ def reporting_errors() -> Iterator[None]:
 
 
 @reporting_errors()
-@takes(source=source_settings, guarded=protection, trusted=trusted_helpers)
+@takes(source=source_settings, guarded=protection, trusted=parse_trusted_helpers)
 def run_command(
     *,
     task: Annotated[str, option("The task's bundle: a file, or a task host's URL.", metavar="FILE|URL")],

@@ -27,7 +27,7 @@ from browser_sim.endpoint import (
 )
 from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
-from maskedlark.rpc.faults import calling, hinted_s
+from maskedlark.rpc.faults import calling, retry_hint_s
 from maskedlark.rpc.transport import make_channel
 from protos import ingest_pb2, ingest_pb2_grpc
 
@@ -105,7 +105,7 @@ class GrpcSender(Sender):
         with calling(f"the ad server at {self._address}"):
             messages = (ingest_pb2.EncodedBatch(reports=encoded) for encoded in batch.messages)
             reply = self._stub.SubmitBatches(messages, timeout=REQUEST_TIMEOUT_S)
-        return _delivered(reply)
+        return _count_delivered(reply)
 
 
 class HttpSender(Sender):
@@ -186,7 +186,7 @@ def _check_status(response: "httpx.Response") -> None:
     if status in (408, 425, 429) or status >= 500:
         raise HelperUnavailable(
             f"the ad server answered {status}",
-            retry_after_s=hinted_s(response.headers.get("retry-after", "")),
+            retry_after_s=retry_hint_s(response.headers.get("retry-after", "")),
         )
     reason = {401: JobReason.UNAUTHORIZED, 403: JobReason.UNAUTHORIZED, 413: JobReason.TOO_LARGE}.get(
         status, JobReason.MALFORMED
@@ -197,7 +197,7 @@ def _check_status(response: "httpx.Response") -> None:
 def _parse_reply(reply: bytes | None) -> Delivered:
     """The counts in the ad server's JSON."""
     try:
-        return _delivered(_Counts.model_validate_json(reply or b""))
+        return _count_delivered(_Counts.model_validate_json(reply or b""))
     except ValidationError:
         raise JobRefused(JobReason.MALFORMED, "the ad server's answer to a batch is not its counts") from None
 
@@ -210,7 +210,7 @@ class _Counts(BaseModel, strict=True):
     rejected: dict[str, NonNegativeInt]
 
 
-def _delivered(counts: _Counts | ingest_pb2.SubmitReply) -> Delivered:
+def _count_delivered(counts: _Counts | ingest_pb2.SubmitReply) -> Delivered:
     """Reasons of a newer ad server are counted as `other`."""
     known = {reason.value for reason in ReportReason}
     by_reason: Counter[str] = Counter()

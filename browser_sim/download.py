@@ -69,7 +69,7 @@ def download(
 
 
 def _fetch_one(client: httpx.Client, path: Path, wanted: IdxFile, mirrors: Sequence[str]) -> None:
-    packed = fetched(
+    packed = fetch_file(
         client, mirrors, path.name, most=MAX_IDX_BYTES, digest=wanted.digest, right=partial(_right, wanted)
     )
     unfinished = path.with_suffix(".partial")
@@ -77,7 +77,7 @@ def _fetch_one(client: httpx.Client, path: Path, wanted: IdxFile, mirrors: Seque
     unfinished.replace(path)
 
 
-def fetched(
+def fetch_file(
     client: httpx.Client,
     mirrors: Sequence[str],
     name: str,

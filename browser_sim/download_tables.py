@@ -11,7 +11,7 @@ from typing import Final
 
 import httpx
 
-from browser_sim.download import fetched, session
+from browser_sim.download import fetch_file, session
 from browser_sim.samples import ADULT_COLUMNS, write_sample
 from browser_sim.source import InvalidSource
 from maskedlark.frozen import frozen
@@ -108,7 +108,7 @@ def download_tables(
         InvalidSource: no mirror has a file, or what they have differs from what it should be.
     """
     with session() as client:
-        texts = [_fetched(client, table, mirrors or data.mirrors) for table in data.tables]
+        texts = [_fetch(client, table, mirrors or data.mirrors) for table in data.tables]
     folder.mkdir(parents=True, exist_ok=True)
     for table, text in zip(data.tables, texts, strict=True):
         (folder / table.local).write_text(table.to_csv(text), encoding="utf-8")
@@ -132,11 +132,11 @@ def download_or_sample(
         tell(f"WARNING: {error}: {path.name} is MADE UP: the columns of the real data, and no row of it")
 
 
-def _fetched(client: httpx.Client, table: PublicTable, mirrors: Sequence[str]) -> str:
+def _fetch(client: httpx.Client, table: PublicTable, mirrors: Sequence[str]) -> str:
     def right(content: bytes) -> bytes | None:
         text = content.replace(b"\r\n", b"\n")
         return text if sha256(text).hexdigest() == table.digest else None
 
-    return fetched(
+    return fetch_file(
         client, mirrors, table.remote, most=MAX_TABLE_BYTES, digest=table.digest, right=right
     ).decode("utf-8")

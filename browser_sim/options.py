@@ -180,7 +180,7 @@ def protection(
     return Protection(tls=TlsFiles(certificate=tls_cert, private_key=tls_key, trusted_authorities=tls_ca))
 
 
-def trusted_helpers(
+def parse_trusted_helpers(
     *,
     trust_helper: Annotated[
         list[str] | None,

@@ -103,7 +103,7 @@ class Campaign:
     """
 
     uploads: tuple[Upload, ...]
-    counts: "Counts"
+    counts: "PeopleCounts"
 
     def reported_rows(self) -> NDArray[np.intp]:
         """The records that were really reported, in upload order."""
@@ -111,7 +111,7 @@ class Campaign:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts:
+class PeopleCounts:
     """What came of all impressions, in numbers.
 
     Attributes:
@@ -182,7 +182,7 @@ class _World:
         self._person_of = person_of.tolist()
         self._reports_of = [0] * people
         self._consents = (uniform(people, draws.stream("consent")) < habits.consent_rate).tolist()
-        self._counts = Counts(people=people, impressions=len(converts))
+        self._counts = PeopleCounts(people=people, impressions=len(converts))
 
     def run(self, starts_at_s: float) -> Campaign:
         """Impressions, the reports made of them, and their uploads; of two at once the older first."""

@@ -17,7 +17,7 @@ from browser_sim.summary import Summary
 from browser_sim.task_host import load_bundle, load_encoder_of
 from browser_sim.waiting import BRIEF_S, patiently
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import frozen, named
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.rpc.transport import is_loopback
@@ -140,14 +140,14 @@ def _cast(settings: RunSettings, task: Task) -> _Cast:
         split = PanelSplit(reported=source.records, panel=None)
     else:
         split = split_panel(source, settings.panel_fraction, settings.draws)
-    wanted = _wanted(settings, len(split.reported))
+    wanted = _count_to_report(settings, len(split.reported))
     if wanted < len(split.reported):
         chosen = permutation(len(split.reported), settings.draws.stream("limit"))[:wanted]
         split = replace(split, reported=split.reported.take(chosen))
     return _Cast(source=source, split=split)
 
 
-def _wanted(settings: RunSettings, available: int) -> int:
+def _count_to_report(settings: RunSettings, available: int) -> int:
     """How many records to report; InvalidTask if there are fewer than people ask for."""
     wanted = available
     if settings.people is not None:
@@ -197,7 +197,7 @@ def _summary(
         seed=draws.seed,
         counts=campaign.counts,
         reports=len(uploads),
-        **named(delivered, ("accepted", "duplicates", "rejected")),
+        **pick_attributes(delivered, ("accepted", "duplicates", "rejected")),
         resent_batches=delivered.resent,
         panel=len(cast.split.panel) if cast.split.panel else 0,
         simulated_s=uploads[-1].at_s - uploads[0].at_s if uploads else 0.0,

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from browser_sim.draws import Draws
 from browser_sim.people import Upload
 from browser_sim.sealed_batch import SealedBatch, sealed_batch
-from browser_sim.source import MeasuredRecords, Records
+from browser_sim.source import MeasuredRecords, SourceRecords
 from maskedlark import canonical
 from maskedlark.frozen import frozen
 from maskedlark.randomness import below
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import Sealer
-from maskedlark.runtime import collector
+from maskedlark.runtime import gc_tuning
 
 _MAX_BATCH: Final = 1_024
 _TARGET_BATCH_BYTES: Final = 1 << 20
@@ -68,7 +68,7 @@ class _Batch:
 
 
 def seal_all(
-    bundle: TaskBundle, uploads: Sequence[Upload], records: Records, draws: Draws, *, workers: int
+    bundle: TaskBundle, uploads: Sequence[Upload], records: SourceRecords, draws: Draws, *, workers: int
 ) -> Iterator[SealedBatch]:
     """Sealed reports in upload order, in batches of about a mebibyte.
 
@@ -115,7 +115,7 @@ def workers_for(reports: int) -> int:
     return max(1, min(os.cpu_count() or 1, reports // _REPORTS_PER_WORKER))
 
 
-def fake_features(records: Records, draws: Draws, index: int) -> NDArray[np.uint8]:
+def fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[np.uint8]:
     """The features of a fake report, u8 (d,): every column on its own, as frequent as in the population.
 
     Of what a browser can know (how frequent each bin is, which the origin can publish with the bin edges)
@@ -134,7 +134,7 @@ def fake_keys(records: MeasuredRecords, draws: Draws, index: int) -> NDArray[np.
     return np.asarray(records.keys[rows, np.arange(records.keys.shape[1])])
 
 
-def _batch(records: Records, draws: Draws, start: int, uploads: Sequence[Upload]) -> _Batch:
+def _batch(records: SourceRecords, draws: Draws, start: int, uploads: Sequence[Upload]) -> _Batch:
     """What the browsers of some uploads know: records, and in the place of each fake what fakes hold."""
     known = records.take(np.array([upload.row or 0 for upload in uploads], np.intp))
     labels: list[float | None] = [*known.labels.tolist()]
@@ -178,7 +178,7 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     pool = ProcessPoolExecutor(
         workers,
         mp_context=get_context("spawn"),  # gRPC's threads do not survive a fork
-        initializer=collector.seldom,
+        initializer=gc_tuning.seldom,
     )
     try:
         yield pool

@@ -80,7 +80,7 @@ class MeasuredRecords:
 
 
 @frozen
-class Records:
+class SourceRecords:
     """n records in clear, as only the people themselves know them.
 
     Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a
@@ -94,10 +94,10 @@ class Records:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, rows: NDArray[np.intp]) -> "Records":
+    def take(self, rows: NDArray[np.intp]) -> "SourceRecords":
         """These rows, in this order."""
         measured = self.measured
-        return Records(
+        return SourceRecords(
             features=self.features[rows],
             labels=self.labels[rows],
             measured=measured and MeasuredRecords(keys=measured.keys[rows], values=measured.values[rows]),
@@ -123,8 +123,8 @@ class Source:
     """
 
     name: str
-    records: Records
-    own_test: Records | None = None
+    records: SourceRecords
+    own_test: SourceRecords | None = None
     feature_names: tuple[str, ...]
     label_kind: LabelKind = LabelKind.CLASSES
     label_names: tuple[str, ...]
@@ -141,8 +141,8 @@ class PanelSplit:
     People who agreed that the ad server sees their records, for testing models.
     """
 
-    reported: Records
-    panel: Records | None
+    reported: SourceRecords
+    panel: SourceRecords | None
 
 
 def split_panel(source: Source, fraction: float | None, draws: Draws) -> PanelSplit:
@@ -250,7 +250,7 @@ def _value(cell: str) -> int:
     return round(value)
 
 
-def save_records(path: Path, records: Records, kind: LabelKind) -> None:
+def save_records(path: Path, records: SourceRecords, kind: LabelKind) -> None:
     """Write records in clear as .npz.
 
     `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.

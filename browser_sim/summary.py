@@ -5,9 +5,9 @@ from collections import Counter
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
-from browser_sim.people import Counts
+from browser_sim.people import PeopleCounts
 from browser_sim.source import Source
-from maskedlark.frozen import frozen, named
+from maskedlark.frozen import frozen, pick_attributes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +38,7 @@ class Summary:
     task_id: str
     source: str
     seed: int | None
-    counts: Counts
+    counts: PeopleCounts
     reports: int
     accepted: int
     duplicates: int
@@ -156,5 +156,5 @@ def describe(source: Source) -> Description:
         features=source.records.features.shape[1],
         label_kind=source.label_kind.value,
         labels=balance,
-        **named(source, ("default_label", "scaling", "notes", "feature_names")),
+        **pick_attributes(source, ("default_label", "scaling", "notes", "feature_names")),
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from helper.datasets.datasets import Datasets
-from helper.datasets.head_start import HeadStart
 from helper.datasets.object_segments import ObjectSegments
-from helper.datasets.shelves import PreparedShelf
+from helper.datasets.prefetch_quota import PrefetchQuota
+from helper.datasets.preparation_cache import PreparationCache
 from helper.datasets.storage_quota import StorageQuota
 from helper.datasets.sweeping import EXPIRED_KEPT_S, Sweeper
 from helper.datasets.update_vault import UpdateVault
@@ -19,9 +19,9 @@ from helper.datasets.vault import Vault
 from helper.executors.executor import Executor
 from helper.ledger.budget_left import BudgetsLeft
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import Counts
+from helper.ledger.records import LedgerCounts
 from helper.ledger.witness import Witness
-from helper.releases.jobs import EngineFor, Jobs
+from helper.releases.jobs import EngineFor, RunningJobs
 from helper.releases.memory_quota import MemoryQuota
 from helper.releases.numerics import software_digest
 from helper.releases.queries import Queries
@@ -33,8 +33,8 @@ from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
+from maskedlark.runtime.keyed_lock import KeyedLock
 from maskedlark.runtime.objects import ObjectStore, Retrying
-from maskedlark.runtime.turns import Turns
 
 DATASETS_FOLDER: Final = "datasets"
 VERSION: Final = version("maskedlark")
@@ -48,7 +48,7 @@ class Status:
     identity: HelperIdentity
     key_list: SignedKeyList
     numerics: bytes
-    counts: Counts
+    counts: LedgerCounts
 
 
 class HelperCore:
@@ -83,22 +83,22 @@ class HelperCore:
         self._ledger = ledger
         self.witness = Witness(ledger=ledger, folder=data, key=keys.witness_key())
         self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
-        prepared = PreparedShelf(max_preparing_bytes, clock)
+        prepared = PreparationCache(max_preparing_bytes, clock)
         self.quota = StorageQuota(max_held_bytes, keys.vault_key, prepared.forget_overdue)
         objects = _objects(segments, ledger, keys, self.quota)
-        storing = Turns()
+        storing = KeyedLock()
         self.datasets = Datasets(
             tasks=self.tasks,
             opening_keys=lambda: keys.opening_keys(clock()),
             open_shares=executor.open,
-            head_start=HeadStart(executor.opens_at_once, room_bytes=max_preparing_bytes),
+            head_start=PrefetchQuota(executor.opens_at_once, room_bytes=max_preparing_bytes),
             ledger=ledger,
             vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects, quota=self.quota),
             prepared=prepared,
             storing=storing,
         )
         memory = MemoryQuota(floors.max_round_bytes)
-        self.jobs = Jobs(
+        self.jobs = RunningJobs(
             memory=memory,
             tasks=self.tasks,
             datasets=self.datasets,
@@ -152,7 +152,7 @@ class HelperCore:
         self.counts()
         self.datasets.check_room()
 
-    def counts(self) -> Counts:
+    def counts(self) -> LedgerCounts:
         """Counts of what this helper holds."""
         return self._ledger.counts()
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum, unique
 from typing import Final, Generic, Self, TypeVar
 
-from maskedlark.escape import escaped
+from maskedlark.escape import escape
 
 
 class Reason(StrEnum):
@@ -201,7 +201,7 @@ class MaskedLarkError(Exception):
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(escaped(message))
+        super().__init__(escape(message))
 
 
 class InvalidTask(MaskedLarkError):

@@ -13,17 +13,17 @@ from typing import Any
 from unicodedata import category
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return the text in one line, with an escape in place of each character that cannot be seen."""
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if text.isprintable() else "".join(map(_escape, text))
 
 
-def escaped_lines(text: str) -> str:
-    """Return the text with its own line ends, and everything else as `escaped` gives it."""
-    return "\n".join(map(escaped, text.split("\n")))
+def escape_lines(text: str) -> str:
+    """Return the text with its own line ends, and everything else as `escape` gives it."""
+    return "\n".join(map(escape, text.split("\n")))
 
 
-def escaped_values(value: Any, *, verbatim: Collection[str] = ()) -> Any:
+def escape_values(value: Any, *, verbatim: Collection[str] = ()) -> Any:
     """Return what a JSON document holds, with strings and the names of fields escaped.
 
     Args:
@@ -31,17 +31,17 @@ def escaped_values(value: Any, *, verbatim: Collection[str] = ()) -> Any:
         verbatim: Names of fields whose strings stay as they are.
     """
     if isinstance(value, str):
-        return escaped(value)
+        return escape(value)
     if isinstance(value, list):
-        return [escaped_values(one, verbatim=verbatim) for one in value]
+        return [escape_values(one, verbatim=verbatim) for one in value]
     if isinstance(value, dict):
         return {
-            escaped(name): one if name in verbatim else escaped_values(one, verbatim=verbatim)
+            escape(name): one if name in verbatim else escape_values(one, verbatim=verbatim)
             for name, one in value.items()
         }
     return value
 
 
-def _shown(character: str) -> str:
+def _escape(character: str) -> str:
     is_seen = character.isprintable() or category(character) == "Zs"
     return character if is_seen else character.encode("unicode_escape").decode()

@@ -31,6 +31,6 @@ def frozen(cls: type[_T] | None = None, /, *, eq: bool = True) -> type[_T] | Cal
     return declare if cls is None else declare(cls)
 
 
-def named(value: object, names: Iterable[str]) -> dict[str, Any]:
+def pick_attributes(value: object, names: Iterable[str]) -> dict[str, Any]:
     """Return some attributes of a value by name: for JSON, or for another value that has them too."""
     return {name: getattr(value, name) for name in names}

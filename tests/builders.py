@@ -22,13 +22,13 @@ from maskedlark.reports.dataset import (
     PreparedShares,
     ShareForHelper,
     ShareOpener,
-    admitted_by_both,
     canonical_order,
     dataset_id,
+    intersect_admitted,
 )
+from maskedlark.reports.helper_pair_key import PairKey, pair_key
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.report import Example, SplitExample
 from maskedlark.reports.sealing import OpeningKey, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
@@ -77,7 +77,7 @@ class World:
     def datasets(self, reports: list[Report]) -> tuple[OpenedDataset, OpenedDataset]:
         """Both helpers' datasets of what both admit."""
         prepared = [self.opener(role).open(shares_for(reports, role)) for role in (0, 1)]
-        chosen = admitted_by_both(prepared[0].admitted, prepared[1].admitted)
+        chosen = intersect_admitted(prepared[0].admitted, prepared[1].admitted)
         first, second = (open_dataset(self.task.task_id, one, chosen) for one in prepared)
         return first, second
 

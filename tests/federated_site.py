@@ -18,7 +18,7 @@ from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
 from adserver.records.job_record import JobRecord
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import running_ingest
+from adserver.serving.intake_servers import running_ingest
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
@@ -26,7 +26,7 @@ from adserver.store.jobs import JobStore
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import DeviceRound, RoundStore
 from adserver.store.tasks import TaskStore
-from adserver.training.federated.model import federated_model
+from adserver.training.federated.model import read_submitted_model
 from adserver.training.federated.submission import FederatedSubmission, plan_federated
 from adserver.training.worker import JobWorker
 from browser_sim.devices.answers import AnswerStore
@@ -170,7 +170,7 @@ class Site:
         )
         plan = plan_federated(submission, task=self.scene.task, job_id=self.job_id, now_s=self.now_s)
         folder = JobFolder(self.folder / "adserver", self.job_id)
-        asked = federated_model(submission.model, submission.widths, self.scene.task, seed=0)
+        asked = read_submitted_model(submission.model, submission.widths, self.scene.task, seed=0)
         folder.write_submission(asked.file, submission.eval_set)
         self.store.submit(plan)
 

@@ -14,7 +14,7 @@ LADDERS: Final[dict[str, tuple[str, ...]]] = {
         "maskedlark/model/losses.py",
         "helper/gradient/exact/layers/losses.py",
         "helper/gradient/general/output_gradients.py",
-        "adserver/training/forward.py",
+        "adserver/training/inference.py",
         "adserver/training/eval_set.py",
     ),
     "maskedlark/privacy/mechanism.py:Mechanism": (
@@ -31,7 +31,10 @@ LADDERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "maskedlark/privacy/mechanism.py:NoiseDivision": ("maskedlark/releases/release.py",),
     "maskedlark/privacy/clip.py:Norm": ("maskedlark/privacy/clip.py", "helper/gradient/general/rounding.py"),
-    "maskedlark/privacy/strips.py:Law": ("maskedlark/privacy/strips.py", "maskedlark/privacy/samplers.py"),
+    "maskedlark/privacy/rejection_strips.py:Law": (
+        "maskedlark/privacy/rejection_strips.py",
+        "maskedlark/privacy/samplers.py",
+    ),
     "maskedlark/releases/query.py:MeasureKind": ("maskedlark/releases/query.py",),
     "maskedlark/reports/task_kinds.py:LabelKind": (
         "maskedlark/reports/report.py",

@@ -64,7 +64,7 @@ It works once.</p>
 
 
 @frozen
-class Door:
+class AuthMiddleware:
     """Lets requests through to an application, or answers them itself.
 
     Attributes:
@@ -83,10 +83,10 @@ class Door:
         """One request."""
         if scope["type"] != "http":
             return
-        answer = await self._refused(scope) or self.app
+        answer = await self._check(scope) or self.app
         await answer(scope, receive, _strictly(send))
 
-    async def _refused(self, scope: Scope) -> ASGIApp | None:
+    async def _check(self, scope: Scope) -> ASGIApp | None:
         """What is answered instead of letting a request through, or None."""
         headers = Headers(scope=scope)
         host = headers.getlist("host")
@@ -102,7 +102,7 @@ class Door:
         except HelperUnavailable as away:
             return problem_of(away)
         if grant is None:
-            return _unknown(scope["path"])
+            return _reject_unknown_caller(scope["path"])
         return self._forbidden(scope, headers, grant, is_cookie=is_cookie)
 
     def _forbidden(self, scope: Scope, headers: Headers, grant: Grant, *, is_cookie: bool) -> ASGIApp | None:
@@ -141,7 +141,7 @@ class Door:
         if len(codes) == 1 and scope["method"] == "GET":
             session = await run_in_threadpool(self.grants.log_in, codes[0])
         if session is None:
-            return _unknown(LOGIN_PATH)
+            return _reject_unknown_caller(LOGIN_PATH)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
             self.cookie_name(scope),
@@ -187,7 +187,7 @@ def _name_in(host: str) -> str:
     return (parsed.hostname or "").lower() if is_plain else ""
 
 
-def _unknown(path: str) -> Response:
+def _reject_unknown_caller(path: str) -> Response:
     if path.startswith(API):
         told = "show a token: `adserver token create` makes one"
         return problem(401, told, headers={"www-authenticate": "Bearer"})

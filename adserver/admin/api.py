@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from adserver.admin.admin_context import AdminContext
 from adserver.admin.jobs import JOBS
-from adserver.admin.look import LOOKS
 from adserver.admin.operation import PREFIX, Bounds, Operation
 from adserver.admin.problems import MEDIA_TYPE
 from adserver.admin.products import PRODUCTS
 from adserver.admin.queries import QUERIES
+from adserver.admin.read_endpoints import LOOKS
 from adserver.admin.schemas import OBJECT, record
-from adserver.admin.site import Site
 
 OPERATIONS: Final[tuple[Operation, ...]] = (*LOOKS, *JOBS, *QUERIES, *PRODUCTS)
 """Every operation; what is fixed in a path stands before what is a parameter there."""
@@ -29,7 +29,7 @@ _REFUSED: Final = {
 }
 
 
-def api_routes(site: Site) -> list[Route]:
+def api_routes(site: AdminContext) -> list[Route]:
     """Every route of the API, and its description."""
     document = openapi(OPERATIONS)
 
@@ -54,7 +54,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         }
     }
     for one in operations:
-        paths.setdefault(f"{PREFIX}{one.path}", {})[one.method.lower()] = _described(one, schemas)
+        paths.setdefault(f"{PREFIX}{one.path}", {})[one.method.lower()] = _describe(one, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -72,7 +72,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _described(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+def _describe(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in one.path_parameters

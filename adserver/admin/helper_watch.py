@@ -45,7 +45,7 @@ class SeenKey:
 
 
 @frozen
-class HelperSight:
+class HelperHealth:
     """A helper as it was last seen.
 
     Attributes:
@@ -86,7 +86,9 @@ class HelperWatch:
         self._clock = clock
         self._elapsed = elapsed
         self._lock = Lock()
-        self._sights = [HelperSight(role=role, address=helper.address) for role, helper in enumerate(helpers)]
+        self._sights = [
+            HelperHealth(role=role, address=helper.address) for role, helper in enumerate(helpers)
+        ]
         self._threads = [
             Periodic(
                 partial(self._look_at, role),
@@ -107,7 +109,7 @@ class HelperWatch:
         for thread in self._threads:
             thread.stop(waits=False)
 
-    def sights(self) -> tuple[HelperSight, ...]:
+    def sights(self) -> tuple[HelperHealth, ...]:
         """Both helpers, by role."""
         with self._lock:
             return tuple(self._sights)

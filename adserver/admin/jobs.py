@@ -4,15 +4,15 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from adserver.admin.look import AFTER, LIMIT
-from adserver.admin.operation import MOST_MODEL_BYTES, Asked, Parameter, get, post
+from adserver.admin.operation import MOST_MODEL_BYTES, ApiRequest, QueryParameter, get, post
 from adserver.admin.paging import page_json
+from adserver.admin.read_endpoints import AFTER, LIMIT
 from adserver.admin.schemas import OBJECT, alike, page_of, record
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobEvent, JobState, possible
-from adserver.store.paging import Place
-from adserver.training.planning import planned
+from adserver.store.paging import PageMarker
+from adserver.training.planning import plan_job
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.training.submitting import submit_job
 from adserver.views.job import job_json, next_command
@@ -39,7 +39,7 @@ _FIGURES: Final = record(
 _ROUNDS: Final = {"type": "array", "items": _FIGURES}
 
 
-def list_jobs(asked: Asked) -> dict[str, Any]:
+def list_jobs(asked: ApiRequest) -> dict[str, Any]:
     """A page of jobs, the newest first."""
     state = asked["state"]
     if state and state not in set(JobState):
@@ -47,13 +47,13 @@ def list_jobs(asked: Asked) -> dict[str, Any]:
     return page_json(
         asked,
         asked.site.jobs.page,
-        lambda one: Place(at=one.submitted_at_s, key=one.job_id),
+        lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id),
         record_json,
         state=JobState(state) if state else None,
     )
 
 
-def job_shown(asked: Asked, job: JobRecord) -> dict[str, Any]:
+def job_shown(asked: ApiRequest, job: JobRecord) -> dict[str, Any]:
     """One job, with what it has spent and what can be done about it."""
     evaluated = asked.site.jobs.last_evaluated(job.job_id)
     return {
@@ -64,12 +64,12 @@ def job_shown(asked: Asked, job: JobRecord) -> dict[str, Any]:
     }
 
 
-def show_job(asked: Asked) -> dict[str, Any]:
+def show_job(asked: ApiRequest) -> dict[str, Any]:
     """One job."""
     return job_shown(asked, asked.site.jobs.find(asked["job"]))
 
 
-def submit(asked: Asked) -> dict[str, Any]:
+def submit(asked: ApiRequest) -> dict[str, Any]:
     """Check a job and queue it; the server runs it."""
     body: SubmissionBody = asked.body
     site = asked.site
@@ -79,29 +79,29 @@ def submit(asked: Asked) -> dict[str, Any]:
     return job_shown(asked, site.jobs.get(job_id))
 
 
-def plan(asked: Asked) -> dict[str, Any]:
+def plan(asked: ApiRequest) -> dict[str, Any]:
     """What fits a dataset's budgets; it spends nothing."""
     body: PlanBody = asked.body
-    return plan_json(*planned(asked.site.engine, body.request(), asked.site.datasets.find(body.dataset)))
+    return plan_json(*plan_job(asked.site.engine, body.request(), asked.site.datasets.find(body.dataset)))
 
 
-def cancel(asked: Asked) -> dict[str, Any]:
+def cancel(asked: ApiRequest) -> dict[str, Any]:
     """Stop a job for good."""
-    return _changed(asked, asked.site.jobs.cancel)
+    return _change(asked, asked.site.jobs.cancel)
 
 
-def resume(asked: Asked) -> dict[str, Any]:
+def resume(asked: ApiRequest) -> dict[str, Any]:
     """Queue a refused or failed job again."""
-    return _changed(asked, asked.site.jobs.resume)
+    return _change(asked, asked.site.jobs.resume)
 
 
-def _changed(asked: Asked, change: Callable[[bytes], None]) -> dict[str, Any]:
+def _change(asked: ApiRequest, change: Callable[[bytes], None]) -> dict[str, Any]:
     job_id = asked.site.jobs.find(asked["job"]).job_id
     change(job_id)
     return job_shown(asked, asked.site.jobs.get(job_id))
 
 
-def rounds(asked: Asked) -> dict[str, Any]:
+def rounds(asked: ApiRequest) -> dict[str, Any]:
     """Some of a job's rounds, in order."""
     job, limit = asked.site.jobs.find(asked["job"]), asked["limit"]
     found = asked.site.jobs.history(job.job_id, after_rounds=asked["after_rounds"], limit=limit + 1)
@@ -111,12 +111,12 @@ def rounds(asked: Asked) -> dict[str, Any]:
     }
 
 
-def curves(asked: Asked) -> dict[str, Any]:
+def curves(asked: ApiRequest) -> dict[str, Any]:
     """A bounded number of a job's rounds, evenly over all of them."""
     return curves_of(asked, asked.site.jobs.find(asked["job"]), asked["points"])
 
 
-def curves_of(asked: Asked, job: JobRecord, points: int) -> dict[str, Any]:
+def curves_of(asked: ApiRequest, job: JobRecord, points: int) -> dict[str, Any]:
     """The rounds that a picture of a job shows."""
     shown = rounds_shown(rounds_done=job.rounds_done, eval_every=job.plan.eval_every, most=points)
     return {
@@ -147,8 +147,8 @@ def rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
 
 def _number(
     name: str, about: str, default: int, *, low: int | None = None, high: int | None = None
-) -> Parameter:
-    return Parameter(name=name, about=about, kind="integer", default=default, low=low, high=high)
+) -> QueryParameter:
+    return QueryParameter(name=name, about=about, kind="integer", default=default, low=low, high=high)
 
 
 _SHOWN: Final = record(**_RECORD, can="string*", next_command="string?")
@@ -160,7 +160,7 @@ JOBS: Final = (
         page_of(record(**_RECORD)),
         LIMIT,
         AFTER,
-        Parameter(name="state", about="Only jobs in this state.", default=""),
+        QueryParameter(name="state", about="Only jobs in this state.", default=""),
     ),
     post(
         "/jobs",

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from adserver.admin.admin_context import AdminContext
 from adserver.admin.problems import problem, problem_of
-from adserver.admin.site import Site
-from adserver.ingest.body_room import BodyRoom, Held, NoRoom
+from adserver.ingest.body_memory import BodyRoom, Held, NoRoom
 from adserver.records.access import Scope
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -35,7 +35,7 @@ _KINDS: Final = {"integer": int, "number": float, "string": str}
 
 
 @frozen
-class Parameter:
+class QueryParameter:
     """One parameter of a path or a query.
 
     Attributes:
@@ -97,7 +97,7 @@ class Bounds:
 
 
 @frozen
-class Asked:
+class ApiRequest:
     """What a request asks.
 
     Attributes:
@@ -106,7 +106,7 @@ class Asked:
         body: What was sent, checked; None where nothing is.
     """
 
-    site: Site
+    site: AdminContext
     named: Mapping[str, Any]
     body: Any = field(repr=False, default=None)
 
@@ -114,7 +114,7 @@ class Asked:
         return self.named[name]
 
 
-Act: TypeAlias = Callable[[Asked], Any]
+Act: TypeAlias = Callable[[ApiRequest], Any]
 """What an operation does; its docstring stands in the OpenAPI document."""
 
 
@@ -140,7 +140,7 @@ class Operation:
     summary: str
     answers: Schema
     act: Act
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[QueryParameter, ...] = ()
     body: type[BaseModel] | None = None
     status: int = 200
     needs: Scope = Scope.READ
@@ -151,7 +151,7 @@ class Operation:
         """The names in the path."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
-    def route(self, site: Site, bounds: Bounds) -> Route:
+    def route(self, site: AdminContext, bounds: Bounds) -> Route:
         """The route that answers it."""
 
         async def answer(request: Request) -> Response:
@@ -169,7 +169,7 @@ class Operation:
         name = f"{self.method} {self.path}"
         return Route(f"{PREFIX}{self.path}", answer, methods=[self.method], name=name)
 
-    def _answer(self, site: Site, request: Request, content: bytes) -> Response:
+    def _answer(self, site: AdminContext, request: Request, content: bytes) -> Response:
         named = {one.name: one.read(request.query_params.get(one.name)) for one in self.parameters}
         unknown = request.query_params.keys() - named.keys()
         if unknown:
@@ -180,7 +180,7 @@ class Operation:
                 return problem(
                     401, "this grant ended while the request arrived", headers={"www-authenticate": "Bearer"}
                 )
-            asked = Asked(site=site, named={**request.path_params, **named}, body=self._read(content))
+            asked = ApiRequest(site=site, named={**request.path_params, **named}, body=self._read(content))
             return JSONResponse(self.act(asked), self.status)
 
     async def _body(self, request: Request, held: Held) -> bytes:
@@ -214,7 +214,7 @@ class Operation:
             raise InvalidTask(f"{where}: {first['msg']}") from None
 
 
-def get(path: str, summary: str, act: Act, answers: Schema, *parameters: Parameter) -> Operation:
+def get(path: str, summary: str, act: Act, answers: Schema, *parameters: QueryParameter) -> Operation:
     """An operation that looks."""
     return Operation(
         method="GET", path=path, summary=summary, act=act, answers=answers, parameters=parameters
@@ -251,6 +251,6 @@ def not_found(request: Request) -> Response:
     return problem(404, f"there is nothing at {request.url.path}; {PREFIX}/openapi.json lists what is there")
 
 
-def encoded(value: Any) -> str:
+def encode_json(value: Any) -> str:
     """JSON in one spelling."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from adserver.admin.operation import Asked
-from adserver.store.paging import Place, cursor_of, place_in
+from adserver.admin.operation import ApiRequest
+from adserver.store.paging import PageMarker, cursor_of, place_in
 
 DEFAULT_ROWS: Final = 50
 MOST_ROWS: Final = 200
@@ -12,9 +12,9 @@ _T = TypeVar("_T")
 
 
 def page_json(
-    asked: Asked,
+    asked: ApiRequest,
     read: Callable[..., Sequence[_T]],
-    place: Callable[[_T], Place],
+    place: Callable[[_T], PageMarker],
     shown: Callable[[_T], Any],
     **which: Any,
 ) -> dict[str, Any]:

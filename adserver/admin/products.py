@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from adserver.admin.look import DATASET, TASK_SHOWN, dataset_item, task_shown
-from adserver.admin.operation import Asked, Parameter, get, post
+from adserver.admin.operation import ApiRequest, QueryParameter, get, post
+from adserver.admin.read_endpoints import DATASET, TASK_SHOWN, dataset_item, task_shown
 from adserver.admin.schemas import record
 from adserver.collecting.task_body import TaskBody
 from adserver.records.access import Scope
@@ -25,7 +25,7 @@ class SealBody(BaseModel):
     allow_small: bool = False
 
 
-def seal(asked: Asked) -> dict[str, Any]:
+def seal(asked: ApiRequest) -> dict[str, Any]:
     """Make the waiting reports of a task a dataset at both helpers; the answer comes when it is committed."""
     body: SealBody = asked.body
     return dataset_item(
@@ -35,7 +35,7 @@ def seal(asked: Asked) -> dict[str, Any]:
     )
 
 
-def export(asked: Asked) -> dict[str, Any]:
+def export(asked: ApiRequest) -> dict[str, Any]:
     """A job's latest model as an ONNX file, in base64."""
     takes = asked["takes"]
     if takes not in set(InputForm):
@@ -49,7 +49,7 @@ def export(asked: Asked) -> dict[str, Any]:
     }
 
 
-def create_task(asked: Asked) -> dict[str, Any]:
+def create_task(asked: ApiRequest) -> dict[str, Any]:
     """Make a task: both helpers check it against their floors and sign it.
 
     The ad server checks the settings as `adserver task create` does.
@@ -82,7 +82,7 @@ PRODUCTS: Final = (
         "A job's latest model as an ONNX file, in base64",
         export,
         record(job_id="string", rounds_done="integer", model="string"),
-        Parameter(
+        QueryParameter(
             name="takes",
             about="What the graph takes: scaled (float32, each byte over 256), bytes, or the task's columns.",
             default=InputForm.SCALED.value,

@@ -4,15 +4,15 @@ from typing import Annotated, Any, Final
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from adserver.admin.look import AFTER, LIMIT
-from adserver.admin.operation import MOST_MODEL_BYTES, Asked, get, post
+from adserver.admin.operation import MOST_MODEL_BYTES, ApiRequest, get, post
 from adserver.admin.paging import page_json
+from adserver.admin.read_endpoints import AFTER, LIMIT
 from adserver.admin.schemas import page_of, record
 from adserver.measuring.evaluator import read_evaluation
 from adserver.measuring.measurer import read_query
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
-from adserver.store.paging import Place
+from adserver.store.paging import PageMarker
 from adserver.store.queries import AskedQuery
 from adserver.views.evaluation import evaluation_json
 from adserver.views.query import result_json
@@ -116,46 +116,46 @@ def item(asked: AskedQuery) -> dict[str, Any]:
     }
 
 
-def _page(asked: Asked, kinds: tuple[str, ...]) -> dict[str, Any]:
+def _page(asked: ApiRequest, kinds: tuple[str, ...]) -> dict[str, Any]:
     return page_json(
         asked,
         asked.site.queries.page,
-        lambda one: Place(at=one.asked_at, key=one.spec.query_id),
+        lambda one: PageMarker(at=one.asked_at, key=one.spec.query_id),
         item,
         kinds=kinds,
     )
 
 
-def list_queries(asked: Asked) -> dict[str, Any]:
+def list_queries(asked: ApiRequest) -> dict[str, Any]:
     """A page of queries, the newest first."""
     return _page(asked, QUERIES_SHOWN)
 
 
-def list_evaluations(asked: Asked) -> dict[str, Any]:
+def list_evaluations(asked: ApiRequest) -> dict[str, Any]:
     """A page of evaluations, the newest first."""
     return _page(asked, EVALUATIONS_SHOWN)
 
 
-def show_query(asked: Asked) -> dict[str, Any]:
+def show_query(asked: ApiRequest) -> dict[str, Any]:
     """One query with its answer as it was kept. The helpers are not asked: to look never spends."""
     found = _found(asked, asked["query"], QUERIES_SHOWN)
     return {**item(found), "result": _result(asked, found)}
 
 
-def show_evaluation(asked: Asked) -> dict[str, Any]:
+def show_evaluation(asked: ApiRequest) -> dict[str, Any]:
     """One evaluation with its answer as it was kept."""
     found = _found(asked, asked["evaluation"], EVALUATIONS_SHOWN)
     return {**item(found), "result": _result(asked, found)}
 
 
-def _found(asked: Asked, prefix: str, kinds: tuple[str, ...]) -> AskedQuery:
+def _found(asked: ApiRequest, prefix: str, kinds: tuple[str, ...]) -> AskedQuery:
     found = asked.site.queries.asked(prefix)
     if found.spec.kind not in kinds:
         raise JobRefused(JobReason.UNKNOWN_QUERY, f"this id is of a release of kind {found.spec.kind}")
     return found
 
 
-def _result(asked: Asked, found: AskedQuery) -> dict[str, Any] | None:
+def _result(asked: ApiRequest, found: AskedQuery) -> dict[str, Any] | None:
     """What a kept answer says; None where none was kept."""
     spec, store = found.spec, asked.site.queries
     answer = store.answer(spec.query_id)
@@ -169,18 +169,18 @@ def _result(asked: Asked, found: AskedQuery) -> dict[str, Any] | None:
     return result_json(read_query(task, dataset, query, answer))
 
 
-def _over(asked: Asked, found: AskedQuery) -> tuple[Dataset, Task]:
+def _over(asked: ApiRequest, found: AskedQuery) -> tuple[Dataset, Task]:
     dataset = asked.site.datasets.find(found.spec.dataset_id.hex())
     return dataset, asked.site.tasks.find(dataset.task_id.hex()).bundle.task
 
 
-def ask_query(asked: Asked) -> dict[str, Any]:
+def ask_query(asked: ApiRequest) -> dict[str, Any]:
     """Sum values over groups of a dataset's reports. It is charged to the dataset's budget."""
     body: QueryBody = asked.body
     return result_json(asked.site.client.aggregate(*body.values, **body.model_dump(exclude={"values"})))
 
 
-def ask_evaluation(asked: Asked) -> dict[str, Any]:
+def ask_evaluation(asked: ApiRequest) -> dict[str, Any]:
     """Evaluate a model on a dataset's reports. It is charged to the dataset's budget."""
     body: EvaluationBody = asked.body
     return evaluation_json(asked.site.client.evaluate(**dict(body)))

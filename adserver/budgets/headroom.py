@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum, unique
 
 from adserver.records.defaults import MAX_ROUNDS
-from adserver.records.sampling_wish import SamplingWish
+from adserver.records.sampling_options import SamplingOptions
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
@@ -50,10 +50,10 @@ class Cost:
 
 
 @frozen
-class Room(SamplingWish):
+class JobLimits(SamplingOptions):
     """What limits a job: its task, its dataset, what is held on that already, and what the job may cost.
 
-    Its samples and noise are those of `SamplingWish`.
+    Its samples and noise are those of `SamplingOptions`.
 
     Attributes:
         task: With noise.

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from adserver.budgets.headroom import Cost, Limit, Room
+from adserver.budgets.headroom import Cost, JobLimits, Limit
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
 from adserver.records.round_figures import noise_norm_of
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -77,7 +77,7 @@ class Option:
 
 
 @frozen
-class Wish:
+class PlanConstraints:
     """What a person fixes of a job; None is left open.
 
     Attributes:
@@ -119,7 +119,7 @@ class Planner:
             that it can be.
     """
 
-    room: Room
+    room: JobLimits
     num_parameters: int
     gradient_norm: float | None = None
 
@@ -128,7 +128,7 @@ class Planner:
         """The assumption, in the gradient's units."""
         return self.room.task.clip_norm if self.gradient_norm is None else self.gradient_norm
 
-    def plan(self, wish: Wish, on_progress: OnProgress = _says_nothing) -> Plan:
+    def plan(self, wish: PlanConstraints, on_progress: OnProgress = _says_nothing) -> Plan:
         """Find what a wish leaves open, and alternatives.
 
         One of the three may be open, or noise and batch size together: then the smallest batch is recommended

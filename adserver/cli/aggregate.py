@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adserver.cli.anywhere import anywhere_of
-from adserver.cli.options import JsonOption, TaskOption, TracesOption, charged_of
+from adserver.cli.connected_target import anywhere_of
+from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_options
 from adserver.views.printing import print_json, print_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -15,8 +15,8 @@ from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.anywhere import Anywhere
-    from adserver.measuring.result import AggregateResult, Estimate, Row
+    from adserver.cli.connected_target import ConnectedTarget
+    from adserver.measuring.result import AggregateResult, Estimate, ResultRow
 
 _what = panel("What is measured")
 _groups = panel("Groups")
@@ -27,17 +27,19 @@ class _Statistic:
     """A mean or a quantile that was asked for: what it is called, and how it is read off a result."""
 
     name: str
-    read: "Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]"
+    read: "Callable[[AggregateResult], Iterable[tuple[ResultRow, Estimate]]]"
 
 
-@takes(at=anywhere_of, charged=charged_of)
+@takes(at=anywhere_of, charged=release_options)
 def aggregate_command(
     *,
-    at: "Anywhere",
+    at: "ConnectedTarget",
     value: Annotated[list[str] | None, _what("A value to sum, or count; may be repeated.")] = None,
-    mean: Annotated[list[str] | None, _what("A value whose mean is shown; may be repeated.")] = None,
+    mean: Annotated[
+        list[str] | None, _what("A value whose mean is format_estimate; may be repeated.")
+    ] = None,
     histogram: Annotated[
-        list[str] | None, _what("A value with buckets, whose histogram is shown; may be repeated.")
+        list[str] | None, _what("A value with buckets, whose histogram is format_estimate; may be repeated.")
     ] = None,
     quantile: Annotated[
         list[str] | None,
@@ -121,9 +123,9 @@ def _print_json(result: "AggregateResult", statistics: Sequence[_Statistic]) -> 
 
 
 def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
-    from adserver.views.query import UNKNOWN, shown, summary_lines, table_rows
+    from adserver.views.query import UNKNOWN, format_estimate, summary_lines, table_rows
 
-    derived = [[shown(estimate) for _, estimate in one.read(result)] for one in statistics]
+    derived = [[format_estimate(estimate) for _, estimate in one.read(result)] for one in statistics]
     columns = (
         *result.group_by,
         *(column.name for column in result.columns),

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import JsonOption
-from adserver.cli.place import Place, place_of
+from adserver.cli.target import Target, place_of
 from adserver.views.printing import print_json
 from maskedlark.terminal.budget_options import (
     PlannedBatch,
     PlannedNoise,
     PlannedRounds,
-    planned_job,
     print_budgets,
+    read_planned_job,
 )
 from maskedlark.terminal.options import option, takes
 
@@ -22,7 +22,7 @@ from maskedlark.terminal.options import option, takes
 @takes(at=place_of)
 def budget_command(
     *,
-    at: Place,
+    at: Target,
     task: Annotated[str, option("Only datasets of this task, by the start of its id.", metavar="ID")] = "",
     dataset: Annotated[str, option("Only this dataset, by the start of its id.", metavar="ID")] = "",
     rounds: PlannedRounds = 0,
@@ -40,10 +40,10 @@ def budget_command(
 
     With --rounds, also what a planned job would bring them to.
     """
-    from adserver.budgets.held import Budgets
+    from adserver.budgets.reservations import Budgets
     from maskedlark.terminal.budget_view import budget_json
 
-    planned = planned_job(rounds, batch_size, noise_multiplier)
+    planned = read_planned_job(rounds, batch_size, noise_multiplier)
     if at.far is not None:
         budgets = at.far.budgets(task=task, dataset=dataset, planned=planned)
     else:

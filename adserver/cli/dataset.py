@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.anywhere import anywhere_of
+from adserver.cli.connected_target import anywhere_of
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
@@ -13,21 +13,21 @@ from adserver.cli.options import (
     TracesOption,
     open_store,
 )
-from adserver.cli.place import Place, place_of
+from adserver.cli.target import Target, place_of
 from adserver.records.dataset_state import DatasetState
 from adserver.views.printing import moment, print_json, print_table, short
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.anywhere import Anywhere
+    from adserver.cli.connected_target import ConnectedTarget
     from adserver.store.datasets import Dataset
 
 
 @takes(at=anywhere_of)
 def seal_command(
     *,
-    at: "Anywhere",
+    at: "ConnectedTarget",
     task: OneTaskOption = "",
     max_reports: Annotated[int | None, option("Take at most so many, the oldest first.", min=1)] = None,
     allow_small: Annotated[
@@ -55,7 +55,7 @@ def seal_command(
 
 
 @takes(at=place_of)
-def list_command(*, at: Place, as_json: JsonOption = False) -> None:
+def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all datasets, the oldest first."""
     from adserver.store.datasets import DatasetStore
     from adserver.views.task import dataset_json

@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adserver.cli.anywhere import anywhere_of
-from adserver.cli.options import JsonOption, TracesOption, charged_of
+from adserver.cli.connected_target import anywhere_of
+from adserver.cli.options import JsonOption, TracesOption, release_options
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.anywhere import Anywhere
+    from adserver.cli.connected_target import ConnectedTarget
 
 _what = panel("What is evaluated")
 
 
-@takes(at=anywhere_of, charged=charged_of)
+@takes(at=anywhere_of, charged=release_options)
 def evaluate_command(
     *,
-    at: "Anywhere",
+    at: "ConnectedTarget",
     model: Annotated[
         Path | None, _what("An ONNX file with its weights.", exists=True, dir_okay=False)
     ] = None,

@@ -68,7 +68,7 @@ def read_widths(typed: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def federated_asked(
+def read_federated_options(
     *,
     model: Path | None,
     strategy: StrategyOption = None,
@@ -110,9 +110,9 @@ def federated_asked(
 
 def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmission", task: "Task") -> bytes:
     """Check, store and queue a federated job; its id."""
-    from adserver.budgets.held import Budgets
+    from adserver.budgets.reservations import Budgets
     from adserver.store.job_files import submit
-    from adserver.training.federated.model import federated_model
+    from adserver.training.federated.model import read_submitted_model
     from adserver.training.federated.submission import plan_federated
     from adserver.training.submission import JOB_ID_BYTES
 
@@ -122,8 +122,8 @@ def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmiss
         task=task,
         job_id=job_id,
         now_s=time.time(),
-        already=Budgets(engine=engine, clock=time.time).held_of_task(task),
+        already=Budgets(engine=engine, clock=time.time).reservations_of_task(task),
     )
-    submitted = federated_model(submission.model, submission.widths, task, seed=submission.seed)
+    submitted = read_submitted_model(submission.model, submission.widths, task, seed=submission.seed)
     submit(engine, data, plan, model=submitted.file, eval_set=submission.eval_set, clock=time.time)
     return job_id

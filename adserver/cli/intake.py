@@ -7,14 +7,14 @@ import typer
 from adserver.cli.options import InsecureOption, TlsCertOption, TlsKeyOption, watching
 from adserver.records.server_settings import IntakeSettings
 from maskedlark.observability.logs import LogFormat, configure_logging
-from maskedlark.runtime.signals import stopped_by_signals
+from maskedlark.runtime.signals import stop_on_signals
 from maskedlark.terminal.options import making, option, takes
 
 if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
 
 
-def own_tls(
+def intake_tls(
     *,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
@@ -59,7 +59,7 @@ intake_of: Final = making(
 )
 
 
-@takes(tls=own_tls, intake=intake_of)
+@takes(tls=intake_tls, intake=intake_of)
 def intake_command(
     *,
     database: Annotated[
@@ -79,7 +79,7 @@ def intake_command(
     from maskedlark.runtime.database import open_database
 
     configure_logging(log_format)
-    with stopped_by_signals() as stop:
+    with stop_on_signals() as stop:
         engine = open_database(database)
         check_tables(engine)
         serve_intake(engine, tls, intake, stop=stop)

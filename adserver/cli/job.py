@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adserver.cli.federated import (
-    federated_asked,
+    read_federated_options,
     submit_federated,
 )
 from adserver.cli.options import DatasetOption, JobArgument, JsonOption, TaskOption, privacy, sampling_of
-from adserver.cli.place import Place, place_of
+from adserver.cli.target import Target, place_of
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.sampling_wish import SamplingWish
+from adserver.records.sampling_options import SamplingOptions
 from adserver.views.printing import print_json
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, panel, takes
@@ -30,10 +30,10 @@ _training = panel("Training")
 _evaluation = panel("Evaluation")
 
 
-@takes(federated_job=federated_asked, at=place_of, samples=sampling_of)
+@takes(federated_job=read_federated_options, at=place_of, samples=sampling_of)
 def submit_command(
     *,
-    at: Place,
+    at: Target,
     model: Annotated[
         Path | None, option("ONNX file; training begins at its weights.", exists=True, dir_okay=False)
     ] = None,
@@ -71,7 +71,7 @@ def submit_command(
             "--until-budget",
         ),
     ] = False,
-    samples: SamplingWish,
+    samples: SamplingOptions,
     per_layer_clip: Annotated[
         bool, privacy("Clip each layer's gradient by itself, to an equal share.", "--per-layer-clip")
     ] = False,
@@ -115,7 +115,7 @@ def submit_command(
         submitted = submit_federated(
             engine, at.folder, federated_job, TaskStore(engine).find(task).bundle.task
         )
-        _told(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
+        _report_submission(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
         return
     if model is None or loss is None or learning_rate is None:
         raise typer.BadParameter("give --model, --loss and --learning-rate, or --strategy")
@@ -157,11 +157,11 @@ def submit_command(
         found = DatasetStore(engine).find(dataset)
         the_task = TaskStore(engine).find(task) if task else None
         job_id = submit_job(engine, at.folder, submission, found, task=the_task)
-    _told(at.seen_jobs(), job_id, wait=wait, as_json=as_json)
+    _report_submission(at.seen_jobs(), job_id, wait=wait, as_json=as_json)
 
 
 @takes(at=place_of)
-def list_command(*, at: Place, as_json: JsonOption = False) -> None:
+def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
     from adserver.views.job import job_json, print_jobs
 
@@ -177,7 +177,7 @@ def list_command(*, at: Place, as_json: JsonOption = False) -> None:
 def show_command(
     *,
     job: JobArgument = "",
-    at: Place,
+    at: Target,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
     ] = None,
@@ -191,18 +191,18 @@ def show_command(
         from adserver.views.curves import write_plot
 
         write_plot(found, history, plot)
-    _shown(found, history, as_json=as_json)
+    _show(found, history, as_json=as_json)
 
 
 @takes(at=place_of)
-def watch_command(*, job: JobArgument = "", at: Place, as_json: JsonOption = False) -> None:
+def watch_command(*, job: JobArgument = "", at: Target, as_json: JsonOption = False) -> None:
     """Follow a job until it stops; the exit status is 1 unless it is done."""
     store = at.seen_jobs()
     _follow(store, store.find(job).job_id, as_json=as_json)
 
 
 @takes(at=place_of)
-def cancel_command(*, job: JobArgument = "", at: Place) -> None:
+def cancel_command(*, job: JobArgument = "", at: Target) -> None:
     """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
     store = at.jobs()
     found = store.find(job)
@@ -213,7 +213,7 @@ def cancel_command(*, job: JobArgument = "", at: Place) -> None:
 
 
 @takes(at=place_of)
-def resume_command(*, job: JobArgument = "", at: Place) -> None:
+def resume_command(*, job: JobArgument = "", at: Target) -> None:
     """Queue a refused or failed job again: it goes on with the round that it stopped at."""
     store = at.jobs()
     found = store.find(job)
@@ -226,12 +226,12 @@ def _follow(store: "SeenJobs", job_id: bytes, *, as_json: bool) -> None:
     from adserver.views.job import watch
 
     job = watch(store, job_id, is_shown=not as_json)
-    _shown(job, store.history(job_id), as_json=as_json)
+    _show(job, store.history(job_id), as_json=as_json)
     if job.state is not JobState.DONE:
         raise typer.Exit(STOPPED_EARLY)
 
 
-def _shown(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: bool) -> None:
+def _show(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: bool) -> None:
     from adserver.views.job import job_json, print_job
 
     if as_json:
@@ -240,7 +240,7 @@ def _shown(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: bo
         print_job(job, history)
 
 
-def _told(store: "SeenJobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
+def _report_submission(store: "SeenJobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
     """What is printed of a job that was submitted."""
     from adserver.views.job import job_json
 

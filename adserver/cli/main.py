@@ -5,7 +5,7 @@
 
 from typing import Final
 
-from maskedlark.runtime import collector, libraries
+from maskedlark.runtime import gc_tuning, library_env
 from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
@@ -75,6 +75,6 @@ app = lazy_app(
 
 def main() -> None:
     """Run the command line; a refusal becomes one line and an exit status."""
-    libraries.settle()
-    with collector.command():
+    library_env.settle()
+    with gc_tuning.command():
         run(app)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import JsonOption, OneJobOption
-from adserver.cli.place import Place, place_of
+from adserver.cli.target import Target, place_of
 from adserver.records.exported_model import InputForm
 from adserver.views.printing import print_json, print_table
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
@@ -81,7 +81,7 @@ def evaluate_command(
 ) -> None:
     """Measure a model's loss, and a classifier's accuracy, on plain examples."""
     from adserver.training.eval_set import read_eval_set
-    from adserver.training.forward import evaluate
+    from adserver.training.inference import evaluate
     from adserver.training.model_file import read_model
     from maskedlark.model.onnx_file import parse
 
@@ -99,7 +99,7 @@ def evaluate_command(
 @takes(place=place_of)
 def export_command(
     *,
-    place: Place,
+    place: Target,
     out: OutArgument,
     job: OneJobOption = "",
     with_encoder: Annotated[
@@ -121,14 +121,14 @@ def export_command(
 
     Its input is float32: each feature's byte over 256, unless --with-encoder or --with-bytes says otherwise.
     """
-    from adserver.client.job import Here, Job
+    from adserver.client.job import Job, LocalAdServer
     from adserver.collecting.task_settings import encoder_from
     from maskedlark.runtime.durable_file import write_durably
 
     if with_encoder and with_bytes:
         raise typer.BadParameter("give --with-encoder or --with-bytes, not both")
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
-    at = place.far or Here(engine=place.opened(), data=place.folder)
+    at = place.far or LocalAdServer(engine=place.opened(), data=place.folder)
     found = at.jobs.find(job)
     made = Job(job_id=found.job_id, at=at).exported(form, encoder_from(encoder))
     write_durably(out, made.encoded)

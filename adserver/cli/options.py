@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from adserver.peers.deadlines import ROUND_DEADLINE_S
-from adserver.records.sampling_wish import SamplingWish
+from adserver.records.sampling_options import SamplingOptions
 from maskedlark.observability.traces import Traces
 from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.rpc.keepalive import Keepalive
@@ -18,7 +18,7 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from adserver.peers.opening import Peers
+    from adserver.peers.connect import Peers
     from adserver.peers.retrying import Backoff
 
 store = panel("Where things are kept")
@@ -88,7 +88,7 @@ JobArgument = Annotated[
 ]
 
 
-def charged_of(
+def release_options(
     *,
     epsilon: Annotated[
         float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")
@@ -136,9 +136,9 @@ def sampling_of(
             max=63,
         ),
     ] = None,
-) -> SamplingWish:
+) -> SamplingOptions:
     """How a job is to draw its samples and its noise."""
-    return SamplingWish(
+    return SamplingOptions(
         is_allocated=sampling is Sampling.ALLOCATION,
         is_sample_public=public_samples,
         noise=noise,
@@ -178,7 +178,7 @@ def reach_of(
     """How helpers are reached; typer.BadParameter as `tls_files` once a folder is given."""
 
     def reach(data: Path, helper_0: str, helper_1: str) -> "Peers":
-        from adserver.peers.opening import Peers
+        from adserver.peers.connect import Peers
         from maskedlark.terminal.tls_options import tls_files
 
         tls = tls_files(

@@ -8,12 +8,12 @@ import typer
 
 from adserver.cli.federated import (
     federated,
-    federated_asked,
+    read_federated_options,
 )
 from adserver.cli.options import DatasetOption, JsonOption, sampling_of
-from adserver.cli.place import Place, place_of
+from adserver.cli.target import Target, place_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
-from adserver.records.sampling_wish import SamplingWish
+from adserver.records.sampling_options import SamplingOptions
 from adserver.views.printing import print_json
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, panel, takes
@@ -27,14 +27,14 @@ _job = panel("The job: leave open what is to be found")
 
 
 @takes(
-    federated_job=federated_asked,
+    federated_job=read_federated_options,
     at=place_of,
     samples=sampling_of,
     without=["window", "least_devices", "model_seed", "eval_set", "eval_every"],
 )
 def plan_command(
     *,
-    at: Place,
+    at: Target,
     model: Annotated[
         Path | None, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
     ] = None,
@@ -56,7 +56,7 @@ def plan_command(
     ] = MAX_EPOCHS,
     batch_size: Annotated[float | None, _job("Expected reports in a round.")] = None,
     noise_multiplier: Annotated[float | None, _job("Each helper's noise over the clip norm.")] = None,
-    samples: SamplingWish,
+    samples: SamplingOptions,
     momentum: Annotated[
         float, option("Of your optimizer, 0 without: correlated noise is fitted to it.", min=0.0)
     ] = 0.9,
@@ -78,13 +78,13 @@ def plan_command(
     noise. With --strategy: give --rounds, and the noise is found; or --noise-multiplier alone, and the most
     rounds that fit are.
     """
-    from adserver.budgets.held import Budgets
-    from adserver.budgets.planner import Wish
+    from adserver.budgets.planner import PlanConstraints
+    from adserver.budgets.reservations import Budgets
     from adserver.store.datasets import DatasetStore
     from adserver.store.tasks import TaskStore
     from adserver.training.federated.forecast import forecast
     from adserver.training.model_file import read_model
-    from adserver.training.planning import PlanRequest, planned
+    from adserver.training.planning import PlanRequest, plan_job
     from adserver.views.federated import forecast_json, print_forecast
     from adserver.views.plan import plan_json, print_plan
 
@@ -93,7 +93,7 @@ def plan_command(
             raise typer.BadParameter("a job with --strategy is planned beside the ad server: give --data")
         engine = at.opened()
         the_task = TaskStore(engine).find(task).bundle.task
-        held = Budgets(engine=engine, clock=time.time).held_of_task(the_task)
+        held = Budgets(engine=engine, clock=time.time).reservations_of_task(the_task)
         expected = forecast(federated_job, task=the_task, already=held, now_s=time.time())
         print_json(forecast_json(expected)) if as_json else print_forecast(expected)
         return
@@ -101,7 +101,7 @@ def plan_command(
         raise typer.BadParameter("give --model, or --strategy")
     request = PlanRequest(
         model=read_model(model),
-        wish=Wish(
+        wish=PlanConstraints(
             rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
         ),
         epsilon=epsilon,
@@ -114,14 +114,14 @@ def plan_command(
         found = at.far.plan(request, dataset)
     else:
         engine = at.opened()
-        found = planned(engine, request, DatasetStore(engine).find(dataset), _told_after(_PATIENCE_S))
+        found = plan_job(engine, request, DatasetStore(engine).find(dataset), _report_after(_PATIENCE_S))
     if as_json:
         print_json(plan_json(*found))
     else:
         print_plan(*found)
 
 
-def _told_after(seconds: float) -> "OnProgress":
+def _report_after(seconds: float) -> "OnProgress":
     """Say once, on standard error, how far a search is that has taken some time."""
     started, is_told = time.monotonic(), False
 

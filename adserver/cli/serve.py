@@ -19,11 +19,11 @@ from adserver.cli.options import (
 from adserver.records.server_settings import AdserverSettings, DashboardSettings, IntakeSettings
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
-from maskedlark.runtime.signals import stopped_by_signals
+from maskedlark.runtime.signals import stop_on_signals
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
-    from adserver.peers.opening import Peers
+    from adserver.peers.connect import Peers
 
 
 @takes(peers=peers_of, intake=intake_of, without=["wait"])
@@ -55,7 +55,7 @@ def serve_command(
     from maskedlark.observability.tracing import tracing
 
     configure_logging(log_format)
-    with stopped_by_signals() as stop, tracing("adserver", traces):
+    with stop_on_signals() as stop, tracing("adserver", traces):
         settings = AdserverSettings(
             data_dir=data,
             intake=intake,

@@ -93,7 +93,7 @@ def simulate_command(
         "local": {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate},
     }
     defaults = {"sampling_rate": 0.1, "rounds": 20, "noise_multiplier": 0.0, "bound": {"clip_norm": 1.0}}
-    chosen = build(strategy_class(strategy), _merged(defaults, _merged(settings_in(settings), given)))
+    chosen = build(strategy_class(strategy), _merge(defaults, _merge(settings_in(settings), given)))
     model = DenseModel(widths=(held.width, *(hidden or ()), held.classes))
     simulated = Simulated(
         strategy=chosen,
@@ -143,13 +143,13 @@ def _population(held: "ExampleSet", *, devices: int, shard_size: int, least: int
     )
 
 
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Settings over settings, section by section; None leaves what is under it, and an empty section goes."""
     merged = dict(under)
     for name, value in over.items():
         if isinstance(value, dict):
             below = under.get(name)
-            section = _merged(below if isinstance(below, dict) else {}, value)
+            section = _merge(below if isinstance(below, dict) else {}, value)
             if section:
                 merged[name] = section
         elif value is not None:
@@ -162,7 +162,7 @@ def _result(strategy: "Strategy", done: "list[SimulatedRound]", delta: float) ->
     from adserver.views.simulation import SimulationResult
     from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
     from maskedlark.federated.strategies.line import Line
-    from maskedlark.privacy.accounting import composed_epsilon
+    from maskedlark.privacy.accounting import compose_epsilon
 
     epsilon: float | None = None
     old: float | None = None
@@ -170,7 +170,7 @@ def _result(strategy: "Strategy", done: "list[SimulatedRound]", delta: float) ->
     if isinstance(strategy, Line):
         epsilon, delta, unit = strategy.epsilon, strategy.delta, "event"
     elif strategy.noise_multiplier and (charges := strategy.charges(done[-1].round)):
-        epsilon = composed_epsilon(charges, delta)
+        epsilon = compose_epsilon(charges, delta)
         steps = [
             MomentsStep(
                 sampling_rate=one.sampling_rate, noise_multiplier=one.noise_multiplier, rounds=one.rounds

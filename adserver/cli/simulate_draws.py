@@ -42,7 +42,7 @@ def simulate_draws_command(
     from maskedlark.canonical import build
     from maskedlark.federated.draw_and_discard import DrawAndDiscard
     from maskedlark.federated.generalised_linear import Batches, Multinomial
-    from maskedlark.federated.local_training import shuffled
+    from maskedlark.federated.local_training import shuffle
     from maskedlark.federated.populations import in_equal_parts
     from maskedlark.randomness import seeded
 
@@ -61,7 +61,7 @@ def simulate_draws_command(
     members = np.stack(dealt.members)
     clients = Batches(features=held.training.features[members] / byte, labels=held.training.labels[members])
     stream = seeded(seed, "simulated draws")
-    order = np.concatenate([shuffled(len(members), stream) for _ in range(passes)])
+    order = np.concatenate([shuffle(len(members), stream) for _ in range(passes)])
     models = settings.initial(np.zeros(model.size), stream)
     simulation = DrawSimulation(settings=settings, model=model, batches=clients, in_flight=in_flight)
     returns = 0

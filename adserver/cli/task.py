@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of
-from adserver.cli.place import Place, place_of
+from adserver.cli.target import Target, place_of
 from adserver.views.printing import moment, print_json, print_table
 from maskedlark.frozen import frozen
 from maskedlark.terminal.options import takes
@@ -16,8 +16,8 @@ from maskedlark.terminal.options import takes
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from adserver.client.far import FarAdServer
-    from adserver.peers.opening import Peers
+    from adserver.client.remote import RemoteAdServer
+    from adserver.peers.connect import Peers
     from adserver.store.reports import ReportCounts
     from adserver.store.tasks import StoredTask
 
@@ -33,7 +33,7 @@ class CountedTask:
 @takes(at=place_of)
 def show_command(
     *,
-    at: Place,
+    at: Target,
     task: Annotated[
         str, typer.Argument(help="The task, by the start of its id; not needed if there is only one.")
     ] = "",
@@ -71,8 +71,8 @@ def _here(engine: "Engine", task: str) -> "CountedTask":
     return CountedTask(stored=found, counts=ReportStore(engine).counts(found.task_id))
 
 
-def _elsewhere(far: "FarAdServer", task: str) -> "CountedTask":
-    from adserver.client.far_values import counts_from_json, task_from_json
+def _elsewhere(far: "RemoteAdServer", task: str) -> "CountedTask":
+    from adserver.client.remote_values import counts_from_json, task_from_json
 
     item = far.task_item(task)
     return CountedTask(stored=task_from_json(item), counts=counts_from_json(item))
@@ -96,7 +96,7 @@ def refresh_keys_command(
 
 
 @takes(at=place_of)
-def list_command(*, at: Place, as_json: JsonOption = False) -> None:
+def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
     from adserver.store.reports import ReportStore
     from adserver.store.tasks import TaskStore

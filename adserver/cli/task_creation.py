@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adserver.cli.anywhere import anywhere_of
+from adserver.cli.connected_target import anywhere_of
 from adserver.cli.options import JsonOption, privacy
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from adserver.views.printing import print_json
@@ -14,14 +14,14 @@ from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.anywhere import Anywhere
+    from adserver.cli.connected_target import ConnectedTarget
 
 _labels = panel("Labels")
 _period = panel("Period")
 _federated = panel("Federated")
 
 
-def _typed_fields(
+def _read_fields(
     *,
     name: Annotated[str, option("What the task is called.")],
     origin: Annotated[
@@ -60,7 +60,7 @@ def _typed_fields(
     return locals()
 
 
-def _typed_labels(
+def _read_labels(
     *,
     classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
     max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
@@ -75,10 +75,10 @@ def _typed_labels(
     return locals()
 
 
-@takes(at=anywhere_of, given=_typed_fields, labels=_typed_labels, without=["round_deadline"])
+@takes(at=anywhere_of, given=_read_fields, labels=_read_labels, without=["round_deadline"])
 def create_command(
     *,
-    at: "Anywhere",
+    at: "ConnectedTarget",
     given: dict[str, Any],
     num_features: Annotated[
         int | None, option("Bytes in each report's features; default: the encoder's columns.")

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adserver.budgets.held import Budgets
-from adserver.client.far import FarAdServer
+from adserver.budgets.reservations import Budgets
 from adserver.client.measuring import Measuring
+from adserver.client.remote import RemoteAdServer
 from adserver.client.sealing import Sealing
 from adserver.client.tasks import read_encoder_of, task_fields
 from adserver.client.training import Training
@@ -116,12 +116,14 @@ class Client(Sealing, Measuring, Training):
         The same fields are the same task, so that it may be asked for again. Raises as `create_task`.
         """
         if self._far is not None:
-            return self._created(self._far, fields, encoder)
+            return self._create_remotely(self._far, fields, encoder)
         store = TaskStore(self._engine)
         bundle = with_retries(lambda: create_task(self._helpers, dict(fields)), self._backoff)
         return store.find(store.add(bundle, created_at=time.time(), encoder=encoder).hex())
 
-    def _created(self, far: FarAdServer, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
+    def _create_remotely(
+        self, far: RemoteAdServer, fields: Mapping[str, Any], encoder: Encoder | None
+    ) -> StoredTask:
         """A task of an ad server elsewhere, which is asked for until an answer arrives."""
         try:
             return with_retries(lambda: far.create_task(fields, encoder), self._backoff)

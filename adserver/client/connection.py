@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Final, Self
 from sqlalchemy import Engine
 
 from adserver.peers.client import HelperClient
+from adserver.peers.connect import Peers
 from adserver.peers.deadlines import ROUND_DEADLINE_S
-from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.store.database import create_tables, default_url
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import named
+from maskedlark.frozen import pick_attributes
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
-from maskedlark.runtime.turns import Turns
+from maskedlark.runtime.keyed_lock import KeyedLock
 
 if TYPE_CHECKING:
-    from adserver.client.far import FarAdServer
+    from adserver.client.remote import RemoteAdServer
 
 _VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
 
@@ -29,7 +29,7 @@ _VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
 class Connection:
     """An ad server's store and both helpers. Use it in a `with`, or close it."""
 
-    _far: "FarAdServer | None"
+    _far: "RemoteAdServer | None"
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class Connection:
                 both.
         """
         self._backoff = backoff
-        self._stack, self._turns = ExitStack(), Turns()
+        self._stack, self._turns = ExitStack(), KeyedLock()
         self._opened: Engine | None = None
         self._far = None
         if url is not None:
             if data is not None or helpers is not None:
                 raise ValueError("give a data folder and helpers, or a url, not both")
-            from adserver.client.far import FarAdServer
+            from adserver.client.remote import RemoteAdServer
 
-            self._far = FarAdServer(url=url, token=token, ca=None if ca is None else Path(ca))
+            self._far = RemoteAdServer(url=url, token=token, ca=None if ca is None else Path(ca))
             return
         if data is None or helpers is None:
             raise ValueError("give a data folder and helpers, or a url")
@@ -96,7 +96,7 @@ class Connection:
             insecure=peers.tls is None,
             tls=peers.tls,
             database=database,
-            **named(peers, ("deadline_s", "round_deadline_s", "backoff")),
+            **pick_attributes(peers, ("deadline_s", "round_deadline_s", "backoff")),
         )
 
     @classmethod
@@ -104,7 +104,7 @@ class Connection:
         """A connection over an engine and clients that a server has opened, and closes later."""
         client = cls.__new__(cls)
         client._data, client._opened, client._helpers = data, engine, helpers
-        client._stack, client._turns = ExitStack(), Turns()
+        client._stack, client._turns = ExitStack(), KeyedLock()
         client._far, client._backoff = None, BRIEF
         return client
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from adserver.client.far import FarAdServer
+from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.frames import frame
@@ -15,7 +15,7 @@ from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.job_files import files_of
-from adserver.store.jobs import Jobs, JobStore
+from adserver.store.jobs import JobQueue, JobStore
 from adserver.store.tasks import TaskStore
 from adserver.views.job import job_json, watch
 from maskedlark.encoding.encoder import Encoder
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Here:
+class LocalAdServer:
     """What lies beside a job of this machine's ad server.
 
     Attributes:
@@ -39,7 +39,7 @@ class Here:
     data: Path
 
     @property
-    def jobs(self) -> Jobs:
+    def jobs(self) -> JobQueue:
         """The jobs."""
         return JobStore(self.engine, time.time)
 
@@ -54,7 +54,7 @@ class Job:
     """
 
     job_id: bytes
-    at: Here | FarAdServer = field(repr=False)
+    at: LocalAdServer | RemoteAdServer = field(repr=False)
 
     @property
     def record(self) -> JobRecord:
@@ -118,15 +118,15 @@ class Job:
         Raises as `export`.
         """
         at = self.at
-        if isinstance(at, FarAdServer) and encoder is None:
+        if isinstance(at, RemoteAdServer) and encoder is None:
             return at.export(self.job_id, takes)
-        from adserver.training.export import exported, with_input
+        from adserver.training.export import export_job, with_input
 
         plan = self.record.plan
-        if isinstance(at, FarAdServer):
+        if isinstance(at, RemoteAdServer):
             made = at.export(self.job_id, InputForm.SCALED)
         else:
-            made = exported(files_of(at.engine, at.data, self.job_id), plan)
+            made = export_job(files_of(at.engine, at.data, self.job_id), plan)
             encoder = encoder or TaskStore(at.engine).encoder(plan.task.task_id)
         return with_input(made, plan.task, takes, encoder)
 

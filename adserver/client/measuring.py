@@ -8,13 +8,13 @@ from operator import index
 from typing import Any, TypeVar
 
 from adserver.client.connection import Connection
-from adserver.client.far_measuring import aggregated, aggregated_before, evaluated, evaluated_before
-from adserver.client.job import Here, Job
-from adserver.measuring.asking import Asking
+from adserver.client.job import Job, LocalAdServer
+from adserver.client.remote_measuring import aggregate, evaluate, read_aggregate, read_evaluation
 from adserver.measuring.domains import codes_by_key
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.measuring.measurer import Measurer
+from adserver.measuring.query_runner import Asking
 from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import ChosenId, PlannedQuery, chosen_id
@@ -79,9 +79,9 @@ class Measuring(Connection):
             "dataset": dataset,
         }
         if self._far is not None:
-            return aggregated(self._far, asked, query_id=query_id, backoff=self._backoff)
+            return aggregate(self._far, asked, query_id=query_id, backoff=self._backoff)
         chosen = chosen_id(query_id, "query", asked) if query_id else None
-        with self._alone(chosen):
+        with self._exclusively(chosen):
             before = chosen and QueryStore(self._engine).before(chosen, QuerySpec)
             if chosen and before:
                 return self.measurer(self._dataset(before)).repeated(before, chosen)
@@ -128,18 +128,18 @@ class Measuring(Connection):
             raise InvalidTask("give either a model or a job")
         epsilon = None if epsilon is None else float(epsilon)
         asked = {"job": job, "bins": index(bins), "epsilon": epsilon, "dataset": dataset}
-        encoded = None if model is None else self._encoded(model, dataset)
+        encoded = None if model is None else self._encode_model(model, dataset)
         if self._far is not None:
-            return evaluated(self._far, asked, encoded, query_id=query_id, backoff=self._backoff)
+            return evaluate(self._far, asked, encoded, query_id=query_id, backoff=self._backoff)
         files = () if encoded is None else (encoded,)
         chosen = chosen_id(query_id, "evaluation", asked, *files) if query_id else None
-        with self._alone(chosen):
+        with self._exclusively(chosen):
             before = chosen and QueryStore(self._engine).before(chosen, EvaluationSpec)
             if chosen and before:
                 return self.evaluator(self._dataset(before)).repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             planned = plan_evaluation(
-                self._trained(job) if encoded is None else encoded,
+                self._export_trained(job) if encoded is None else encoded,
                 task=self._task(found).bundle.task,
                 dataset=found,
                 query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
@@ -155,7 +155,7 @@ class Measuring(Connection):
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
         """
         if self._far is not None:
-            return aggregated_before(self._far, query)
+            return read_aggregate(self._far, query)
         planned = QueryStore(self._engine).find(query, QuerySpec)
         return self.measurer(self._dataset(planned)).again(planned)
 
@@ -166,11 +166,11 @@ class Measuring(Connection):
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
         """
         if self._far is not None:
-            return evaluated_before(self._far, query)
+            return read_evaluation(self._far, query)
         planned = QueryStore(self._engine).find(query, EvaluationSpec)
         return self.evaluator(self._dataset(planned)).again(planned)
 
-    def _encoded(self, model: Any, dataset: str) -> bytes:
+    def _encode_model(self, model: Any, dataset: str) -> bytes:
         """The ONNX file of a model, as wide as a dataset's reports."""
         if isinstance(model, bytes):
             return model
@@ -180,18 +180,18 @@ class Measuring(Connection):
             task = self._task(DatasetStore(self._engine).find(dataset))
         return as_onnx(model, task.bundle.task.num_features)
 
-    def _trained(self, job: str) -> bytes:
+    def _export_trained(self, job: str) -> bytes:
         """A job's model with its latest weights."""
-        at = Here(engine=self._engine, data=self._data)
+        at = LocalAdServer(engine=self._engine, data=self._data)
         return Job(job_id=at.jobs.find(job).job_id, at=at).export()
 
     @contextmanager
-    def _alone(self, chosen: ChosenId | None) -> Iterator[None]:
+    def _exclusively(self, chosen: ChosenId | None) -> Iterator[None]:
         """Let nobody else ask under the same id meanwhile: who comes second finds the answer kept."""
         if chosen is None:
             yield
             return
-        with self._turns.alone(chosen.query_id):
+        with self._turns.hold(chosen.query_id):
             yield
 
     def _dataset(self, planned: PlannedQuery[Any]) -> Dataset:

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from adserver.budgets.planner import Wish
+from adserver.budgets.planner import PlanConstraints
 from adserver.client.connection import Connection
-from adserver.client.far import FarAdServer
-from adserver.client.job import Here, Job
+from adserver.client.job import Job, LocalAdServer
+from adserver.client.remote import RemoteAdServer
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.training.as_onnx import as_onnx
-from adserver.training.planning import PlanRequest, planned
+from adserver.training.planning import PlanRequest, plan_job
 from adserver.training.submission import Submission
 from adserver.training.submitting import submit_job
 from adserver.views.plan import plan_json
@@ -47,14 +47,14 @@ class Training(Connection):
         found, task = self._over(dataset)
         request = PlanRequest(
             model=as_onnx(model, task.num_features),
-            wish=Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
+            wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
             noise=_step_noise(noise),
             momentum=momentum,
         )
         if self._far is not None:
             return plan_json(*self._far.plan(request, (found.dataset_id or b"").hex()))
-        return plan_json(*planned(self._engine, request, found))
+        return plan_json(*plan_job(self._engine, request, found))
 
     def train(
         self,
@@ -141,8 +141,8 @@ class Training(Connection):
         return Job(job_id=job_id, at=self._at)
 
     @property
-    def _at(self) -> Here | FarAdServer:
-        return Here(engine=self._engine, data=self._data) if self._far is None else self._far
+    def _at(self) -> LocalAdServer | RemoteAdServer:
+        return LocalAdServer(engine=self._engine, data=self._data) if self._far is None else self._far
 
     def _over(self, dataset: str) -> tuple[Dataset, Task]:
         """A dataset by the start of its id, and its task."""

@@ -34,9 +34,7 @@ def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -
             _LOG.warning("key lists are not refreshed: %s", error)
         else:
             newest[status.identity.verify_key] = status.keys
-    changed = [
-        bundle for stored in store.all() if (bundle := _renewed(stored.bundle, newest)) != stored.bundle
-    ]
+    changed = [bundle for stored in store.all() if (bundle := _renew(stored.bundle, newest)) != stored.bundle]
     for bundle in changed:
         store.replace_keys(bundle)
     return len(changed)
@@ -52,7 +50,7 @@ def key_refresher(store: TaskStore, helpers: tuple[HelperClient, HelperClient], 
     )
 
 
-def _renewed(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle:
+def _renew(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle:
     """Return the bundle with the newest key lists of its helpers."""
     first, second = (
         newest.get(helper.verify_key, old)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from adserver.store.database import Clock
 from adserver.store.report_buckets import ReportBucket
-from adserver.store.report_manifest import named_among
+from adserver.store.report_manifest import find_named
 from maskedlark.errors import HelperUnavailable
 from maskedlark.runtime.objects import Retrying
 from maskedlark.runtime.periodic import IsStopped, Periodic
@@ -51,7 +51,7 @@ def sweep_objects(
         if is_stopped():
             break
         old = [one.name for one in page if now_s - one.modified_s >= ORPHAN_S]
-        named = named_among(engine, old)
+        named = find_named(engine, old)
         orphans = [name for name in old if name not in named]
         store.delete(orphans)
         removed += len(orphans)

@@ -30,9 +30,9 @@ from maskedlark.randomness import Randomness
 from maskedlark.reports.dataset import (
     AdmittedSet,
     ShareColumns,
-    admitted_by_both,
     canonical_order,
     dataset_id,
+    intersect_admitted,
 )
 from maskedlark.reports.task import Task
 
@@ -180,7 +180,7 @@ def _choice(
     sees it alone.
     """
     first, second = admitted
-    is_chosen = admitted_by_both(first, second)
+    is_chosen = intersect_admitted(first, second)
     order = canonical_order(report_ids, np.flatnonzero(is_chosen))
     differing = int((first.is_admitted & second.is_admitted & ~is_chosen).sum())
     not_proven = Counter({ReportReason.NOT_PROVEN: differing} if task.proof and differing else {})

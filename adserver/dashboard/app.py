@@ -12,14 +12,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from adserver.admin.access import API, LOGIN_PATH, LOGOUT_PATH, Door
+from adserver.admin.access import API, LOGIN_PATH, LOGOUT_PATH, AuthMiddleware
+from adserver.admin.admin_context import AdminContext
 from adserver.admin.api import api_routes
 from adserver.admin.grants import Grants
 from adserver.admin.operation import not_found
 from adserver.admin.problems import problem
-from adserver.admin.site import Site
 from adserver.dashboard.assets import ASSETS
-from adserver.dashboard.figures import Figures
+from adserver.dashboard.page_data import Figures
 from adserver.dashboard.pages import Pages
 from adserver.dashboard.rendering import environment
 from adserver.store.access import AccessStore
@@ -27,7 +27,7 @@ from maskedlark.errors import MaskedLarkError
 
 
 @contextmanager
-def dashboard(site: Site, *, hosts: Collection[str], is_tls: bool) -> Iterator[Door]:
+def dashboard(site: AdminContext, *, hosts: Collection[str], is_tls: bool) -> Iterator[AuthMiddleware]:
     """Serve the application of a running ad server until the block ends.
 
     Args:
@@ -39,13 +39,13 @@ def dashboard(site: Site, *, hosts: Collection[str], is_tls: bool) -> Iterator[D
     pages = Pages(figures, environment())
     app = _app(site, grants, pages)
     try:
-        yield Door(app=app, grants=grants, hosts=frozenset(hosts), is_tls=is_tls)
+        yield AuthMiddleware(app=app, grants=grants, hosts=frozenset(hosts), is_tls=is_tls)
     finally:
         pages.close()
         figures.close()
 
 
-def _app(site: Site, grants: Grants, pages: Pages) -> ASGIApp:
+def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
     async def change(request: Request) -> Response:
         """Handle a button of a job's page, then redirect back to the page."""
         name, act = request.path_params["job"], request.path_params["act"]

@@ -1,7 +1,7 @@
-"""The pages: a path, a template, and what it shows. Each is answered 304 while nothing on it has changed.
+"""The pages: a path, a template, and the values it shows. An unchanged page is answered 304.
 
-Whether anything has changed is looked up once for all pages (`adserver.store.marks`), and only a page on
-which something has changed is drawn: a look at an unchanged page costs a grant's lookup and a comparison.
+One lookup tells for all pages whether anything has changed (`adserver.store.change_token`), and only a page
+whose values have changed is rendered: an unchanged page costs a grant's lookup and a comparison.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from adserver.dashboard.figures import Figures, Mark, Values
-from adserver.dashboard.kept import Kept
+from adserver.dashboard.page_data import Figures, Mark, Values
 from adserver.dashboard.rendering import draw
+from adserver.dashboard.ttl_cache import TtlCache
 from adserver.records.access import Scope
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -37,7 +37,7 @@ Show: TypeAlias = Callable[[Figures, Request], Values]
 Stamp: TypeAlias = Callable[[Mark], Hashable]
 
 
-def _stored(mark: Mark) -> Hashable:
+def _store_part(mark: Mark) -> Hashable:
     return mark.store
 
 
@@ -57,7 +57,7 @@ class Page:
     template: str
     place: str
     values: Show
-    stamp: Stamp = _stored
+    stamp: Stamp = _store_part
 
 
 def _with_reports(mark: Mark) -> Hashable:
@@ -72,7 +72,7 @@ def _after(request: Request) -> str:
     return request.query_params.get("after", "")
 
 
-def _planned(request: Request) -> PlannedJob | None:
+def _read_planned_job(request: Request) -> PlannedJob | None:
     """Return the job that the form of a budget's page describes; None while it is empty."""
     typed = request.query_params
     if not typed.get("rounds"):
@@ -88,12 +88,12 @@ def _planned(request: Request) -> PlannedJob | None:
         raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
 
 
-def _many(place: str, values: Show, stamp: Stamp = _stored) -> Page:
+def _many(place: str, values: Show, stamp: Stamp = _store_part) -> Page:
     """Create the list page of a part of the navigation, whose template has the same name."""
     return Page(path=f"/{place}", template=f"{place}.html", place=place, values=values, stamp=stamp)
 
 
-def _one(place: str, name: str, values: Show, stamp: Stamp = _stored) -> Page:
+def _one(place: str, name: str, values: Show, stamp: Stamp = _store_part) -> Page:
     """Create the page of one item, with the parameter and template of this name."""
     return Page(path=f"/{place}/{{{name}}}", template=f"{name}.html", place=place, values=values, stamp=stamp)
 
@@ -118,7 +118,7 @@ PAGES: Final = (
         path="/budgets/{dataset}",
         template="budget.html",
         place="budgets",
-        values=lambda at, r: at.budget(r.path_params["dataset"], _planned(r)),
+        values=lambda at, r: at.budget(r.path_params["dataset"], _read_planned_job(r)),
         stamp=_with_budgets,
     ),
     _many("queries", lambda at, r: at.queries(_after(r))),
@@ -130,7 +130,7 @@ NAVIGATION: Final = tuple((one.path, one.place) for one in PAGES if "{" not in o
 
 
 @frozen
-class Drawn:
+class RenderedPage:
     """A page as it is sent."""
 
     content: bytes
@@ -149,8 +149,8 @@ class Pages:
         """Create the pages that show these figures."""
         self._figures = figures
         self._environment = environment
-        self._marks: Kept[Mark] = Kept(lasts_s=YOUNG_S, threads=1)
-        self._drawn: Kept[Drawn] = Kept(lasts_s=0.0, threads=DRAWERS)
+        self._marks: TtlCache[Mark] = TtlCache(lasts_s=YOUNG_S, threads=1)
+        self._drawn: TtlCache[RenderedPage] = TtlCache(lasts_s=0.0, threads=DRAWERS)
 
     def close(self) -> None:
         """Draw nothing more."""
@@ -171,7 +171,7 @@ class Pages:
             try:
                 drawn = await _of(self._drawn.renewed(key, partial(self._draw, page, request), stamp))
             except HelperUnavailable as away:  # not kept: no mark changes when the database is back
-                drawn = self._refused(page, request, away)
+                drawn = self._render_refusal(page, request, away)
             headers = {"etag": drawn.tag}
             if drawn.tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=_UNCHANGED, headers=headers)
@@ -186,7 +186,7 @@ class Pages:
         except HelperUnavailable:
             return None
 
-    def _draw(self, page: Page, request: Request) -> Drawn:
+    def _draw(self, page: Page, request: Request) -> RenderedPage:
         """Render a page, or the reason for its absence; HelperUnavailable while the database is away."""
         try:
             with database_at_hand("the ad server"):
@@ -194,13 +194,15 @@ class Pages:
         except HelperUnavailable:
             raise
         except MaskedLarkError as refusal:
-            return self._refused(page, request, refusal)
-        return Drawn(content=self.draw(page.template, page.place, request, values), status=200)
+            return self._render_refusal(page, request, refusal)
+        return RenderedPage(content=self.draw(page.template, page.place, request, values), status=200)
 
-    def _refused(self, page: Page, request: Request, refusal: MaskedLarkError) -> Drawn:
+    def _render_refusal(self, page: Page, request: Request, refusal: MaskedLarkError) -> RenderedPage:
         """Render the reason for a refusal in a page's place."""
         values = {"detail": str(refusal)}
-        return Drawn(content=self.draw("refused.html", page.place, request, values), status=_status(refusal))
+        return RenderedPage(
+            content=self.draw("refused.html", page.place, request, values), status=_status(refusal)
+        )
 
     def draw(self, template: str, place: str, request: Request, values: dict[str, Any]) -> bytes:
         """Render a page's HTML."""

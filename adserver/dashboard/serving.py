@@ -10,8 +10,8 @@ from typing import Final
 from sqlalchemy import Engine
 
 from adserver.admin.access import ALL_INTERFACES, names_of
+from adserver.admin.admin_context import AdminContext
 from adserver.admin.helper_watch import HelperWatch
-from adserver.admin.site import Site
 from adserver.client import Client
 from adserver.dashboard.app import dashboard
 from adserver.ingest.http_server import HttpServer
@@ -52,7 +52,7 @@ def open_dashboard(
     watch = HelperWatch(engine, helpers, clock)
     watch.start()
     stack.callback(watch.stop)
-    site = Site(
+    site = AdminContext(
         engine=engine,
         data=data,
         client=Client.over(engine, helpers, data=data),
@@ -69,7 +69,7 @@ def open_dashboard(
     )
     stack.callback(server.stop)
     server.wait_until_started()
-    url = f"{'http' if tls is None else 'https'}://{_shown(settings, host)}:{server.port}"
+    url = f"{'http' if tls is None else 'https'}://{_link_host(settings, host)}:{server.port}"
     write_durably(data / _ADDRESS_FILE, f"{url}\n".encode())
     _LOG.info("dashboard on %s; `adserver dashboard login` prints a link that opens it once", url)
     return url
@@ -96,7 +96,7 @@ def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
         ) from None
 
 
-def _shown(settings: DashboardSettings, host: str) -> str:
+def _link_host(settings: DashboardSettings, host: str) -> str:
     """Return the host name for a link, as an all-interfaces address is not one."""
     is_any = host in ALL_INTERFACES
     name = settings.hosts[0] if is_any and settings.hosts else "127.0.0.1" if is_any else host

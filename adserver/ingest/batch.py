@@ -32,7 +32,7 @@ def reports_in(body: bytes) -> Sequence[report_pb2.Report]:
     try:
         return report_pb2.ReportBatch.FromString(body).reports
     except DecodeError:
-        raise _malformed() from None
+        raise _reject_malformed() from None
 
 
 def _check_count(body: bytes) -> None:
@@ -40,12 +40,12 @@ def _check_count(body: bytes) -> None:
     left, place, end = len(body) // LEAST_REPORT_BYTES + 1, 0, len(body)
     while place < end:
         if body[place] != _REPORTS or not left:
-            raise _malformed()
+            raise _reject_malformed()
         length, place = _varint(body, place + 1)
         place += length
         left -= 1
     if place > end:
-        raise _malformed()
+        raise _reject_malformed()
 
 
 def _varint(body: bytes, place: int) -> tuple[int, int]:
@@ -55,8 +55,8 @@ def _varint(body: bytes, place: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return number, place + index + 1
-    raise _malformed()
+    raise _reject_malformed()
 
 
-def _malformed() -> ReportRejected:
+def _reject_malformed() -> ReportRejected:
     return ReportRejected(ReportReason.MALFORMED, "not a batch of reports; none was stored")

@@ -38,7 +38,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adserver.ingest.batch import reports_in
-from adserver.ingest.body_room import BodyRoom, Held, NoRoom
+from adserver.ingest.body_memory import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.ingest.local_app import LocalIntake, local_routes
@@ -195,11 +195,11 @@ def http_app(
             Route("/healthz", at.get_health),
         ],
         exception_handlers={
-            ReportRejected: _rejected,
-            HTTPException: _refused,
+            ReportRejected: _answer_rejection,
+            HTTPException: _answer_refusal,
             HelperUnavailable: _away,
-            ClientDisconnect: _disconnected,
-            Exception: _failed,
+            ClientDisconnect: _answer_disconnect,
+            Exception: _answer_bug,
         },
     )
 
@@ -265,7 +265,7 @@ def _task_id(request: Request) -> bytes:
         raise HTTPException(HTTPStatus.NOT_FOUND, "a task id is hexadecimal") from None
 
 
-async def _rejected(_request: Request, error: Exception) -> Response:
+async def _answer_rejection(_request: Request, error: Exception) -> Response:
     if not isinstance(error, ReportRejected):
         raise error
     if isinstance(error, _TooLarge):
@@ -275,7 +275,7 @@ async def _rejected(_request: Request, error: Exception) -> Response:
     return json_error("ReportRejected", error.reason.value, str(error), status)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
+async def _answer_refusal(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     return refusal(error.status_code, error.detail)
@@ -285,12 +285,12 @@ async def _away(_request: Request, error: Exception) -> Response:
     return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
 
-async def _disconnected(_request: Request, _error: Exception) -> Response:
+async def _answer_disconnect(_request: Request, _error: Exception) -> Response:
     """The browser is gone; nobody reads this."""
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
+async def _answer_bug(_request: Request, error: Exception) -> Response:
     """A bug: the details stay here."""
     _LOG.error("a bug ended a request", exc_info=error)
     return json_error("Internal", INTERNAL, "internal error", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -9,11 +9,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from adserver.ingest import any_origin
-from adserver.ingest.patient_http import HttpHeaders, HttpLimits, patient_protocol
+from adserver.ingest import cors_headers
 from adserver.ingest.shared_listener import SharedListener
+from adserver.ingest.slow_client_limits import HttpHeaders, HttpLimits, patient_protocol
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
@@ -41,7 +41,7 @@ class HttpServer:
         tls: TlsFiles | None,
         *,
         on_refused: Callable[[int], None] = lambda _status: None,
-        headers: HttpHeaders = any_origin.HEADERS,
+        headers: HttpHeaders = cors_headers.HEADERS,
         limits: HttpLimits | None = None,
         proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
@@ -91,7 +91,7 @@ class HttpServer:
 
 def _listen(host: str, address: str, limits: HttpLimits, proxies: TrustedProxies) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = SharedListener(family, FairRoom(_SOCKETS_A_PLACE * limits.connections), proxies)
+    listening = SharedListener(family, FairQuota(_SOCKETS_A_PLACE * limits.connections), proxies)
     try:
         listening.listen_at(host, int(address.rsplit(":", 1)[-1]))
     except (OSError, ValueError, OverflowError):

@@ -146,14 +146,14 @@ class Intake:
         task = self._tasks.task(report.task_id)
         if task is None:
             raise ReportRejected(ReportReason.WRONG_TASK, "this ad server has no such task")
-        if report.task_id in self._refused_tasks():
+        if report.task_id in self._refusing_tasks():
             raise ReportRejected(ReportReason.OUTSIDE_TASK_PERIOD, "the task was over days ago")
         check = self._checks.get(report.task_id)
         if check is None:
             check = self._checks[report.task_id] = ReportCheck(task)
         check.check(report)
 
-    def _refused_tasks(self) -> frozenset[bytes]:
+    def _refusing_tasks(self) -> frozenset[bytes]:
         """The tasks whose reports are refused, as they were `REFUSED_EVERY_S` ago at most."""
         now_s = self._monotonic()
         if now_s - self._refused_read_s >= REFUSED_EVERY_S:
@@ -162,7 +162,7 @@ class Intake:
 
     def _store_if_open(self, checked: list[Report]) -> IntakeCounts:
         """Store what was checked a while ago, for a stream may be slow; not what is refused since."""
-        refused = self._refused_tasks()
+        refused = self._refusing_tasks()
         still_open = [report for report in checked if report.task_id not in refused]
         counts = self._store(still_open)
         if late := len(checked) - len(still_open):

@@ -121,7 +121,7 @@ class LocalIntake:
         step = 0 if in_flight < 1 else 1 << (round(in_flight) - 1).bit_length()
         with self._calibrating:  # takes a second; one thread does it
             if (job_id, step) not in self._tests:
-                self._tests[job_id, step] = SpamTest.calibrated(
+                self._tests[job_id, step] = SpamTest.calibrate(
                     settings, weights=weights, in_flight=step, randomness=self._randomness
                 )
             return self._tests[job_id, step]

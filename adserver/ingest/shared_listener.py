@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from maskedlark.errors import HelperUnavailable
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.sites import TrustedProxies
 
 _BACKLOG: Final = 512
@@ -24,7 +24,7 @@ class SharedListener(socket.socket):
     For asyncio, which calls `accept` until it would block.
     """
 
-    def __init__(self, family: int, room: FairRoom, proxies: TrustedProxies) -> None:
+    def __init__(self, family: int, room: FairQuota, proxies: TrustedProxies) -> None:
         """Accept as many connections as `room` has places; those of `proxies` are nobody's in particular."""
         # The protocol by name: asyncio turns Nagle's algorithm off only then, and each answer would wait
         # 40 ms for the browser's delayed ACK.

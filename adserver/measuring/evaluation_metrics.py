@@ -23,7 +23,7 @@ Figure: TypeAlias = Callable[[Histogram], NDArray[np.float64]]
 """From histograms (..., 2, B) to a number, or an array of numbers, each."""
 
 
-def smoothed(noisy: Histogram) -> Histogram:
+def smooth(noisy: Histogram) -> Histogram:
     """Return histograms without negative counts, as described above.
 
     Each row keeps its total, or becomes zeros if that is negative.
@@ -121,7 +121,7 @@ def calibration_groups(counts: Histogram, most: int) -> NDArray[np.int64]:
     return np.unique(group, return_inverse=True)[1].astype(np.int64)
 
 
-def observed(groups: NDArray[np.int64]) -> Figure:
+def observe_share(groups: NDArray[np.int64]) -> Figure:
     """Return (..., G) the share of positives in each group."""
 
     def figure(counts: Histogram) -> NDArray[np.float64]:
@@ -130,7 +130,7 @@ def observed(groups: NDArray[np.int64]) -> Figure:
     return figure
 
 
-def predicted(groups: NDArray[np.int64]) -> Figure:
+def mean_score(groups: NDArray[np.int64]) -> Figure:
     """Return (..., G) the mean score in each group."""
 
     def figure(counts: Histogram) -> NDArray[np.float64]:

@@ -119,8 +119,8 @@ def read(
         is_of_classes: See `EvaluationResult`.
         seed: Of the bootstrap, so that the same answer reads the same.
     """
-    counts = metrics.smoothed(noisy) if mechanism is not Mechanism.NONE else noisy
-    repeated = _repeated(counts, mechanism, noise_scale, np.random.default_rng(seed))
+    counts = metrics.smooth(noisy) if mechanism is not Mechanism.NONE else noisy
+    repeated = _resample(counts, mechanism, noise_scale, np.random.default_rng(seed))
     figures: Mapping[str, Figure] = metrics.OF_CHOICES if is_of_classes else metrics.OF_LABELS
     groups = metrics.calibration_groups(counts, _GROUPS)
     edges = np.arange(counts.shape[1] + 1) / counts.shape[1]
@@ -135,13 +135,13 @@ def read(
         pr=_points(edges, recall, estimates(metrics.precision)),
         calibration=_points(
             edges[np.flatnonzero(np.diff(groups, prepend=-1))],
-            estimates(metrics.predicted(groups)),
-            estimates(metrics.observed(groups)),
+            estimates(metrics.mean_score(groups)),
+            estimates(metrics.observe_share(groups)),
         ),
     )
 
 
-def _repeated(
+def _resample(
     counts: Histogram, mechanism: Mechanism, noise_scale: float, random: np.random.Generator
 ) -> Histogram:
     """Draw (repetitions, 2, B) histograms that might have been released if the counts were the truth."""
@@ -158,7 +158,7 @@ def _repeated(
             assert_never(mechanism)
     for _ in range(2):  # helpers
         drawn += draw(0.0, noise_scale, drawn.shape)
-    return metrics.smoothed(drawn)
+    return metrics.smooth(drawn)
 
 
 def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[Estimate]:

@@ -2,14 +2,14 @@
 
 from hashlib import sha256
 
-from adserver.measuring.asking import Asking, released
 from adserver.measuring.evaluation_result import EvaluationResult, read
+from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import query_epsilon
-from adserver.records.asked_query import Answer, ChosenId, PlannedQuery
+from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
-from maskedlark.frozen import frozen, named
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -19,8 +19,8 @@ from maskedlark.releases.evaluation import (
     UNITS,
     EvaluationSpec,
     check_evaluation_possible,
-    evaluated_loss,
     evaluation_noise_units,
+    loss_to_evaluate,
 )
 from maskedlark.releases.release import fitting
 from maskedlark.reports.task import Task
@@ -52,7 +52,7 @@ def plan_evaluation(
     """
     dataset.check_usable(task.task_id)
     parsed = parse(model, num_features=task.num_features)
-    evaluated_loss(task, parsed)
+    loss_to_evaluate(task, parsed)
     held = [
         weights.quantise(values, known.name)
         for values, known in zip(parsed.initial_values, parsed.parameters, strict=True)
@@ -91,19 +91,19 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
                 charged only once.
         """
         kept = self._keep(planned, chosen)
-        return self._answered(kept.planned, chosen, is_new=kept.is_new)
+        return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new)
 
     def _length(self, spec: EvaluationSpec) -> int:
         return spec.num_numbers
 
     def _read(
-        self, planned: PlannedQuery[EvaluationSpec], answer: Answer, found: DiscoverySpec | None
+        self, planned: PlannedQuery[EvaluationSpec], answer: StoredAnswer, found: DiscoverySpec | None
     ) -> EvaluationResult:
         return read_evaluation(self.task, self.dataset, planned, answer)
 
 
 def read_evaluation(
-    task: Task, dataset: Dataset, planned: PlannedQuery[EvaluationSpec], answer: Answer
+    task: Task, dataset: Dataset, planned: PlannedQuery[EvaluationSpec], answer: StoredAnswer
 ) -> EvaluationResult:
     """Decode both helpers' answer about a model; the same answer always gives the same result.
 
@@ -114,7 +114,7 @@ def read_evaluation(
     check_evaluation_possible(task, spec, total, records=dataset.size)
     noise_scale = evaluation_noise_units(task, spec) / UNITS
     is_of_classes = (
-        evaluated_loss(task, parse(planned.beside, num_features=task.num_features)) is Loss.CROSS_ENTROPY
+        loss_to_evaluate(task, parse(planned.beside, num_features=task.num_features)) is Loss.CROSS_ENTROPY
     )
     readings = read(
         total.reshape(ROWS, spec.num_bins) / UNITS,
@@ -124,9 +124,9 @@ def read_evaluation(
         seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
     )
     return EvaluationResult(
-        **released(task, dataset, spec, answer),
+        **release_fields(task, dataset, spec, answer),
         is_of_classes=is_of_classes,
-        **named(readings, ("metrics", "roc", "pr", "calibration")),
+        **pick_attributes(readings, ("metrics", "roc", "pr", "calibration")),
         num_bins=spec.num_bins,
         noise_scale=noise_scale,
     )

@@ -10,12 +10,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring.asking import Asking, released
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
-from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
-from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
-from adserver.records.asked_query import Answer, ChosenId, PlannedQuery
+from adserver.measuring.query_runner import Asking, release_fields
+from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
+from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow, half_width
+from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
 from adserver.store.datasets import Dataset
 from maskedlark.errors import JobReason, JobRefused
@@ -59,7 +59,7 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
                 only once.
         """
         found: DiscoverySpec | None = None
-        missing = undiscovered(request, self.task) if request.is_discovered else ()
+        missing = keys_to_discover(request, self.task) if request.is_discovered else ()
         request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
         if missing:
             query_id = chosen.of_discovery if chosen else self._new_id()
@@ -71,13 +71,13 @@ class Measurer(Asking[QuerySpec, AggregateResult]):
         kept = self._keep(
             plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id), chosen
         )
-        return self._answered(kept.planned, chosen, is_new=kept.is_new, found=found)
+        return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new, found=found)
 
     def _length(self, spec: QuerySpec) -> int:
         return num_numbers(self.task, spec)
 
     def _read(
-        self, planned: PlannedQuery[QuerySpec], answer: Answer, found: DiscoverySpec | None
+        self, planned: PlannedQuery[QuerySpec], answer: StoredAnswer, found: DiscoverySpec | None
     ) -> AggregateResult:
         return read_query(self.task, self.dataset, planned, answer, found)
 
@@ -110,7 +110,7 @@ def read_query(
     task: Task,
     dataset: Dataset,
     planned: PlannedQuery[QuerySpec],
-    answer: Answer,
+    answer: StoredAnswer,
     found: DiscoverySpec | None = None,
 ) -> AggregateResult:
     """Decode the estimates in both helpers' answer to a query.
@@ -123,7 +123,7 @@ def read_query(
     spec = planned.spec
     check_answer_possible(task, spec, answer.total, records=dataset.size)
     return AggregateResult(
-        **released(task, dataset, spec, answer, found.charges(task) if found else ()),
+        **release_fields(task, dataset, spec, answer, found.charges(task) if found else ()),
         group_by=tuple(axis.key for axis in spec.group_by),
         columns=_columns(task, spec),
         rows=_rows(task, planned, answer.total),
@@ -154,7 +154,7 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> tuple[Row, ...]:
+def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> tuple[ResultRow, ...]:
     """Return the cells of every level with their estimates; rolled-up levels are made consistent."""
     spec = planned.spec
     names = _names(task, planned)
@@ -162,7 +162,7 @@ def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> 
         task.mechanism
     )
     factor = half_width(task.mechanism)
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     for level, estimate in zip(spec.levels, _estimates(task, spec, total), strict=True):
         spread = np.sqrt(estimate.variances)[:, None] * errors
         for group, values, deviations in zip(
@@ -174,7 +174,7 @@ def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> 
                 )
                 for value, error in zip(values, deviations, strict=True)
             )
-            rows.append(Row(group=group, estimates=estimates))
+            rows.append(ResultRow(group=group, estimates=estimates))
     return tuple(rows)
 
 

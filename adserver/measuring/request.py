@@ -59,7 +59,7 @@ class Request:
     epsilon: float | None = None
 
 
-def undiscovered(request: Request, task: Task) -> tuple[str, ...]:
+def keys_to_discover(request: Request, task: Task) -> tuple[str, ...]:
     """Return the keys to group by whose codes are not known yet."""
     measurement = measurement_of(task)
     keys = [measurement.keys[key_index(measurement, name)] for name in request.group_by]

@@ -72,7 +72,7 @@ class Column:
 
 
 @frozen
-class Row:
+class ResultRow:
     """One cell.
 
     Attributes:
@@ -126,7 +126,7 @@ class AggregateResult(ReleasedResult):
 
     group_by: tuple[str, ...]
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
     min_cell_count: int
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -160,7 +160,7 @@ class AggregateResult(ReleasedResult):
                 return row.estimates[place]
         raise KeyError(f"no {column!r} of {wanted}")
 
-    def means(self, value: str) -> Iterator[tuple[Row, Estimate]]:
+    def means(self, value: str) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
 
         The interval is every ratio of numbers within the two 99.5 % intervals, so it covers with 99 % at
@@ -176,7 +176,7 @@ class AggregateResult(ReleasedResult):
         for row in self.rows:
             yield row, _ratio(row.estimates[at[value]], row.estimates[at[COUNT]], wider)
 
-    def quantiles(self, value: str, share: float) -> Iterator[tuple[Row, Estimate]]:
+    def quantiles(self, value: str, share: float) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the value that a given share of the row's reports do not exceed.
 
         Read from its histogram, as if reports were spread evenly in each bucket.

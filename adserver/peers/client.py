@@ -21,10 +21,10 @@ from adserver.peers.replies import (
     QueryAnswer,
     bad_answer,
     commit_from_reply,
+    parse_started_job,
     reading_answer,
     require,
     spent_from_reply,
-    started_job_from_reply,
     status_from_reply,
 )
 from adserver.store.receipts import ReceiptBook
@@ -97,13 +97,13 @@ class HelperClient(AbstractContextManager["HelperClient"]):
     def status(self) -> HelperStatus:
         """Return the helper's identity and what it holds."""
         with self._calling():
-            reply = self._told(self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s))
+            reply = self._reply(self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s))
         return status_from_reply(reply, self.address)
 
     def register_task(self, task: Task) -> bytes:
         """Ask the helper to accept a task; its Ed25519 signature, 64 bytes, to be verified by the caller."""
         with self._calling():
-            reply = self._told(
+            reply = self._reply(
                 self._stub.RegisterTask(
                     helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s
                 )
@@ -151,7 +151,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
             if outgoing.error is not None:  # gRPC tells only that the requests ended badly
                 raise outgoing.error from None
             raise
-        return replies.admitted_set(outgoing.sizes)
+        return replies.combine(outgoing.sizes)
 
     def commit_dataset(
         self, task_id: bytes, handle: bytes, chosen: NDArray[np.bool_], dataset_id: bytes
@@ -167,7 +167,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         bits = np.packbits(chosen, bitorder="little").tobytes()
         request = helper_pb2.CommitRequest(task_id=task_id, handle=handle, chosen=bits, dataset_id=dataset_id)
         with self._calling():
-            reply = self._told(
+            reply = self._reply(
                 self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen))
             )
         commit_from_reply(reply, self.address, dataset_id=dataset_id, size=int(chosen.sum()))
@@ -177,8 +177,8 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         pieces = (helper_pb2.StartJobRequest(model=piece) for piece in chunks(model))
         requests = _then(helper_pb2.StartJobRequest(job=encode(job)), pieces)
         with self._calling():
-            reply = self._told(self._stub.StartJob(requests, timeout=self._round_deadline_s))
-        return started_job_from_reply(reply, self.address)
+            reply = self._reply(self._stub.StartJob(requests, timeout=self._round_deadline_s))
+        return parse_started_job(reply, self.address)
 
     def run_round(
         self,
@@ -244,12 +244,12 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         Also before it is started.
         """
         with self._calling():
-            reply = self._told(
+            reply = self._reply(
                 self._stub.CloseJob(helper_pb2.CloseJobRequest(job=encode(job)), timeout=self._deadline_s)
             )
         return int(reply.rounds_answered)
 
-    def _told(self, reply: _Reply | None) -> _Reply:
+    def _reply(self, reply: _Reply | None) -> _Reply:
         """Return the one reply of a call; gRPC gives None if a helper ends the call without one."""
         if reply is None:
             raise bad_answer(self.address, "no message")

@@ -7,7 +7,7 @@ import grpc
 
 from adserver.store.receipts import ReceiptBook
 from maskedlark.rpc.call_details import with_metadata
-from maskedlark.rpc.receipts import METADATA_KEY, decode_receipt, encode_receipt, receipt_in
+from maskedlark.rpc.receipts import METADATA_KEY, decode_receipt, encode_receipt, find_receipt
 
 
 class ReceiptExchange(
@@ -29,7 +29,7 @@ class ReceiptExchange(
         return call
 
     def _keep(self, call: Any) -> None:
-        given = receipt_in(call.trailing_metadata())
+        given = find_receipt(call.trailing_metadata())
         receipt = decode_receipt(given) if given is not None else None
         if receipt is not None:
             self._book.keep(self._address, receipt)

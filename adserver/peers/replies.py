@@ -14,7 +14,7 @@ from maskedlark.canonical import build, decode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import AdmittedSet
-from maskedlark.reports.pair import VIEW_TAG_BYTES
+from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from protos import helper_pb2
@@ -100,13 +100,13 @@ class PreparedReplies:
         self._view_tags.append(np.frombuffer(reply.view_tags, np.uint8).reshape(-1, VIEW_TAG_BYTES))
         return len(flags)
 
-    def admitted_set(self, sizes: Sequence[int]) -> AdmittedSet:
+    def combine(self, sizes: Sequence[int]) -> AdmittedSet:
         """Combine all chunks if they are complete and agree with the totals."""
         totals = self._totals
         if totals is None or len(self._is_admitted) != len(sizes):
             raise bad_answer(self._peer, "not one reply for each chunk and then the totals")
         is_admitted = np.concatenate([np.empty(0, np.bool_), *self._is_admitted])
-        dropped = _dropped(totals, self._peer)
+        dropped = _parse_dropped(totals, self._peer)
         counted = (totals.received, totals.admitted, dropped.total())
         num_admitted = int(is_admitted.sum())
         expected = (len(is_admitted), num_admitted, len(is_admitted) - num_admitted)
@@ -127,7 +127,7 @@ def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
             {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
         )
         keys = decode(SignedKeyList, reply.key_list)
-        keys.verified_key(identity.verify_key)
+        keys.verify(identity.verify_key)
     except InvalidTask as error:
         raise bad_answer(peer, f"a wrong status: {error}") from None
     return HelperStatus(
@@ -148,7 +148,7 @@ def commit_from_reply(reply: helper_pb2.CommitReply, peer: str, *, dataset_id: b
     )
 
 
-def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> "StartedJob":
+def parse_started_job(reply: helper_pb2.StartJobReply, peer: str) -> "StartedJob":
     """Parse the answer to a job."""
     from maskedlark.releases.started_job import StartedJob
 
@@ -195,7 +195,7 @@ def reading_answer(peer: str) -> Iterator[None]:
         raise bad_answer(peer, f"what makes no sense: {error}") from None
 
 
-def _dropped(totals: helper_pb2.PrepareReply.Totals, peer: str) -> Counter[ReportReason]:
+def _parse_dropped(totals: helper_pb2.PrepareReply.Totals, peer: str) -> Counter[ReportReason]:
     try:
         return Counter({ReportReason(reason): int(count) for reason, count in totals.dropped.items()})
     except ValueError:

@@ -43,7 +43,7 @@ class Trained:
 
 
 @frozen
-class Described:
+class RecipeSection:
     """What is known of the table.
 
     Attributes:
@@ -104,14 +104,14 @@ class Recipe:
         (folder / "summary.json").write_text(json.dumps(asdict(result), indent=2) + "\n")
         return result
 
-    def _describe(self, folder: Path) -> Described:
+    def _describe(self, folder: Path) -> RecipeSection:
         """Fit an encoder to the user's table, or take the sample as it is."""
         data = self._project.settings.data
         if not data.csv:
             told = self._json("browser-sim", "describe", "--source", "wbcd")
             wide, classes = told["features"], len(told["labels"])
             said = ("--num-features", str(wide), "--classes", str(classes))
-            return Described(
+            return RecipeSection(
                 num_features=wide, num_classes=classes, arguments=(*said, "--default-label", "0")
             )
         if not data.label:
@@ -125,7 +125,7 @@ class Recipe:
         if told["classes"] is None:
             raise InvalidTask(f"the column {data.label!r} holds values, and quickstart trains on classes")
         self._tell(f"{told['features']} columns become features ({told['categories']} of them words)")
-        return Described(
+        return RecipeSection(
             num_features=told["features"],
             num_classes=len(told["classes"]),
             arguments=(
@@ -135,7 +135,7 @@ class Recipe:
             ),
         )
 
-    def _task(self, described: Described) -> str:
+    def _task(self, described: RecipeSection) -> str:
         task = self._project.settings.task
         made: str = self._json(
             "adserver",
@@ -183,7 +183,7 @@ class Recipe:
         self._tell(f"browsers sealed and sent {told['accepted']} reports; {told['panel']} rows are kept back")
         return int(told["accepted"])
 
-    def _model(self, folder: Path, described: Described) -> Path:
+    def _model(self, folder: Path, described: RecipeSection) -> Path:
         model = self._project.settings.model
         if model.onnx:
             return self._project.path(model.onnx)
@@ -255,7 +255,7 @@ def run_project(project: Project, tell: Callable[[str], None]) -> Trained:
             running.down()
 
 
-def _loss(described: Described) -> Loss:
+def _loss(described: RecipeSection) -> Loss:
     """Return the usual loss for so many classes, for a model with linear outputs."""
     is_binary = described.num_classes == 2
     return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if is_binary else Loss.CROSS_ENTROPY

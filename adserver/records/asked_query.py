@@ -75,7 +75,7 @@ def chosen_id(typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) ->
 
 
 @frozen
-class Answer:
+class StoredAnswer:
     """What both helpers answered to a query, together.
 
     Attributes:

@@ -53,7 +53,7 @@ class FederatedPlan:
         return rounds_done % self.eval_every == 0 or rounds_done == self.federated.rounds
 
 
-def told_devices(job: UpdateJob) -> "Read":
+def read_device_instructions(job: UpdateJob) -> "Read":
     """Read the strategy and the model of a job, loading their modules only where such a job exists.
 
     Raises:

@@ -69,14 +69,14 @@ class SeenJobs(Protocol):
         """Return the figures of a job's rounds, in order; only those after `after_rounds`."""
 
 
-class Row(Protocol):
+class JobRow(Protocol):
     """A row of a table, of whatever read it."""
 
     def __getitem__(self, name: str, /) -> Any:
         """Return the value of a column."""
 
 
-def record_from_row(row: Row) -> JobRecord:
+def record_from_row(row: JobRow) -> JobRecord:
     """Convert a row of `jobs` to a record."""
     return JobRecord(
         plan=read_plan(bytes(row["plan"])),

@@ -10,8 +10,8 @@ from threading import Event
 from sqlalchemy import Engine
 
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.intake_metrics import IntakeMetrics
+from adserver.serving.intake_servers import OPEN_FILES, running_ingest, wait_at
 from adserver.store.report_buckets import bucket_of
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.hardening import allow_open_files, forbid_core_files

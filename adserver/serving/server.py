@@ -11,11 +11,11 @@ from adserver.collecting.object_sweeping import object_sweeper
 from adserver.collecting.report_expiry import report_expirer
 from adserver.ingest.local_app import LocalIntake
 from adserver.peers.client import HelperClient
-from adserver.peers.opening import Peers
+from adserver.peers.connect import Peers
 from adserver.records.server_settings import AdserverSettings, DashboardSettings
-from adserver.serving.front_doors import OPEN_FILES, running_ingest, wait_at
+from adserver.serving.intake_servers import OPEN_FILES, running_ingest, wait_at
 from adserver.serving.metrics import AdserverMetrics
-from adserver.store.database import Clock, shared_clock
+from adserver.store.database import Clock, database_clock
 from adserver.store.job_files import remove_unnamed
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.local.jobs import LocalJobs
@@ -99,7 +99,7 @@ def _start_work(
     worker = JobWorker(engine, helpers, settings.data_dir, clock)
     worker.start()
     stack.callback(worker.stop)
-    shared = shared_clock(engine, clock)
+    shared = database_clock(engine, clock)
     cleaners = [report_expirer(engine, shared, clock)]
     if bucket is not None:
         cleaners.append(object_sweeper(engine, bucket, shared, clock))

@@ -15,7 +15,7 @@ from adserver.records.access import Grant, GrantKind, Scope, digest_of
 from adserver.store.database import Clock
 from adserver.store.schema import access_grants
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import named
+from maskedlark.frozen import pick_attributes
 from maskedlark.runtime.database import reading
 
 LOGIN_S: Final = 600.0
@@ -118,5 +118,5 @@ def _grant(row: Any) -> Grant:
         digest=bytes(row.digest),
         kind=GrantKind(row.kind),
         scope=Scope(row.scope),
-        **named(row, ("name", "created_at", "expires_at")),
+        **pick_attributes(row, ("name", "created_at", "expires_at")),
     )

@@ -25,7 +25,7 @@ Clock = Callable[[], float]
 _NOW: Final = select(extract("epoch", func.clock_timestamp()))
 
 
-def shared_clock(engine: Engine, clock: Clock) -> Clock:
+def database_clock(engine: Engine, clock: Clock) -> Clock:
     """A clock that all servers over a database read alike: PostgreSQL's; on SQLite, `clock`."""
     if engine.dialect.name == "sqlite":
         return clock

@@ -17,10 +17,10 @@ from sqlalchemy import Connection, Engine, Select, delete, select, update
 from adserver.records.dataset_state import DatasetEvent, DatasetState, after
 from adserver.store import reports
 from adserver.store.database import find_id
-from adserver.store.paging import Place, newest_first
+from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import datasets, dropped_reports
 from maskedlark.errors import JobReason, JobRefused, ReportReason
-from maskedlark.frozen import frozen, named
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.runtime.database import reading
 
 
@@ -153,7 +153,7 @@ class DatasetStore:
         One that is committed stays.
         """
         with self._engine.begin() as connection:
-            if _locked_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
+            if _lock_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
                 _abort(connection, dataset.task_id, dataset.handle)
 
     def give_back_preparing(self, task_id: bytes) -> None:
@@ -199,7 +199,7 @@ class DatasetStore:
         with reading(self._engine) as connection:
             return _all(connection, select(datasets).order_by(datasets.c.created_at, datasets.c.handle))
 
-    def page(self, *, limit: int, before: Place | None = None) -> list[Dataset]:
+    def page(self, *, limit: int, before: PageMarker | None = None) -> list[Dataset]:
         """Up to `limit` datasets, the newest first; those before a place, if one is given."""
         asked = newest_first(
             select(datasets), datasets.c.created_at, datasets.c.handle, before=before, limit=limit
@@ -248,7 +248,7 @@ def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:
     return datasets.c.task_id == task_id, datasets.c.state == state
 
 
-def _locked_state(connection: Connection, handle: bytes) -> DatasetState | None:
+def _lock_state(connection: Connection, handle: bytes) -> DatasetState | None:
     """A dataset's state, locked until the transaction ends; None if the dataset is gone."""
     state = connection.execute(
         select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()
@@ -261,7 +261,7 @@ def _change_state(connection: Connection, handle: bytes, event: DatasetEvent, **
 
     JobRefused(DATASET_CHANGED) if it is not possible.
     """
-    state = _locked_state(connection, handle)
+    state = _lock_state(connection, handle)
     if state is None:
         raise taken_over()
     connection.execute(
@@ -278,7 +278,7 @@ def _abort_preparing(connection: Connection, task_id: bytes) -> None:
 
 def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:
     """Forget a dataset, and let its reports wait again."""
-    after(_locked_state(connection, handle) or DatasetState.ABORTED, DatasetEvent.RELEASE)
+    after(_lock_state(connection, handle) or DatasetState.ABORTED, DatasetEvent.RELEASE)
     reports.give_back(connection, task_id, handle)
     connection.execute(delete(dropped_reports).where(dropped_reports.c.handle == handle))
     connection.execute(delete(datasets).where(datasets.c.handle == handle))
@@ -300,7 +300,7 @@ def _all(connection: Connection, query: Select[Any]) -> list[Dataset]:
         counters.setdefault((handle, role), Counter())[ReportReason(reason)] = count
     return [
         Dataset(
-            **named(row, _AS_STORED),
+            **pick_attributes(row, _AS_STORED),
             state=DatasetState(row.state),
             dropped=(counters.get((row.handle, 0), Counter()), counters.get((row.handle, 1), Counter())),
         )

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, select
 
+from adserver.store.advisory_lock import become_only_writer
 from adserver.store.database import insert_or_ignore
-from adserver.store.only_writer import become_only_writer
 from adserver.store.schema import job_files
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading

@@ -17,7 +17,7 @@ from adserver.records.job_state import JobEvent, JobState, after
 from adserver.records.plans import plan_columns
 from adserver.records.round_figures import RoundFigures
 from adserver.store.database import Clock, find_id
-from adserver.store.paging import Place, newest_first
+from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import job_rounds, jobs
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
@@ -27,7 +27,7 @@ _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 _COLUMNS: Final = tuple(job_rounds.c[name] for name in _FIGURES)
 
 
-class Jobs(SeenJobs, Protocol):
+class JobQueue(SeenJobs, Protocol):
     """The jobs of an ad server, here or on another machine; `JobStore` is those that are here."""
 
     def cancel(self, job_id: bytes) -> None:
@@ -88,7 +88,7 @@ class JobStore:
             return tuple(record_from_row(row) for row in rows)
 
     def page(
-        self, *, limit: int, before: Place | None = None, state: JobState | None = None
+        self, *, limit: int, before: PageMarker | None = None, state: JobState | None = None
     ) -> tuple[JobRecord, ...]:
         """Up to `limit` jobs, the newest first; those before a place, and of a state, if they are given."""
         asked = newest_first(select(jobs), jobs.c.submitted_at_s, jobs.c.job_id, before=before, limit=limit)

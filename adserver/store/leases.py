@@ -88,10 +88,10 @@ class JobLeases:
         fails, with that cause.
         """
         with reading(self._engine) as connection:
-            if connection.execute(self._abandoned(but)).first() is None:
+            if connection.execute(self._is_abandoned(but)).first() is None:
                 return
         with self._engine.begin() as connection:
-            for row in connection.execute(self._abandoned(but).with_for_update(skip_locked=True)).all():
+            for row in connection.execute(self._is_abandoned(but).with_for_update(skip_locked=True)).all():
                 _release(connection, bytes(row.job_id), row.workers_lost + 1)
 
     def is_held(self, job_id: bytes) -> bool:
@@ -128,7 +128,7 @@ class JobLeases:
             connection.execute(_DROP_ROUND, recorded)
             connection.execute(_ADD_ROUND, figures_row(job_id, figures))
 
-    def unclosed(self) -> tuple[JobRecord, ...]:
+    def to_close(self) -> tuple[JobRecord, ...]:
         """Jobs that are over, and that the helpers were not told of yet."""
         asked = (
             select(jobs.c.job_id)
@@ -149,7 +149,7 @@ class JobLeases:
                 .values(is_closed=True, rounds_charged=rounds_charged)
             )
 
-    def _abandoned(self, but: bytes) -> Select[Any]:
+    def _is_abandoned(self, but: bytes) -> Select[Any]:
         is_abandoned = and_(
             jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock(), jobs.c.job_id != but
         )

@@ -15,7 +15,7 @@ from maskedlark.frozen import frozen
 
 
 @frozen
-class Place:
+class PageMarker:
     """Where a page ended.
 
     Attributes:
@@ -28,7 +28,7 @@ class Place:
 
 
 def newest_first(
-    asked: Select[Any], at: Column[Any], key: Column[Any], *, before: Place | None, limit: int
+    asked: Select[Any], at: Column[Any], key: Column[Any], *, before: PageMarker | None, limit: int
 ) -> Select[Any]:
     """Up to `limit` rows of a query in falling order, after a place; an index on both columns answers it."""
     paged = asked.order_by(at.desc(), key.desc()).limit(limit)
@@ -40,7 +40,7 @@ def cursor_of(at: float, key: bytes) -> str:
     return base64.urlsafe_b64encode(f"{at!r} {key.hex()}".encode()).decode()
 
 
-def place_in(cursor: str) -> Place | None:
+def place_in(cursor: str) -> PageMarker | None:
     """Return where a page goes on; None for the first page.
 
     Raises:
@@ -50,6 +50,6 @@ def place_in(cursor: str) -> Place | None:
         return None
     try:
         at, key = base64.urlsafe_b64decode(cursor.encode()).decode().split(" ")
-        return Place(at=float(at), key=bytes.fromhex(key))
+        return PageMarker(at=float(at), key=bytes.fromhex(key))
     except (ValueError, binascii.Error):
         raise InvalidTask("`after` is what the page before gave as `next`") from None

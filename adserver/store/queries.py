@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from sqlalchemy import ColumnElement, Engine, delete, func, select
 
-from adserver.records.asked_query import Answer, ChosenId, PlannedQuery, S
+from adserver.records.asked_query import ChosenId, PlannedQuery, S, StoredAnswer
 from adserver.store.database import find_id, insert_or_ignore
-from adserver.store.paging import Place, newest_first
+from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import queries, query_answers
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
@@ -88,7 +88,7 @@ class QueryStore:
                 "another request was made under this query id: ask as the first time, or take a new id",
             )
         for row in rows:
-            spec = _decoded(row.kind, row.spec)
+            spec = _decode(row.kind, row.spec)
             if isinstance(spec, kind):
                 return PlannedQuery(spec=spec, beside=bytes(row.codes))
         return None
@@ -98,7 +98,7 @@ class QueryStore:
         with self._engine.begin() as connection:
             connection.execute(delete(queries).where(queries.c.query_id == query_id, ~_IS_ANSWERED))
 
-    def keep_answer(self, query_id: bytes, answer: Answer) -> None:
+    def keep_answer(self, query_id: bytes, answer: StoredAnswer) -> None:
         """Keep what both helpers answered together; an answer that is there stays: it is the same."""
         row = {
             "query_id": query_id,
@@ -109,26 +109,26 @@ class QueryStore:
         with self._engine.begin() as connection:
             connection.execute(insert_or_ignore(self._engine, query_answers, ["query_id"]).values(row))
 
-    def answer(self, query_id: bytes) -> Answer | None:
+    def answer(self, query_id: bytes) -> StoredAnswer | None:
         """What both helpers answered to a query, as it was kept; None: it was not."""
         asked = select(query_answers).where(query_answers.c.query_id == query_id)
         with reading(self._engine) as connection:
             row = connection.execute(asked).one_or_none()
         if row is None:
             return None
-        return Answer(
+        return StoredAnswer(
             total=np.frombuffer(row.total, _NUMBERS).astype(np.int64),
             dataset_spent=Epsilons(ad_server=row.epsilon, colluding=row.collusion_epsilon),
         )
 
     def page(
-        self, *, limit: int, before: Place | None = None, kinds: Sequence[str] = ()
+        self, *, limit: int, before: PageMarker | None = None, kinds: Sequence[str] = ()
     ) -> tuple[AskedQuery, ...]:
         """Up to `limit` queries, the newest first; those before a place, and of some kinds."""
         asked = newest_first(_STORED, queries.c.asked_at, queries.c.query_id, before=before, limit=limit)
         with reading(self._engine) as connection:
             rows = connection.execute(asked.where(queries.c.kind.in_(kinds)) if kinds else asked)
-            return tuple(_stored(row) for row in rows)
+            return tuple(_read_row(row) for row in rows)
 
     def counts(self, dataset_ids: Sequence[bytes]) -> dict[bytes, int]:
         """How many queries were asked over each dataset; those without any are missing."""
@@ -145,7 +145,7 @@ class QueryStore:
         """
         with reading(self._engine) as connection:
             query_id = find_id(connection, queries.c.query_id, prefix, missing=JobReason.UNKNOWN_QUERY)
-            return _stored(connection.execute(_STORED.where(queries.c.query_id == query_id)).one())
+            return _read_row(connection.execute(_STORED.where(queries.c.query_id == query_id)).one())
 
     def find(self, prefix: str, kind: type[S]) -> PlannedQuery[S]:
         """The query of a kind whose id starts with these hex digits.
@@ -157,7 +157,7 @@ class QueryStore:
         with reading(self._engine) as connection:
             query_id = find_id(connection, queries.c.query_id, prefix, missing=JobReason.UNKNOWN_QUERY)
             row = connection.execute(select(queries).where(queries.c.query_id == query_id)).one()
-        spec = _decoded(row.kind, row.spec)
+        spec = _decode(row.kind, row.spec)
         if not isinstance(spec, kind):
             raise JobRefused(
                 JobReason.UNKNOWN_QUERY,
@@ -173,7 +173,7 @@ class QueryStore:
             .order_by(queries.c.asked_at, queries.c.query_id)
         )
         with reading(self._engine) as connection:
-            return tuple(_decoded(row.kind, row.spec) for row in connection.execute(asked))
+            return tuple(_decode(row.kind, row.spec) for row in connection.execute(asked))
 
 
 _IS_ANSWERED: Final[ColumnElement[Any]] = (
@@ -182,13 +182,13 @@ _IS_ANSWERED: Final[ColumnElement[Any]] = (
 _STORED: Final = select(queries.c.kind, queries.c.spec, queries.c.asked_at, _IS_ANSWERED.label("is_answered"))
 
 
-def _stored(row: Any) -> AskedQuery:
+def _read_row(row: Any) -> AskedQuery:
     return AskedQuery(
-        spec=_decoded(row.kind, row.spec), asked_at=row.asked_at, is_answered=bool(row.is_answered)
+        spec=_decode(row.kind, row.spec), asked_at=row.asked_at, is_answered=bool(row.is_answered)
     )
 
 
-def _decoded(kind: str, encoded: bytes) -> "AnyQuery":
+def _decode(kind: str, encoded: bytes) -> "AnyQuery":
     """A stored query. What all kinds are is loaded here: most commands meet none."""
     from maskedlark.releases.kinds import decode_query
 

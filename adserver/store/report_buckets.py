@@ -15,7 +15,7 @@ from adserver.store.database import insert_of
 from adserver.store.schema import report_buckets
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.runtime.bucket import SHARED, check_bucket_url, opened_bucket
+from maskedlark.runtime.bucket import SHARED, check_bucket_url, open_bucket
 from maskedlark.runtime.database import reading
 from maskedlark.runtime.objects import Retrying
 
@@ -44,7 +44,7 @@ class ReportBucket:
         Raises:
             InvalidTask: obstore is not installed, or the URL or what the environment says of it is wrong.
         """
-        return Retrying(opened_bucket(self.url), whose="the ad server", tries=_TRIES)
+        return Retrying(open_bucket(self.url), whose="the ad server", tries=_TRIES)
 
 
 def bucket_of(engine: Engine, url: str, *, may_add: bool) -> ReportBucket:

@@ -30,7 +30,7 @@ def shift(connection: Connection, task_id: bytes, changes: Mapping[ReportState, 
     _add(connection, report_counts, ["task_id", "state"], rows)
 
 
-def counted(connection: Connection, task_id: bytes) -> Mapping[ReportState, int]:
+def count_by_state(connection: Connection, task_id: bytes) -> Mapping[ReportState, int]:
     """How many reports of a task are in each state; states without any may be missing."""
     asked = select(report_counts.c.state, report_counts.c.reports).where(report_counts.c.task_id == task_id)
     found = Counter({ReportState(state): int(count) for state, count in connection.execute(asked)})

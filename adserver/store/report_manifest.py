@@ -11,7 +11,7 @@ from maskedlark.runtime.database import reading
 _PAGE: Final = 1_000
 
 
-def named_among(engine: Engine, names: Sequence[str]) -> frozenset[str]:
+def find_named(engine: Engine, names: Sequence[str]) -> frozenset[str]:
     """Those of some objects that a row names."""
     if not names:
         return frozenset()

@@ -19,16 +19,16 @@ from sqlalchemy import Connection, Engine, Select, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
-from adserver.store.arrivals import NO_PLACES, insert_new, stored_among
-from adserver.store.forgetting import Forgotten, forget, handles_of
-from adserver.store.gathering import Gathering
-from adserver.store.object_putting import Put, PutsReports, name_objects, places_of
-from adserver.store.object_reading import ReadsObjects, place_or_ciphertext, with_ciphertexts
-from adserver.store.report_counts import SLOTS, arrive, counted, shift
+from adserver.store.batch_window import BatchWindow
+from adserver.store.group_commit import GroupCommit
+from adserver.store.insert_reports import NO_PLACES, find_stored, insert_new
+from adserver.store.report_counts import SLOTS, arrive, count_by_state, shift
+from adserver.store.report_deletion import Forgotten, forget, handles_of
 from adserver.store.report_manifest import forget_objects
+from adserver.store.report_object_reader import ReadsObjects, place_or_ciphertext, with_ciphertexts
+from adserver.store.report_object_writer import Put, PutsReports, name_objects, places_of
 from adserver.store.schema import NO_DATASET, report_states, reports
 from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
-from adserver.store.together import Together
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import ShareColumns
 from maskedlark.reports.sealing import MAX_OVERHEAD
@@ -83,12 +83,12 @@ class ReportStore:
         self._putting = putting
         self._slot = randbelow(SLOTS)
         self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
-        self._adding = Together(
+        self._adding = GroupCommit(
             self._add_all,
             most=_GROUP_CALLS,
             weigh=lambda call: call.num_bytes,
             most_weight=_GROUP_BYTES,
-            **_held_open(putting),
+            **_batch_window_options(putting),
         )
 
     def add(self, accepted: Sequence[Report]) -> int:
@@ -96,7 +96,7 @@ class ReportStore:
 
         The others were stored before and stay as they are. Calls that come while a transaction commits share
         the next one, up to 8 MiB of them; one that comes while none does waits for nobody, but where objects
-        are put: `adserver.store.gathering`.
+        are put: `adserver.store.batch_window`.
 
         Guarantees: when this returns, all of them are durable. A report is stored once however often it is
             sent; another one under its id is another report, so junk that came first displaces none. What
@@ -149,14 +149,14 @@ class ReportStore:
         if self._putting is None or not self._putting.may_put(sum(call.num_bytes for call in calls)):
             return ()
         with reading(self._engine) as connection:
-            stored = stored_among(connection, [next(iter(call.reports)) for call in calls])
+            stored = find_stored(connection, [next(iter(call.reports)) for call in calls])
         repeated = {key for call in calls if next(iter(call.reports)) in stored for key in call.reports}
         return self._putting.put({key: one for key, one in reports.items() if key not in repeated})
 
     def counts(self, task_id: bytes) -> ReportCounts:
         """What there is of a task; as quick of a million reports as of one."""
         with reading(self._engine) as connection:
-            found = counted(connection, task_id)
+            found = count_by_state(connection, task_id)
         return ReportCounts(
             waiting=found.get(ReportState.RECEIVED, 0),
             sealed=found.get(ReportState.SEALED, 0),
@@ -204,11 +204,11 @@ class ReportStore:
         return with_ciphertexts(pages, ReadsObjects(self._engine), role=role)
 
 
-def _held_open(putting: PutsReports | None) -> dict[str, Any]:
+def _batch_window_options(putting: PutsReports | None) -> dict[str, Any]:
     """How long groups are held open: longer than a transaction takes only where objects are put."""
     if putting is None:
         return {}
-    gathering = Gathering(
+    gathering = BatchWindow(
         most_bytes=_GROUP_BYTES, monotonic=monotonic, pause=sleep, is_paused=putting.is_away
     )
     return {"hold": gathering.hold}

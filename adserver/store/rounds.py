@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import update_reports, update_rounds
-from adserver.store.share_pages import sealed_row, share_pages
+from adserver.store.share_pages import report_row, share_pages
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
@@ -90,7 +90,7 @@ class RoundStore:
             found = select(update_rounds).where(
                 update_rounds.c.job_id == one.job.job_id, update_rounds.c.round_index == one.round_index
             )
-            return self._stored(connection.execute(found).one(), connection)
+            return self._read_row(connection.execute(found).one(), connection)
 
     def newest_open(self, task_id: bytes) -> DeviceRound | None:
         """The round of a task that devices are to answer now, or None."""
@@ -99,7 +99,7 @@ class RoundStore:
         )
         with reading(self._engine) as connection:
             row = connection.execute(query.order_by(update_rounds.c.opened_at.desc()).limit(1)).one_or_none()
-            return None if row is None else self._stored(row, connection)
+            return None if row is None else self._read_row(row, connection)
 
     def add(self, report: Report) -> bool:
         """Store one checked update report durably; whether it is new.
@@ -107,7 +107,7 @@ class RoundStore:
         Raises:
             ReportRejected(UNKNOWN_ROUND, ROUND_OVER)
         """
-        row = {"round_id": report.round_id, **sealed_row(report)}
+        row = {"round_id": report.round_id, **report_row(report)}
         query = select(update_rounds.c.state, update_rounds.c.task_id).where(
             update_rounds.c.round_id == report.round_id
         )
@@ -230,7 +230,7 @@ class RoundStore:
         sequence = update_reports.c.sequence
         return share_pages(self._engine, update_reports, chosen, sequence, role=role, page_rows=page_rows)
 
-    def _stored(self, row: Any, connection: Connection) -> DeviceRound:
+    def _read_row(self, row: Any, connection: Connection) -> DeviceRound:
         chosen = None
         if row.chosen is not None:
             count = connection.execute(

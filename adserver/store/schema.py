@@ -43,7 +43,7 @@ NO_DATASET: Final = b""
 """The handle of reports that no dataset has taken."""
 
 
-def _sealed_report() -> tuple[Column[Any], ...]:
+def _report_columns() -> tuple[Column[Any], ...]:
     """The columns of a report or an update as it came in."""
     return (
         Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
@@ -111,7 +111,7 @@ reports: Final = Table(
     # number".
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
-    *_sealed_report(),
+    *_report_columns(),
     UniqueConstraint("digest"),
 )
 
@@ -306,6 +306,6 @@ update_reports: Final = Table(
     metadata,
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("round_id", LargeBinary(32), ForeignKey("update_rounds.round_id"), nullable=False),
-    *_sealed_report(),
+    *_report_columns(),
     UniqueConstraint("round_id", "digest"),
 )

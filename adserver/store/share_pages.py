@@ -12,7 +12,7 @@ from maskedlark.runtime.database import reading
 MAX_PAGE_ROWS: Final = 1_000
 
 
-def sealed_row(report: Report) -> dict[str, Any]:
+def report_row(report: Report) -> dict[str, Any]:
     """What a table keeps of a report, or of an update, as it came in."""
     row: dict[str, Any] = {
         "report_id": report.report_id, "time_bucket": report.time_bucket, "digest": report.digest

@@ -60,7 +60,7 @@ class SqliteJobs:
         return tuple(RoundFigures(**dict(row)) for row in self._rows(_HISTORY, job_id, after_rounds))
 
     def _rows(self, asked: str, *values: object) -> list[Any]:
-        with _opened(self._path) as connection:
+        with _open(self._path) as connection:
             return connection.execute(asked, values).fetchall()
 
 
@@ -70,14 +70,14 @@ def jobs_in(data_dir: Path) -> SqliteJobs | None:
     if not path.is_file():
         return None
     try:
-        with _opened(path) as connection:
+        with _open(path) as connection:
             found = connection.execute("SELECT version FROM schema_version").fetchall()
     except sqlite3.DatabaseError:
         return None  # who opens it otherwise says what is wrong
     return SqliteJobs(path) if [tuple(row) for row in found] == [(SCHEMA_VERSION,)] else None
 
 
-def _opened(path: Path) -> closing[sqlite3.Connection]:
+def _open(path: Path) -> closing[sqlite3.Connection]:
     """A connection to a database that is there: none is made. Closed at the end of the block."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
     connection.row_factory = sqlite3.Row

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import Engine, select
 
 from adserver.store.database import find_id, insert_or_ignore
-from adserver.store.paging import Place, newest_first
+from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import encoders, tasks
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason
@@ -50,7 +50,7 @@ class ListedTask:
 
     name: str
     origin: str
-    place: Place
+    place: PageMarker
 
     @property
     def task_id(self) -> bytes:
@@ -151,15 +151,15 @@ class TaskStore:
         with reading(self._engine) as connection:
             task_id = find_id(connection, tasks.c.task_id, prefix, missing=JobReason.UNKNOWN_TASK)
             row = connection.execute(select(tasks).where(tasks.c.task_id == task_id)).one()
-        return _stored(row)
+        return _read_row(row)
 
-    def page(self, *, limit: int, before: Place | None = None) -> list[StoredTask]:
+    def page(self, *, limit: int, before: PageMarker | None = None) -> list[StoredTask]:
         """Up to `limit` tasks, the newest first; those before a place, if one is given."""
         asked = newest_first(select(tasks), tasks.c.created_at, tasks.c.task_id, before=before, limit=limit)
         with reading(self._engine) as connection:
-            return [_stored(row) for row in connection.execute(asked)]
+            return [_read_row(row) for row in connection.execute(asked)]
 
-    def listed(self, *, limit: int, before: Place | None = None) -> list[ListedTask]:
+    def listed(self, *, limit: int, before: PageMarker | None = None) -> list[ListedTask]:
         """Return up to `limit` tasks, the newest first; those before a place, if one is given.
 
         A bundle is decoded once for each task and process: whoever asks, and however often, an index answers.
@@ -173,11 +173,11 @@ class TaskStore:
             unknown = [task_id for task_id in ids if task_id not in self._listed]
             if unknown:
                 for row in connection.execute(select(tasks).where(c.task_id.in_(unknown))):
-                    stored = _stored(row)
+                    stored = _read_row(row)
                     self._listed[stored.task_id] = ListedTask(
                         name=stored.bundle.task.name,
                         origin=stored.bundle.task.origin,
-                        place=Place(at=stored.created_at, key=stored.task_id),
+                        place=PageMarker(at=stored.created_at, key=stored.task_id),
                     )
         return [self._listed[task_id] for task_id in ids]
 
@@ -185,12 +185,12 @@ class TaskStore:
         """Every task, the oldest first."""
         with reading(self._engine) as connection:
             return [
-                _stored(row)
+                _read_row(row)
                 for row in connection.execute(select(tasks).order_by(tasks.c.created_at, tasks.c.task_id))
             ]
 
 
-def _stored(row: Any) -> StoredTask:
+def _read_row(row: Any) -> StoredTask:
     return StoredTask(
         task_id=bytes(row.task_id),
         bundle=canonical.decode(TaskBundle, row.bundle),

@@ -42,7 +42,7 @@ def as_onnx(model: Any, num_features: int) -> bytes:
         return read_model(Path(model))
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        return _exported(model, num_features)
+        return _export(model, num_features)
     if hasattr(model, "coefs_"):
         return _perceptron(model)
     if hasattr(model, "coef_"):
@@ -55,7 +55,7 @@ def as_onnx(model: Any, num_features: int) -> bytes:
     )
 
 
-def _exported(module: Any, num_features: int) -> bytes:
+def _export(module: Any, num_features: int) -> bytes:
     """Export a torch module for any number of records, by torch's current exporter if possible."""
     import torch
 

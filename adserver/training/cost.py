@@ -49,16 +49,16 @@ def curve_title(plan: TrainingPlan) -> str:
     )
 
 
-def federated_epsilons(plan: FederatedPlan, rounds: int) -> Epsilons:
+def epsilons_of_federated(plan: FederatedPlan, rounds: int) -> Epsilons:
     """Return what rounds of a federated job cost a person at the task's delta, not counting other jobs."""
     return spent(job_charges(plan.task, plan.job, rounds), plan.task.delta)
 
 
-def federated_line(plan: FederatedPlan, rounds: int) -> str:
+def privacy_line_of_federated(plan: FederatedPlan, rounds: int) -> str:
     """Describe in one line what rounds of a federated job cost, also where devices' coins are known."""
     if plan.task.mechanism is Mechanism.NONE:
         return "no noise: no privacy"
-    epsilons = federated_epsilons(plan, rounds)
+    epsilons = epsilons_of_federated(plan, rounds)
     known = [replace(one, sampling_rate=1.0) for one in job_charges(plan.task, plan.job, rounds)]
     leaked = spent(known, plan.task.delta)
     return (
@@ -67,7 +67,7 @@ def federated_line(plan: FederatedPlan, rounds: int) -> str:
     )
 
 
-def federated_title(plan: FederatedPlan) -> str:
+def curve_title_of_federated(plan: FederatedPlan) -> str:
     """Return the title of a federated job's curves, with the epsilons of all its rounds."""
     name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
-    return f"{name}\n{federated_line(plan, plan.job.rounds)}"
+    return f"{name}\n{privacy_line_of_federated(plan, plan.job.rounds)}"

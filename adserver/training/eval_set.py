@@ -51,12 +51,12 @@ class EvalSet:
             JobRefused(MALFORMED)
         """
         if self.features.shape[1] != model.input_width:
-            raise _malformed(
+            raise _reject_malformed(
                 f"has {self.features.shape[1]} features a record; the model takes {model.input_width}"
             )
         classes = _num_classes(model, loss)
         if classes is not None and not np.isin(self.labels, np.arange(classes)).all():
-            raise _malformed(f"has labels that are not classes 0..{classes - 1}")
+            raise _reject_malformed(f"has labels that are not classes 0..{classes - 1}")
 
 
 def read_eval_set(encoded: bytes) -> EvalSet:
@@ -73,16 +73,18 @@ def read_eval_set(encoded: bytes) -> EvalSet:
         with ZipFile(BytesIO(encoded)) as archive:
             features, labels = _array(archive, "features"), _array(archive, "labels")
     except _NOT_NPZ as error:
-        raise _malformed(f"is no .npz file with features and labels: {type(error).__name__}") from None
+        raise _reject_malformed(f"is no .npz file with features and labels: {type(error).__name__}") from None
     if features.dtype != np.uint8 or features.ndim != 2:
-        raise _malformed(f"has features of {features.dtype} {features.shape}, not uint8 (records, width)")
+        raise _reject_malformed(
+            f"has features of {features.dtype} {features.shape}, not uint8 (records, width)"
+        )
     if labels.shape != features.shape[:1] or not len(labels):
-        raise _malformed(
+        raise _reject_malformed(
             f"has labels of shape {labels.shape} for {len(features)} records; each record has one, and there"
             " is at least one"
         )
     if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
-        raise _malformed("has labels that are not finite numbers")
+        raise _reject_malformed("has labels that are not finite numbers")
     return EvalSet(features=features, labels=labels)
 
 
@@ -117,5 +119,5 @@ def _num_classes(model: Model, loss: Loss) -> int | None:
             return None
 
 
-def _malformed(why: str) -> JobRefused:
+def _reject_malformed(why: str) -> JobRefused:
     return JobRefused(JobReason.MALFORMED, f"the evaluation set {why}")

@@ -9,9 +9,9 @@ from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_files import JobFiles
-from adserver.training.federated.model import first_parameters, trained_file
-from adserver.training.forward import check_loads, predict
-from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, described, from_bytes, from_columns
+from adserver.training.federated.model import first_parameters, write_trained_file
+from adserver.training.inference import check_loads, predict
+from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, describe, from_bytes, from_columns
 from adserver.training.trainer import Checkpoint
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -21,7 +21,7 @@ from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
 
 
-def exported(folder: JobFiles, plan: TrainingPlan | FederatedPlan) -> ExportedModel:
+def export_job(folder: JobFiles, plan: TrainingPlan | FederatedPlan) -> ExportedModel:
     """Export the model of a job of either kind; raises as `export_model`."""
     return export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
 
@@ -42,7 +42,7 @@ def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
     model = parse(submitted, num_features=plan.task.num_features)
     encoded = replace_parameters(submitted, model, checkpoint.values())
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
-    return ExportedModel(encoded=described(encoded, **_notes(plan.task)), rounds_done=checkpoint.rounds_done)
+    return ExportedModel(encoded=describe(encoded, **_notes(plan.task)), rounds_done=checkpoint.rounds_done)
 
 
 def export_federated(folder: JobFiles, plan: FederatedPlan) -> ExportedModel:
@@ -50,8 +50,8 @@ def export_federated(folder: JobFiles, plan: FederatedPlan) -> ExportedModel:
     strategy, _ = read_instructions(plan.job)
     stored, file = folder.checkpoint(), folder.model()
     state = strategy.start(first_parameters(plan, file)) if stored is None else ServerState.decode(stored)
-    trained = trained_file(plan, file, state.parameters)
-    return ExportedModel(encoded=described(trained, **_notes(plan.task)), rounds_done=state.rounds_done)
+    trained = write_trained_file(plan, file, state.parameters)
+    return ExportedModel(encoded=describe(trained, **_notes(plan.task)), rounds_done=state.rounds_done)
 
 
 def with_input(

@@ -60,20 +60,20 @@ def _content(path: Path, tensor: onnx.TensorProto, room: int) -> bytes:
     said = {entry.key: entry.value for entry in tensor.external_data}
     name = said.get("location", "")
     if not name or Path(name).name != name:
-        raise _refused(f"the data of {tensor.name[:80]!r} lies outside the folder of {path.name}")
+        raise _refuse(f"the data of {tensor.name[:80]!r} lies outside the folder of {path.name}")
     beside = path.parent / name
     if not beside.is_file() or beside.resolve().parent != path.parent.resolve():
-        raise _refused(
+        raise _refuse(
             f"{name[:80]!r}, which holds weights of {path.name}, is not beside it: keep both together"
         )
     try:
         offset, length = int(said.get("offset", "0")), int(said.get("length", "-1"))
     except ValueError:
-        raise _refused(f"where the data of {tensor.name[:80]!r} begins and ends is no number") from None
+        raise _refuse(f"where the data of {tensor.name[:80]!r} begins and ends is no number") from None
     size = beside.stat().st_size
     length = size - offset if length < 0 else length
     if not 0 <= offset <= offset + length <= size:
-        raise _refused(f"{name[:80]!r} is shorter than {path.name} says: export both again")
+        raise _refuse(f"{name[:80]!r} is shorter than {path.name} says: export both again")
     if length > room:
         raise InvalidModel(ModelReason.TOO_LARGE, f"{path.name} and {name[:80]!r} are too large together")
     with beside.open("rb") as file:
@@ -81,5 +81,5 @@ def _content(path: Path, tensor: onnx.TensorProto, room: int) -> bytes:
         return file.read(length)
 
 
-def _refused(why: str) -> InvalidModel:
+def _refuse(why: str) -> InvalidModel:
     return InvalidModel(ModelReason.EXTERNAL_DATA, why)

@@ -37,7 +37,7 @@ _ML_VERSION: Final = 2
 _MODEL: Final = "model/"
 
 
-def described(encoded: bytes, **notes: str) -> bytes:
+def describe(encoded: bytes, **notes: str) -> bytes:
     """Return the model with notes in its metadata, which describe the input that it takes."""
     proto = onnx.ModelProto.FromString(encoded)
     kept = {entry.key: entry.value for entry in proto.metadata_props}
@@ -50,7 +50,7 @@ def from_bytes(encoded: bytes, num_features: int) -> bytes:
     build = _Build(encoded)
     build.input("features", TensorProto.UINT8, num_features)
     whole = build.node("Cast", ["features"], to=TensorProto.FLOAT)
-    return build.joined(whole, {INPUT_IS: BYTES})
+    return build.join(whole, {INPUT_IS: BYTES})
 
 
 def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
@@ -73,7 +73,7 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
         for column in encoder.columns
     ]
     whole = build.node("Concat", columns, axis=1)
-    return build.joined(whole, {INPUT_IS: COLUMNS, ENCODER_IS: encoder.digest.hex()})
+    return build.join(whole, {INPUT_IS: COLUMNS, ENCODER_IS: encoder.digest.hex()})
 
 
 class _Build:
@@ -125,7 +125,7 @@ class _Build:
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, domain=domain, **attributes))
         return name
 
-    def joined(self, whole: str, notes: Mapping[str, str]) -> bytes:
+    def join(self, whole: str, notes: Mapping[str, str]) -> bytes:
         """Join the whole graph: features as float bytes over 256 are the model's input."""
         graph = self._proto.graph
         taken = {one.name for one in self._inputs} & {one.name for one in graph.output}
@@ -141,7 +141,7 @@ class _Build:
         graph.input.extend(self._inputs)
         if any(node.domain == _ML_DOMAIN for node in self._nodes):
             self._proto.opset_import.append(helper.make_opsetid(_ML_DOMAIN, _ML_VERSION))
-        return described(self._proto.SerializeToString(), **notes)
+        return describe(self._proto.SerializeToString(), **notes)
 
 
 def _number(build: _Build, column: NumberColumn) -> str:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from adserver.budgets.comparison import Comparison, compare
-from adserver.budgets.headroom import Room
-from adserver.budgets.held import Budgets
-from adserver.budgets.planner import OnProgress, Plan, Planner, Wish
-from adserver.records.sampling_wish import SamplingWish
+from adserver.budgets.headroom import JobLimits
+from adserver.budgets.planner import OnProgress, Plan, PlanConstraints, Planner
+from adserver.budgets.reservations import Budgets
+from adserver.records.sampling_options import SamplingOptions
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import TaskStore
 from maskedlark.frozen import frozen
@@ -23,8 +23,8 @@ from maskedlark.reports.task_kinds import LabelKind
 
 
 @frozen
-class PlanRequest(SamplingWish):
-    """A job that is to be found; its samples and noise are those of `SamplingWish`.
+class PlanRequest(SamplingOptions):
+    """A job that is to be found; its samples and noise are those of `SamplingOptions`.
 
     Attributes:
         model: An ONNX file.
@@ -36,7 +36,7 @@ class PlanRequest(SamplingWish):
     """
 
     model: bytes = field(repr=False)
-    wish: Wish
+    wish: PlanConstraints
     epsilon: float | None = None
     loss: str | None = None
     gradient_norm: float | None = None
@@ -47,11 +47,11 @@ class Planned(NamedTuple):
     """A plan, the room that it was found in, and its job with either kind of noise."""
 
     plan: Plan
-    room: Room
+    room: JobLimits
     compared: Comparison | None = None
 
 
-def planned(
+def plan_job(
     engine: Engine, asked: PlanRequest, dataset: Dataset, progress: OnProgress | None = None
 ) -> Planned:
     """Find what fits beside all that is held on a dataset. It spends nothing.
@@ -64,7 +64,7 @@ def planned(
     if asked.loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_loss(parsed, loss_named(asked.loss), classes)
-    room = Room(
+    room = JobLimits(
         task=task,
         dataset_size=dataset.size,
         already=Budgets(engine=engine, clock=time.time).held(dataset),

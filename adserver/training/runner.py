@@ -31,7 +31,7 @@ from adserver.store.job_files import JobFiles
 from adserver.store.leases import JobLeases
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
-from adserver.training.forward import Evaluation, evaluate
+from adserver.training.inference import Evaluation, evaluate
 from adserver.training.trainer import Checkpoint, Masters, Trainer
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.onnx_file import parse, replace_parameters
@@ -85,7 +85,7 @@ class JobRun:
         with CurveWriter.opened(self._folder.path, self._history) as curves:
             untrained = None  # evaluated first: it loads what evaluates, and no helper waits for that
             if not self._history and self._evaluate is not None:
-                untrained = self._evaluated(RoundFigures(rounds_done=0, finished_at_s=self._clock()))
+                untrained = self._with_evaluation(RoundFigures(rounds_done=0, finished_at_s=self._clock()))
             check_started(
                 *self._pair.start_job(self._plan.job, self._encoded_model),
                 num_parameters=self._model.num_parameters,
@@ -117,13 +117,13 @@ class JobRun:
             gradient_norm=length,
             noise_to_signal=noise_to_signal(length, noise),
         )
-        return self._evaluated(figures) if self._plan.is_evaluated(trainer.rounds_done) else figures
+        return self._with_evaluation(figures) if self._plan.is_evaluated(trainer.rounds_done) else figures
 
     def _keep(self, figures: RoundFigures, curves: CurveWriter) -> None:
         self._leases.record(self._plan.job.job_id, figures)
         curves.append(figures)
 
-    def _evaluated(self, figures: RoundFigures) -> RoundFigures:
+    def _with_evaluation(self, figures: RoundFigures) -> RoundFigures:
         """Return the figures with loss and accuracy, if there is an evaluation set."""
         if self._evaluate is None:
             return figures

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final
 
-from adserver.budgets.headroom import Room, check_batch
-from adserver.records.sampling_wish import SamplingWish
+from adserver.budgets.headroom import JobLimits, check_batch
+from adserver.records.sampling_options import SamplingOptions
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.eval_set import read_eval_set
@@ -32,8 +32,8 @@ _EVALUATIONS: Final = 50
 
 
 @frozen
-class Submission(SamplingWish):
-    """What a person asks for; its samples and noise are those of `SamplingWish`.
+class Submission(SamplingOptions):
+    """What a person asks for; its samples and noise are those of `SamplingOptions`.
 
     Attributes:
         model: An ONNX file; training begins at its weights.
@@ -103,7 +103,7 @@ def plan_job(
         **_job_settings(submission, task, dataset, batch_size),
     }
     canonical.build(JobSpec, settings)  # refuses numbers out of range before the accountant sees them
-    fixed = _fixed(submission, task, dataset, batch_size, already)
+    fixed = _fix_open_settings(submission, task, dataset, batch_size, already)
     job = canonical.build(
         JobSpec,
         {
@@ -192,7 +192,7 @@ def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
     dataset.check_usable(task.task_id)
 
 
-def _fixed(
+def _fix_open_settings(
     submission: Submission, task: Task, dataset: Dataset, batch_size: float, already: Sequence[Charge]
 ) -> _Fixed:
     """Find the noise or the rounds that were left open, and check that the job fits both budgets.
@@ -212,7 +212,7 @@ def _fixed(
                 "the task has no noise, and so no budget to stop at: give rounds",
             )
         return _Fixed(rounds=rounds, noise_multiplier=0.0)
-    room = Room(
+    room = JobLimits(
         task=task,
         dataset_size=dataset.size,
         already=already,

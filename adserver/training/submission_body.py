@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from adserver.budgets.planner import Wish
+from adserver.budgets.planner import PlanConstraints
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.planning import PlanRequest
 from adserver.training.submission import Submission
@@ -83,7 +83,10 @@ class PlanBody(_SamplingBody):
 
     def request(self) -> PlanRequest:
         """Convert back to the request that was sent."""
-        return PlanRequest(wish=Wish(**_fields(self, Wish)), **_fields(self, PlanRequest, without="wish"))
+        return PlanRequest(
+            wish=PlanConstraints(**_fields(self, PlanConstraints)),
+            **_fields(self, PlanRequest, without="wish"),
+        )
 
 
 def _sent(asked: Submission | PlanRequest) -> dict[str, Any]:

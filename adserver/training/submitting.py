@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from adserver.budgets.held import Budgets
+from adserver.budgets.reservations import Budgets
 from adserver.store.datasets import Dataset
 from adserver.store.job_files import submit
 from adserver.store.tasks import StoredTask, TaskStore

@@ -3,8 +3,8 @@
 `adserver serve` starts one; several, also on several machines, may share a database on PostgreSQL.
 
 It takes a job, keeps its lease while `adserver.training.runner` runs it, and records how it ended
-(`adserver.training.stops`). Between jobs it tells the helpers of those that are over
-(`adserver.training.closing`).
+(`adserver.training.job_outcome`). Between jobs it tells the helpers of those that are over
+(`adserver.training.job_closer`).
 """
 
 import logging
@@ -24,14 +24,14 @@ from adserver.peers.retrying import Backoff
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent
-from adserver.store.database import Clock, shared_clock
+from adserver.store.database import Clock, database_clock
 from adserver.store.job_files import files_of
 from adserver.store.jobs import JobStore
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
-from adserver.training.closing import JobCloser
-from adserver.training.pauses import Rest
-from adserver.training.stops import HELPER_UNAVAILABLE, outcome_of, outcome_of_done
+from adserver.training.exponential_backoff import ExponentialBackoff
+from adserver.training.job_closer import JobCloser
+from adserver.training.job_outcome import HELPER_UNAVAILABLE, outcome_of, outcome_of_done
 from maskedlark.errors import HelperUnavailable, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.observability.tracing import span
@@ -89,10 +89,10 @@ class JobWorker:
         self._engine = engine
         self._store = JobStore(engine, clock)
         self._rounds = RoundStore(engine)
-        self._leases = JobLeases(engine, shared_clock(engine, clock), owner=token_hex(16), lease_s=lease_s)
+        self._leases = JobLeases(engine, database_clock(engine, clock), owner=token_hex(16), lease_s=lease_s)
         self._stopping = Event()
         self._thread: Thread | None = None
-        self._rest = Rest(first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic)
+        self._rest = ExponentialBackoff(first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic)
         self._closer = JobCloser(self._leases, self._rounds, helpers, monotonic)
         self._ended: _Ended | None = None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
-from adserver.training.cost import curve_title, federated_title
+from adserver.training.cost import curve_title, curve_title_of_federated
 from adserver.views.printing import write_as
 from maskedlark.terminal.pictures import as_png, new_figure
 
@@ -23,7 +23,7 @@ def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> N
         InvalidTask: the file's name does not end in .png.
     """
     plan = job.plan
-    title = federated_title(plan) if isinstance(plan, FederatedPlan) else curve_title(plan)
+    title = curve_title_of_federated(plan) if isinstance(plan, FederatedPlan) else curve_title(plan)
     write_as({".png": lambda one: png(one, title)}, history, path, "curves are")
 
 

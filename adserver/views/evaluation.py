@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
 from adserver.views.printing import write_as
-from adserver.views.query import estimate_json, noise_lines, release_json, shown
+from adserver.views.query import estimate_json, format_estimate, noise_lines, release_json
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
 
 def metric_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
     """Return the rows of the table of figures."""
-    return [(one.name, shown(one.estimate)) for one in result.metrics]
+    return [(one.name, format_estimate(one.estimate)) for one in result.metrics]
 
 
 def calibration_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
     """Return the rows of the table of calibration."""
     return [
-        (f"{point.threshold:.3f}", f"{point.x.value:.4f}", shown(point.y)) for point in result.calibration
+        (f"{point.threshold:.3f}", f"{point.x.value:.4f}", format_estimate(point.y))
+        for point in result.calibration
     ]
 
 
@@ -64,7 +65,9 @@ def write_plot(result: EvaluationResult, path: Path) -> None:
 def _png(result: EvaluationResult) -> bytes:
     figure = new_figure(12.6, 4.4)
     roc, pr, calibration = figure.subplots(1, 3)
-    title = f"AUC {shown(result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc'))}"
+    title = (
+        f"AUC {format_estimate(result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc'))}"
+    )
     _draw(roc, result.roc, f"ROC: {title}", "false positive rate", "true positive rate")
     _draw(pr, result.pr, "precision and recall", "recall", "precision")
     _draw(calibration, result.calibration, "calibration", "predicted", "observed")

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from adserver.records.federated_plan import FederatedPlan, told_devices
+from adserver.records.federated_plan import FederatedPlan, read_device_instructions
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
-from adserver.training.cost import federated_epsilons, federated_line
+from adserver.training.cost import epsilons_of_federated, privacy_line_of_federated
 from adserver.views.printing import print_table, short
 from adserver.views.record import life_json
-from maskedlark.frozen import named
+from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.budget_view import epsilons_json, number
@@ -32,11 +32,11 @@ def job_facts(job: JobRecord, epsilons: Epsilons | None, evaluated: RoundFigures
     }
 
 
-def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures | None) -> dict[str, Any]:
+def json_of_federated(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures | None) -> dict[str, Any]:
     """Return a federated job as JSON. Epsilons are a person's, of the rounds done, and null without noise."""
     is_noisy = plan.task.mechanism is not Mechanism.NONE
-    epsilons = federated_epsilons(plan, job.rounds_done) if is_noisy else None
-    strategy, model = told_devices(plan.job)
+    epsilons = epsilons_of_federated(plan, job.rounds_done) if is_noisy else None
+    strategy, model = read_device_instructions(plan.job)
     phase = plan.job.phase(min(job.rounds_done, plan.job.rounds - 1))
     return {
         **job_facts(job, epsilons, evaluated),
@@ -53,17 +53,17 @@ def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures 
     }
 
 
-def federated_rows(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, object]]:
+def rows_of_federated(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, object]]:
     """Return a federated job's settings as rows of a table."""
     return [
         ("job", job.job_id.hex()),
         *_settings_rows(plan, job.rounds_done),
-        ("privacy so far", federated_line(plan, job.rounds_done)),
+        ("privacy so far", privacy_line_of_federated(plan, job.rounds_done)),
     ]
 
 
 def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, object]]:
-    strategy, model = told_devices(plan.job)
+    strategy, model = read_device_instructions(plan.job)
     phase = plan.job.phase(min(rounds_done, plan.job.rounds - 1))
     return [
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
@@ -107,14 +107,16 @@ def print_forecast(found: "FederatedForecast") -> None:
 def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
     """Return a forecast as JSON. Without noise the epsilons are null."""
     task, job = found.plan.task, found.plan.job
-    strategy, model = told_devices(job)
+    strategy, model = read_device_instructions(job)
     return {
         "task_id": job.task_id.hex(),
         "strategy": strategy.kind,
         "devices": strategy.devices,
         "parameters": model.size,
         "rounds": job.rounds,
-        "phases": [named(one, ("rounds", "sampling_rate", "noise_multiplier")) for one in job.phases],
+        "phases": [
+            pick_attributes(one, ("rounds", "sampling_rate", "noise_multiplier")) for one in job.phases
+        ],
         "unit": task.unit.value,
         "delta": task.delta,
         "epsilon_budget": task.epsilon,
@@ -130,7 +132,7 @@ def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
 
 def _submit_options(found: "FederatedForecast") -> str:
     """Return the options of `adserver job submit` that give this job's rounds and noise."""
-    strategy, _ = told_devices(found.plan.job)
+    strategy, _ = read_device_instructions(found.plan.job)
     noise = f" --noise-multiplier {strategy.noise_multiplier!r}" if strategy.noise_multiplier else ""
     return f"--rounds {found.plan.job.rounds}{noise}"
 

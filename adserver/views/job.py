@@ -11,10 +11,10 @@ from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import job_epsilons, privacy_line
-from adserver.views.federated import federated_json, federated_rows, job_facts
+from adserver.views.federated import job_facts, json_of_federated, rows_of_federated
 from adserver.views.printing import moment, print_table, progress_on, short
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.terminal.seen import may_be_seen
+from maskedlark.terminal.interactive import may_be_seen
 
 _FIRST_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
@@ -26,7 +26,7 @@ def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any
     """Return a job as JSON. Epsilons are of the rounds done, and null without noise."""
     plan = job.plan
     if isinstance(plan, FederatedPlan):
-        return federated_json(job, plan, last_evaluated(history))
+        return json_of_federated(job, plan, last_evaluated(history))
     spec = plan.job
     is_noisy = plan.task.mechanism is not Mechanism.NONE
     epsilons = job_epsilons(plan, job.rounds_done) if is_noisy else None
@@ -68,7 +68,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     """Print one job as a table of settings and figures."""
     plan = job.plan
     if isinstance(plan, FederatedPlan):
-        rows: list[tuple[str, object]] = [*federated_rows(job, plan), ("state", outcome_line(job))]
+        rows: list[tuple[str, object]] = [*rows_of_federated(job, plan), ("state", outcome_line(job))]
     else:
         rows = _rows(job, plan)
     if evaluated := last_evaluated(history):

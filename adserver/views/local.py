@@ -9,7 +9,7 @@ from adserver.views.printing import moment, print_table, progress_bars, short
 from maskedlark.federated.local_forecast import LocalForecast
 from maskedlark.federated.local_job import LocalCost, cost_of, read_local_job
 from maskedlark.federated.strategies.line import Line
-from maskedlark.frozen import named
+from maskedlark.frozen import pick_attributes
 from maskedlark.terminal.budget_view import finite, number
 
 _POLL_S: Final = 0.3
@@ -52,7 +52,7 @@ def forecast_json(found: LocalForecast) -> dict[str, Any]:
     return {
         **_cost_json(found.cost),
         "person_epsilon": finite(found.person_epsilon),
-        **named(found, ("updates_each", "upload_bytes", "update_noise", "model_noise", "updates")),
+        **pick_attributes(found, ("updates_each", "upload_bytes", "update_noise", "model_noise", "updates")),
     }
 
 

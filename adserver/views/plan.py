@@ -5,16 +5,16 @@ from typing import Any
 import typer
 
 from adserver.budgets.comparison import Comparison
-from adserver.budgets.headroom import Room
+from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import Option, Plan
 from adserver.views.printing import print_table
-from maskedlark.frozen import named
+from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import SIZES, epsilons_json, number
 
 
-def print_plan(plan: Plan, room: Room, compared: Comparison | None = None) -> None:
+def print_plan(plan: Plan, room: JobLimits, compared: Comparison | None = None) -> None:
     """Print the table of what fits, with the recommended row marked, and how to submit it."""
     task, best = room.task, plan.recommended
     is_clip = plan.gradient_norm == task.clip_norm
@@ -81,7 +81,7 @@ def submit_options(option: Option) -> str:
     )
 
 
-def plan_json(plan: Plan, room: Room, compared: Comparison | None = None) -> dict[str, Any]:
+def plan_json(plan: Plan, room: JobLimits, compared: Comparison | None = None) -> dict[str, Any]:
     """Return a plan as JSON. Without noise the epsilons are null."""
     task = room.task
     return {
@@ -134,7 +134,7 @@ def _both(epsilons: Epsilons | Task) -> str:
 
 def _option_json(option: Option) -> dict[str, Any]:
     return {
-        **named(option, (*SIZES, "carried", "noise_norm", "noise_to_signal", "steps_worth")),
+        **pick_attributes(option, (*SIZES, "carried", "noise_norm", "noise_to_signal", "steps_worth")),
         "alone": epsilons_json(option.cost.alone),
         "together": epsilons_json(option.cost.together),
         "limited_by": option.limit.value,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.durable_file import write_durably
-from maskedlark.terminal.plain_text import plain
-from maskedlark.terminal.seen import may_be_seen
+from maskedlark.terminal.escape import plain
+from maskedlark.terminal.interactive import may_be_seen
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,10 +11,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, Row
+from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, ResultRow
 from adserver.records.defaults import GROUP
 from adserver.views.printing import as_csv, write_as
-from maskedlark.frozen import named
+from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.pictures import as_png, new_figure
 
@@ -54,10 +54,10 @@ def write_result(result: AggregateResult, path: Path) -> None:
 
 def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
     """Return the rows of a table: the group, then each estimate with half of its interval."""
-    return [(*row.group, *(shown(estimate) for estimate in row.estimates)) for row in result.rows]
+    return [(*row.group, *(format_estimate(estimate) for estimate in row.estimates)) for row in result.rows]
 
 
-def shown(estimate: Estimate) -> str:
+def format_estimate(estimate: Estimate) -> str:
     """Format an estimate."""
     if not math.isfinite(estimate.value):
         return UNKNOWN
@@ -92,7 +92,7 @@ def release_json(result: ReleasedResult) -> dict[str, Any]:
     """Return the JSON fields that every release has."""
     is_noisy = result.mechanism is not Mechanism.NONE
     return {
-        **named(result, RELEASE_FIELDS),
+        **pick_attributes(result, RELEASE_FIELDS),
         "mechanism": result.mechanism.value,
         "epsilon": asdict(result.cost) if is_noisy else None,
         "dataset_epsilon_spent": asdict(result.dataset_spent) if is_noisy else None,
@@ -131,7 +131,7 @@ def _header(result: AggregateResult) -> list[str]:
     ]
 
 
-def _cells(row: Row) -> list[Any]:
+def _cells(row: ResultRow) -> list[Any]:
     return [*row.group, *(getattr(estimate, figure) for estimate in row.estimates for figure in _FIGURES)]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from adserver.ingest.json_error import INTERNAL
 from adserver.store.leases import WORKERS_LOST
-from adserver.training.stops import BUDGET_SPENT, HELPER_UNAVAILABLE, INTERNAL_ERROR, INVALID_TASK
+from adserver.training.job_outcome import BUDGET_SPENT, HELPER_UNAVAILABLE, INTERNAL_ERROR, INVALID_TASK
 from maskedlark.error_contract import Charged, Contract, contract
 from maskedlark.errors import JobReason, ModelReason
 from maskedlark.frozen import frozen

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from adserver.simulating.simulator import SimulatedRound
 from adserver.views.printing import as_csv, print_table, write_as
-from maskedlark.frozen import frozen, named
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _COLUMNS: Final = ("round", "devices", "covers", "clip_norm", "accuracy", "loss", "seconds")
@@ -43,7 +43,7 @@ class SimulationResult:
 def simulation_json(result: SimulationResult) -> dict[str, Any]:
     """Return a result as JSON."""
     return {
-        **named(result, ("strategy", "devices", "unit", "epsilon", "epsilon_2016", "delta")),
+        **pick_attributes(result, ("strategy", "devices", "unit", "epsilon", "epsilon_2016", "delta")),
         "rounds": result.rounds[-1].round,
         **{name: round(score, 6) for name, score in result.scored[-1].scores.items()},
         "curve": [dict(zip(_COLUMNS, _row(one), strict=True)) for one in result.scored],
@@ -52,7 +52,7 @@ def simulation_json(result: SimulationResult) -> dict[str, Any]:
 
 def print_simulation(result: SimulationResult) -> None:
     """Print the evaluated rounds as a table."""
-    rows = [[_shown(value) for value in _row(one)] for one in result.scored]
+    rows = [[_format(value) for value in _row(one)] for one in result.scored]
     print_table(_COLUMNS, rows)
 
 
@@ -70,7 +70,7 @@ def _row(one: SimulatedRound) -> list[float | int | None]:
     return [one.round, one.devices, one.covers, one.clip_norm, *scores, round(one.seconds, 2)]
 
 
-def _shown(value: float | None) -> str:
+def _format(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 
 @frozen
-class Answer:
+class DeviceAnswer:
     """A device's answer to a round.
 
     Attributes:
@@ -60,16 +60,16 @@ class AnswerStore(DeviceFile):
         """Open the file, or make it; what is put is durable when `put` returns."""
         super().__init__(path, _TABLE)
 
-    def get(self, device: int, one: UpdateRound) -> Answer | None:
+    def get(self, device: int, one: UpdateRound) -> DeviceAnswer | None:
         """A device's answer to a round of a job, whatever the round's content was then."""
         found = self._database.execute(
             "SELECT round_id, report, outcome FROM answers "
             "WHERE device = ? AND task_id = ? AND job_id = ? AND round_index = ?",
             (device, one.job.task_id, one.job.job_id, one.round_index),
         ).fetchone()
-        return found and Answer(round_id=found[0], report=found[1], outcome=Outcome(found[2]))
+        return found and DeviceAnswer(round_id=found[0], report=found[1], outcome=Outcome(found[2]))
 
-    def put(self, device: int, one: UpdateRound, report: bytes | None) -> Answer:
+    def put(self, device: int, one: UpdateRound, report: bytes | None) -> DeviceAnswer:
         """Store an answer, unless there is one; what is stored."""
         key = (device, one.job.task_id, one.job.job_id, one.round_index)
         with self._database:

@@ -16,8 +16,8 @@ from browser_sim.options import (
     LabelOption,
     MnistDirOption,
     SeedOption,
+    parse_trusted_helpers,
     protection,
-    trusted_helpers,
 )
 from browser_sim.waiting import BRIEF_S, LONG_S, patiently
 from maskedlark.encoding.column_kinds import Binning
@@ -25,7 +25,7 @@ from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from browser_sim.devices.holdings import Holdings
+    from browser_sim.devices.device_data import Holdings
     from browser_sim.endpoint import Protection
 
 _holdings = panel("What devices hold")
@@ -51,7 +51,7 @@ def holdings_of(
     seed: SeedOption = None,
 ) -> "Holdings":
     """What devices hold, of the options that say so."""
-    from browser_sim.devices.holdings import held_by, mnist_in_shards, text_by_speaker
+    from browser_sim.devices.device_data import dealing_stream, mnist_in_shards, text_by_speaker
     from browser_sim.draws import Draws
 
     match holding:
@@ -61,7 +61,7 @@ def holdings_of(
                 devices=devices,
                 shards_each=shards,
                 shard_size=shard_size,
-                randomness=held_by(holding, Draws(seed=seed)),
+                randomness=dealing_stream(holding, Draws(seed=seed)),
             )
         case HoldingKind.CSV:
             return _of_table(csv, label, user, ignore, least)
@@ -72,7 +72,7 @@ def holdings_of(
 
 
 @reporting_errors()
-@takes(holdings=holdings_of, guarded=protection, trusted=trusted_helpers)
+@takes(holdings=holdings_of, guarded=protection, trusted=parse_trusted_helpers)
 def devices_command(
     *,
     site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
@@ -182,7 +182,7 @@ def _id_of(typed: str) -> bytes:
 def _of_table(
     path: Path | None, label: str | None, user: str | None, ignore: list[str] | None, least: int
 ) -> "Holdings":
-    from browser_sim.devices.holdings import table_by_user
+    from browser_sim.devices.device_data import table_by_user
     from browser_sim.sources.table import TableSettings
 
     if path is None or label is None or user is None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from browser_sim.devices.answers import Answer, AnswerStore
+from browser_sim.devices.answers import AnswerStore, DeviceAnswer
 from browser_sim.devices.trainers import local_model
 from browser_sim.kinds import TrainerKind
 from maskedlark.canonical import decode
@@ -37,7 +37,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @frozen
-class Asked:
+class DeviceRequest:
     """A round as a device has checked it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Asked:
     model: LocalModel
 
 
-def read_round(body: bytes, task: Task, trainer: TrainerKind = TrainerKind.NUMPY) -> Asked:
+def read_round(body: bytes, task: Task, trainer: TrainerKind = TrainerKind.NUMPY) -> DeviceRequest:
     """Parse and check what the ad server asks. Called by a device.
 
     Args:
@@ -85,7 +85,7 @@ def read_round(body: bytes, task: Task, trainer: TrainerKind = TrainerKind.NUMPY
         or terms.bound.clip_norm > strategy.bound.clip_norm
     ):
         raise InvalidTask("the round's bound is not one of the strategy")
-    return Asked(round=one, content=content, strategy=strategy, model=local_model(model, trainer))
+    return DeviceRequest(round=one, content=content, strategy=strategy, model=local_model(model, trainer))
 
 
 @frozen
@@ -110,7 +110,7 @@ class Device:
     training: Callable[[int, int], Randomness]
     sealing: Callable[[int, int], Randomness]
 
-    def answer(self, asked: Asked, *, unix_s: float, is_ready: bool = True) -> Answer:
+    def answer(self, asked: DeviceRequest, *, unix_s: float, is_ready: bool = True) -> DeviceAnswer:
         """The device's answer to a round: the stored one, or a new one that is stored before this returns.
 
         Args:
@@ -132,9 +132,9 @@ class Device:
             return stored
         if self.cap is not None and self.answers.answered(self.number) >= self.cap:
             raise ReportRejected(ReportReason.CAP_REACHED, f"the device answers {self.cap} rounds, no more")
-        return self.answers.put(self.number, one, self._sealed(asked, unix_s, is_ready=is_ready))
+        return self.answers.put(self.number, one, self._seal(asked, unix_s, is_ready=is_ready))
 
-    def _sealed(self, asked: Asked, unix_s: float, *, is_ready: bool) -> bytes | None:
+    def _seal(self, asked: DeviceRequest, unix_s: float, *, is_ready: bool) -> bytes | None:
         """The report of this round, by a new coin; None for a device that stays silent."""
         one, strategy = asked.round, asked.strategy
         training = self.training(one.round_index, self.number)
@@ -153,7 +153,7 @@ class Device:
         )
         return encode_report(report)
 
-    def _update(self, asked: Asked, training: Randomness) -> UpdateVector:
+    def _update(self, asked: DeviceRequest, training: Randomness) -> UpdateVector:
         """The trained update; cover where training came to nothing that may be sent.
 
         A device that fell silent because its training failed would show that it was drawn, and weights on

@@ -18,9 +18,9 @@ from typing import Any, Final
 import httpx
 import numpy as np
 
-from browser_sim.devices.holdings import Holdings
+from browser_sim.devices.device_data import Holdings
+from browser_sim.devices.http_client import HttpClient
 from browser_sim.devices.local_store import LocalStore, Waiting, number_of
-from browser_sim.devices.site import Site
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, http_client
 from maskedlark.canonical import decode
@@ -147,7 +147,7 @@ class LocalFleet:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._site = Site(client, settings.site, pause)
+        self._site = HttpClient(client, settings.site, pause)
         self._draws = Draws(seed=settings.seed)
         self.told = LocalTold(devices=len(settings.holdings.population))
 

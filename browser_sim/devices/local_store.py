@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from browser_sim.devices.device_file import DeviceFile
-from maskedlark.federated.one_use import OneUseLogs
+from maskedlark.federated.single_use_logs import OneUseLogs
 from maskedlark.frozen import frozen
 
 _TABLES: Final = """

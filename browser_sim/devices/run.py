@@ -12,10 +12,10 @@ from typing import Any, Final
 import httpx
 
 from browser_sim.delivery import MEDIA_TYPE
-from browser_sim.devices.answers import Answer, AnswerStore, Outcome
-from browser_sim.devices.device import Asked, Device, read_round
-from browser_sim.devices.holdings import Holdings
-from browser_sim.devices.site import Site
+from browser_sim.devices.answers import AnswerStore, DeviceAnswer, Outcome
+from browser_sim.devices.device import Device, DeviceRequest, read_round
+from browser_sim.devices.device_data import Holdings
+from browser_sim.devices.http_client import HttpClient
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, http_client
 from browser_sim.kinds import TrainerKind
@@ -120,10 +120,10 @@ class DeviceFleet:
         self._answers = answers
         self._clock = clock
         self._pause = pause
-        self._site = Site(client, settings.site, pause)
+        self._site = HttpClient(client, settings.site, pause)
         self._round_path = f"/v1/tasks/{settings.bundle.task.task_id.hex()}/round"
         self._draws = Draws(seed=settings.seed)
-        self._late: list[tuple[Device, Asked]] = []
+        self._late: list[tuple[Device, DeviceRequest]] = []
         sealer = UpdateSealer(settings.bundle, now=clock())
         consenting = (
             uniform(len(settings.holdings.population), self._draws.stream("consent")) < settings.consent
@@ -171,7 +171,7 @@ class DeviceFleet:
         self._send_late()
         return self.told
 
-    def _answer_all(self, asked: Asked) -> None:
+    def _answer_all(self, asked: DeviceRequest) -> None:
         """All devices answer, and only then the first one sends.
 
         Its time does not show whether it trained.
@@ -207,13 +207,13 @@ class DeviceFleet:
         for device, asked in waiting:
             self._send_stored(device, asked, times=1)
 
-    def _send_stored(self, device: Device, asked: Asked, *, times: int) -> None:
+    def _send_stored(self, device: Device, asked: DeviceRequest, *, times: int) -> None:
         """Send what a device has stored for a round, unless that is done."""
         answer = self._answers.get(device.number, asked.round)
         if answer is not None and answer.outcome is Outcome.STORED:
             self._send(device, asked, answer, times=times)
 
-    def _send(self, device: Device, asked: Asked, answer: Answer, *, times: int) -> None:
+    def _send(self, device: Device, asked: DeviceRequest, answer: DeviceAnswer, *, times: int) -> None:
         outcome = Outcome.REFUSED
         for _ in range(times):
             reply = self._site.send("/v1/reports", answer.report or b"", MEDIA_TYPE)

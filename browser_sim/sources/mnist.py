@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from browser_sim.source import InvalidSource, Records, Source
+from browser_sim.source import InvalidSource, Source, SourceRecords
 from maskedlark.encoding.idx import TEST, TRAIN, idx_pair, unpack
 
 _CLASSES: Final = 10
@@ -39,11 +39,11 @@ def load_mnist(folder: Path) -> Source:
     )
 
 
-def _records(folder: Path, names: tuple[str, str]) -> Records:
+def _records(folder: Path, names: tuple[str, str]) -> SourceRecords:
     found = idx_pair(names, lambda name: _read(folder, name))
     if len(found.labels) and found.labels.max() >= _CLASSES:
         raise InvalidSource(f"{names[1]} holds a label that is not a digit")
-    return Records(features=found.images, labels=found.labels.astype(np.float64))
+    return SourceRecords(features=found.images, labels=found.labels.astype(np.float64))
 
 
 def _read(folder: Path, name: str) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
-from browser_sim.source import Records, Source
+from browser_sim.source import Source, SourceRecords
 from maskedlark.frozen import frozen
 from maskedlark.randomness import uniform
 
@@ -48,7 +48,7 @@ def synthesise(truth: LogisticTruth, rows: int, draws: Draws) -> Source:
     labels = uniform(rows, draws.stream("synthetic labels")) < truth.probabilities(features)
     return Source(
         name="synthetic",
-        records=Records(features=features, labels=labels.astype(np.float64)),
+        records=SourceRecords(features=features, labels=labels.astype(np.float64)),
         feature_names=tuple(f"x{column}" for column in range(width)),
         label_names=("no conversion", "conversion"),
         default_label=0,

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Final
 
-from browser_sim.source import Cells, InvalidCell, InvalidSource, Records, Source
+from browser_sim.source import Cells, InvalidCell, InvalidSource, Source, SourceRecords
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, WrongCell
@@ -76,10 +76,12 @@ def load_table(settings: TableSettings) -> Source:
     table = _complete(whole, {label, *columns.values()})
     if not table.lines:
         raise InvalidSource(f"{table.name} has no labelled rows")
-    encoder = settings.encoder or _fitted(table, settings, label)
+    encoder = settings.encoder or _fit(table, settings, label)
     _check_secret(encoder, {columns[name] for name in settings.values} - {label})
     with _locating(table):
-        records = Records(features=encoder.features(table.columns), labels=encoder.labels(table.columns))
+        records = SourceRecords(
+            features=encoder.features(table.columns), labels=encoder.labels(table.columns)
+        )
     classes = encoder.label.classes if isinstance(encoder.label, ClassLabel) else ()
     return Source(
         name=f"csv:{table.name}",
@@ -106,7 +108,7 @@ def fit_table(settings: TableSettings) -> Encoder:
     table = _complete(whole, needed)
     if not table.lines:
         raise InvalidSource(f"{table.name} has no labelled rows")
-    return _fitted(table, settings, settings.label)
+    return _fit(table, settings, settings.label)
 
 
 def _label(settings: TableSettings) -> str:
@@ -143,7 +145,7 @@ def _check_secret(encoder: Encoder, secret: Collection[str]) -> None:
         )
 
 
-def _fitted(table: _Table, settings: TableSettings, label: str | None) -> Encoder:
+def _fit(table: _Table, settings: TableSettings, label: str | None) -> Encoder:
     left_out = {*settings.ignore, *map(_column, settings.values.values())} - {label}
     columns = {name: cells for name, cells in table.columns.items() if name not in left_out}
     if not columns.keys() - {label}:

@@ -12,7 +12,7 @@ from importlib import resources
 import numpy as np
 from numpy.typing import NDArray
 
-from browser_sim.source import Records, Source
+from browser_sim.source import Source, SourceRecords
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.encoding.fit import number_column
 
@@ -24,7 +24,7 @@ def load_wbcd() -> Source:
     *columns, malignant = zip(*(map(float, row) for row in rows), strict=True)
     return Source(
         name="wbcd",
-        records=Records(
+        records=SourceRecords(
             features=np.stack([_bytes(list(column)) for column in columns], axis=1),
             labels=np.array(malignant, np.float64),
         ),

@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 import browser_sim
 from adserver import Client
-from adserver.ingest.any_origin import HEADERS
+from adserver.ingest.cors_headers import HEADERS
 from adserver.ingest.http_server import HttpServer
 from docs.tutorial.fleet import ORIGIN, Fleet
 from helper.trust.keys import HelperKeys

@@ -15,11 +15,11 @@ from maskedlark.terminal.budget_options import (
     PlannedBatch,
     PlannedNoise,
     PlannedRounds,
-    planned_job,
     print_budgets,
+    read_planned_job,
 )
+from maskedlark.terminal.escape import plain
 from maskedlark.terminal.options import option, takes
-from maskedlark.terminal.plain_text import plain
 
 if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
@@ -106,7 +106,7 @@ def budget_command(
     from maskedlark.terminal.budget_view import budget_json
 
     report = BudgetReport(open_ledger(data, database))
-    planned = planned_job(rounds, batch_size, noise_multiplier)
+    planned = read_planned_job(rounds, batch_size, noise_multiplier)
     found = [budget_of(one, report.uses(one), planned) for one in report.datasets(dataset)]
     if as_json:
         typer.echo(json.dumps([budget_json(one) for one in found]))

@@ -16,7 +16,7 @@ from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.memory import memory_limit
-from maskedlark.runtime.signals import stopped_by_signals
+from maskedlark.runtime.signals import stop_on_signals
 from maskedlark.terminal.options import making, option, panel, takes
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def serve_command(
         keep_expired_days=keep_expired_days,
         cluster=_cluster_of(ray, ray_join_token, ray_worker_bytes, opens_shares=ray_open_reports),
     )
-    with stopped_by_signals() as stop, tracing("helper", traces):
+    with stop_on_signals() as stop, tracing("helper", traces):
         serve(settings, stop)
 
 

@@ -31,7 +31,7 @@ def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> di
 
 def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
     signed = decode(SignedKeyList, reply.key_list)
-    signed.verified_key(reply.verify_key)
+    signed.verify(reply.verify_key)
     keys = ", ".join(f"{key.key_id} ({key.suite.value})" for key in signed.key_list.keys)
     identity = build(
         HelperIdentity,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import ReportReason
 from maskedlark.reports.dataset import AdmittedSet
-from maskedlark.reports.pair import VIEW_TAG_BYTES
+from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES
 from maskedlark.reports.task import REPORT_ID_BYTES
 
 

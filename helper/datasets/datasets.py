@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.datasets.frames import SealedSegment
-from helper.datasets.head_start import HeadStart
+from helper.datasets.prefetch_quota import PrefetchQuota
+from helper.datasets.preparation_cache import DatasetCache, Handle, PreparationCache
 from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
-from helper.datasets.records import Records
-from helper.datasets.segments import Ids, Piece, whole
-from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
+from helper.datasets.records import DatasetRecords
+from helper.datasets.segments import Ids, SegmentSlice, whole
 from helper.datasets.vault import Vault, VaultDamaged, damage_told
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
@@ -30,7 +30,7 @@ from maskedlark.reports.dataset import OpenedDataset, dataset_id
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.rpc.trust import host_of
-from maskedlark.runtime.turns import Turns
+from maskedlark.runtime.keyed_lock import KeyedLock
 
 HANDLE_BYTES: Final = 16
 
@@ -44,15 +44,15 @@ class Datasets:
     tasks: Tasks
     opening_keys: Callable[[], Sequence[OpeningKey]]
     open_shares: OpenShares
-    head_start: HeadStart
+    head_start: PrefetchQuota
     ledger: Ledger
     vault: Vault
-    prepared: PreparedShelf
-    storing: Turns = field(default_factory=Turns)
+    prepared: PreparationCache
+    storing: KeyedLock = field(default_factory=KeyedLock)
     """By dataset id: what is being committed is not swept."""
-    _opened: OpenedShelf = field(default_factory=OpenedShelf, init=False)
-    _committing: Turns = field(default_factory=Turns, init=False)
-    _reading: Turns = field(default_factory=Turns, init=False)
+    _opened: DatasetCache = field(default_factory=DatasetCache, init=False)
+    _committing: KeyedLock = field(default_factory=KeyedLock, init=False)
+    _reading: KeyedLock = field(default_factory=KeyedLock, init=False)
 
     @property
     def preparing_bytes(self) -> int:
@@ -111,8 +111,8 @@ class Datasets:
         key = Handle(
             owner=host_of(self.tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
         )
-        with self._committing.alone(task_id):
-            known = self._committed(expected_id, task_id)
+        with self._committing.hold(task_id):
+            known = self._find_committed(expected_id, task_id)
             if known is not None:
                 return known.size
             with self.prepared.lent(key, PreparedReports) as prepared:
@@ -125,7 +125,7 @@ class Datasets:
                 ids, tags = prepared.report_ids, prepared.view_tags
                 # before anything is locked by the id: until then it may be another task's
                 check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
-                with self.storing.alone(expected_id):
+                with self.storing.hold(expected_id):
                     size = self._store(task_id, prepared, rows, expected_id)
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
@@ -137,7 +137,7 @@ class Datasets:
         Raises:
             JobRefused(UNKNOWN_DATASET)
         """
-        stored = self._committed(dataset_id, task_id)
+        stored = self._find_committed(dataset_id, task_id)
         if stored is None:
             raise JobRefused(
                 JobReason.UNKNOWN_DATASET, "this helper has no such dataset of the task: seal it first"
@@ -151,7 +151,7 @@ class Datasets:
             JobRefused(DATASET_LOST): the stored shares are missing or damaged.
             HelperUnavailable: they cannot be read at the moment.
         """
-        with self._reading.alone(dataset_id):  # so that who asks at the same time does not read it twice
+        with self._reading.hold(dataset_id):  # so that who asks at the same time does not read it twice
             dataset = self._opened.get(dataset_id)
             if dataset is None:
                 dataset = self._from_disk(dataset_id)
@@ -172,20 +172,20 @@ class Datasets:
         with loss_told():
             return self.vault.read_without_features(dataset_id, interrupt).shares
 
-    def records(self, dataset_id: bytes, task_id: bytes) -> Records:
+    def records(self, dataset_id: bytes, task_id: bytes) -> DatasetRecords:
         """The records of a committed dataset of a task, for an executor.
 
         Raises:
             JobRefused(UNKNOWN_DATASET)
         """
         size = self.stored(dataset_id, task_id).size
-        return Records(
+        return DatasetRecords(
             count=size,
             pieces=lambda interrupt: self.pieces(dataset_id, interrupt),
-            sealed=lambda interrupt: self._sealed(dataset_id, interrupt),
+            sealed=lambda interrupt: self._iterate_sealed(dataset_id, interrupt),
         )
 
-    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Iterator[Piece]:
+    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Iterator[SegmentSlice]:
         """The shares of a committed dataset: in one piece where it has room in memory, else by segments.
 
         Args:
@@ -202,7 +202,7 @@ class Datasets:
         with loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
 
-    def _sealed(self, dataset_id: bytes, interrupt: Interrupt) -> list[SealedSegment] | None:
+    def _iterate_sealed(self, dataset_id: bytes, interrupt: Interrupt) -> list[SealedSegment] | None:
         with loss_told():
             segments = self.vault.sealed(dataset_id, interrupt)
         return segments and [replace(one, read=partial(read_told, one.read)) for one in segments]
@@ -229,14 +229,14 @@ class Datasets:
         try:
             self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[rows]), manifest)
         except JobRefused:
-            if self._committed(expected_id, task_id) is None:
+            if self._find_committed(expected_id, task_id) is None:
                 self.vault.withdraw(prepared.spool, expected_id)
                 raise
         else:
             self.vault.committed(prepared.spool, expected_id)
         return len(rows)
 
-    def _committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
+    def _find_committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
         return self.ledger.dataset(task_id, dataset_id)
 
     def _from_disk(self, dataset_id: bytes) -> OpenedDataset:

@@ -16,7 +16,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from helper.datasets.segments import NOT_CHOSEN, Rows, RowShape
+from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentRows
 from maskedlark.canonical import digest
 from maskedlark.frozen import frozen
 
@@ -73,14 +73,16 @@ class SealedSegment:
         return chosen
 
 
-def sealed_frames(cipher: ChaCha20Poly1305, rows: Rows, number: int, header: bytes) -> Iterator[bytes]:
+def seal_frames(cipher: ChaCha20Poly1305, rows: SegmentRows, number: int, header: bytes) -> Iterator[bytes]:
     """The frames of a segment; the same number is never used for other records under one key."""
     for place, column in enumerate(rows.columns):
         plain = np.ascontiguousarray(column).reshape(-1).view(np.uint8).data  # without a copy of it
         yield cipher.encrypt(nonce(number, place), plain, header)
 
 
-def open_segment(shape: RowShape, segment: SealedPlace, key: bytes, frames: bytes | memoryview) -> Rows:
+def open_segment(
+    shape: RowShape, segment: SealedPlace, key: bytes, frames: bytes | memoryview
+) -> SegmentRows:
     """The rows of a segment that left its file or object; called wherever its key is.
 
     Raises:

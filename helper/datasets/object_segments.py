@@ -20,11 +20,11 @@ from helper.datasets.object_spool import ObjectSpool, ObjectWriter, tag_in
 from helper.datasets.sealed_segments import (
     Tail,
     is_of_one_attempt,
-    opened_ranks,
-    opened_rows,
-    sealed_segment,
+    open_ranks,
+    open_rows,
+    seal_ranks,
 )
-from helper.datasets.segments import NOT_CHOSEN, Piece, RowShape, chosen_of
+from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentSlice, chosen_of
 from helper.datasets.storage_quota import StorageQuota
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest, SealedObject
@@ -133,7 +133,7 @@ class ObjectSegments:
         """
         return read_exactly(self._store, one.name, one.num_bytes, one.digest)
 
-    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Generator[Piece, None, None]:
+    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Generator[SegmentSlice, None, None]:
         """The chosen records of each segment, in order; segments without any are not fetched.
 
         Args:
@@ -145,11 +145,11 @@ class ObjectSegments:
                 pieces.
             HelperUnavailable: the store cannot be read at the moment.
         """
-        segments = _paired(self._manifest(dataset_id))
+        segments = _pair(self._manifest(dataset_id))
         tail = Tail(count=sum(one.rows.records for one in segments), records=self.records(dataset_id))
         found = 0
         coming = iter(segments)
-        fetched: deque[Future[Piece | None]] = deque()
+        fetched: deque[Future[SegmentSlice | None]] = deque()
         pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="segments")
 
         def fetch_next() -> None:
@@ -160,7 +160,7 @@ class ObjectSegments:
             for _ in range(IN_FLIGHT):
                 fetch_next()
             while fetched:
-                piece = _awaited(fetched.popleft(), interrupt)
+                piece = _await(fetched.popleft(), interrupt)
                 fetch_next()
                 if piece is not None:
                     found += len(piece.ranks)
@@ -183,7 +183,7 @@ class ObjectSegments:
             ObjectLost, ValueError, InvalidTag: what lies there is not what was put.
             HelperUnavailable: the store cannot be read at the moment.
         """
-        segments = _paired(self._manifest(dataset_id))
+        segments = _pair(self._manifest(dataset_id))
         tail = Tail(count=sum(one.rows.records for one in segments), records=self.records(dataset_id))
         found = 0
 
@@ -193,10 +193,10 @@ class ObjectSegments:
 
         with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranks") as pool:
             for segment, sealed_ranks in zip(segments, pool.map(ranks_of, segments), strict=True):
-                ranks = opened_ranks(sealed_ranks, segment.rows.number, tail, dataset_id, self._key_for)
+                ranks = open_ranks(sealed_ranks, segment.rows.number, tail, dataset_id, self._key_for)
                 found += int((ranks != NOT_CHOSEN).sum())
                 if not (ranks == NOT_CHOSEN).all():
-                    yield sealed_segment(
+                    yield seal_ranks(
                         sealed_ranks,
                         ranks,
                         segment.rows.number,
@@ -240,27 +240,27 @@ class ObjectSegments:
             raise ObjectLost("no objects of the dataset are known")
         return manifest
 
-    def _piece(self, segment: _Segment, tail: Tail, dataset_id: bytes) -> Piece | None:
+    def _piece(self, segment: _Segment, tail: Tail, dataset_id: bytes) -> SegmentSlice | None:
         """The chosen records of a segment; None if there are none."""
         number = segment.rows.number
         sealed_ranks = self.sealed(segment.ranks)
-        ranks = opened_ranks(sealed_ranks, number, tail, dataset_id, self._key_for)
+        ranks = open_ranks(sealed_ranks, number, tail, dataset_id, self._key_for)
         if (ranks == NOT_CHOSEN).all():
             return None
         sealed_rows = self.sealed(segment.rows)
         if not is_of_one_attempt(sealed_rows, sealed_ranks):
             raise ValueError("records and ranks of two attempts")
-        return chosen_of(opened_rows(sealed_rows, number, self._key_for), ranks)
+        return chosen_of(open_rows(sealed_rows, number, self._key_for), ranks)
 
 
-def _awaited(fetched: Future[Piece | None], interrupt: Interrupt) -> Piece | None:
+def _await(fetched: Future[SegmentSlice | None], interrupt: Interrupt) -> SegmentSlice | None:
     interrupt()
     while not wait([fetched], timeout=_INTERRUPTED_EVERY_S).done:
         interrupt()
     return fetched.result()
 
 
-def _paired(manifest: Manifest) -> list[_Segment]:
+def _pair(manifest: Manifest) -> list[_Segment]:
     """The segments of a manifest, if it has no gaps."""
     segments = [
         _Segment(rows=rows, ranks=ranks) for rows, ranks in zip(manifest[::2], manifest[1::2], strict=True)

@@ -16,8 +16,8 @@ from threading import Lock
 from typing import Final
 
 from helper.datasets.frames import KeyFor, Ranks
-from helper.datasets.sealed_segments import SegmentSealer, Tail, sealed_bytes
-from helper.datasets.segments import NOT_CHOSEN, Rows, RowShape, joined
+from helper.datasets.sealed_segments import SegmentSealer, Tail, estimate_bytes
+from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentRows, join
 from helper.datasets.storage_quota import Claim, StorageQuota
 from helper.ledger.records import Manifest, SealedObject
 from maskedlark.frozen import frozen
@@ -133,7 +133,7 @@ class ObjectSpool:
         self._writer = writer
         self._shape = shape
         self._sealer = SegmentSealer(shape, key_for, randomness)
-        self._waiting: list[Rows] = []
+        self._waiting: list[SegmentRows] = []
         self._num_waiting = 0
         self._segments: list[SealedObject] = []
         self._is_whole = False
@@ -163,7 +163,7 @@ class ObjectSpool:
         """
         return self._stored is None or self._stored.dataset_id == dataset_id
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: SegmentRows) -> None:
         """Take records; what fills a segment is put, and leaves memory.
 
         Raises:
@@ -180,7 +180,7 @@ class ObjectSpool:
         size = self._shape.segment_records
         if self.waiting < size:
             return
-        together = joined(self._waiting)
+        together = join(self._waiting)
         for start in range(0, len(together) - size + 1, size):
             self._put_segment(together.rows(slice(start, start + size)))
         rest = together.rows(slice(len(together) // size * size, None))
@@ -201,7 +201,7 @@ class ObjectSpool:
         if not self.takes(dataset_id):
             raise AssertionError("a spool is of one dataset until that is withdrawn")
         if self._waiting:
-            self._put_segment(joined(self._waiting))
+            self._put_segment(join(self._waiting))
             self._waiting, self._num_waiting = [], 0
         self._is_whole = True
         if self._stored is None:
@@ -232,9 +232,9 @@ class ObjectSpool:
 
     def _bytes_with(self, count: int) -> int:
         """Return the bytes of the objects of all records and of so many more."""
-        return sealed_bytes(self._shape, sum(one.records for one in self._segments) + self.waiting + count)
+        return estimate_bytes(self._shape, sum(one.records for one in self._segments) + self.waiting + count)
 
-    def _put_segment(self, rows: Rows) -> None:
+    def _put_segment(self, rows: SegmentRows) -> None:
         number = len(self._segments)
         self._segments.append(self._put(self._sealer.seal(rows, number), number, len(rows), is_ranks=False))
 

@@ -1,8 +1,8 @@
 """Sealing, first step: open the shares that the ad server streams in, and say which are admitted.
 
-Nothing is used up by preparing. What was opened leaves memory segment by segment (`helper.datasets.spool`);
-ids and tags stay until it is committed or pushed out. All preparations together have a bounded room in
-memory, which is taken before shares are opened.
+Preparing uses nothing up. Opened shares leave memory segment by segment (`helper.datasets.segment_writer`);
+ids and tags stay until the commit or an eviction. All preparations share a bounded quota of memory, which is
+taken before shares are opened.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.datasets.admitted_rows import AdmittedRows
+from helper.datasets.duplicate_filter import SeenIds
 from helper.datasets.frames import Ranks
-from helper.datasets.head_start import MOST_CHUNKS, HeadStart
-from helper.datasets.preparation_room import PreparationRoom
-from helper.datasets.proofs import compiled_residues
-from helper.datasets.seen import SeenIds
-from helper.datasets.segments import NOT_CHOSEN, Ids, Rows
-from helper.datasets.shelves import Handle, PreparedShelf
+from helper.datasets.prefetch_quota import MOST_CHUNKS, PrefetchQuota
+from helper.datasets.preparation_cache import Handle, PreparationCache
+from helper.datasets.preparation_quota import PreparationQuota
+from helper.datasets.proofs import fast_residues
+from helper.datasets.segments import NOT_CHOSEN, Ids, SegmentRows
 from helper.datasets.vault import AnySpool, Vault
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
@@ -38,7 +38,7 @@ from maskedlark.reports.dataset import (
 )
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
-from maskedlark.runtime.ahead import AT_ONCE, ahead
+from maskedlark.runtime.prefetch import AT_ONCE, ahead
 
 OpenShares: TypeAlias = Callable[[ShareOpener, Sequence[ShareForHelper]], PreparedShares]
 """`ShareOpener.open`, wherever it runs, and without looking for repeats between its parts."""
@@ -111,9 +111,9 @@ class Preparation:
         handle: Handle,
         opening_keys: Sequence[OpeningKey],
         open_shares: OpenShares,
-        head_start: HeadStart,
+        head_start: PrefetchQuota,
         ledger: Ledger,
-        shelf: PreparedShelf,
+        shelf: PreparationCache,
         vault: Vault,
     ) -> None:
         self._task = served.task
@@ -123,7 +123,7 @@ class Preparation:
             role=served.role,
             opening_keys=opening_keys,
             view_key=served.pair.view_key,
-            residues_of=compiled_residues if served.task.proof else residues,
+            residues_of=fast_residues if served.task.proof else residues,
         )
         self._open_shares = open_shares
         self._ledger = ledger
@@ -133,7 +133,7 @@ class Preparation:
         self._rows = AdmittedRows()
         self._seen = SeenIds()
         self._received = 0
-        self._room = PreparationRoom(
+        self._room = PreparationQuota(
             shelf=shelf,
             head_start=head_start,
             owner=handle.owner,
@@ -159,7 +159,7 @@ class Preparation:
             HelperUnavailable: other preparations take all the room there is at the moment, or the disk is
                 full.
         """
-        (admitted,) = map(self._taken, map(self._opened, self._with_room([incoming])))
+        (admitted,) = map(self._taken, map(self._open, self._with_room([incoming])))
         return admitted
 
     def add_all(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Generator[AdmittedSet, None, None]:
@@ -168,7 +168,7 @@ class Preparation:
         Chunks are read by another thread, and no answer waits for a later chunk. To be closed before this
         preparation is left (`contextlib.closing`).
         """
-        with closing(ahead(self._with_room(chunks), self._opened, AT_ONCE + MOST_CHUNKS)) as opened:
+        with closing(ahead(self._with_room(chunks), self._open, AT_ONCE + MOST_CHUNKS)) as opened:
             yield from map(self._taken, opened)
 
     def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:
@@ -186,7 +186,7 @@ class Preparation:
         ciphertexts = ShareColumns.of(incoming).ciphertexts
         return sum(map(len, ciphertexts)) + len(incoming) * self._task.share_length
 
-    def _opened(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+    def _open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         try:
             return self._open_shares(self._opener, incoming) if incoming else self._opener.open([])
         except BaseException:
@@ -196,18 +196,18 @@ class Preparation:
     def _taken(self, opened: PreparedShares) -> AdmittedSet:
         """Keep what was opened, but for repeats and used reports. Called chunk by chunk, in order."""
         try:
-            return self._kept(opened)
+            return self._retain(opened)
         finally:
             self._room.answered()
 
-    def _kept(self, opened: PreparedShares) -> AdmittedSet:
+    def _retain(self, opened: PreparedShares) -> AdmittedSet:
         ids = opened.report_ids
         if not len(ids):
             return opened.admitted  # nothing is kept of it, however many come
         is_admitted, came = opened.admitted.is_admitted, np.zeros(len(ids), np.bool_)
         came[is_admitted] = self._seen.add(ids[is_admitted])  # junk under an id displaces no report
         kept = _without(opened, came, ReportReason.DUPLICATE_ID)
-        used = self._ledger.used_among(self._handle.task_id, Ids(ids[kept.admitted.is_admitted])[:])
+        used = self._ledger.find_used(self._handle.task_id, Ids(ids[kept.admitted.is_admitted])[:])
         if used:
             is_used = np.array([report_id in used for report_id in Ids(ids)[:]], np.bool_)
             kept = _without(kept, is_used, ReportReason.ALREADY_USED)
@@ -241,13 +241,13 @@ class Preparation:
             is_admitted=is_admitted,
             order=order,
         )
-        self._shelf.put(self._handle, prepared, self._room.handed_over())
+        self._shelf.put(self._handle, prepared, self._room.hand_over())
         return totals
 
     def _keep(self, opened: PreparedShares) -> None:
         """Spool the admitted shares, and give back the room of those that left memory."""
         is_admitted = opened.admitted.is_admitted
-        rows = Rows(report_ids=opened.report_ids, shares=opened.shares)
+        rows = SegmentRows(report_ids=opened.report_ids, shares=opened.shares)
         if self._spool is None:
             self._spool = self._vault.begin(rows.shape, self._handle.owner)
         before = self._spool.waiting

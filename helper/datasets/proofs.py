@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from helper.gradient.exact.kernels.compiled import inlined, kernel
+from helper.gradient.exact.kernels.compiled import inline, kernel
 from helper.gradient.exact.kernels.field import add, multiply
 from maskedlark.numbers.field import MODULUS, FieldVector
 from maskedlark.reports.proofs.check import ProofTable
@@ -13,7 +13,7 @@ _P = np.uint64(MODULUS)
 _ZERO = np.uint64(0)
 
 
-def compiled_residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
+def fast_residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
     """`proof_check.residues`, bit for bit. Called by a helper's processes that open shares.
 
     Every array that a loop gets is contiguous and writable, whatever the shape and however many rows there
@@ -63,7 +63,7 @@ def _whole(array: FieldVector) -> FieldVector:
     return np.require(array, requirements=["C_CONTIGUOUS", "WRITEABLE"])
 
 
-@inlined
+@inline
 def _subtract(a: np.uint64, b: np.uint64) -> np.uint64:
     """A - b."""
     return a - b + (_P if a < b else _ZERO)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from helper.datasets.frames import SealedSegment
-from helper.datasets.segments import Piece
+from helper.datasets.segments import SegmentSlice
 from helper.datasets.update_vault import SealedUpdates, StoredUpdate
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 
 
 @frozen
-class Records:
+class DatasetRecords:
     """The records of a dataset, to be read when they are needed.
 
     Attributes:
@@ -22,7 +22,7 @@ class Records:
     """
 
     count: int
-    pieces: Callable[[Interrupt], Iterator[Piece]]
+    pieces: Callable[[Interrupt], Iterator[SegmentSlice]]
     sealed: Callable[[Interrupt], Sequence[SealedSegment] | None]
 
 

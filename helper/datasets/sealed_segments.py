@@ -27,9 +27,9 @@ from helper.datasets.frames import (
     SealedSegment,
     nonce,
     open_segment,
-    sealed_frames,
+    seal_frames,
 )
-from helper.datasets.segments import SHAPE_BYTES, Rows, RowShape
+from helper.datasets.segments import SHAPE_BYTES, RowShape, SegmentRows
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
@@ -62,10 +62,10 @@ class SegmentSealer:
         self._key_for = key_for
         self._cipher = ChaCha20Poly1305(key_for(b"segments" + self._salt))
 
-    def seal(self, rows: Rows, number: int) -> bytes:
+    def seal(self, rows: SegmentRows, number: int) -> bytes:
         """The segment of a number; the same number is never used for other records."""
         header = self._header(SEGMENT_MAGIC, number, len(rows))
-        return b"".join([header, *sealed_frames(self._cipher, rows, number, header)])
+        return b"".join([header, *seal_frames(self._cipher, rows, number, header)])
 
     def seal_ranks(self, ranks: Ranks, number: int, tail: Tail, dataset_id: bytes) -> bytes:
         """The ranks of a segment's records in a dataset."""
@@ -78,13 +78,13 @@ class SegmentSealer:
         return magic + self._salt + self._shape + np.array([number, records], "<u8").tobytes()
 
 
-def opened_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_for: KeyFor) -> Ranks:
+def open_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_for: KeyFor) -> Ranks:
     """The ranks of a segment's records.
 
     Raises:
         ValueError, InvalidTag: the bytes are cut, altered, or of another segment or dataset.
     """
-    header, records = _checked(sealed, RANKS_MAGIC, number)
+    header, records = _check(sealed, RANKS_MAGIC, number)
     cipher = ChaCha20Poly1305(key_for(b"ranks" + dataset_id + _salt(header)))
     ranks = np.frombuffer(
         cipher.decrypt(nonce(number, 0), sealed[HEADER_BYTES:], header + tail.encoded), "<u4"
@@ -94,19 +94,19 @@ def opened_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_
     return ranks
 
 
-def opened_rows(sealed: bytes, number: int, key_for: KeyFor) -> Rows:
+def open_rows(sealed: bytes, number: int, key_for: KeyFor) -> SegmentRows:
     """The records of a segment, in the order in which they came.
 
     Raises:
         ValueError, InvalidTag: the bytes are cut, altered, or of another segment.
     """
-    header, records = _checked(sealed, SEGMENT_MAGIC, number)
+    header, records = _check(sealed, SEGMENT_MAGIC, number)
     place = SealedPlace(header=header, number=number, records=records)
     key = key_for(b"segments" + _salt(header))
     return open_segment(_shape(header), place, key, memoryview(sealed)[HEADER_BYTES:])
 
 
-def sealed_segment(
+def seal_ranks(
     sealed_ranks: bytes, ranks: Ranks, number: int, key_for: KeyFor, read: Callable[[], bytes]
 ) -> SealedSegment:
     """A segment that may leave the helper's process sealed, by its ranks and what reads its bytes.
@@ -128,7 +128,7 @@ def is_of_one_attempt(segment: bytes, ranks: bytes) -> bool:
     return segment[_MAGIC_BYTES:HEADER_BYTES] == ranks[_MAGIC_BYTES:HEADER_BYTES]
 
 
-def sealed_bytes(shape: RowShape, records: int) -> int:
+def estimate_bytes(shape: RowShape, records: int) -> int:
     """How long the segments and ranks of so many records are together, but for a few bytes."""
     segments = -(-records // shape.segment_records)
     return records * (sum(shape.widths) + 4) + segments * (
@@ -136,7 +136,7 @@ def sealed_bytes(shape: RowShape, records: int) -> int:
     )
 
 
-def _checked(sealed: bytes, magic: bytes, number: int) -> tuple[bytes, int]:
+def _check(sealed: bytes, magic: bytes, number: int) -> tuple[bytes, int]:
     """The header and the number of records."""
     header = sealed[:HEADER_BYTES]
     if len(header) != HEADER_BYTES or not header.startswith(magic):

@@ -65,13 +65,13 @@ class RowShape:
         """How many records every segment but the last one has."""
         return max(1, min(SEGMENT_RECORDS, SEGMENT_BYTES // sum(self.widths)))
 
-    def empty(self, records: int) -> "Rows":
+    def empty(self, records: int) -> "SegmentRows":
         """Room for so many records."""
         measured = MeasuredShares(
             keys=np.empty((records, self.keys), np.uint32),
             value_shares=np.empty((records, self.columns), np.uint64),
         )
-        return Rows(
+        return SegmentRows(
             report_ids=np.empty((records, REPORT_ID_BYTES), np.uint8),
             shares=InputShares(
                 features=np.empty((records, self.features), np.uint8),
@@ -83,7 +83,7 @@ class RowShape:
 
 
 @frozen
-class Rows:
+class SegmentRows:
     """Some records: u8 (n, 16) report ids, and n rows of shares."""
 
     report_ids: NDArray[np.uint8] = field(repr=False)
@@ -110,19 +110,19 @@ class Rows:
         plain: list[Column] = [self.report_ids, shares.features, shares.labels, shares.mask_shares]
         return [*plain, measured.keys, measured.value_shares] if measured else plain
 
-    def rows(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> "Rows":
+    def rows(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> "SegmentRows":
         """These records."""
         places = np.arange(len(self))[chosen] if isinstance(chosen, slice) else chosen
-        return Rows(report_ids=self.report_ids[places], shares=self.shares.rows(places))
+        return SegmentRows(report_ids=self.report_ids[places], shares=self.shares.rows(places))
 
-    def put(self, places: NDArray[np.intp] | slice, others: "Rows") -> None:
+    def put(self, places: NDArray[np.intp] | slice, others: "SegmentRows") -> None:
         """Write other records over those at some places."""
         for ours, theirs in zip(self.columns, others.columns, strict=True):
             ours[places] = theirs
 
 
 @frozen
-class Piece:
+class SegmentSlice:
     """Records of a dataset that are held together.
 
     Attributes:
@@ -131,7 +131,7 @@ class Piece:
     """
 
     ranks: NDArray[np.intp] = field(repr=False)
-    rows: Rows
+    rows: SegmentRows
 
     @property
     def shares(self) -> InputShares:
@@ -162,26 +162,26 @@ class Ids(Sequence[bytes]):
         return found
 
 
-def whole(dataset: OpenedDataset) -> Piece:
+def whole(dataset: OpenedDataset) -> SegmentSlice:
     """A dataset in one piece."""
-    rows = Rows(report_ids=dataset.report_ids, shares=dataset.shares)
-    return Piece(ranks=np.arange(len(dataset)), rows=rows)
+    rows = SegmentRows(report_ids=dataset.report_ids, shares=dataset.shares)
+    return SegmentSlice(ranks=np.arange(len(dataset)), rows=rows)
 
 
-def chosen_of(rows: Rows, ranks: NDArray[np.uint32]) -> Piece:
+def chosen_of(rows: SegmentRows, ranks: NDArray[np.uint32]) -> SegmentSlice:
     """The records of a segment that are in the dataset, by rank."""
     chosen = np.flatnonzero(ranks != NOT_CHOSEN)
     order = chosen[np.argsort(ranks[chosen])]
-    return Piece(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
+    return SegmentSlice(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
 
 
-def put_together(dataset_id: bytes, pieces: Iterable[Piece], records: int) -> OpenedDataset:
+def put_together(dataset_id: bytes, pieces: Iterable[SegmentSlice], records: int) -> OpenedDataset:
     """All pieces of a dataset, in canonical order.
 
     Raises:
         ValueError: there are no records, or not as many.
     """
-    into: Rows | None = None
+    into: SegmentRows | None = None
     found = 0
     for piece in pieces:
         is_all = len(piece.ranks) == records
@@ -196,7 +196,7 @@ def put_together(dataset_id: bytes, pieces: Iterable[Piece], records: int) -> Op
     return OpenedDataset(dataset_id=dataset_id, report_ids=into.report_ids, shares=into.shares)
 
 
-def without_features(piece: Piece) -> Piece:
+def without_features(piece: SegmentSlice) -> SegmentSlice:
     """The same records, with features of no width."""
     shares = piece.shares
     narrow = InputShares(
@@ -205,10 +205,10 @@ def without_features(piece: Piece) -> Piece:
         mask_shares=shares.mask_shares,
         measured=shares.measured,
     )
-    return Piece(ranks=piece.ranks, rows=Rows(report_ids=piece.rows.report_ids, shares=narrow))
+    return SegmentSlice(ranks=piece.ranks, rows=SegmentRows(report_ids=piece.rows.report_ids, shares=narrow))
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def join(parts: Sequence[SegmentRows]) -> SegmentRows:
     """The records of at least one part, one after the other."""
     into = parts[0].shape.empty(sum(map(len, parts)))
     start = 0

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from helper.datasets.object_segments import ObjectSegments
-from helper.datasets.shelves import PreparedShelf
+from helper.datasets.preparation_cache import PreparationCache
 from helper.datasets.vault import StoredFile
 from helper.ledger.ledger import Ledger
 from maskedlark.canonical import decode
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task
+from maskedlark.runtime.keyed_lock import KeyedLock
 from maskedlark.runtime.periodic import IsStopped
-from maskedlark.runtime.turns import Turns
 
 ORPHAN_S: Final = 86_400.0
 """How old an orphan must be: another process may be about to commit it, and clocks differ."""
@@ -81,8 +81,8 @@ class Sweeper:
     ledger: Ledger
     folders: tuple[Files, ...]
     objects: ObjectSegments | None
-    storing: Turns
-    prepared: PreparedShelf
+    storing: KeyedLock
+    prepared: PreparationCache
     clock: Callable[[], float]
     keep_expired_s: float
     seen: Path
@@ -101,12 +101,12 @@ class Sweeper:
         if self.objects is not None:
             self.objects.count_once()
         orphans = expired = 0
-        since_s = self._used_since()
+        since_s = self._first_seen()
         for folder in self.folders:
             for file in folder.files():
                 if is_stopped():
                     return Swept(orphans=orphans, expired=expired)
-                with self.storing.alone(file.dataset_id):
+                with self.storing.hold(file.dataset_id):
                     fate = self._fate(file.dataset_id)
                     is_old = file.modified_s >= since_s and self._is_old(file.modified_s)
                     if fate is _Fate.ORPHAN and is_old:
@@ -168,7 +168,7 @@ class Sweeper:
             removed += len(orphans)
         return removed
 
-    def _used_since(self) -> float:
+    def _first_seen(self) -> float:
         """When this ledger was first seen with this folder."""
         mark = self.seen / f"swept-by-{self.ledger.manifests.ledger_id().hex()[:16]}"
         if not mark.exists():

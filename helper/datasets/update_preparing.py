@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.datasets.admitted_rows import AdmittedRows
-from helper.datasets.preparation_room import HELD_BYTES, ON_DISK
+from helper.datasets.preparation_cache import Handle, PreparationCache
+from helper.datasets.preparation_quota import HELD_BYTES, ON_DISK
 from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
-from helper.datasets.shelves import Handle, PreparedShelf
-from helper.datasets.update_vault import Spool
+from helper.datasets.update_vault import UpdateWriter
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
@@ -32,7 +32,7 @@ from maskedlark.reports.dataset import (
     dataset_id,
     with_zeros_for_ids,
 )
-from maskedlark.reports.pair import VIEW_TAG_BYTES
+from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.update_sealing import UpdateOpener
 
@@ -48,7 +48,7 @@ class PreparedUpdates:
         is_admitted: bool (n,).
     """
 
-    spool: Spool = field(repr=False)
+    spool: UpdateWriter = field(repr=False)
     report_ids: NDArray[np.uint8] = field(repr=False)
     view_tags: NDArray[np.uint8] = field(repr=False)
     is_admitted: NDArray[np.bool_]
@@ -70,9 +70,9 @@ class UpdatePreparation:
         served: ServedTask,
         opener: UpdateOpener,
         ledger: Ledger,
-        spool: Spool,
+        spool: UpdateWriter,
         handle: Handle,
-        shelf: PreparedShelf,
+        shelf: PreparationCache,
         payload_bytes: int,
     ) -> None:
         self._task = served.task
@@ -113,13 +113,13 @@ class UpdatePreparation:
         if sum(len(item.share.ciphertext) for item in incoming) > MAX_CHUNK_BYTES:
             raise JobRefused(JobReason.TOO_LARGE, f"a chunk of shares has at most {MAX_CHUNK_BYTES} bytes")
         self._take(len(incoming) * HELD_BYTES)
-        used = self._ledger.used_among(self._task_id, [item.report_id for item in incoming])
+        used = self._ledger.find_used(self._task_id, [item.report_id for item in incoming])
         tags = np.zeros((len(incoming), VIEW_TAG_BYTES), np.uint8)
         is_admitted = np.zeros(len(incoming), np.bool_)
         dropped: Counter[ReportReason] = Counter()
         for row, item in enumerate(incoming):
             try:
-                tags[row] = np.frombuffer(self._opened(item, used), np.uint8)
+                tags[row] = np.frombuffer(self._open(item, used), np.uint8)
                 is_admitted[row] = True
             except ReportRejected as rejection:
                 dropped[rejection.reason] += 1
@@ -147,7 +147,7 @@ class UpdatePreparation:
             dropped=self._rows.dropped,
         )
 
-    def _opened(self, item: ShareForHelper, used: set[bytes]) -> bytes:
+    def _open(self, item: ShareForHelper, used: set[bytes]) -> bytes:
         """Open one share and write it down; its view tag."""
         opened = self._opener.open(item.report_id, item.time_bucket, item.share)
         if item.report_id in self._seen:
@@ -160,6 +160,6 @@ class UpdatePreparation:
         return opened.view_tag
 
     def _take(self, num_bytes: int) -> None:
-        """Take room in memory; see `PreparedShelf.take` for its refusals."""
+        """Take room in memory; see `PreparationCache.take` for its refusals."""
         self._shelf.take(num_bytes, held=self._taken_bytes, owner=self._handle.owner)
         self._taken_bytes += num_bytes

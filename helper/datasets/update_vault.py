@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from helper.datasets.frames import KeyFor
 from helper.datasets.storage_quota import TAG_BYTES as OWNER_BYTES
 from helper.datasets.storage_quota import Claim, StorageQuota
-from helper.datasets.vault import StoredFile, count_files, damage_told, emptied_of, files_of
+from helper.datasets.vault import StoredFile, clean_folder, count_files, damage_told, files_of
 from helper.trust.floors import MOST_HELD_BYTES
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
@@ -78,10 +78,10 @@ def open_updates(header: bytes, rows: Sequence[int], key: bytes, frames: bytes) 
     if len(frames) != length * len(rows):
         raise ValueError("not as long as it says")
     for place, row in enumerate(rows):
-        yield _opened(cipher, header, row, view[place * length : (place + 1) * length])
+        yield _open(cipher, header, row, view[place * length : (place + 1) * length])
 
 
-class Spool:
+class UpdateWriter:
     """Shares on their way to a dataset. Used by one thread at a time; removed unless it is committed."""
 
     def __init__(self, path: Path, header: bytes, key_for: KeyFor, claim: Claim) -> None:
@@ -90,7 +90,7 @@ class Spool:
         self._path = path
         self._cipher = ChaCha20Poly1305(key_for(_salt(header)))
         self._count = 0
-        self._stored: Path | None = None
+        self._read_header: Path | None = None
         claim.resize(_file_bytes(header, 0))
         self._stream: BinaryIO | None = open(path, "xb", opener=private)  # noqa: SIM115 # closed by `finish`
         self._stream.write(header)
@@ -98,7 +98,7 @@ class Spool:
     @property
     def is_lost(self) -> bool:
         """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
-        return self._stored is not None and not self._stored.exists()
+        return self._read_header is not None and not self._read_header.exists()
 
     def add(self, report_id: bytes, payload: bytes) -> None:
         """Write one share behind the others.
@@ -122,12 +122,12 @@ class Spool:
         """Forget what was written; of one that was committed there is nothing to forget."""
         self.finish()
         self._path.unlink(missing_ok=True)
-        if self._stored is None:
+        if self._read_header is None:
             self._claim.end()
 
     def takes(self, final: Path) -> bool:
         """Whether it may be stored under a name: not while a dataset of another one has its file."""
-        return self._stored is None or self._stored == final
+        return self._read_header is None or self._read_header == final
 
     def store(self, final: Path, key: bytes, chosen: NDArray[np.bool_]) -> None:
         """Append which shares are the dataset, and give the file its name, durably.
@@ -135,7 +135,7 @@ class Spool:
         Again for the same dataset changes nothing: it may have been committed, though the ledger did not say
         so.
         """
-        if self._stored == final and final.exists():
+        if self._read_header == final and final.exists():
             return
         self.finish()
         tail = self._count.to_bytes(_COUNT_BYTES, "little")
@@ -145,7 +145,7 @@ class Spool:
             stream.truncate()  # what an attempt to commit that failed has appended
             stream.write(ChaCha20Poly1305(key).encrypt(_nonce(0), bits, self.header + tail) + tail)
             put_in_place(stream, self._path, final)
-        self._stored = final
+        self._read_header = final
         self._claim.rename(final.name)
 
 
@@ -167,13 +167,13 @@ class UpdateVault:
             randomness: Of names and salts.
             quota: Counts the files that are there and those to come; by default one of its own.
         """
-        self._folder = emptied_of(folder, _UNFINISHED)
+        self._folder = clean_folder(folder, _UNFINISHED)
         self._key_for = key_for
         self._randomness = randomness
         self._quota = quota or StorageQuota(MOST_HELD_BYTES, key_for)
         count_files(folder, _SUFFIX, len(_MAGIC), self._quota)
 
-    def begin(self, round_id: bytes, payload_bytes: int, owner: str) -> Spool:
+    def begin(self, round_id: bytes, payload_bytes: int, owner: str) -> UpdateWriter:
         """Return a spool of an ad server for the shares of a round, each of so many bytes.
 
         Raises:
@@ -182,13 +182,13 @@ class UpdateVault:
         path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
         claim = self._quota.claim(owner, path.name)
         salt, length = self._randomness(_SALT_BYTES), payload_bytes.to_bytes(8, "little")
-        return Spool(path, _MAGIC + claim.tag + salt + round_id + length, self._key_for, claim)
+        return UpdateWriter(path, _MAGIC + claim.tag + salt + round_id + length, self._key_for, claim)
 
-    def takes(self, spool: Spool, dataset_id: bytes) -> bool:
+    def takes(self, spool: UpdateWriter, dataset_id: bytes) -> bool:
         """Return whether a spool may become a dataset: its file is not gone, and of no other one."""
         return not spool.is_lost and spool.takes(self._path(dataset_id))
 
-    def commit(self, spool: Spool, dataset_id: bytes, chosen: NDArray[np.bool_]) -> None:
+    def commit(self, spool: UpdateWriter, dataset_id: bytes, chosen: NDArray[np.bool_]) -> None:
         """Make the chosen shares of a spool a dataset, durably.
 
         Writing it again replaces the file as a whole.
@@ -223,7 +223,7 @@ class UpdateVault:
         """
         path = self._path(dataset_id)
         with damage_told(), path.open("rb") as stream:
-            stored = self._stored(stream, dataset_id, round_id)
+            stored = self._read_header(stream, dataset_id, round_id)
         length = _segment_bytes(stored.header)
         return [
             SealedUpdates(
@@ -240,14 +240,14 @@ class UpdateVault:
         return files_of(self._folder, _SUFFIX)
 
     def _read(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
-        header, rows = self._stored(stream, dataset_id, round_id)
+        header, rows = self._read_header(stream, dataset_id, round_id)
         cipher = ChaCha20Poly1305(self._key_for(_salt(header)))
         length = _segment_bytes(header)
         for row in rows:
             stream.seek(_HEADER_BYTES + row * length)
-            yield _opened(cipher, header, row, stream.read(length))
+            yield _open(cipher, header, row, stream.read(length))
 
-    def _stored(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> "_Stored":
+    def _read_header(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> "_Stored":
         """What a file says of itself."""
         header = stream.read(_HEADER_BYTES)
         if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC) or _round(header) != round_id:
@@ -274,7 +274,7 @@ class _Stored(NamedTuple):
     rows: list[int]
 
 
-def _opened(cipher: ChaCha20Poly1305, header: bytes, row: int, frame: bytes | memoryview) -> StoredUpdate:
+def _open(cipher: ChaCha20Poly1305, header: bytes, row: int, frame: bytes | memoryview) -> StoredUpdate:
     opened = cipher.decrypt(_nonce(row), frame, header)
     return StoredUpdate(opened[:REPORT_ID_BYTES], opened[REPORT_ID_BYTES:])
 

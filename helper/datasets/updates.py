@@ -7,7 +7,7 @@
 
 It is the way of `helper.datasets.datasets`, but for where shares lie: each goes to an encrypted file as soon
 as it is opened, and a preparation keeps ids and tags only. Both kinds share one room in memory
-(`helper.datasets.shelves`) and one quota of each ad server (`helper.datasets.storage_quota`).
+(`helper.datasets.preparation_cache`) and one quota of each ad server (`helper.datasets.storage_quota`).
 """
 
 import logging
@@ -19,9 +19,9 @@ from typing import Final
 import numpy as np
 
 from helper.datasets.datasets import HANDLE_BYTES, check_expected, chosen_rows, loss_told, read_told
+from helper.datasets.preparation_cache import Handle, PreparationCache
 from helper.datasets.records import Updates
 from helper.datasets.segments import Ids
-from helper.datasets.shelves import Handle, PreparedShelf
 from helper.datasets.update_preparing import PreparedUpdates, UpdatePreparation
 from helper.datasets.update_vault import SealedUpdates, StoredUpdate, UpdateVault
 from helper.ledger.ledger import Ledger
@@ -36,7 +36,7 @@ from maskedlark.reports.dataset import canonical_order, dataset_id
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.update_sealing import UpdateOpener
 from maskedlark.rpc.trust import host_of
-from maskedlark.runtime.turns import Turns
+from maskedlark.runtime.keyed_lock import KeyedLock
 
 _LOST: Final = "lost, damaged, or of another round"
 _LOG: Final = logging.getLogger(__name__)
@@ -50,10 +50,10 @@ class UpdateDatasets:
     opening_keys: Callable[[], Sequence[OpeningKey]]
     ledger: Ledger
     vault: UpdateVault
-    prepared: PreparedShelf
-    storing: Turns = field(default_factory=Turns)
+    prepared: PreparationCache
+    storing: KeyedLock = field(default_factory=KeyedLock)
     """By dataset id: what is being committed is not swept."""
-    _committing: Turns = field(default_factory=Turns, init=False)
+    _committing: KeyedLock = field(default_factory=KeyedLock, init=False)
 
     def prepare(
         self, task_id: bytes, handle: bytes, encoded_round: bytes, caller: Caller
@@ -105,8 +105,8 @@ class UpdateDatasets:
             JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
         """
         served = self.tasks.served(task_id, caller)
-        with self._committing.alone(task_id):
-            known = self._committed(expected_id, task_id)
+        with self._committing.hold(task_id):
+            known = self._find_committed(expected_id, task_id)
             if known is not None:
                 return known.size
             key = _handle(served, handle)
@@ -121,7 +121,7 @@ class UpdateDatasets:
                 order = canonical_order(ids, np.flatnonzero(is_chosen))
                 # before anything is locked by the id: until then it may be another task's
                 check_expected(expected_id, dataset_id(task_id, ids, tags, rows=order))
-                with self.storing.alone(expected_id):
+                with self.storing.hold(expected_id):
                     self.vault.commit(prepared.spool, expected_id, is_chosen[prepared.is_admitted])
                     self._add(task_id, expected_id, Ids(ids[order]))
                 size = len(order)
@@ -137,7 +137,7 @@ class UpdateDatasets:
         """
         return Updates(
             shares=partial(self.shares, one, of_dataset),
-            sealed=partial(self._sealed, one, of_dataset),
+            sealed=partial(self._iterate_sealed, one, of_dataset),
         )
 
     def shares(self, one: UpdateRound, of_dataset: bytes) -> Iterator[StoredUpdate]:
@@ -145,7 +145,7 @@ class UpdateDatasets:
         with loss_told(_LOST):
             yield from self.vault.shares(of_dataset, one.round_id)
 
-    def _sealed(self, one: UpdateRound, of_dataset: bytes, most_shares: int) -> list[SealedUpdates]:
+    def _iterate_sealed(self, one: UpdateRound, of_dataset: bytes, most_shares: int) -> list[SealedUpdates]:
         with loss_told(_LOST):
             parts = self.vault.sealed(of_dataset, one.round_id, most_shares)
         return [replace(one, read=partial(read_told, one.read)) for one in parts]
@@ -155,11 +155,11 @@ class UpdateDatasets:
         try:
             self.ledger.add_dataset(expected_id, task_id, report_ids)
         except JobRefused:
-            if self._committed(expected_id, task_id) is None:
+            if self._find_committed(expected_id, task_id) is None:
                 self.vault.remove_file(expected_id)
                 raise
 
-    def _committed(self, of_dataset: bytes, task_id: bytes) -> StoredDataset | None:
+    def _find_committed(self, of_dataset: bytes, task_id: bytes) -> StoredDataset | None:
         return self.ledger.dataset(task_id, of_dataset)
 
 

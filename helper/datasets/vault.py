@@ -5,8 +5,9 @@
     manifest = vault.commit(spool, dataset_id, ranks)   # it lies there durably; the ledger is told what
     for piece in vault.pieces(dataset_id): ...          # one segment at a time, never all in memory
 
-One encrypted file each (`helper.datasets.spool`), so that a restart costs no re-opening and a stolen disk
-shows no feature; or encrypted objects (`helper.datasets.object_segments`), where the operator has a store.
+One encrypted file each (`helper.datasets.segment_writer`), so that a restart costs no re-opening and a
+stolen disk shows no feature; or encrypted objects (`helper.datasets.object_segments`), where the operator has
+a store.
 Files are read also then, and those of earlier versions as they are (`helper.datasets.whole_file`).
 """
 
@@ -21,8 +22,15 @@ from helper.datasets import whole_file
 from helper.datasets.frames import KeyFor, Ranks, SealedSegment
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.object_spool import ObjectSpool
-from helper.datasets.segments import Piece, Rows, RowShape, put_together, whole, without_features
-from helper.datasets.spool import MAGIC, Spool, StoredSegments
+from helper.datasets.segment_writer import MAGIC, SegmentWriter, StoredSegments
+from helper.datasets.segments import (
+    RowShape,
+    SegmentRows,
+    SegmentSlice,
+    put_together,
+    whole,
+    without_features,
+)
 from helper.datasets.storage_quota import TAG_BYTES as OWNER_BYTES
 from helper.datasets.storage_quota import StorageQuota
 from helper.ledger.records import Manifest
@@ -40,7 +48,7 @@ _UNFINISHED: Final = ".unfinished"
 _SUFFIX: Final = ".sealed"
 _ID_BYTES: Final = 32
 
-AnySpool: TypeAlias = Spool | ObjectSpool
+AnySpool: TypeAlias = SegmentWriter | ObjectSpool
 """Where a preparation's records go."""
 
 
@@ -51,7 +59,7 @@ class VaultDamaged(Exception):
     """
 
 
-def emptied_of(folder: Path, suffix: str) -> Path:
+def clean_folder(folder: Path, suffix: str) -> Path:
     """A private folder, made if need be, without the files that a process that was killed left behind.
 
     Args:
@@ -97,7 +105,7 @@ class Vault:
             objects: Where new datasets lie; None for files.
             quota: Counts the files that are there and those to come; by default one of its own.
         """
-        self._folder = emptied_of(folder, _UNFINISHED)
+        self._folder = clean_folder(folder, _UNFINISHED)
         self._key_for = key_for
         self._randomness = randomness
         self._objects = objects
@@ -115,9 +123,9 @@ class Vault:
             return self._objects.begin(shape, owner)
         path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
         claim = self._quota.claim(owner, path.name)
-        return Spool(path, shape, self._key_for, self._randomness, claim)
+        return SegmentWriter(path, shape, self._key_for, self._randomness, claim)
 
-    def add(self, spool: AnySpool, rows: Rows) -> None:
+    def add(self, spool: AnySpool, rows: SegmentRows) -> None:
         """Take records into a spool.
 
         Raises:
@@ -220,7 +228,7 @@ class Vault:
 
     def pieces(
         self, dataset_id: bytes, interrupt: Interrupt = never, *, has_features: bool = True
-    ) -> Generator[Piece, None, None]:
+    ) -> Generator[SegmentSlice, None, None]:
         """The dataset of an id, one segment after the other; an old file in one piece.
 
         Args:

@@ -22,11 +22,11 @@ from helper.datasets.update_vault import SealedUpdates, StoredUpdate, open_updat
 from helper.executors.adding_orders import ADD, AddingOrder, read_added, write_order
 from helper.executors.executor import Adding, Executor, SummedUpdates
 from helper.executors.fleet import Fleet, Worker
-from helper.executors.holder import STOP
+from helper.executors.heartbeats import Clock
 from helper.executors.orders import Failed, read
-from helper.executors.parts import Parts, Sent
-from helper.executors.pulses import Clock
-from helper.executors.summing import added_up
+from helper.executors.summing import sum_updates
+from helper.executors.work_queue import Sent, WorkQueue
+from helper.executors.worker import STOP
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt
 from maskedlark.numbers.field import add
@@ -43,7 +43,7 @@ class SharedAdding:
 
     def __init__(self, fleet: Fleet, local: Executor, clock: Clock = time.monotonic) -> None:
         """Add up at the workers of `fleet`, and by `local` what is not worth the way."""
-        self._fleet, self._local, self._parts = fleet, local, Parts(fleet, clock)
+        self._fleet, self._local, self._parts = fleet, local, WorkQueue(fleet, clock)
 
     def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
         """See `Executor.add_up`."""
@@ -96,14 +96,14 @@ class _Work:
             summed = read_added(answer, self._adding, len(self._sealed[part].rows))
         except InvalidTask:
             if read(Failed, answer).head.reason == "damaged":
-                for _ in _opened(self._sealed[part]):
+                for _ in _read(self._sealed[part]):
                     self._interrupt()
             raise
         self._add(part, summed)
 
     def do_here(self, part: int) -> None:
         """Add up a part that no worker did."""
-        self._add(part, added_up(self._adding, _opened(self._sealed[part]), self._interrupt))
+        self._add(part, sum_updates(self._adding, _read(self._sealed[part]), self._interrupt))
 
     def summed(self) -> SummedUpdates:
         """The whole sum."""
@@ -118,7 +118,7 @@ class _Work:
         self._vector = add(self._vector, summed.vector)
 
 
-def _opened(part: SealedUpdates) -> Iterator[StoredUpdate]:
+def _read(part: SealedUpdates) -> Iterator[StoredUpdate]:
     """The shares of a part, which are read again.
 
     Raises:

@@ -17,7 +17,7 @@ from pydantic import Field
 from helper.datasets.update_vault import open_updates
 from helper.executors.executor import Adding, SummedUpdates
 from helper.executors.orders import Count, Message, elements, read, write
-from helper.executors.summing import added_up
+from helper.executors.summing import sum_updates
 from maskedlark.canonical import Bytes32, canonical
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt
@@ -60,7 +60,7 @@ def write_order(order: AddingOrder, rows: Sequence[int]) -> bytes:
     return write(order, [np.array(rows, "<u8").tobytes()])
 
 
-def added(message: Message, frames: bytes, interrupt: Interrupt) -> bytes:
+def add(message: Message, frames: bytes, interrupt: Interrupt) -> bytes:
     """Do an order of `write_order`; the answer.
 
     Raises:
@@ -70,7 +70,7 @@ def added(message: Message, frames: bytes, interrupt: Interrupt) -> bytes:
     (places,) = message.parts
     rows = np.frombuffer(places, "<u8").tolist()
     adding = Adding(form=order.form, role=order.role, task_id=order.task_id)
-    summed = added_up(adding, open_updates(order.header, rows, order.key, frames), interrupt)
+    summed = sum_updates(adding, open_updates(order.header, rows, order.key, frames), interrupt)
     return write(_Added(records=summed.records), [to_bytes(summed.vector)])
 
 

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from helper.datasets.frames import SealedSegment
-from helper.datasets.records import Records, Updates
+from helper.datasets.records import DatasetRecords, Updates
 from helper.executors.adding import SharedAdding
-from helper.executors.dispatch import Answer, Dispatcher, Piece, Work
+from helper.executors.dispatch import DispatchedWork, Dispatcher, WorkerAnswer, WorkItem
 from helper.executors.executor import Adding, Executor, Gradient, ModelFile, Scoring, SummedUpdates
 from helper.executors.fleet import Fleet, NoWorkers
-from helper.executors.holder import SHARED
-from helper.executors.joining import NONCE_BYTES
+from helper.executors.handshake import NONCE_BYTES
+from helper.executors.heartbeats import Clock
 from helper.executors.opening import SharedOpening
 from helper.executors.orders import (
     Scanning,
@@ -34,7 +34,7 @@ from helper.executors.orders import (
     elements,
     write,
 )
-from helper.executors.pulses import Clock
+from helper.executors.worker import SHARED
 from helper.gradient.engine import Interrupt, MaskedSum, OrderFree, PartialSum
 from helper.gradient.scoring import Scores, check_scored
 from maskedlark.errors import InvalidTask
@@ -81,7 +81,7 @@ class ClusterExecutor:
         return self._opening.open(opener, incoming)
 
     def masked_sum(
-        self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt
+        self, gradient: Gradient, records: DatasetRecords, evaluated: Evaluated, interrupt: Interrupt
     ) -> MaskedSum:
         """See `Executor`."""
         engine = gradient.engine
@@ -102,7 +102,7 @@ class ClusterExecutor:
             return self._local.masked_sum(gradient, records, evaluated, interrupt)
         return engine.whole_sum(partial_sums)
 
-    def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
+    def scan(self, scoring: Scoring, records: DatasetRecords, interrupt: Interrupt) -> Scores:
         """See `Executor`."""
         segments = records.sealed(interrupt) if self._fleet.workers() else None
         if segments is None:
@@ -115,7 +115,7 @@ class ClusterExecutor:
             )
             answers = self._dispatcher.run(
                 work,
-                [Piece(segment=one, name=one.place.name) for one in segments],
+                [WorkItem(segment=one, name=one.place.name) for one in segments],
                 lambda answer: _scores(answer, scoring.num_bins, classes),
                 interrupt,
             )
@@ -150,15 +150,15 @@ class ClusterExecutor:
 
     def _work(
         self, what: Summing | Scanning, loss: Loss, file: ModelFile, weights: tuple[QuantisedTensor, ...]
-    ) -> Work:
+    ) -> DispatchedWork:
         """What all orders have in common, sealed once for all workers under a key of its own."""
         key = os.urandom(32)
         shared = write(Shared(num_features=file.num_features), (file.read(), weights_format.encode(weights)))
         sealed = ChaCha20Poly1305(key).encrypt(bytes(NONCE_BYTES), shared, SHARED)
-        return Work(what=what, loss=loss, shared_key=key, shared=self._fleet.share(sealed))
+        return DispatchedWork(what=what, loss=loss, shared_key=key, shared=self._fleet.share(sealed))
 
 
-def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Piece]:
+def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[WorkItem]:
     """Which records of each segment a round evaluates, and which of them count."""
     told = evaluated.is_evaluated * _EVALUATED | evaluated.counts * _COUNTS
     told = np.append(told, np.uint8(0))  # of a record that is in no dataset: its rank is past all others
@@ -167,7 +167,7 @@ def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Pie
         found = told.take(segment.ranks, mode="clip")
         is_evaluated = (found & _EVALUATED).astype(np.bool_)
         pieces.append(
-            Piece(
+            WorkItem(
                 segment=segment,
                 name=segment.place.name,
                 parts=(bits(is_evaluated), bits((found & _COUNTS).astype(np.bool_))),
@@ -179,7 +179,7 @@ def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Pie
     return pieces
 
 
-def _partial(answer: Answer, length: int) -> PartialSum:
+def _partial(answer: WorkerAnswer, length: int) -> PartialSum:
     """The partial sum of an answer, of so many values.
 
     Raises:
@@ -192,7 +192,7 @@ def _partial(answer: Answer, length: int) -> PartialSum:
     return PartialSum(vector=elements(encoded, length), hashes=totals.hashes, records=totals.records)
 
 
-def _scores(answer: Answer, num_bins: int, classes: int | None) -> list[tuple[Piece, Scores]]:
+def _scores(answer: WorkerAnswer, num_bins: int, classes: int | None) -> list[tuple[WorkItem, Scores]]:
     """The scores of an answer, by its segments.
 
     Args:
@@ -214,7 +214,7 @@ def _scores(answer: Answer, num_bins: int, classes: int | None) -> list[tuple[Pi
     return scores
 
 
-def _parts(answer: Answer, count: int) -> tuple[bytes, ...]:
+def _parts(answer: WorkerAnswer, count: int) -> tuple[bytes, ...]:
     """The byte strings of an answer, which are so many.
 
     Raises:

@@ -32,11 +32,11 @@ from helper.executors.fleet import (
     WrongAnswer,
     give_up,
 )
-from helper.executors.holder import ORDER, STOP
-from helper.executors.joining import NONCE_BYTES, NotSealed
+from helper.executors.handshake import NONCE_BYTES, NotSealed
+from helper.executors.heartbeats import Clock, Heartbeats
 from helper.executors.orders import Done, Failed, Message, Order, Scanning, SegmentOrder, Summing, read, write
-from helper.executors.pulses import Clock, Pulses
-from helper.executors.sharing_out import shared_out
+from helper.executors.rendezvous import assign
+from helper.executors.worker import ORDER, STOP
 from helper.gradient.engine import Interrupt
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 @frozen(eq=False)
-class Piece:
+class WorkItem:
     """A segment's part of some work: the segment, its flags, and how many of its records are evaluated."""
 
     segment: SealedSegment
@@ -66,19 +66,19 @@ class _Sent:
     worker: Worker
     order: Order
     sealed: bytes
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WorkItem, ...]
 
 
 @frozen(eq=False)
-class Answer:
+class WorkerAnswer:
     """What a worker said of some pieces, all of which it has worked on."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WorkItem, ...]
     message: Message
 
 
 @frozen(eq=False)
-class Work:
+class DispatchedWork:
     """What is asked of each segment, with which model and weights."""
 
     what: Summing | Scanning
@@ -92,14 +92,14 @@ class Dispatcher:
 
     def __init__(self, fleet: Fleet, clock: Clock = time.monotonic) -> None:
         self._fleet = fleet
-        self._pulses = Pulses(clock)
+        self._pulses = Heartbeats(clock)
         self._held: dict[bytes, set[bytes]] = {}
 
     def run(
         self,
-        work: Work,
-        pieces: Sequence[Piece],
-        read_answer: Callable[[Answer], _T],
+        work: DispatchedWork,
+        pieces: Sequence[WorkItem],
+        read_answer: Callable[[WorkerAnswer], _T],
         interrupt: Interrupt,
     ) -> list[_T]:
         """What workers say of all pieces, each piece in one of their answers.
@@ -114,13 +114,13 @@ class Dispatcher:
         Raises:
             NoWorkers, JobRefused
         """
-        queues: dict[bytes, deque[Piece]] = {}
+        queues: dict[bytes, deque[WorkItem]] = {}
         flying: dict[Future[bytes], _Sent] = {}
         told: list[_T] = []
         answered: list[bytes] = []
         undone = 0
 
-        def take(answer: Answer) -> None:
+        def take(answer: WorkerAnswer) -> None:
             told.append(read_answer(answer))
             answered.extend(piece.name for piece in answer.pieces)
 
@@ -161,20 +161,22 @@ class Dispatcher:
         for name in set(self._held) - names:
             self._held.pop(name, None)
 
-    def _lose(self, sent: _Sent, queues: dict[bytes, deque[Piece]], error: Exception | None = None) -> None:
+    def _lose(
+        self, sent: _Sent, queues: dict[bytes, deque[WorkItem]], error: Exception | None = None
+    ) -> None:
         """Forget a worker, and give what it had to do to the others."""
         give_up(self._fleet, sent.worker, error)
         self._held.pop(sent.worker.name, None)
         self._queue((*sent.pieces, *queues.pop(sent.worker.name, ())), queues)
 
-    def _queue(self, pieces: Sequence[Piece], queues: dict[bytes, deque[Piece]]) -> None:
+    def _queue(self, pieces: Sequence[WorkItem], queues: dict[bytes, deque[WorkItem]]) -> None:
         """Give pieces to the workers that there are now; first comes what they are known to hold."""
         if not pieces:
             return
         workers = self._fleet.workers()
         if not workers:
             raise NoWorkers
-        chosen = shared_out([piece.name for piece in pieces], list(workers))
+        chosen = assign([piece.name for piece in pieces], list(workers))
         for piece in pieces:
             name = chosen[piece.name]
             queue = queues.setdefault(name, deque())
@@ -185,9 +187,9 @@ class Dispatcher:
 
     def _send(
         self,
-        work: Work,
+        work: DispatchedWork,
         name: bytes,
-        queues: dict[bytes, deque[Piece]],
+        queues: dict[bytes, deque[WorkItem]],
         flying: dict[Future[bytes], _Sent],
     ) -> None:
         """Order one worker's next pieces: all that it holds at once, then the others one by one."""
@@ -196,7 +198,7 @@ class Dispatcher:
             self._queue(tuple(queues.pop(name)), queues)
             return
         queue, known = queues[name], self._held.setdefault(name, set())
-        pieces: list[Piece] = []
+        pieces: list[WorkItem] = []
         while queue and queue[0].name in known:
             pieces.append(queue.popleft())
         frames: tuple[bytes, ...] = ()
@@ -212,7 +214,11 @@ class Dispatcher:
         flying[worker.work(sealed, work.shared, *frames)] = sent
 
     def _take(
-        self, sent: _Sent, sealed: bytes, take: Callable[[Answer], None], queues: dict[bytes, deque[Piece]]
+        self,
+        sent: _Sent,
+        sealed: bytes,
+        take: Callable[[WorkerAnswer], None],
+        queues: dict[bytes, deque[WorkItem]],
     ) -> None:
         """Take an answer; what was not held any more is sent again, with its frames.
 
@@ -228,7 +234,7 @@ class Dispatcher:
         pieces = tuple(sent.pieces[place] for place in done)
         if pieces:
             try:
-                take(Answer(pieces=pieces, message=message))
+                take(WorkerAnswer(pieces=pieces, message=message))
             except InvalidTask:
                 raise WrongAnswer from None
         known.update(piece.name for piece in pieces)
@@ -263,7 +269,7 @@ def _done(opened: bytes, sent: _Sent) -> Message:
     return message
 
 
-def _order(work: Work, pieces: Sequence[Piece], *, is_sent: bool) -> Order:
+def _order(work: DispatchedWork, pieces: Sequence[WorkItem], *, is_sent: bool) -> Order:
     return Order(
         order_id=os.urandom(32),
         shared_key=work.shared_key,
@@ -289,7 +295,7 @@ def _widths(shape: RowShape) -> tuple[int, int, int, int]:
     return shape.features, shape.candidates, shape.keys, shape.columns
 
 
-def _failure(failed: Failed, pieces: Sequence[Piece]) -> Exception:
+def _failure(failed: Failed, pieces: Sequence[WorkItem]) -> Exception:
     """What an order that was not done means for the caller.
 
     Frames may be damaged on their way: a dataset is lost only if they do not open here either.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Protocol
 
-from helper.datasets.records import Records, Updates
+from helper.datasets.records import DatasetRecords, Updates
 from helper.gradient.engine import GradientEngine, Interrupt, MaskedSum
 from helper.gradient.scoring import Scores
 from maskedlark.frozen import frozen
@@ -102,7 +102,7 @@ class Executor(Protocol):
         """
 
     def masked_sum(
-        self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt
+        self, gradient: Gradient, records: DatasetRecords, evaluated: Evaluated, interrupt: Interrupt
     ) -> MaskedSum:
         """The masked sum over the evaluated records of a dataset; see `GradientEngine.masked_sum`.
 
@@ -110,7 +110,7 @@ class Executor(Protocol):
             JobRefused(DATASET_LOST, MALFORMED)
         """
 
-    def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
+    def scan(self, scoring: Scoring, records: DatasetRecords, interrupt: Interrupt) -> Scores:
         """The scores of all records of a dataset, in canonical order; see `helper.gradient.scoring.score`.
 
         Raises:

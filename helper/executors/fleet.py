@@ -1,7 +1,7 @@
 """The workers of a helper as its head reaches them, wherever they run, and how their work fails.
 
-What gives work out takes a `Fleet`: `helper.executors.dispatch` by segments that workers hold, and
-`helper.executors.parts` by parts that hold all they take. `helper.executors.ray_fleet` is the one there is.
+Dispatchers take a `Fleet`: `helper.executors.dispatch` by segments that workers hold, and
+`helper.executors.work_queue` by parts that hold all they take. `helper.executors.ray_fleet` is the only one.
 """
 
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
-from helper.executors.pulses import Asked
+from helper.executors.heartbeats import HeartbeatTarget
 
 MOST_UNDONE: Final = 2
 """So many workers say that they cannot do an order before the work itself is held to be the cause."""
@@ -32,7 +32,7 @@ class NoWorkers(Exception):
     """There is no worker any more, or none that can do this work."""
 
 
-class Worker(Asked, Protocol):
+class Worker(HeartbeatTarget, Protocol):
     """A worker that joined, as the head reaches it.
 
     What gives it an order raises NoWorkers where there is no room for what it would be sent.

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.datasets.segments import Rows
+from helper.datasets.segments import SegmentRows
 from helper.executors.summing import batch_records
 from helper.gradient.engine import Batch, Interrupt
 from maskedlark.frozen import frozen
@@ -38,7 +38,9 @@ class _Stretch:
     high: int
 
 
-def gathered(held: Sequence[Rows], evaluated: Evaluated, work: int, interrupt: Interrupt) -> Iterator[Batch]:
+def gather(
+    held: Sequence[SegmentRows], evaluated: Evaluated, work: int, interrupt: Interrupt
+) -> Iterator[Batch]:
     """The evaluated records of some segments, and behind them as many others as `work` still wants.
 
     How many batches there are, and of how many records each, follows from `work` alone, unless more records
@@ -61,7 +63,7 @@ def gathered(held: Sequence[Rows], evaluated: Evaluated, work: int, interrupt: I
         yield _batch(stretches, places, counts, range(start, min(start + size, len(places))))
 
 
-def _stretches(held: Sequence[Rows], places: NDArray[np.intp], first: int) -> list[_Stretch]:
+def _stretches(held: Sequence[SegmentRows], places: NDArray[np.intp], first: int) -> list[_Stretch]:
     """The segments of ascending places, which stand in the order from `first` on."""
     starts = np.cumsum([0, *map(len, held)])
     cuts = (first + np.searchsorted(places, starts)).tolist()

@@ -5,16 +5,16 @@ from typing import Self
 
 import numpy as np
 
-from helper.datasets.records import Records, Updates
+from helper.datasets.records import DatasetRecords, Updates
 from helper.executors.executor import Adding, Gradient, Scoring, SummedUpdates
 from helper.executors.processes import OpeningPool
-from helper.executors.summing import added_up, summed
+from helper.executors.summing import sum_batches, sum_updates
 from helper.gradient.engine import Interrupt, MaskedSum
 from helper.gradient.scoring import Scores, score
 from maskedlark.model.losses import Loss
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
-from maskedlark.runtime.ahead import AT_ONCE
+from maskedlark.runtime.prefetch import AT_ONCE
 
 
 class LocalExecutor:
@@ -33,12 +33,12 @@ class LocalExecutor:
         return self._pool.open(opener, incoming)
 
     def masked_sum(
-        self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt
+        self, gradient: Gradient, records: DatasetRecords, evaluated: Evaluated, interrupt: Interrupt
     ) -> MaskedSum:
         """See `Executor`."""
-        return summed(gradient.engine, gradient.weights, records.pieces(interrupt), evaluated, interrupt)
+        return sum_batches(gradient.engine, gradient.weights, records.pieces(interrupt), evaluated, interrupt)
 
-    def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
+    def scan(self, scoring: Scoring, records: DatasetRecords, interrupt: Interrupt) -> Scores:
         """See `Executor`."""
         bins = np.empty(records.count, np.int64)
         choices = np.empty(records.count, np.int64) if scoring.loss is Loss.CROSS_ENTROPY else None
@@ -58,7 +58,7 @@ class LocalExecutor:
 
     def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
         """See `Executor`."""
-        return added_up(adding, updates.shares(), interrupt)
+        return sum_updates(adding, updates.shares(), interrupt)
 
     def close(self) -> None:
         """See `Executor`."""

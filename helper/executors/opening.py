@@ -15,12 +15,12 @@ from typing import Final
 
 from helper.executors.executor import Executor
 from helper.executors.fleet import Fleet, Worker
-from helper.executors.holder import OPEN
+from helper.executors.heartbeats import Clock
 from helper.executors.opening_orders import read_opened, write_order
 from helper.executors.orders import MOST_CARRIED
-from helper.executors.parts import Parts, Sent
 from helper.executors.processes import MAX_CHUNK, MIN_CHUNK
-from helper.executors.pulses import Clock
+from helper.executors.work_queue import Sent, WorkQueue
+from helper.executors.worker import OPEN
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import never
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
@@ -56,7 +56,7 @@ class SharedOpening:
 
     def __init__(self, fleet: Fleet, local: Executor, clock: Clock = time.monotonic) -> None:
         """Open at the workers of `fleet`, and what none of them opens by `local`."""
-        self._fleet, self._local, self._parts = fleet, local, Parts(fleet, clock)
+        self._fleet, self._local, self._parts = fleet, local, WorkQueue(fleet, clock)
         self._opens_here = BoundedSemaphore(local.opens_at_once())
 
     def opens_at_once(self) -> int:

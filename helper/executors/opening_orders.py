@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from helper.datasets.proofs import compiled_residues
-from helper.datasets.segments import Rows, RowShape
+from helper.datasets.proofs import fast_residues
+from helper.datasets.segments import RowShape, SegmentRows
 from helper.executors.orders import Count, Message, bits, flags, read, write
 from maskedlark import canonical
 from maskedlark.canonical import Bytes32
@@ -33,9 +33,9 @@ from maskedlark.reports.dataset import (
     ShareOpener,
     with_zeros_for_ids,
 )
+from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import wrong_views
-from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
@@ -107,7 +107,7 @@ def read_order(encoded: bytes) -> OpeningOrder:
                 OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in settings.keys
             ],
             view_key=ViewKey(settings.view_key),
-            residues_of=compiled_residues if task.proof else residues,
+            residues_of=fast_residues if task.proof else residues,
         ),
         shares=ShareColumns(
             report_ids=_split(*strings[:2]),
@@ -121,7 +121,7 @@ def read_order(encoded: bytes) -> OpeningOrder:
 def write_opened(prepared: PreparedShares) -> bytes:
     """What a worker answers; as long for all shares of a task, whatever was found in them."""
     admitted = prepared.admitted
-    columns = Rows(report_ids=prepared.report_ids, shares=prepared.shares).columns[1:]
+    columns = SegmentRows(report_ids=prepared.report_ids, shares=prepared.shares).columns[1:]
     dropped = np.array([admitted.dropped[reason] for reason in _REASONS], "<u8")
     parts: list[NDArray[Any]] = [dropped, admitted.view_tags, *columns]
     return write(
@@ -145,13 +145,13 @@ def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHe
     if message.head.shares != count or len(message.parts) != 3 + len(rows.columns) - 1:
         raise InvalidTask("an answer is not of the shares that were sent")
     is_admitted = flags(message.parts[0], count)
-    dropped = _filled(np.empty(len(_REASONS), np.uint64), message.parts[1])
-    view_tags = _filled(np.empty((count, VIEW_TAG_BYTES), np.uint8), message.parts[2])
+    dropped = _fill(np.empty(len(_REASONS), np.uint64), message.parts[1])
+    view_tags = _fill(np.empty((count, VIEW_TAG_BYTES), np.uint8), message.parts[2])
     ids = ShareColumns.of(shares).report_ids
     has_id = np.array(list(map(len, ids))) == REPORT_ID_BYTES
-    _filled(rows.report_ids, b"".join(ids if has_id.all() else with_zeros_for_ids(ids)))
+    _fill(rows.report_ids, b"".join(ids if has_id.all() else with_zeros_for_ids(ids)))
     for column, part in zip(rows.columns[1:], message.parts[3:], strict=True):
-        _filled(column, part)
+        _fill(column, part)
     labels, measured = rows.shares.labels[is_admitted], rows.shares.measured
     keys = np.empty((len(labels), 0), np.uint32) if measured is None else measured.keys[is_admitted]
     elements = [column[is_admitted] for column in rows.columns if column.dtype == np.uint64]
@@ -198,7 +198,7 @@ def _split(lengths: bytes, together: bytes) -> list[bytes]:
     return [together[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _filled(column: NDArray[Any], part: bytes) -> NDArray[Any]:
+def _fill(column: NDArray[Any], part: bytes) -> NDArray[Any]:
     """A column, filled with the little-endian numbers of a part.
 
     Raises:

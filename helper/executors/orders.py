@@ -19,7 +19,7 @@ from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import FieldVector, from_bytes
 from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.privacy.sample_size import padded_size
+from maskedlark.privacy.sample_size import work_size
 from maskedlark.releases.round import Evaluated
 
 CARRIED_BYTES: Final = 96 << 10
@@ -79,7 +79,7 @@ class Summing:
         one that has the whole dataset pads nothing.
         """
         expected, most = self.evaluated * records // self.records, min(records, self.evaluated)
-        return padded_size(expected=expected, least=0, most=most, reports=self.reports, over=_OVER)
+        return work_size(expected=expected, least=0, most=most, reports=self.reports, over=_OVER)
 
     @property
     def clip(self) -> Clip:

@@ -22,9 +22,9 @@ from maskedlark.reports.dataset import (
     ShareOpener,
     join_prepared,
 )
-from maskedlark.reports.pair import ViewKey
+from maskedlark.reports.helper_pair_key import ViewKey
 from maskedlark.reports.sealing import OpeningKey
-from maskedlark.runtime import collector
+from maskedlark.runtime import gc_tuning
 from maskedlark.runtime.hardening import forbid_core_files
 
 MIN_CHUNK: Final = 64
@@ -49,7 +49,7 @@ class OpeningPool:
         """
         self._to_open_here = worth_workers
         self._workers = workers or os.cpu_count() or 1
-        self._executor = self._started()
+        self._executor = self._start()
         self._replacing = threading.Lock()
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
@@ -79,10 +79,10 @@ class OpeningPool:
         """Start anew, once, however many callers met the broken one."""
         with self._replacing:
             if self._executor is broken:
-                self._executor = self._started()
+                self._executor = self._start()
         broken.shutdown(wait=False, cancel_futures=True)
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _start(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
             self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent
         )
@@ -104,7 +104,7 @@ def _end_with_parent() -> None:
     Its memory is as secret as its parent's.
     """
     forbid_core_files()
-    collector.serving()
+    gc_tuning.serving()
     threading.Thread(target=_watch_parent, daemon=True, name="end-with-parent").start()
 
 

@@ -25,7 +25,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from helper.executors.fleet import NoWorkers, Worker
-from helper.executors.joining import Gate, JoinRefused, JoinToken, Session
+from helper.executors.handshake import HandshakeServer, JoinRefused, JoinToken, Session
 from helper.executors.orders import CARRIED_BYTES, pieces
 from helper.executors.ray_worker import RayWorker
 from maskedlark.errors import InvalidTask
@@ -114,7 +114,7 @@ class RayFleet:
         Raises:
             InvalidTask: there is no Ray cluster, or `check_machine` raised it.
         """
-        self._gate, self._check_machine = Gate(token), check_machine
+        self._gate, self._check_machine = HandshakeServer(token), check_machine
         connect(address, interrupt)
         try:
             for node in nodes():

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from helper.executors.holder import Holder
-from helper.executors.joining import JoinToken
+from helper.executors.handshake import JoinToken
+from helper.executors.worker import SegmentWorker
 from helper.gradient.exact.self_check import self_check
 from maskedlark.errors import InvalidTask
-from maskedlark.runtime import collector
+from maskedlark.runtime import gc_tuning
 from maskedlark.runtime.hardening import forbid_core_files
 
 JOIN_VARIABLE: Final = "HELPER_JOIN_TOKEN_FILE"
@@ -33,34 +33,34 @@ class RayWorker:
         path = os.environ.get(JOIN_VARIABLE)
         if not path:
             raise InvalidTask(f"{JOIN_VARIABLE} is not set where `ray start` ran")
-        self._holder = Holder(JoinToken.read(Path(path)), capacity_bytes)
+        self._holder = SegmentWorker(JoinToken.read(Path(path)), capacity_bytes)
         self_check()
-        collector.serving()
+        gc_tuning.serving()
 
     def apply(self, challenge: bytes) -> bytes:
-        """See `Holder`."""
+        """See `SegmentWorker`."""
         return self._holder.apply(challenge)
 
     def welcome(self, welcome: bytes) -> None:
-        """See `Holder`."""
+        """See `SegmentWorker`."""
         self._holder.welcome(welcome)
 
     def work(self, shared: bytes, pieces: int, *sent: bytes) -> bytes:
-        """See `Holder`; so many pieces of the order come first, then the frames."""
+        """See `SegmentWorker`; so many pieces of the order come first, then the frames."""
         return self._holder.work(b"".join(sent[:pieces]), shared, *sent[pieces:])
 
     def open(self, *order: bytes) -> bytes:
-        """See `Holder`; the order comes in pieces."""
+        """See `SegmentWorker`; the order comes in pieces."""
         return self._holder.open(b"".join(order))
 
     def add_up(self, order: bytes, frames: bytes) -> bytes:
-        """See `Holder`."""
+        """See `SegmentWorker`."""
         return self._holder.add_up(order, frames)
 
     def stop(self, sealed: bytes) -> None:
-        """See `Holder`."""
+        """See `SegmentWorker`."""
         self._holder.stop(sealed)
 
     def alive(self, sealed: bytes) -> bytes:
-        """See `Holder`."""
+        """See `SegmentWorker`."""
         return self._holder.alive(sealed)

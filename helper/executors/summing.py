@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from helper.datasets.segments import SEGMENT_RECORDS, Piece
+from helper.datasets.segments import SEGMENT_RECORDS, SegmentSlice
 from helper.datasets.update_vault import StoredUpdate
 from helper.executors.executor import Adding, SummedUpdates
 from helper.gradient.engine import Batch, GradientEngine, Interrupt, MaskedSum, OrderFree
@@ -22,10 +22,10 @@ from maskedlark.reports.updates import UpdateSum
 _BATCH_BYTES: Final = 32 << 20
 
 
-def summed(
+def sum_batches(
     engine: GradientEngine,
     weights: tuple[QuantisedTensor, ...],
-    pieces: Iterable[Piece],
+    pieces: Iterable[SegmentSlice],
     evaluated: Evaluated,
     interrupt: Interrupt,
 ) -> MaskedSum:
@@ -41,7 +41,7 @@ def summed(
     return engine.masked_sum(weights, together, interrupt)
 
 
-def batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
+def batches(pieces: Iterable[SegmentSlice], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
     """The evaluated records in batches that are worth an engine's while, at least one, perhaps empty.
 
     How many batches there are, and of how many records each, follows from the number of evaluated records
@@ -64,7 +64,7 @@ def batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt)
         yield join_shares(waiting) if len(waiting) > 1 else waiting[0]
 
 
-def added_up(adding: Adding, shares: Iterable[StoredUpdate], interrupt: Interrupt) -> SummedUpdates:
+def sum_updates(adding: Adding, shares: Iterable[StoredUpdate], interrupt: Interrupt) -> SummedUpdates:
     """The sum of a federated round's shares, in the memory of a few of them, however many there are."""
     summed = UpdateSum(form=adding.form, role=adding.role, task_id=adding.task_id)
     records = 0

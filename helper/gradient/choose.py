@@ -12,7 +12,7 @@ from maskedlark.model.losses import Loss, check_loss
 from maskedlark.privacy.clip import Clip
 
 
-def engine_for(
+def choose_engine(
     model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, threads: int = 1
 ) -> GradientEngine:
     """The engine of a job. Called by a helper when a job opens.

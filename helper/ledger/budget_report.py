@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, Row, Select, exists, or_, select
 from sqlalchemy.exc import DatabaseError
 
 from helper.ledger.ledger import LEDGER_FILE, sqlite_url
-from helper.ledger.rows import charged_together
+from helper.ledger.rows import sharing_a_budget
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
@@ -91,7 +91,7 @@ def _dataset(row: Row[Any]) -> BudgetedDataset:
 
 def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
     query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(
-        JOBS.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
+        JOBS.c.dataset_id.in_(sharing_a_budget(connection, dataset.dataset_id))
     )
     return tuple(
         job_use(
@@ -107,7 +107,7 @@ def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
 
 def _queries(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
     query = select(QUERIES.c.spec, QUERIES.c.kind).where(
-        QUERIES.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
+        QUERIES.c.dataset_id.in_(sharing_a_budget(connection, dataset.dataset_id))
     )
     found = connection.execute(query.order_by(QUERIES.c.query_id))
     specs = [decode_query(row.kind, row.spec) for row in found]

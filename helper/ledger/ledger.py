@@ -18,7 +18,7 @@ from helper.ledger.manifests import Manifests, add_manifest
 from helper.ledger.migrations import MIGRATIONS
 from helper.ledger.records import (
     CheckBudget,
-    Counts,
+    LedgerCounts,
     Manifest,
     Position,
     ReleaseKey,
@@ -116,7 +116,7 @@ class Ledger:
         except IntegrityError:
             return  # the id is the digest of the task: it is the same one
 
-    def encoded_tasks(self) -> list[bytes]:
+    def encode_tasks(self) -> list[bytes]:
         """The canonical bytes of every task."""
         with reading(self._engine) as connection:
             return list(connection.scalars(select(TASKS.c.task)))
@@ -136,7 +136,7 @@ class Ledger:
             row = connection.execute(TASK if names is None else TASK_OF, asked).one_or_none()
         return row and SignedTask(encoded=row.task, origin=row.origin, role=row.role, signature=row.signature)
 
-    def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
+    def find_used(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
         """Those of some reports that a dataset of the task holds already.
 
         Ids may come of any length; no dataset holds one that has not 16 bytes.
@@ -366,10 +366,10 @@ class Ledger:
             head = connection.execute(HEAD, {"sequence": position.sequence}).scalar()
         return head == position.head
 
-    def counts(self) -> Counts:
+    def counts(self) -> LedgerCounts:
         """How much the ledger holds."""
         with reading(self._engine) as connection:
-            return Counts(
+            return LedgerCounts(
                 tasks=connection.execute(select(func.count()).select_from(TASKS)).scalar_one(),
                 datasets=connection.execute(select(func.count()).select_from(DATASETS)).scalar_one(),
                 open_jobs=connection.execute(

@@ -135,7 +135,7 @@ class Position:
 
 
 @frozen
-class Counts:
+class LedgerCounts:
     """How much the ledger holds."""
 
     tasks: int

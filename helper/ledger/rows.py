@@ -49,7 +49,7 @@ def _spec(encoded: bytes) -> JobSpec:
 
 def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
     """What jobs and queries take of the budget of a dataset, jobs first, each by id."""
-    together = charged_together(connection, dataset_id)
+    together = sharing_a_budget(connection, dataset_id)
     takes_some = JOBS.c.dataset_id.in_(together) & (
         JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0)
     )
@@ -74,7 +74,7 @@ def _query(kind: str, encoded: bytes) -> AnyQuery:
     return decode_query(kind, encoded)
 
 
-def charged_together(connection: Connection, dataset_id: bytes) -> Any:
+def sharing_a_budget(connection: Connection, dataset_id: bytes) -> Any:
     """The ids of the datasets that share a budget with one.
 
     Itself, or all of its task where a person is protected.

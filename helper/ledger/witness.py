@@ -57,14 +57,14 @@ class Witness:
         Raises:
             JobRefused(LEDGER_ROLLED_BACK)
         """
-        position = self._verified(shown)
+        position = self._verify(shown)
         with self._lock:
             for told in dict.fromkeys((position, self._seen)):  # mostly the same one
                 if told is not None and not self._ledger.holds(told):
                     if told == position:
                         self._seen = told
                         self._write(encode_receipt(self._receipt(told)))
-                    raise _rolled_back(told)
+                    raise _refuse_rolled_back(told)
 
     def receipt(self) -> bytes:
         """Where the ledger stands, for the caller to show next time.
@@ -91,7 +91,7 @@ class Witness:
             "sha256",
         )
 
-    def _verified(self, shown: bytes | None) -> Position | None:
+    def _verify(self, shown: bytes | None) -> Position | None:
         """The position on a receipt that this helper made."""
         receipt = decode_receipt(shown) if shown is not None else None
         if receipt is None:
@@ -104,7 +104,7 @@ class Witness:
             stored = self._file.read_bytes()
         except FileNotFoundError:
             return None
-        position = self._verified(stored)
+        position = self._verify(stored)
         if position is None:
             raise InvalidTask(
                 f"{self._file} is damaged or was written under other keys: it belongs beside the keys that "
@@ -118,7 +118,7 @@ class Witness:
             stream.write(encoded)
 
 
-def _rolled_back(forgotten: Position) -> JobRefused:
+def _refuse_rolled_back(forgotten: Position) -> JobRefused:
     """What every caller is told from then on; the operator's log says more."""
     _LOG.error(
         "the ledger was rolled back: it does not know position %d, at which it was seen", forgotten.sequence

@@ -14,9 +14,9 @@ from helper.ledger.records import ReleaseKey, Reservation, StoredJob, key_of
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
 from helper.releases.attempts import Attempts
-from helper.releases.carried_noise import CarriedNoise
+from helper.releases.correlated_noise import CorrelatedNoise
 from helper.releases.memory_quota import MemoryQuota
-from helper.releases.noise_shelf import NoiseShelf
+from helper.releases.noise_cache import NoiseCache
 from helper.releases.numerics import numerics_digest
 from helper.releases.round_cost import round_cost
 from helper.releases.rounds import Computation, RunningJob
@@ -41,7 +41,7 @@ from maskedlark.reports.task_kinds import LabelKind
 MAX_IN_MEMORY: Final = 32
 
 EngineFor: TypeAlias = Callable[[Model, Loss, Clip, int | None], GradientEngine]
-"""See `helper.gradient.choose.engine_for`."""
+"""See `helper.gradient.choose.choose_engine`."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class JobAtWork:
         return self.running.answer(self.served, round_index, weights, call)
 
 
-class Jobs:
+class RunningJobs:
     """The jobs of one helper."""
 
     def __init__(
@@ -80,8 +80,8 @@ class Jobs:
         self._executor = executor
         self._ledger = ledger
         self._engine_for = engine_for
-        self._noise = NoiseShelf(randomness)
-        self._carried = CarriedNoise(noise_key, ledger, randomness)
+        self._noise = NoiseCache(randomness)
+        self._carried = CorrelatedNoise(noise_key, ledger, randomness)
         self._attempts = Attempts()
         self._lock = Lock()
         self._running: OrderedDict[ReleaseKey, RunningJob] = OrderedDict()
@@ -115,7 +115,7 @@ class Jobs:
             )
         _check_open(state)
         self._keep(computation).draw_ahead(served)
-        return self._started(served.task, computation, state)
+        return self._start(served.task, computation, state)
 
     def check_known(self, job: ReleaseKey, caller: Caller) -> None:
         """Return if the caller may act in a job, before anything is computed for it.
@@ -123,7 +123,7 @@ class Jobs:
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_JOB)
         """
-        self._tasks.authorized(job.task_id, caller)
+        self._tasks.authorize(job.task_id, caller)
         if self._running_here(job) is None:
             self._state(job)
 
@@ -142,7 +142,7 @@ class Jobs:
             _check_open(state)
             model = self._ledger.job_model(job)
             if not model:  # it was closed since its state was read
-                raise _closed()
+                raise _refuse_closed()
             running = self._keep(self._computation(served.task, state.spec, model))
         return JobAtWork(served=served, running=running)
 
@@ -164,7 +164,7 @@ class Jobs:
         """
         spec = decode(JobSpec, encoded)
         job = key_of(spec)
-        self._tasks.authorized(spec.task_id, caller)
+        self._tasks.authorize(spec.task_id, caller)
         self._datasets.stored(spec.dataset_id, spec.task_id)
         with self._attempts.closing(job, interrupt):
             self._ledger.close_job(spec)
@@ -256,7 +256,7 @@ class Jobs:
                 self._running.popitem(last=False)
         return running
 
-    def _started(self, task: Task, computation: Computation, state: StoredJob) -> StartedJob:
+    def _start(self, task: Task, computation: Computation, state: StoredJob) -> StartedJob:
         epsilons = cost(task, self._ledger.reservations(computation.spec.dataset_id))
         return StartedJob(
             path=computation.engine.path,
@@ -291,8 +291,8 @@ def _check_path_hides(task: Task, spec: JobSpec, engine: GradientEngine) -> None
 
 def _check_open(state: StoredJob) -> None:
     if state.progress.is_closed:
-        raise _closed()
+        raise _refuse_closed()
 
 
-def _closed() -> JobRefused:
+def _refuse_closed() -> JobRefused:
     return JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.runtime.memory import give_back_memory
 
 _LARGEST_ROUNDS: Final = 2
@@ -24,7 +24,7 @@ class MemoryQuota:
 
     def __init__(self, max_round_bytes: int) -> None:
         """Share the bytes of two of the largest rounds."""
-        self._room = FairRoom(
+        self._room = FairQuota(
             _LARGEST_ROUNDS * max_round_bytes,
             "rounds at work take this caller's share of the memory for them (--max-round-bytes)",
         )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
-from helper.datasets.records import Records
+from helper.datasets.records import DatasetRecords
 from helper.datasets.updates import UpdateDatasets
 from helper.executors.executor import Adding, Executor, ModelFile, Scoring
 from helper.gradient.scoring import scoring_bytes
@@ -29,7 +29,7 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
-from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss
+from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, loss_to_evaluate
 from maskedlark.releases.grouping import answer_query, decode_domains
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec
@@ -96,7 +96,7 @@ class Queries:
         def checked() -> bytes:
             self._check(served, spec)
             call.check_awaited()
-            return self._computed(spec, served, beside, call).encode()
+            return self._compute(spec, served, beside, call).encode()
 
         def commit(answer: bytes, check_awaited: Interrupt) -> bool:
             def check(before: Sequence[Reservation]) -> None:
@@ -110,7 +110,7 @@ class Queries:
 
         answer = answer_once(
             call,
-            stored=lambda: self._stored(spec),
+            stored=lambda: self._find_stored(spec),
             compute=checked,
             commit=commit,
             superseded=lambda: JobRefused(
@@ -121,10 +121,10 @@ class Queries:
             answer=answer, spent=cost(served.task, self.ledger.reservations(spec.dataset_id))
         )
 
-    def _computed(self, spec: AnyQuery, served: ServedTask, beside: Beside, call: Call) -> AggregateShare:
+    def _compute(self, spec: AnyQuery, served: ServedTask, beside: Beside, call: Call) -> AggregateShare:
         """Compute an answer that is affordable, within the caller's share of the memory."""
         if isinstance(spec, EvaluationSpec):
-            return self._evaluated(spec, served, beside, call)
+            return self._evaluate(spec, served, beside, call)
         size = self.datasets.stored(spec.dataset_id, served.task_id).size
         cost = query_cost(served.task, spec, size)
         self.tasks.check_affordable(cost, f"this {spec.kind}")
@@ -159,19 +159,19 @@ class Queries:
                     task=task, spec=spec, pair=pair, role=served.role, shares=shares, interrupt=interrupt
                 )
             case UpdateSpec():
-                return self._summed(spec, served, interrupt)
+                return self._sum(spec, served, interrupt)
 
-    def _evaluated(
+    def _evaluate(
         self, spec: EvaluationSpec, served: ServedTask, beside: Beside, call: Call
     ) -> AggregateShare:
         limits = self.tasks.model_limits
         onnx = beside(limits.max_bytes)
         model = parse(onnx, num_features=served.task.num_features, limits=limits)
-        loss = evaluated_loss(served.task, model)
+        loss = loss_to_evaluate(served.task, model)
         scoring = Scoring(
             model=model,
             loss=loss,
-            weights=_named_weights(model, spec),
+            weights=_check_weights(model, spec),
             num_bins=spec.num_bins,
             file=ModelFile(read=lambda: onnx, num_features=served.task.num_features),
         )
@@ -188,7 +188,7 @@ class Queries:
         spec: EvaluationSpec,
         served: ServedTask,
         scoring: Scoring,
-        records: Records,
+        records: DatasetRecords,
         interrupt: Interrupt,
     ) -> AggregateShare:
         shares = self._shares(spec, interrupt)
@@ -204,7 +204,7 @@ class Queries:
             interrupt=interrupt,
         )
 
-    def _summed(self, spec: UpdateSpec, served: ServedTask, interrupt: Interrupt) -> AggregateShare:
+    def _sum(self, spec: UpdateSpec, served: ServedTask, interrupt: Interrupt) -> AggregateShare:
         """The sum of the updates of a federated round."""
         adding = Adding(form=form_of(served.task), role=served.role, task_id=served.task_id)
         summed = self.executor.add_up(adding, self.updates.records(spec.round, spec.dataset_id), interrupt)
@@ -226,7 +226,7 @@ class Queries:
             noise_vector, randomness=interruptible(Stream(self.randomness(STREAM_KEY_BYTES)), interrupt)
         )
 
-    def _stored(self, spec: AnyQuery) -> bytes | None:
+    def _find_stored(self, spec: AnyQuery) -> bytes | None:
         """The query's answer if it was answered before; refused if it was another one."""
         stored = self.ledger.query(key_of(spec))
         if stored is None:
@@ -254,7 +254,7 @@ class Queries:
         check_fits(task, others, Reservation(spec=spec, rounds=1))
 
 
-def _named_weights(model: Model, spec: EvaluationSpec) -> tuple[QuantisedTensor, ...]:
+def _check_weights(model: Model, spec: EvaluationSpec) -> tuple[QuantisedTensor, ...]:
     """The weights of a model on their grid, if the model and they are what the evaluation names."""
     tensors = tuple(
         weights.quantise(values, known.name)

@@ -20,9 +20,9 @@ from helper.ledger.records import ReleaseKey, StoredRound, key_of
 from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
-from helper.releases.carried_noise import CarriedNoise, StepSeed
+from helper.releases.correlated_noise import CorrelatedNoise, StepSeed
 from helper.releases.memory_quota import MemoryQuota
-from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
+from helper.releases.noise_cache import NoiseCache, NoiseOrder
 from helper.releases.round_cost import round_cost
 from helper.trust.cost import Cost
 from helper.trust.tasks import ServedTask, Tasks
@@ -71,8 +71,8 @@ class RunningJob:
     datasets: Datasets
     executor: Executor
     ledger: Ledger
-    noise: NoiseShelf
-    carried: CarriedNoise
+    noise: NoiseCache
+    carried: CorrelatedNoise
     attempts: Attempts
     tasks: Tasks
     memory: MemoryQuota
@@ -85,7 +85,7 @@ class RunningJob:
         In an adaptive job the clip bound stands behind them.
         """
         bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
-        return weights_format.encoded_length(self.computation.model.parameters) + bound
+        return weights_format.length_in_bytes(self.computation.model.parameters) + bound
 
     def answer(self, served: ServedTask, round_index: int, weights: bytes, call: Call) -> bytes:
         """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
@@ -132,11 +132,11 @@ class RunningJob:
                 self.draw_ahead(served, self._clip(served, weights))
             return is_new
 
-        with self._alone(call.check_awaited):
+        with self._exclusively(call.check_awaited):
             try:
                 return answer_once(
                     call,
-                    stored=lambda: self._stored_answer(round_index, weights),
+                    stored=lambda: self._find_answer(round_index, weights),
                     compute=compute,
                     commit=commit,
                     superseded=lambda: JobRefused(
@@ -159,7 +159,7 @@ class RunningJob:
         )
 
     @contextmanager
-    def _alone(self, interrupt: Interrupt) -> Iterator[None]:
+    def _exclusively(self, interrupt: Interrupt) -> Iterator[None]:
         """The job's rounds are computed one at a time; who waits for another one can still be interrupted."""
         while not self._computing.acquire(timeout=_INTERRUPTED_EVERY_S):
             interrupt()
@@ -183,7 +183,7 @@ class RunningJob:
         )
         self.noise.prepare(self.computation.key, order)
 
-    def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
+    def _find_answer(self, round_index: int, weights: bytes) -> bytes | None:
         """The bytes of an answered round, or None if it is the job's next one."""
         job = self.ledger.job_state(self.computation.key)
         if job is None:

@@ -20,9 +20,9 @@ from helper.core import HelperCore
 from helper.datasets.sweeping import DROPPED_EVERY_S, EVERY_S, EXPIRED_KEPT_S, Sweeper
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor
-from helper.executors.joining import JoinToken
+from helper.executors.handshake import JoinToken
 from helper.executors.local import LocalExecutor
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.serving.cluster import RayCluster, check_machine
@@ -36,11 +36,11 @@ from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
 from maskedlark.observability.serving import ServerSettings, WatchedServer
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
-from maskedlark.runtime import collector
-from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime import gc_tuning
+from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.durable_file import private, write_durably
 from maskedlark.runtime.hardening import forbid_core_files
@@ -116,7 +116,7 @@ def serve(settings: HelperSettings, stop: Event) -> None:
         with suppress(JobRefused):  # it is logged: a ledger that was rolled back is served too, with refusals
             core.witness.check(None)
         metrics = HelperMetrics(core)
-        watched = _watched(settings, core, metrics, stack)
+        watched = _create_server(settings, core, metrics, stack)
         is_ready = Event()
 
         def check_well() -> None:
@@ -165,7 +165,7 @@ def _check_settings(settings: HelperSettings) -> None:
     _check_files(settings)
 
 
-def _watched(
+def _create_server(
     settings: HelperSettings, core: HelperCore, metrics: HelperMetrics, stack: ExitStack
 ) -> WatchedServer:
     """The gRPC server with the helper's service, not listening yet."""
@@ -176,7 +176,7 @@ def _watched(
         core,
         ReleaseGrid(step_s=settings.release_grid_ms / 1000, sleep=is_over.wait),
         metrics,
-        FairRoom(max(1, settings.threads - LIGHT_CALLS)),
+        FairQuota(max(1, settings.threads - LIGHT_CALLS)),
         is_over=is_over,
     )
     watched = WatchedServer(
@@ -202,7 +202,7 @@ def _answer_calls(settings: HelperSettings, watched: WatchedServer, is_ready: Ev
     warm_up(_stopping(stop))
     watched.start()
     is_ready.set()
-    collector.serving()
+    gc_tuning.serving()
     if settings.port_file is not None:
         write_durably(settings.port_file, address.encode())
     _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
@@ -249,10 +249,10 @@ def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt)
         ledger=ledger,
         executor=executor,
         clock=time.time,
-        engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
+        engine_for=partial(choose_engine, threads=settings.round_threads or os.cpu_count() or 1),
         max_preparing_bytes=settings.max_preparing_bytes,
         max_held_bytes=settings.max_held_bytes,
-        segments=opened_bucket(settings.segments) if settings.segments is not None else None,
+        segments=open_bucket(settings.segments) if settings.segments is not None else None,
         keep_expired_s=settings.keep_expired_days * DAY_S,
     )
 

@@ -26,11 +26,11 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareColumns, as_told
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import answering
-from maskedlark.rpc.patience import within
-from maskedlark.rpc.peer_room import peers_of
-from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
+from maskedlark.rpc.peer_quota import peers_of
+from maskedlark.rpc.receipts import METADATA_KEY, find_receipt
+from maskedlark.rpc.stream_timeouts import within
 from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.wire import chunks, join
 from maskedlark.runtime.database import database_at_hand
@@ -51,7 +51,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         core: HelperCore,
         grid: ReleaseGrid | None = None,
         metrics: HelperMetrics | None = None,
-        admission: FairRoom | None = None,
+        admission: FairQuota | None = None,
         body_s: float = BODY_S,
         *,
         is_over: Event | None = None,
@@ -69,7 +69,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """
         self._core = core
         self._body_s = body_s
-        self._admission = admission or FairRoom(DEFAULT_HEAVY_CALLS)
+        self._admission = admission or FairQuota(DEFAULT_HEAVY_CALLS)
         self._grid = grid or ReleaseGrid()
         self._metrics = metrics or HelperMetrics(core)
         self._is_over = is_over or Event()
@@ -81,7 +81,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         Refused if the ledger was rolled back; errors become a status.
         """
         with answering(context), database_at_hand("the helper"):
-            self._core.witness.check(receipt_in(context.invocation_metadata()))
+            self._core.witness.check(find_receipt(context.invocation_metadata()))
             yield
 
     def _call(self, context: grpc.ServicerContext) -> Call:
@@ -134,7 +134,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """Open shares: one reply for each chunk, then the totals."""
         with self._acting(context):
             header, caller = _first(requests, "header").header, client_names(context)
-            self._core.tasks.authorized(header.task_id, caller)
+            self._core.tasks.authorize(header.task_id, caller)
             with (
                 self._admission.entered(*peers_of(context)),
                 self._preparation(header, caller) as preparation,
@@ -162,7 +162,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, header: pb.PrepareRequest.Header, caller: Caller
     ) -> Preparation | UpdatePreparation:
         """What opens the shares of a stream: of labels, or of a federated round."""
-        is_of_updates = self._core.tasks.authorized(header.task_id, caller).updates is not None
+        is_of_updates = self._core.tasks.authorize(header.task_id, caller).updates is not None
         if is_of_updates != bool(header.update_round):
             raise JobRefused(
                 JobReason.MALFORMED, "update_round goes with a task of updates, and only with it"
@@ -175,7 +175,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """Make the chosen reports a dataset."""
         with self._acting(context):
             caller = client_names(context)
-            is_of_updates = self._core.tasks.authorized(request.task_id, caller).updates is not None
+            is_of_updates = self._core.tasks.authorize(request.task_id, caller).updates is not None
             commit = self._core.updates.commit if is_of_updates else self._core.datasets.commit
             size = commit(request.task_id, request.handle, request.chosen, request.dataset_id, caller)
             self._give_receipt(context)
@@ -190,7 +190,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             if len(job) > MAX_BYTES:
                 raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
             caller = client_names(context)
-            self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
+            self._core.tasks.authorize(decode(JobSpec, job).task_id, caller)
             with self._admission.entered(*peers_of(context)):
                 model = self._rest("model", requests, context, self._core.tasks.model_limits.max_bytes)
                 started = self._core.jobs.start(job, model, self._call(context))
@@ -234,7 +234,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                     JobReason.MALFORMED, "the stream begins with no query, discovery, evaluation or update"
                 )
             spec = decode_query(kind, getattr(asked, kind))
-            self._core.tasks.authorized(spec.task_id, call.caller)
+            self._core.tasks.authorize(spec.task_id, call.caller)
             with self._admission.entered(*peers_of(context)):
                 beside = partial(self._rest, BESIDE.get(kind, ""), requests, context)
                 answered = self._core.queries.answer(spec, beside, call)

@@ -16,9 +16,15 @@ from typing import Final
 
 import numpy as np
 
-from helper.datasets.proofs import compiled_residues
-from helper.gradient.exact.kernels.compiled import Kind, cache_folder, compiled_for, complete, runnable
-from helper.gradient.exact.products.fastest import measured
+from helper.datasets.proofs import fast_residues
+from helper.gradient.exact.kernels.compiled import (
+    ProcessorKind,
+    cache_folder,
+    complete,
+    processor_kind,
+    runnable,
+)
+from helper.gradient.exact.products.fastest import measure
 from helper.gradient.exact.self_check import SelfCheckFailed, self_check
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt, never
@@ -53,7 +59,7 @@ def warm_up(interrupt: Interrupt = never) -> None:
         _check(interrupt)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _lock_folder(folder):
         _check(interrupt)
         done.touch()
 
@@ -66,11 +72,11 @@ def warm_up_for_others() -> None:
     """
     warm_up()
     for kind in runnable():
-        if kind.name != compiled_for():
+        if kind.name != processor_kind():
             _warm_up_as(kind)
 
 
-def _warm_up_as(kind: Kind) -> None:
+def _warm_up_as(kind: ProcessorKind) -> None:
     """Do it in a process of its own: numba compiles for one kind in each."""
     done = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", _WARM_UP], env={**os.environ, **kind.environment}, check=False
@@ -87,7 +93,7 @@ def _check(interrupt: Interrupt) -> None:
     try:
         self_check(interrupt)
         check_proofs()
-        measured()
+        measure()
     except SelfCheckFailed as error:
         raise InvalidTask(f"this machine must not serve: {error}") from None
 
@@ -106,13 +112,13 @@ def check_proofs() -> None:
     digests = np.zeros((_PROOF_ROWS, 32), np.uint8)
     table = ProofTable(openings=openings, others=digests, blinds=digests, elements=elements)
     for role in (0, 1):
-        compiled, plain = (one(shape, role, table, points) for one in (compiled_residues, residues))
+        compiled, plain = (one(shape, role, table, points) for one in (fast_residues, residues))
         if not np.array_equal(compiled, plain):
             raise SelfCheckFailed("the compiled residues of a proof are not the plain ones")
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold the folder: another process that wants to compile into it waits."""
     with open(folder / _LOCK, "wb", opener=private) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.certificates import as_pem, begun, for_handshakes, named
+from maskedlark.rpc.certificates import as_pem, begun, for_handshakes, name_of
 from maskedlark.runtime.ownership import check_own, check_secret_file
 
 JOIN_FILE: Final = "join-token"
@@ -67,7 +67,7 @@ def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DA
         InvalidTask: one of the files is there already, or the folder cannot be written.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = named("Ray cluster of one helper")
+    name = name_of("Ray cluster of one helper")
     authority = (
         begun(name, name, key.public_key(), now=now, days=days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -109,7 +109,7 @@ def write_machine_certificate(
     if authority_certificate.not_valid_after_utc <= now:
         raise InvalidTask(f"{authority / AUTHORITY} has expired: make new secrets with `helper cluster init`")
     key = ec.generate_private_key(ec.SECP256R1())
-    machine = named("machine of a Ray cluster")
+    machine = name_of("machine of a Ray cluster")
     unsigned = begun(machine, authority_certificate.subject, key.public_key(), now=now, days=days)
     certificate = for_handshakes(unsigned, (*hosts, *_OWN_MACHINE)).sign(authority_key, hashes.SHA256())
     _write_all(

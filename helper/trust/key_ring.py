@@ -81,7 +81,7 @@ def opening_keys(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
     )
 
 
-def published_keys(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
+def keys_to_publish(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
     """What browsers may seal to at a moment, the newest first; they use that one.
 
     If none is active, as after a clock that ran ahead was set back, the next one is served early: it opens
@@ -101,13 +101,13 @@ def published_keys(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
 
 def list_ends_at(ring: Ring, now: float) -> int:
     """The last second at which browsers may seal by the list of now: never after the key that they use."""
-    (newest, *_) = published_keys(ring, now)
+    (newest, *_) = keys_to_publish(ring, now)
     expires_at = next(key.expires_at for key in ring if key.key_id == newest.key_id)
     ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
     return ends_at if expires_at is None else min(ends_at, expires_at)
 
 
-def rotated(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
+def rotate_ring(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
     """The ring with a new key. Called by the operator.
 
     Args:
@@ -127,7 +127,7 @@ def rotated(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overl
             f"all {MAX_KEY_ID} key ids were used, and none is used twice: this helper needs a new identity"
         )
     active_from = int(now) + active_in_s
-    kept = tuple(_erased(_ending(key, active_from + overlap_s), now) for key in ring)
+    kept = tuple(_erase_if_expired(_ending(key, active_from + overlap_s), now) for key in ring)
     return (*kept, _fresh(key_id, suite, active_from=active_from))
 
 
@@ -141,6 +141,6 @@ def _ending(key: RingKey, expires_at: int) -> RingKey:
     return key if key.expires_at is not None else replace(key, expires_at=expires_at)
 
 
-def _erased(key: RingKey, now: float) -> RingKey:
+def _erase_if_expired(key: RingKey, now: float) -> RingKey:
     """The key without its secret if it is expired."""
     return replace(key, secret=b"") if key.state(now) is KeyState.EXPIRED else key

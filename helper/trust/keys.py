@@ -21,17 +21,17 @@ from helper.trust.key_ring import (
     Ring,
     RingKey,
     first_ring,
+    keys_to_publish,
     list_ends_at,
     opening_keys,
-    published_keys,
-    rotated,
+    rotate_ring,
 )
 from maskedlark.canonical import Bytes32, build, canonical, decode, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.never_pickled import NeverPickled
 from maskedlark.randomness import Randomness, derive_key, system_randomness
+from maskedlark.reports.helper_pair_key import PairKey, pair_key
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.sealing import OpeningKey, SignedKeyList, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
 from maskedlark.runtime.durable_file import private, replacing
@@ -178,7 +178,7 @@ class HelperKeys(NeverPickled):
     def key_list(self, now: float) -> SignedKeyList:
         """The HPKE keys that browsers seal to now, signed, and good for three days."""
         ring = self.ring()
-        return sign_keys(self._signing, published_keys(ring, now), not_after=list_ends_at(ring, now))
+        return sign_keys(self._signing, keys_to_publish(ring, now), not_after=list_ends_at(ring, now))
 
     def sign_task(self, task: Task) -> bytes:
         """This helper's acceptance of a task."""
@@ -232,7 +232,9 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
         keep_owner(lock.fileno(), folder / FILE_NAME)
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = HelperKeys.read(folder)
-        keys._ring = rotated(keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s)
+        keys._ring = rotate_ring(
+            keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s
+        )
         _replace(folder / FILE_NAME, encode(keys._as_file()))
         return keys._ring
 

@@ -67,6 +67,6 @@ class OpenTasks:
         """Under the lock: the tasks by host."""
         if self._ends is None:
             self._ends = defaultdict(dict)
-            for task in (decode(Task, encoded) for encoded in self._ledger.encoded_tasks()):
+            for task in (decode(Task, encoded) for encoded in self._ledger.encode_tasks()):
                 self._ends[host_of(task.origin)][task.task_id] = task.expires_at
         return self._ends

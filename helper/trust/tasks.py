@@ -15,7 +15,7 @@ from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.limits import Limits
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.rpc.trust import host_of
 
@@ -69,7 +69,7 @@ class Tasks:
             )
         self._floors.check(task)
         self.check_not_expired(task)
-        role = self._checked_role(task)
+        role = self._check_role(task)
         self._keys.pair(task, role)
         stored = SignedTask(
             encoded=encoded, origin=task.origin, role=role, signature=self._keys.sign_task(task)
@@ -88,15 +88,15 @@ class Tasks:
         Raises:
             JobRefused(UNKNOWN_TASK, TASK_REFUSED)
         """
-        task = self.authorized(task_id, caller)
+        task = self.authorize(task_id, caller)
         self._floors.check(task)
-        role = self._checked_role(task)
+        role = self._check_role(task)
         pair = self._pairs.get(task_id)
         if pair is None:
             pair = self._pairs[task_id] = self._keys.pair(task, role)
         return ServedTask(task=task, task_id=task_id, role=role, pair=pair)
 
-    def authorized(self, task_id: bytes, caller: Caller) -> Task:
+    def authorize(self, task_id: bytes, caller: Caller) -> Task:
         """The task of an id, if the caller may use it, whatever the floors are by now.
 
         Enough to give budget back.
@@ -146,7 +146,7 @@ class Tasks:
         if self._clock() >= task.expires_at:
             raise JobRefused(JobReason.TASK_EXPIRED, f"the task expired at {task.expires_at} (Unix seconds)")
 
-    def _checked_role(self, task: Task) -> int:
+    def _check_role(self, task: Task) -> int:
         """This helper's role in the task, if the other role's helper is one that it works with."""
         verify_key = self._keys.identity.verify_key
         for role, helper in enumerate(task.helpers):

@@ -123,7 +123,7 @@ def _slice(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     return inputs[0][tuple(cuts)]
 
 
-def _padded(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
+def _pad(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
     """Apply explicit padding.
 
     ONNX lists all that goes before and then all that goes after; torch goes from the last axis inward.
@@ -135,14 +135,14 @@ def _padded(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
 
 def _conv(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     convolve = functional.conv1d if inputs[0].ndim == 3 else functional.conv2d
-    data = _padded(inputs[0], attributes["pads"], 0.0)
+    data = _pad(inputs[0], attributes["pads"], 0.0)
     bias = inputs[2] if len(inputs) > 2 else None
     return convolve(data, inputs[1], bias, stride=attributes["strides"], dilation=attributes["dilations"])
 
 
 def _max_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     pool = functional.max_pool1d if inputs[0].ndim == 3 else functional.max_pool2d
-    data = _padded(inputs[0], attributes["pads"], -torch.inf)
+    data = _pad(inputs[0], attributes["pads"], -torch.inf)
     return pool(data, attributes["kernel_shape"], attributes["strides"], 0, attributes["dilations"])
 
 
@@ -150,11 +150,11 @@ def _average_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     """Return the mean of each window; padding counts as zeros, or not at all."""
     pool = functional.avg_pool1d if inputs[0].ndim == 3 else functional.avg_pool2d
     kernel, strides, pads = attributes["kernel_shape"], attributes["strides"], attributes["pads"]
-    mean = pool(_padded(inputs[0], pads, 0.0), kernel, strides)
+    mean = pool(_pad(inputs[0], pads, 0.0), kernel, strides)
     if attributes["count_include_pad"] or not any(pads):
         return mean
     share = pool(
-        _padded(torch.ones(1, 1, *inputs[0].shape[2:], dtype=torch.float64), pads, 0.0), kernel, strides
+        _pad(torch.ones(1, 1, *inputs[0].shape[2:], dtype=torch.float64), pads, 0.0), kernel, strides
     )
     return mean / share
 

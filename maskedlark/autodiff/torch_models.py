@@ -59,7 +59,7 @@ class TorchModel:
         """See `LocalModel.train`."""
         with one_thread():
             rows = [
-                self._trained(parameters, examples, places, steps)
+                self._train(parameters, examples, places, steps)
                 for examples, places in zip(stack, steps.schedule, strict=True)
             ]
         differences: Differences = np.concatenate(rows) - parameters
@@ -80,7 +80,7 @@ class TorchModel:
         logits = torch.from_numpy(self.logits(parameters, examples.features))
         return float(functional.cross_entropy(logits, torch.from_numpy(examples.labels.astype(np.int64))))
 
-    def _trained(
+    def _train(
         self,
         start: Parameters,
         examples: Examples,

@@ -195,9 +195,9 @@ def _classes(name: str, cells: Cells) -> ClassLabel:
     if None in numbers:
         return ClassLabel(name=name, classes=tuple(sorted(words)))
     ascending = sorted(value for value in numbers if value is not None)
-    return ClassLabel(name=name, classes=tuple(_spelled(value) for value in ascending))
+    return ClassLabel(name=name, classes=tuple(_spell(value) for value in ascending))
 
 
-def _spelled(value: float) -> str:
+def _spell(value: float) -> str:
     """Format a number as people write it: 3 instead of 3.0."""
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

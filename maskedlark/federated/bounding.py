@@ -114,7 +114,7 @@ class UpdateBound:
         return np.minimum(examples / self.weight_cap, 1.0)
 
 
-def bounded(
+def bound_updates(
     differences: Differences, counts: Sequence[int], bound: UpdateBound, layer_sizes: Sequence[int]
 ) -> SignedVector:
     """Return the integers that each device shares, one row a device; a simulation passes many rows.
@@ -144,7 +144,7 @@ def bounded(
     norms, within = _clip(values, bound, layer_sizes)
     if not bound.is_weight_aware:
         values *= weights[:, None]
-    quantised = _quantised(values, norms, bound, layer_sizes)
+    quantised = _quantise(values, norms, bound, layer_sizes)
     extra = []
     if bound.is_weight_summed:
         extra.append(np.trunc(weights * bound.extra_units).astype(np.int64))
@@ -153,7 +153,7 @@ def bounded(
     return np.concatenate([quantised, *(column[:, None] for column in extra)], axis=1)
 
 
-def projected(differences: Differences, bound: UpdateBound, layer_sizes: Sequence[int]) -> Differences:
+def project(differences: Differences, bound: UpdateBound, layer_sizes: Sequence[int]) -> Differences:
     """Clip the differences to the bound in floats: the paper clips after every local batch."""
     values = differences.astype(np.float64)
     _clip(values, bound, layer_sizes)
@@ -187,7 +187,7 @@ def _clip(
     return [clip for clip, _ in parts], within
 
 
-def _quantised(
+def _quantise(
     values: NDArray[np.float64], clips: list[Clip], bound: UpdateBound, layer_sizes: Sequence[int]
 ) -> SignedVector:
     """Truncate toward zero, then shrink rows until their integers are within the bound."""

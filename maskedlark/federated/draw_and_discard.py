@@ -121,14 +121,14 @@ class DrawAndDiscard:
             ValueError: a gradient is not finite.
         """
         gradient = model.mean_gradient(np.ldexp(drawn.astype(np.float64), -self.frac_bits), batches)
-        moved: SignedVector = drawn - self._bounded_step(gradient)
+        moved: SignedVector = drawn - self._bound_step(gradient)
         if self.epsilon is not None:
             moved += discrete_laplace(self.noise_scale(self.epsilon), moved.size, randomness).reshape(
                 moved.shape
             )
         return moved
 
-    def _bounded_step(self, gradient: Reals) -> SignedVector:
+    def _bound_step(self, gradient: Reals) -> SignedVector:
         """Return the clipped gradient times gamma, in units, rounded toward zero."""
         if not np.isfinite(gradient).all():
             raise ValueError("a gradient is not finite")
@@ -171,7 +171,7 @@ class DrawAndDiscard:
                 return weights * self.epsilon
 
 
-def expected_internal_loss(epsilon: float, instances: int) -> float:
+def internal_loss(epsilon: float, instances: int) -> float:
     """Return Lemma 1's *expected* loss against an observer of all instances, (k - 1) / (2 k) epsilon.
 
     A diagnostic. An expectation over the server's coins is no guarantee: with probability (k - 1) / k the

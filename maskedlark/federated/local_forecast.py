@@ -7,7 +7,7 @@ expected.person.epsilon, expected.update_noise, expected.model_noise
 import math
 
 from maskedlark.federated.local_job import LocalCost, LocalJob, cost_of, read_local_job, update_bytes
-from maskedlark.federated.one_use import OneUseLogs
+from maskedlark.federated.single_use_logs import OneUseLogs
 from maskedlark.federated.strategies.line import Line
 from maskedlark.frozen import frozen
 

@@ -118,12 +118,12 @@ def batch_schedule(
         a_pass = -(-count // size)
         for epoch in range(local.epochs):
             order = np.full(a_pass * size, IDLE, np.int64)
-            order[:count] = shuffled(count, source)
+            order[:count] = shuffle(count, source)
             schedule[device, epoch * a_pass : (epoch + 1) * a_pass] = order.reshape(a_pass, size)
     return schedule
 
 
-def shuffled(count: int, randomness: Randomness) -> NDArray[np.int64]:
+def shuffle(count: int, randomness: Randomness) -> NDArray[np.int64]:
     """Return the numbers 0 to count-1, sorted by 8 random bytes each: the same order on every machine."""
     keys = np.frombuffer(randomness(8 * count), "<u8")
     return np.argsort(keys, kind="stable").astype(np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
-from maskedlark.federated.local_training import Examples, shuffled
+from maskedlark.federated.local_training import Examples, shuffle
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
@@ -57,7 +57,7 @@ def in_shards(
     order = np.argsort(labels, kind="stable")
     members: list[NDArray[np.int64]] = []
     while len(members) < devices:
-        dealt = shuffled(shards, randomness)[: shards // shards_each * shards_each].reshape(-1, shards_each)
+        dealt = shuffle(shards, randomness)[: shards // shards_each * shards_each].reshape(-1, shards_each)
         for hand in dealt[: devices - len(members)]:
             members.append(np.concatenate([order[one * shard_size : (one + 1) * shard_size] for one in hand]))
     return Population(members=tuple(members))
@@ -72,7 +72,7 @@ def in_equal_parts(count: int, *, each: int, randomness: Randomness) -> Populati
     devices = count // each if each > 0 else 0
     if not devices:
         raise InvalidTask(f"{count} examples are too few for {each} a device")
-    dealt = shuffled(count, randomness)[: devices * each].reshape(devices, each)
+    dealt = shuffle(count, randomness)[: devices * each].reshape(devices, each)
     return Population(members=tuple(dealt))
 
 

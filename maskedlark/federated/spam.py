@@ -84,7 +84,7 @@ class SpamTest:
         return self.score(returned, instances) > 1.0
 
     @classmethod
-    def calibrated(
+    def calibrate(
         cls, settings: DrawAndDiscard, *, weights: int, in_flight: float, randomness: Randomness
     ) -> "SpamTest":
         """Calibrate a job's limits: quantiles of honest statistics in a run without gradients.

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
-from maskedlark.federated.bounding import UpdateBound, bounded
+from maskedlark.federated.bounding import UpdateBound, bound_updates
 from maskedlark.federated.local_training import (
     Differences,
     Examples,
@@ -228,7 +228,7 @@ class Strategy:
         """
         counts = [len(examples) for examples in stack]
         differences = self.local_differences(model, asked, stack, randomness)
-        return bounded(differences, counts, asked.terms.bound, model.layer_sizes)
+        return bound_updates(differences, counts, asked.terms.bound, model.layer_sizes)
 
     def local_differences(
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]

@@ -23,7 +23,7 @@ from maskedlark.model.digest import graph_digest
 from maskedlark.model.graph import Constant, Model, Parameter
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import DEFAULT_DOMAINS, RawNode, read_node
-from maskedlark.model.operators.call import Kind
+from maskedlark.model.operators.call import ValueKind
 from maskedlark.model.resolve import RawGraph, ResolvedGraph, leading_to, resolve
 from maskedlark.model.tensor_proto import to_array
 from maskedlark.model.wire_scan import scan
@@ -125,7 +125,7 @@ def _read_graph(proto: onnx.ModelProto, num_features: int, limits: Limits) -> tu
     nodes = tuple(read_node(node, limits) for node in proto.graph.node)
     _check_definitions(nodes, {input_name, *initializers}, output_name)
     nodes = leading_to(output_name, nodes)
-    trained = _trained(nodes, initializers)
+    trained = _find_trained(nodes, initializers)
     _check_parameter_count(trained, limits)
     graph = RawGraph(
         input_name=input_name,
@@ -209,7 +209,7 @@ def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name:
         raise InvalidModel(ModelReason.NOT_ONNX, f"the output {output_name[:80]!r} is not defined")
 
 
-def _trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dict[str, Constant]:
+def _find_trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dict[str, Constant]:
     """Return the initializers that are trained, in the file's order.
 
     A weight of float64 would be neither trained nor noticed, so it is refused.
@@ -241,7 +241,7 @@ def _check_parameter_count(trained: dict[str, Constant], limits: Limits) -> None
 
 def _output_width(resolved: ResolvedGraph, records: int) -> int:
     kind, shape = resolved.output.kind, resolved.output.shape
-    if kind is not Kind.FLOAT or len(shape) != 2 or shape[0] != records:
+    if kind is not ValueKind.FLOAT or len(shape) != 2 or shape[0] != records:
         raise InvalidModel(
             ModelReason.WRONG_SHAPE,
             f"the output has shape {shape} for {records} record(s): it must be float32 of shape (records, "

@@ -19,10 +19,10 @@ from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant, Node, Work
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import RawNode
-from maskedlark.model.operators.call import KIND_OF_DTYPE, Kind, OperatorCall, ValueType
+from maskedlark.model.operators.call import KIND_OF_DTYPE, OperatorCall, ValueKind, ValueType
 from maskedlark.model.operators.folding import fold
 
-_ABSENT: Final = ValueType(Kind.FLOAT, ())
+_ABSENT: Final = ValueType(ValueKind.FLOAT, ())
 _TRAINING_MODE: Final = 2  # the input of Dropout
 _ACTIVATIONS: Final = frozenset({"Sigmoid", "Relu", "Tanh", "Softplus", "Exp", "Elu", "Gelu"})
 AnyNode = TypeVar("AnyNode", Node, RawNode)
@@ -78,7 +78,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
     """
     initial = {**graph.parameters, **graph.constants}
     types = {name: _type_of(value) for name, value in initial.items()}
-    types[graph.input_name] = ValueType(Kind.FLOAT, (records, graph.input_width))
+    types[graph.input_name] = ValueType(ValueKind.FLOAT, (records, graph.input_width))
     state = _State(types, dict(graph.constants))
     for node in graph.nodes:
         _step(state, node, graph.opset, limits)
@@ -96,7 +96,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
 
 def _with_column(state: _State, output_name: str, records: int) -> str:
     """Return the output as (records, outputs), undoing a final `squeeze(-1)` of one-output models."""
-    if state.types[output_name] != ValueType(Kind.FLOAT, (records,)):
+    if state.types[output_name] != ValueType(ValueKind.FLOAT, (records,)):
         return output_name
     column = (records, 1)
     made_by = {name: node for node in state.nodes for name in node.outputs}
@@ -111,12 +111,12 @@ def _with_column(state: _State, output_name: str, records: int) -> str:
             return node.inputs[0]
         first = after[-1]
         state.nodes[state.nodes.index(first)] = replace(first, inputs=node.inputs)
-        state.types.update({one.outputs[0]: ValueType(Kind.FLOAT, column) for one in after})
+        state.types.update({one.outputs[0]: ValueType(ValueKind.FLOAT, column) for one in after})
         return output_name
     whole = f"{output_name}/column"
     if whole in state.types:
         raise InvalidModel(ModelReason.NOT_ONNX, f"the value {whole[:80]!r} is defined twice")
-    state.types[whole] = ValueType(Kind.FLOAT, column)
+    state.types[whole] = ValueType(ValueKind.FLOAT, column)
     state.nodes.append(
         Node(operator="Reshape", inputs=(output_name,), outputs=(whole,), attributes={"shape": column})
     )
@@ -198,7 +198,7 @@ def _check_size(state: _State, operator: str, value: ValueType, limits: Limits) 
             f"{limits.max_elements} entries, "
             f"{limits.max_total_elements} in all values together)",
         )
-    if value.size == 0 and value.kind is Kind.FLOAT:
+    if value.size == 0 and value.kind is ValueKind.FLOAT:
         raise InvalidModel(ModelReason.WRONG_SHAPE, f"{operator}: a value of shape {value.shape} is empty")
 
 
@@ -233,7 +233,7 @@ def _replace(state: _State, node: RawNode, limits: Limits) -> None:
     elif node.operator == "Constant":
         _define(state, node.outputs[0], _constant(node))
     elif node.operator == "ConstantOfShape":
-        _define(state, node.outputs[0], _filled(state, node, limits))
+        _define(state, node.outputs[0], _fill(state, node, limits))
     else:
         cut = slice(cast("int", node.attributes["start"]), cast("int", node.attributes["end"]))
         _define(state, node.outputs[0], np.array(state.types[node.inputs[0]].shape[cut], np.int64))
@@ -248,7 +248,7 @@ def _constant(node: RawNode) -> Constant:
     )
 
 
-def _filled(state: _State, node: RawNode, limits: Limits) -> Constant:
+def _fill(state: _State, node: RawNode, limits: Limits) -> Constant:
     shape = state.constants.get(node.inputs[0])
     if shape is None or shape.ndim != 1 or shape.dtype.kind != "i" or (shape < 0).any():
         raise InvalidModel(ModelReason.WRONG_SHAPE, "ConstantOfShape: the shape must be known integers")

@@ -64,7 +64,7 @@ def encode(weights: Sequence[QuantisedTensor]) -> bytes:
     )
 
 
-def encoded_length(parameters: Sequence[Parameter]) -> int:
+def length_in_bytes(parameters: Sequence[Parameter]) -> int:
     """Return the length of `encode`'s result, in bytes."""
     return sum(1 + 2 * parameter.size for parameter in parameters)
 
@@ -75,10 +75,10 @@ def decode(encoded: bytes, parameters: Sequence[Parameter]) -> tuple[QuantisedTe
     Raises:
         JobRefused(MALFORMED): the length, an exponent or a value is outside the format.
     """
-    if len(encoded) != encoded_length(parameters):
+    if len(encoded) != length_in_bytes(parameters):
         raise JobRefused(
             JobReason.MALFORMED,
-            f"weights have {len(encoded)} bytes, the model needs {encoded_length(parameters)}",
+            f"weights have {len(encoded)} bytes, the model needs {length_in_bytes(parameters)}",
         )
     tensors = []
     offset = 0

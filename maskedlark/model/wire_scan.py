@@ -116,7 +116,7 @@ def _field(field: Any) -> _Field:
     return _Field(kind=_Kind.TEXT if field.type == field.TYPE_STRING else _Kind.OTHER)
 
 
-def _malformed(what: str) -> InvalidModel:
+def _reject_malformed(what: str) -> InvalidModel:
     return InvalidModel(ModelReason.NOT_ONNX, f"not an ONNX file: {what}")
 
 
@@ -146,11 +146,11 @@ class _Scanner:
             tag, position = self._varint(position, end)
             number, wire_type = tag >> 3, tag & 7
             if number == 0 or tag >> 32:
-                raise _malformed("a field number is out of range")
+                raise _reject_malformed("a field number is out of range")
             if wire_type == _LENGTH:
                 length, position = self._varint(position, end)
                 if length > end - position:
-                    raise _malformed("a field is longer than what holds it")
+                    raise _reject_malformed("a field is longer than what holds it")
                 field = known.get(number)
                 if field is not None:
                     self._length_delimited(field, position, position + length, depth)
@@ -177,17 +177,17 @@ class _Scanner:
         try:
             self._encoded[start:end].decode()
         except UnicodeDecodeError:
-            raise _malformed("a text is not UTF-8") from None
+            raise _reject_malformed("a text is not UTF-8") from None
 
     def _skip(self, wire_type: int, position: int, end: int) -> int:
         """Return the position after a field that is not length-delimited."""
         if wire_type == _VARINT:
             return self._varint(position, end)[1]
         if wire_type not in (_FIXED32, _FIXED64):
-            raise _malformed("a field has an unknown wire type")
+            raise _reject_malformed("a field has an unknown wire type")
         position += 4 if wire_type == _FIXED32 else 8
         if position > end:
-            raise _malformed("a field is cut short")
+            raise _reject_malformed("a field is cut short")
         return position
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
@@ -201,4 +201,4 @@ class _Scanner:
             value |= (byte & 127) << (7 * count)
             if byte < 128:
                 return value, position
-        raise _malformed("an integer is cut short or too long")
+        raise _reject_malformed("an integer is cut short or too long")

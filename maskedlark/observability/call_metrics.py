@@ -13,7 +13,7 @@ import grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from maskedlark.rpc.faults import refusal_of
-from maskedlark.rpc.handlers import wrapped
+from maskedlark.rpc.handlers import wrap
 
 UNKNOWN_METHOD: Final = "unknown"
 _SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -79,12 +79,10 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             return None
         method = handler_call_details.method.rsplit("/", 1)[-1]
         self._begun.labels(method).inc()
-        return wrapped(
-            handler, lambda context: self._counted(method, context), self._malformed.labels(method).inc
-        )
+        return wrap(handler, lambda context: self._count(method, context), self._malformed.labels(method).inc)
 
     @contextmanager
-    def _counted(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+    def _count(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
         self._count_connection(context)
         began = monotonic()
         try:

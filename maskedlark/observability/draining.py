@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 
-from maskedlark.rpc.handlers import wrapped
+from maskedlark.rpc.handlers import wrap
 
 _HEALTH: Final = "/grpc.health."
 _STARTING: Final = "the server is starting: call again"
@@ -37,7 +37,7 @@ class DrainInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grp
         handler = continuation(handler_call_details)
         if handler is None or handler_call_details.method.startswith(_HEALTH):
             return handler
-        return wrapped(handler, self._counted)
+        return wrap(handler, self._count)
 
     def open(self) -> None:
         """Let calls in from now on."""
@@ -51,7 +51,7 @@ class DrainInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grp
             self._changed.wait_for(lambda: self._under_way == 0, timeout_s)
 
     @contextmanager
-    def _counted(self, context: grpc.ServicerContext) -> Iterator[None]:
+    def _count(self, context: grpc.ServicerContext) -> Iterator[None]:
         with self._changed:
             refusal = self._refusal
             self._under_way += refusal is None

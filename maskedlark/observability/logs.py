@@ -11,7 +11,7 @@ from typing import Final
 
 from opentelemetry import trace
 
-from maskedlark.escape import escaped
+from maskedlark.escape import escape
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOG = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record's text without control characters but line ends."""
         line, *traceback = super().format(_in_one_line(record)).split("\n")
-        return "\n".join([escaped(line), *(f"  {escaped(one)}" for one in traceback)])
+        return "\n".join([escape(line), *(f"  {escape(one)}" for one in traceback)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -64,7 +64,7 @@ class JsonFormatter(logging.Formatter):
 def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
     """Return a record with its message escaped; the one that other handlers get stays as it is."""
     own = copy(record)
-    own.msg, own.args = escaped(record.getMessage()), None
+    own.msg, own.args = escape(record.getMessage()), None
     return own
 
 

@@ -16,11 +16,11 @@ from maskedlark.frozen import frozen
 from maskedlark.observability.call_metrics import CallMetrics
 from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.observability.draining import DrainInterceptor
+from maskedlark.observability.health_cache import Wellness
 from maskedlark.observability.tracing import ServerTracing
-from maskedlark.observability.wellness import Wellness
-from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
-from maskedlark.rpc.peer_room import REFUSING_THREADS, LightThreads, PeerRoom
+from maskedlark.rpc.peer_quota import REFUSING_THREADS, LightThreads, PeerQuota
 from maskedlark.rpc.sites import TrustedProxies
+from maskedlark.rpc.stream_timeouts import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_server
 
@@ -36,7 +36,7 @@ class ServerSettings:
     Attributes:
         listen: host:port, port 0 for any.
         tls: Its files, or None for plaintext on loopback.
-        threads: Calls answered at once, shared by the peers as `PeerRoom` says; status and health have
+        threads: Calls answered at once, shared by the peers as `PeerQuota` says; status and health have
             threads of their own.
         is_open: Whether clients without a certificate are let in. Their calls are no spans.
         patience: What a slow client may cost.
@@ -113,7 +113,7 @@ class WatchedServer:
                 self._draining,
             ],
             inside=[
-                PeerRoom(settings.threads, settings.proxies),
+                PeerQuota(settings.threads, settings.proxies),
                 PatienceInterceptor(settings.patience, metrics.count_slow_client),
             ],
             on_handshake=metrics.count_handshake,

@@ -21,7 +21,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.observability.traces import Traces
 from maskedlark.rpc.call_details import with_metadata
 from maskedlark.rpc.faults import refusal_of
-from maskedlark.rpc.handlers import wrapped
+from maskedlark.rpc.handlers import wrap
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -89,7 +89,7 @@ class ServerTracing(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-s
         if handler is None:
             return None
         method = handler_call_details.method.rsplit("/", 1)[-1]
-        return wrapped(handler, lambda context: _answering(method, context))
+        return wrap(handler, lambda context: _answering(method, context))
 
 
 @contextmanager

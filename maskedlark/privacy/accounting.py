@@ -31,7 +31,7 @@ from typing import Final
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
-from maskedlark.privacy.composing.composition import adaptive_epsilon, composed_epsilon, is_one_setting
+from maskedlark.privacy.composing.composition import adaptive_epsilon, compose_epsilon, is_one_setting
 from maskedlark.privacy.noise_search import SEARCH_PRECISION, smallest_within
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
     "SEARCH_PRECISION",
     "Charge",
     "Epsilons",
-    "composed_epsilon",
+    "compose_epsilon",
     "smallest_fitting",
     "spent",
     "spent_against_ad_server",
@@ -111,10 +111,10 @@ def _is_in_turn(jobs: Sequence[Sequence[Charge]]) -> bool:
 
 def _colluding(charges: Sequence[Charge], delta: float, *, is_in_turn: bool) -> float:
     """Return the second of two epsilons, mostly in closed form."""
-    known = [_known(charge) for charge in charges if not charge.is_common]
+    known = [_with_known_sample(charge) for charge in charges if not charge.is_common]
     if is_in_turn and not is_one_setting(known):
         return adaptive_epsilon(known, _ADAPTIVE * delta)
-    return composed_epsilon(known, (1 - _ADAPTIVE) * delta)
+    return compose_epsilon(known, (1 - _ADAPTIVE) * delta)
 
 
 def spent_against_ad_server(jobs: Sequence[Sequence[Charge]], delta: float) -> float:
@@ -141,12 +141,12 @@ def _against_ad_server(charges: Sequence[Charge], delta: float, *, is_in_turn: b
     return _with_exposures(charges, (1 - _ADAPTIVE) * rest) + 2 * failures
 
 
-def _known(charge: Charge) -> Charge:
+def _with_known_sample(charge: Charge) -> Charge:
     """Return a charge against an adversary that knows which records a helper samples.
 
     A coin that a device flips itself it does not know.
     """
-    return charge.unsampled() if charge.is_sampled and not charge.is_self_sampled else charge
+    return charge.without_sampling() if charge.is_sampled and not charge.is_self_sampled else charge
 
 
 def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
@@ -159,12 +159,12 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
     """
     hidden, exposed = _hidden(charges, delta)
     if not exposed:
-        return composed_epsilon(hidden, delta, noises=math.sqrt(2))
+        return compose_epsilon(hidden, delta, noises=math.sqrt(2))
     for part in _EXPOSURE_OF_ALL:
-        epsilon = composed_epsilon(hidden, (1 - part) * delta, noises=math.sqrt(2))
+        epsilon = compose_epsilon(hidden, (1 - part) * delta, noises=math.sqrt(2))
         if epsilon < _LARGEST_EXPONENT and exposed * (1 + math.exp(epsilon)) <= part * delta:
             return epsilon
-    return composed_epsilon(map(_known, charges), delta, noises=math.sqrt(2))
+    return compose_epsilon(map(_with_known_sample, charges), delta, noises=math.sqrt(2))
 
 
 def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
@@ -177,14 +177,16 @@ def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
     hidden = adaptive_epsilon(charges, delta / 2, noises=math.sqrt(2))
     if not exposed or (hidden < _LARGEST_EXPONENT and exposed * (1 + math.exp(hidden)) <= delta / 2):
         return hidden
-    known = [charge.unsampled() if charge.exposure else charge for charge in charges]
+    known = [charge.without_sampling() if charge.exposure else charge for charge in charges]
     return adaptive_epsilon(known, delta / 2, noises=math.sqrt(2))
 
 
 def _hidden(charges: Sequence[Charge], delta: float) -> tuple[list[Charge], float]:
     """Return charges without sampling where it may become known, and that probability for the others."""
     most = _EXPOSURE_OF_ONE * delta
-    hidden = [charge if charge.rounds * charge.exposure <= most else charge.unsampled() for charge in charges]
+    hidden = [
+        charge if charge.rounds * charge.exposure <= most else charge.without_sampling() for charge in charges
+    ]
     return hidden, math.fsum(charge.rounds * charge.exposure for charge in hidden)
 
 

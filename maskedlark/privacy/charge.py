@@ -100,7 +100,7 @@ class Charge:
         """Whether the ad server cannot know in which releases a record takes part."""
         return self.sampling_rate < 1 or self.epoch_steps > 1
 
-    def unsampled(self) -> "Charge":
+    def without_sampling(self) -> "Charge":
         """Return the same charge against an adversary that knows each sample.
 
         A release for each round or epoch, that every record takes part in.

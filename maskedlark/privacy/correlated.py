@@ -62,7 +62,7 @@ class StepStreams:
     before: Randomness | None
 
 
-def correlated_noise(carried: int, scale: int, count: int, streams: StepStreams) -> NoiseVector:
+def draw_step_noise(carried: int, scale: int, count: int, streams: StepStreams) -> NoiseVector:
     """Draw one helper's noise of one step, `count` coordinates. Called by a helper.
 
     Args:
@@ -78,7 +78,7 @@ def correlated_noise(carried: int, scale: int, count: int, streams: StepStreams)
         ValueError: a parameter is outside its range.
     """
     _check(carried)
-    each = kept_scale(scale)
+    each = scale_to_keep(scale)
     noise = discrete_gaussian(OWN_SCALE, count, streams.own)
     noise += DENOMINATOR * discrete_gaussian(each, count, streams.kept)
     if streams.before is not None:
@@ -86,7 +86,7 @@ def correlated_noise(carried: int, scale: int, count: int, streams: StepStreams)
     return noise
 
 
-def kept_scale(scale: int) -> int:
+def scale_to_keep(scale: int) -> int:
     """Return the scale of u: a 64th of the noise's, rounded up.
 
     Raises:
@@ -99,16 +99,16 @@ def kept_scale(scale: int) -> int:
     return -(-scale // DENOMINATOR)
 
 
-def correlated_tail(carried: int, scale: int, count: int) -> int:
+def tail_of_step(carried: int, scale: int, count: int) -> int:
     """Return what a step's largest of `count` values exceeds with probability at most 2^-62."""
     _check(carried)
-    of_u = tail_bound(Mechanism.GAUSSIAN, kept_scale(scale), count)
+    of_u = tail_bound(Mechanism.GAUSSIAN, scale_to_keep(scale), count)
     return tail_bound(Mechanism.GAUSSIAN, OWN_SCALE, count) + (DENOMINATOR + carried) * of_u
 
 
-def correlated_units(carried: int, scale: int) -> int:
+def units_of_step(carried: int, scale: int) -> int:
     """Bound from above the standard deviation of one helper's step in one coordinate."""
-    square = OWN_SCALE**2 + (DENOMINATOR**2 + carried**2) * kept_scale(scale) ** 2
+    square = OWN_SCALE**2 + (DENOMINATOR**2 + carried**2) * scale_to_keep(scale) ** 2
     return math.isqrt(square) + 1
 
 
@@ -139,13 +139,13 @@ def sensitivity(carried: int, *, steps: int, epochs: int) -> float:
     last: _Points = [(1.0, 1.0)]
     for _ in range(epochs - 1):
         first, last = (
-            _dominating(_moved(first, same) + _moved(last, near)),
-            _dominating(_moved(first, far) + _moved(last, same)),
+            _dominating(_move(first, same) + _move(last, near)),
+            _dominating(_move(first, far) + _move(last, same)),
         )
     return math.sqrt(max(total for _, total in first + last) / (1 - beta * beta)) * _UPWARD
 
 
-def _moved(points: _Points, factor: float) -> _Points:
+def _move(points: _Points, factor: float) -> _Points:
     """Return each pair after one more epoch."""
     return [(1 + factor * h, total + 1 + 2 * factor * h) for h, total in points]
 

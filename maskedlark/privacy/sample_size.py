@@ -64,7 +64,7 @@ def least_batch(*, dataset_size: int, k: int, reports: int = 1) -> int:
     return low
 
 
-def padded_size(*, expected: int, least: int, most: int, reports: int = 1, over: int = _OVER) -> int:
+def work_size(*, expected: int, least: int, most: int, reports: int = 1, over: int = _OVER) -> int:
     """Return on how many records a step works; its sample is larger with probability at most e^-over.
 
     By Bernstein's inequality, in integers, so that both helpers find the same number.

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.privacy.strips import (
+from maskedlark.privacy.rejection_strips import (
     COIN_BITS,
     SURE_BITS,
     TAIL,
@@ -69,7 +69,7 @@ def discrete_laplace(scale: int, count: int, randomness: Randomness) -> NDArray[
     Raises:
         ValueError: `scale` or `count` is outside its range.
     """
-    return _drawn(Law.LAPLACE, scale, count, randomness)
+    return _draw(Law.LAPLACE, scale, count, randomness)
 
 
 def discrete_gaussian(sigma: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
@@ -81,7 +81,7 @@ def discrete_gaussian(sigma: int, count: int, randomness: Randomness) -> NDArray
         count: As of `discrete_laplace`, as all that follows.
         randomness: Where the bytes come from.
     """
-    return _drawn(Law.GAUSSIAN, sigma, count, randomness)
+    return _draw(Law.GAUSSIAN, sigma, count, randomness)
 
 
 def check_parameters(scale: int, count: int) -> None:
@@ -92,7 +92,7 @@ def check_parameters(scale: int, count: int) -> None:
         raise ValueError(f"count must be at least 0, not {count}")
 
 
-def _drawn(law: Law, scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
+def _draw(law: Law, scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
     """Return the first `count` accepted proposals.
 
     They are independent, since taking the first ones looks at no value.

@@ -74,7 +74,7 @@ def key_index(measurement: Measurement, name: str) -> int:
     return index
 
 
-def checked_conditions(task: Task, spec: CountingQuery) -> Measurement:
+def check_conditions(task: Task, spec: CountingQuery) -> Measurement:
     """Return the task's measurement, after checking a query's conditions and noise against it."""
     measurement = measurement_of(task)
     for condition in spec.where:

@@ -24,17 +24,17 @@ from maskedlark.releases.counting import (
     VERSION,
     Condition,
     Multiplier,
-    checked_conditions,
+    check_conditions,
     count_charge,
     count_noise_units,
     key_index,
     measurement_of,
 )
-from maskedlark.releases.grouping import matching, measured_shares
-from maskedlark.releases.release import AggregateShare, AnsweredOnce, blinded
+from maskedlark.releases.grouping import matching, shares_of_measurement
+from maskedlark.releases.release import AggregateShare, AnsweredOnce, blind
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.measurement import MAX_KEYS, Name
-from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 
 
@@ -94,7 +94,7 @@ class DiscoverySpec(AnsweredOnce):
         Raises:
             JobRefused(UNDECLARED, NOISE_OUT_OF_RANGE)
         """
-        measurement = checked_conditions(task, self)
+        measurement = check_conditions(task, self)
         if task.reports_per_user > 1:
             raise JobRefused(
                 JobReason.UNDECLARED,
@@ -132,7 +132,7 @@ def answer_discovery(
 
     Guarantees: a code that only one report holds is in the answer with probability at most delta.
     """
-    measurement, measured = measurement_of(task), measured_shares(task, shares)
+    measurement, measured = measurement_of(task), shares_of_measurement(task, shares)
     matches = matching(measurement, measured, spec.where)
     common = interruptible(pair.common_noise(spec.transcript), interrupt)
     found: list[NDArray[np.int64]] = []
@@ -140,7 +140,7 @@ def answer_discovery(
         interrupt()
         found.append(_discover(task, spec, common, measured.keys[matches, key_index(measurement, name)]))
     answer = np.concatenate(found).astype(np.uint64)
-    return blinded(
+    return blind(
         pair=pair,
         release_transcript=spec.transcript,
         vector=answer if role == 0 else np.zeros_like(answer),

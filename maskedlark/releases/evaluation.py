@@ -35,7 +35,7 @@ from maskedlark.releases.possible_sums import check_within
 from maskedlark.releases.release import (
     AggregateShare,
     AnsweredOnce,
-    blinded,
+    blind,
     charge_of,
     check_holds_labels,
     check_noise_fits_task,
@@ -43,8 +43,8 @@ from maskedlark.releases.release import (
     noise_of_both,
     units_of_each_helper,
 )
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 
@@ -124,7 +124,7 @@ class EvaluationSpec(AnsweredOnce):
         return replace(self, noise_multiplier=multiplier_for_each_helper(task, each_helpers))
 
 
-def evaluated_loss(task: Task, model: Model) -> Loss:
+def loss_to_evaluate(task: Task, model: Model) -> Loss:
     """Return the loss by which a model of a task of classes is evaluated.
 
     A last Sigmoid tells that its one output is a probability.
@@ -206,7 +206,7 @@ def answer_evaluation(
     counted = count_cells(cells, shares.mask_shares, spec.num_numbers, interrupt)
     if len(shares) < task.min_batch_size:
         counted = np.zeros_like(counted)
-    return blinded(
+    return blind(
         pair=pair,
         release_transcript=spec.transcript,
         vector=multiply(counted, np.full_like(counted, UNITS)),

@@ -32,10 +32,10 @@ from maskedlark.releases.query import (
     num_numbers,
     sum_noise_units,
 )
-from maskedlark.releases.release import AggregateShare, blinded
+from maskedlark.releases.release import AggregateShare, blind
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.reports.measurement import Measurement
-from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 
 CellIndex = NDArray[np.int64]
@@ -86,8 +86,8 @@ def answer_query(
         the others, plus both helpers' noise. In a dataset of fewer than min_batch_size reports no cell is
         shown.
     """
-    measurement, measured = measurement_of(task), measured_shares(task, shares)
-    cells = shown_cells(
+    measurement, measured = measurement_of(task), shares_of_measurement(task, shares)
+    cells = cells_to_show(
         task,
         spec,
         interruptible(pair.common_noise(spec.transcript), interrupt),
@@ -103,7 +103,7 @@ def answer_query(
             for level, cell in zip(spec.levels, cells, strict=True)
         ]
     )
-    return blinded(
+    return blind(
         pair=pair,
         release_transcript=spec.transcript,
         vector=multiply(sums, np.broadcast_to(np.array(scales, np.uint64), sums.shape)).reshape(-1),
@@ -139,7 +139,7 @@ def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
     return domains
 
 
-def shown_cells(
+def cells_to_show(
     task: Task,
     spec: QuerySpec,
     common: Randomness,
@@ -264,7 +264,7 @@ def _without_small_rests(
     return np.where(in_rest & ~enough[above], NOWHERE, cell)
 
 
-def measured_shares(task: Task, shares: InputShares) -> MeasuredShares:
+def shares_of_measurement(task: Task, shares: InputShares) -> MeasuredShares:
     """Return the keys and value shares of a dataset of a task with a measurement."""
     if shares.measured is None:
         raise AssertionError("a dataset of a task with a measurement holds keys and values")

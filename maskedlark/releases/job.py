@@ -25,7 +25,7 @@ from maskedlark.privacy.sample_size import hides, least_batch
 from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import check_holds_labels, noise_of_both, units_of_each_helper
 from maskedlark.releases.samples import Samples, charge_of_samples, check_noise_carries, why_not_carried
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 
 VERSION: Final = 1
@@ -224,7 +224,7 @@ def check_carries_in_task(task: Task, job: JobSpec) -> None:
         return
     check_noise_carries(task)
     try:
-        correlated.kept_scale(noise_units(task, job))
+        correlated.scale_to_keep(noise_units(task, job))
     except ValueError as error:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
 
@@ -255,7 +255,7 @@ def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
     """
     units = noise_units(task, job)
     if job.carried is not None:
-        return 2 * correlated.correlated_tail(job.carried, units, num_parameters)
+        return 2 * correlated.tail_of_step(job.carried, units, num_parameters)
     return noise_of_both(task, units, num_parameters)
 
 
@@ -266,7 +266,7 @@ def round_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
         JobRefused(NOISE_OUT_OF_RANGE)
     """
     units = noise_units(task, job, clip)
-    return units if job.carried is None else correlated.correlated_units(job.carried, units)
+    return units if job.carried is None else correlated.units_of_step(job.carried, units)
 
 
 def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:

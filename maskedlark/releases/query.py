@@ -33,7 +33,7 @@ from maskedlark.releases.counting import (
     VERSION,
     Condition,
     Multiplier,
-    checked_conditions,
+    check_conditions,
     count_charge,
     count_noise_units,
     key_index,
@@ -169,7 +169,7 @@ class QuerySpec(AnsweredOnce):
         Raises:
             JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
         """
-        measurement = checked_conditions(task, self)
+        measurement = check_conditions(task, self)
         for axis in self.group_by:
             key_index(measurement, axis.key)
         numbers = num_numbers(task, self)

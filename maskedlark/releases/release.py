@@ -28,7 +28,7 @@ from maskedlark.numbers.field import (
 from maskedlark.privacy.accounting import Charge, smallest_fitting
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 from maskedlark.privacy.noise import MIN_SCALE, noise_scale, split_scale, tail_bound
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.task import Task
 
 TAG_BYTES = 32
@@ -144,7 +144,7 @@ class AggregateShare:
             ) from None
 
 
-def blinded(
+def blind(
     *,
     pair: PairKey,
     release_transcript: bytes,

@@ -25,11 +25,11 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import NoiseSource
-from maskedlark.privacy.sample_size import padded_size
+from maskedlark.privacy.sample_size import work_size
 from maskedlark.releases.job import JobSpec, job_clip
-from maskedlark.releases.release import AggregateShare, blinded, units_of_each_helper
+from maskedlark.releases.release import AggregateShare, blind, units_of_each_helper
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 
 
@@ -116,10 +116,10 @@ def aggregate(
         min_batch_size records in the dataset or in the sample, the sum is of no records: noise around zero,
         of the same shape.
     """
-    is_sampled = sampled(job, pair, round_index, round_transcript, records)
+    is_sampled = draw_sample(job, pair, round_index, round_transcript, records)
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
     summed = masked_sum(
-        _evaluated(
+        _choose_evaluated(
             is_sampled,
             partial(pair.padding, round_transcript),
             is_enough=is_enough,
@@ -130,7 +130,7 @@ def aggregate(
     bound = clip or job_clip(task, job)
     if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
         raise AssertionError("the sum function bounds its values by more than the task allows")
-    return blinded(
+    return blind(
         pair=pair,
         release_transcript=round_transcript,
         vector=summed.vector,
@@ -141,7 +141,7 @@ def aggregate(
     )
 
 
-def sampled(
+def draw_sample(
     job: JobSpec, pair: PairKey, round_index: int, round_transcript: bytes, count: int
 ) -> NDArray[np.bool_]:
     """Sample the dataset's records, in canonical order, that take part in a round. Called by a helper.
@@ -161,12 +161,12 @@ def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
     A sample is larger with a probability that is charged (`maskedlark.privacy.sample_size`).
     """
     expected = dataset_size * job.sampling_numerator >> 32
-    return padded_size(
+    return work_size(
         expected=expected, least=task.min_batch_size, most=dataset_size, reports=task.reports_per_user
     )
 
 
-def _evaluated(
+def _choose_evaluated(
     is_sampled: NDArray[np.bool_],
     padding: Callable[[int, int], NDArray[np.bool_]],
     *,

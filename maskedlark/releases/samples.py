@@ -13,7 +13,7 @@ from maskedlark.privacy.composing.random_allocation import MAX_STEPS
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE, hides
 from maskedlark.releases.release import charge_of
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 
 

@@ -27,13 +27,13 @@ from maskedlark.privacy.noise import NoiseSource
 from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import (
     AggregateShare,
-    blinded,
+    blind,
     charge_of,
     noise_of_both,
     units_of_each_helper,
 )
 from maskedlark.releases.update_job import VERSION, Phase, UpdateJob, UpdateRound
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.reports.updates import UpdateForm
 
@@ -222,7 +222,7 @@ def answer_update(
     report is public.
     """
     summed = vector if records >= task.min_batch_size else np.zeros_like(vector)
-    return blinded(
+    return blind(
         pair=pair,
         release_transcript=spec.transcript,
         vector=summed,

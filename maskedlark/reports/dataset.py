@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest_in_slices
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
+from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.input_shares import FOUND_INSIDE, InputShares, decode_shares, join_shares
-from maskedlark.reports.pair import VIEW_TAG_BYTES, ViewKey
 from maskedlark.reports.proofs.check import ProofTable, Residues, gather_evidence, residues
 from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.sealing import OpeningKey, share_info
@@ -164,7 +164,7 @@ class ShareOpener(SharesOpener):
         )
         for row, share in enumerate(shares):
             try:
-                plaintexts[row] = self._opened(*share)
+                plaintexts[row] = self._open(*share)
             except ReportRejected as rejection:
                 reasons[row] = rejection.reason
         rows = np.frombuffer(bytearray().join(plaintexts), np.uint8).reshape(-1, self._length)
@@ -264,7 +264,7 @@ def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
     return told
 
 
-def admitted_by_both(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool_]:
+def intersect_admitted(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool_]:
     """Return which reports both helpers admit with equal views. Called by the ad server."""
     same_view = (first.view_tags == second.view_tags).all(axis=1)
     both: NDArray[np.bool_] = first.is_admitted & second.is_admitted & same_view
@@ -309,21 +309,21 @@ def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None
     halves = np.ascontiguousarray(report_ids).view(">u8")
     rows = np.arange(len(report_ids)) if rows is None else rows
     if len(rows) < _SORTED_APART:
-        return _sorted_rows(rows, halves)
+        return _sort_rows(rows, halves)
     first = report_ids[rows, 0] >> np.uint8(4)
     ends = np.cumsum(np.bincount(first, minlength=16)).tolist()
     order = np.empty(len(rows), np.intp)
 
     def sort_part(part: int) -> None:
         chosen = rows[first == part]
-        order[ends[part] - len(chosen) : ends[part]] = _sorted_rows(chosen, halves)
+        order[ends[part] - len(chosen) : ends[part]] = _sort_rows(chosen, halves)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(sort_part, range(16)))
     return order
 
 
-def _sorted_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.intp]:
+def _sort_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.intp]:
     """Sort some rows by the first halves of their ids, then by the second ones."""
     keys = halves[rows, 0].astype(np.uint64)
     order = np.argsort(keys)

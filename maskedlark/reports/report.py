@@ -118,7 +118,7 @@ def split(
     ]
     shape = task.proof_shape
     if shape is None:
-        return _shared(task, parts, sources)
+        return _share(task, parts, sources)
     bindings = [
         Binding(task_id=task_id, report_id=report_id, view=_view(PROVEN_SHARE_VERSION, one, source))
         for report_id, one, source in zip(report_ids, parts, sources, strict=True)
@@ -145,10 +145,10 @@ def _parts(task: Task, reachable: tuple[int, ...], example: Example, randomness:
     if task.feature_epsilon is not None:
         features = noise_bytes(features, task.feature_epsilon, randomness)
     labels, is_real = _candidates(task, reachable, example.label, randomness)
-    return _Parts(features=features, labels=labels, is_real=is_real, measured=_measured(task, example))
+    return _Parts(features=features, labels=labels, is_real=is_real, measured=_read_measured(task, example))
 
 
-def _shared(task: Task, parts: Sequence[_Parts], sources: Sequence[Randomness]) -> list[SplitExample]:
+def _share(task: Task, parts: Sequence[_Parts], sources: Sequence[Randomness]) -> list[SplitExample]:
     """Build both plaintexts of each report in a task without proofs."""
     secrets = np.array([one.is_real for one in parts], np.uint64)
     if task.measurement is not None:
@@ -156,11 +156,11 @@ def _shared(task: Task, parts: Sequence[_Parts], sources: Sequence[Randomness]) 
         secrets = np.concatenate([secrets, from_signed(values)], axis=1)
     shares = share_rows(secrets, sources)
     views = [_view(SHARE_VERSION, one, source) for one, source in zip(parts, sources, strict=True)]
-    both = zip(views, _encoded(shares.share_0), _encoded(shares.share_1), strict=True)
+    both = zip(views, _encode(shares.share_0), _encode(shares.share_1), strict=True)
     return [SplitExample(view + share_0, view + share_1) for view, share_0, share_1 in both]
 
 
-def _encoded(table: FieldVector) -> list[bytes]:
+def _encode(table: FieldVector) -> list[bytes]:
     """Return the bytes of each row."""
     encoded, width = to_bytes(table), table.shape[1] * ELEMENT_BYTES
     return [encoded[start : start + width] for start in range(0, len(encoded), width)]
@@ -196,7 +196,7 @@ def _view(version: int, parts: _Parts, randomness: Randomness) -> bytes:
     return b"".join((bytes((version,)), nonce, parts.features.tobytes(), labels, keys))
 
 
-def _measured(task: Task, example: Example) -> _Measured:
+def _read_measured(task: Task, example: Example) -> _Measured:
     """Return the keys, and the values as they are shared.
 
     Count first; nothing at all in a task without measurement.

@@ -85,7 +85,7 @@ class SignedKeyList:
     key_list: KeyList
     signature: Bytes64
 
-    def verified_key(self, verify_key: bytes) -> HpkeKey:
+    def verify(self, verify_key: bytes) -> HpkeKey:
         """Return the key to seal to. Called by the browser.
 
         Raises:
@@ -229,7 +229,7 @@ class SealingKey:
         return f"SealingKey(key_id={self.key_id}, suite={self.suite.value!r})"
 
 
-def sealed_length(suite: HpkeSuite, plaintext_length: int) -> int:
+def length_when_sealed(suite: HpkeSuite, plaintext_length: int) -> int:
     """Return the length of a sealed share, in bytes: one number per task and suite."""
     return plaintext_length + _OVERHEAD[suite]
 

@@ -339,7 +339,7 @@ class TaskBundle:
         for helper, signature, keys in zip(self.task.helpers, self.signatures, self.key_lists, strict=True):
             try:
                 verify(helper.verify_key, signing_bytes(self.task), signature)
-                keys.verified_key(helper.verify_key)
+                keys.verify(helper.verify_key)
             except InvalidTask as error:
                 raise InvalidTask(f"helper {helper.name!r}: {error}") from None
 

@@ -13,7 +13,7 @@ from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
-from maskedlark.reports.pair import ViewKey
+from maskedlark.reports.helper_pair_key import ViewKey
 from maskedlark.reports.report import Example, SplitExample, split
 from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
 from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES, Task, TaskBundle
@@ -94,7 +94,7 @@ class BundleSealer:
         """Refuse to go on sealing when the helpers' key lists are over, as `TaskBundle.check_fresh` does."""
         self._bundle.check_fresh(now)
 
-    def _sealed(
+    def _seal_shares(
         self, plaintexts: tuple[bytes, bytes], info: Callable[..., bytes]
     ) -> tuple[SealedShare, SealedShare]:
         """Seal each share to its helper, bound by `info` of its role and key_id."""
@@ -152,7 +152,7 @@ class Sealer(BundleSealer):
         """Seal a report's plaintexts: `report`'s second half."""
         task_id, report_id, time_bucket = self._task_id, report.report_id, report.time_bucket
         info = partial(share_info, task_id=task_id, report_id=report_id, time_bucket=time_bucket)
-        shares = self._sealed(report.plaintexts, info)
+        shares = self._seal_shares(report.plaintexts, info)
         return Report(task_id=task_id, report_id=report_id, time_bucket=time_bucket, shares=shares)
 
 
@@ -234,7 +234,7 @@ class SharesOpener:
         """What tags their views."""
         return self._view_key
 
-    def _opened(self, report_id: bytes, time_bucket: int, key_id: int, ciphertext: bytes) -> bytes:
+    def _open(self, report_id: bytes, time_bucket: int, key_id: int, ciphertext: bytes) -> bytes:
         """Decrypt one share, of the task's length.
 
         Raises:

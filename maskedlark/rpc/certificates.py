@@ -56,7 +56,7 @@ def write_certificate(
         days: How long it lives.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    holder = named(_label(name))
+    holder = name_of(_label(name))
     unsigned = begun(holder, holder, key.public_key(), now=now, days=days)
     certificate = for_handshakes(unsigned, (name, *hosts)).sign(key, hashes.SHA256())
     files = TlsFiles.in_folder(folder)
@@ -68,7 +68,7 @@ def write_certificate(
     return files
 
 
-def named(name: str) -> x509.Name:
+def name_of(name: str) -> x509.Name:
     """Return the name of a holder or an authority, by its common name."""
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 

@@ -108,7 +108,7 @@ def refusal_of(context: Any) -> Refusal | None:
     return None if kind is None else Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
 
 
-def hinted_s(told: str) -> float | None:
+def retry_hint_s(told: str) -> float | None:
     """Return when a full peer asks to be called again, in seconds from now.
 
     None for what is no number, or longer than ten minutes.
@@ -133,7 +133,7 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
                 f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}",
             )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
+        return _read_exhaustion(peer, details, trailing.get(_RETRY_AFTER))
     hint = _NO_TALK_HINT if _NO_TALK.search(details) else ""
     what = f"{peer}: {code.name.lower()}: {details}{hint}"
     if _NOBODY_LISTENS.search(details):
@@ -146,7 +146,7 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     )
 
 
-def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:
+def _read_exhaustion(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:
     """Build the error of a full server, with its retry delay.
 
     Without that, gRPC found a message over its size limit.
@@ -156,7 +156,7 @@ def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkEr
     if retry_after is None and not details.startswith(_GRPC_IS_FULL):
         return JobRefused(JobReason.TOO_LARGE, f"{peer}: {details}")
     return HelperUnavailable(
-        f"{peer} is busy: {details}", retry_after_s=hinted_s(retry_after or "") or _FULL_RETRY_AFTER_S
+        f"{peer} is busy: {details}", retry_after_s=retry_hint_s(retry_after or "") or _FULL_RETRY_AFTER_S
     )
 
 

@@ -28,7 +28,7 @@ What it yields sees the call's streams.
 """
 
 
-def wrapped(
+def wrap(
     handler: "grpc.RpcMethodHandler[Any, Any]",
     around: Around,
     on_malformed: Callable[[], None] = lambda: None,

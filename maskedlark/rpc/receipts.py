@@ -57,7 +57,7 @@ def decode_receipt(encoded: bytes) -> Receipt | None:
     return Receipt(helper_id=encoded[:_HELPER_BYTES], sequence=sequence, head=head, tag=tag)
 
 
-def receipt_in(metadata: Any) -> bytes | None:
+def find_receipt(metadata: Any) -> bytes | None:
     """Return the receipt in a call's metadata, if there is one."""
     for key, value in metadata or ():
         if key == METADATA_KEY and isinstance(value, bytes):

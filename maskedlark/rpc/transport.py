@@ -16,8 +16,8 @@ import grpc
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.rpc.certificate_recheck import StillTrusted
 from maskedlark.rpc.keepalive import Keepalive
-from maskedlark.rpc.still_trusted import StillTrusted
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
 from maskedlark.rpc.trust import Trust
 from maskedlark.rpc.wire import MAX_REPORT_BYTES
@@ -124,7 +124,7 @@ def make_server(
         if not is_loopback(address.rsplit(":", 1)[0]):
             raise InvalidTask(f"without TLS a server listens on loopback only, not on {address}")
         return server, _bind(server, address, None)
-    configuration = Reloaded(tls, _open_configuration if is_open else _closed_configuration)
+    configuration = Reloaded(tls, _open_configuration if is_open else _mutual_configuration)
 
     def at_handshake() -> Any:
         on_handshake()
@@ -177,7 +177,9 @@ class RenewedChannel:
     ) -> None:
         """Connect lazily, with gRPC client interceptors around each call; raises as `make_channel` does."""
         self._newest = (
-            Reloaded(tls, lambda contents: _pinned_channel(address, contents, keepalive)) if tls else None
+            Reloaded(tls, lambda contents: _open_pinned_channel(address, contents, keepalive))
+            if tls
+            else None
         )
         self._interceptors = tuple(interceptors)
         self._lock = Lock()
@@ -206,14 +208,14 @@ def _client_options(keepalive: Keepalive) -> tuple[tuple[str, int], ...]:
 
 def _secure_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=_trusted(contents),
+        root_certificates=_read_authorities(contents),
         private_key=contents.private_key,
         certificate_chain=contents.certificate,
     )
     return grpc.secure_channel(address, credentials, options=_client_options(keepalive))
 
 
-def _pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
+def _open_pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
     """Open a channel to a peer that is known by its own certificate, or by an authority for its host."""
     host = address.rsplit(":", 1)[0].strip("[]")
     return _secure_channel(
@@ -221,7 +223,7 @@ def _pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -
     )
 
 
-def _closed_configuration(contents: TlsContents) -> Any:
+def _mutual_configuration(contents: TlsContents) -> Any:
     """Return the configuration for clients with a certificate."""
     pair = (contents.private_key, contents.certificate)
     return grpc.ssl_server_certificate_configuration([pair], root_certificates=Trust.read(contents).roots())
@@ -232,7 +234,7 @@ def _open_configuration(contents: TlsContents) -> Any:
     return grpc.ssl_server_certificate_configuration([(contents.private_key, contents.certificate)])
 
 
-def _trusted(contents: TlsContents) -> bytes:
+def _read_authorities(contents: TlsContents) -> bytes:
     """Return the authorities, of which there must be one.
 
     Without any, TLS libraries would fall back to everybody's.

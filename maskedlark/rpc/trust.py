@@ -61,7 +61,7 @@ class Trust:
     def __init__(self, pinned: frozenset[x509.Certificate], authorities: tuple[Authority, ...]) -> None:
         self._pinned = pinned
         self._authorities = authorities
-        self._until: Callable[[tuple[bytes, ...]], datetime] = lru_cache(_REMEMBERED)(self._vouched_until)
+        self._until: Callable[[tuple[bytes, ...]], datetime] = lru_cache(_REMEMBERED)(self._trust_end)
 
     @classmethod
     def read(cls, contents: TlsContents) -> Self:
@@ -73,7 +73,7 @@ class Trust:
         """
         trusted = contents.trusted_authorities
         found = x509.load_pem_x509_certificates(trusted) if trusted.strip() else []
-        named = _named(contents.authority_names)
+        named = _parse_names(contents.authority_names)
         authorities = []
         for certificate in filter(can_sign, found):
             names = named.get(fingerprint(certificate))
@@ -108,7 +108,7 @@ class Trust:
             raise InvalidTask("the file of trusted authorities is empty: add the peers' certificates to it")
         return b"".join(roots)
 
-    def _vouched_until(self, chain: tuple[bytes, ...]) -> datetime:
+    def _trust_end(self, chain: tuple[bytes, ...]) -> datetime:
         """The end of the trust in a chain, or the beginning of time if there is none."""
         try:
             leaf, *others = [x509.load_pem_x509_certificate(one) for one in chain]
@@ -123,13 +123,13 @@ class Trust:
             certificate = waiting.pop()
             until = reached[certificate]
             for authority in self._authorities:
-                is_reached = certificate == authority.certificate or _issued(
+                is_reached = certificate == authority.certificate or _is_issuer_of(
                     authority.certificate, certificate
                 )
                 if is_reached and authority.may_certify(names):
                     best = max(best, min(until, authority.certificate.not_valid_after_utc))
             for other in others:
-                if other not in reached and _issued(other, certificate):
+                if other not in reached and _is_issuer_of(other, certificate):
                     reached[other] = min(until, other.not_valid_after_utc)
                     waiting.append(other)
         return best
@@ -168,7 +168,7 @@ def host_of(name: str) -> str:
     return split_origin(name) or name
 
 
-def _named(encoded: bytes) -> dict[str, Names]:
+def _parse_names(encoded: bytes) -> dict[str, Names]:
     """The names that each fingerprint may certify, as `trusted.names` says."""
     named: dict[str, Names] = {}
     for line in encoded.decode("utf-8", "replace").splitlines():
@@ -184,7 +184,7 @@ def _named(encoded: bytes) -> dict[str, Names]:
     return named
 
 
-def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+def _is_issuer_of(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
     """Whether one certificate, of an issuer of certificates, signed the other."""
     if not can_sign(issuer):
         return False

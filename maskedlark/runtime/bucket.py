@@ -50,7 +50,7 @@ def check_bucket_url(url: str, schemes: Sequence[str] = SCHEMES) -> None:
         raise InvalidTask("the URL of object storage holds no credentials: they come from the environment")
 
 
-def opened_bucket(url: str) -> "Bucket":
+def open_bucket(url: str) -> "Bucket":
     """Open the store of a URL: `s3://bucket/prefix`, `gs://`, `az://`; in tests `file://`, `memory://`.
 
     Nothing is asked of it yet.
@@ -85,14 +85,14 @@ class Bucket:
         """Write an object; see `ObjectStore.put`."""
         import obstore
 
-        with _told(is_lost=False):
+        with _map_errors(is_lost=False):
             obstore.put(self._store, name, content, mode="create", use_multipart=False)
 
     def get(self, name: str, most_bytes: int) -> bytes:
         """Read an object; see `ObjectStore.get`."""
         import obstore
 
-        with _told(is_local=self._is_local):
+        with _map_errors(is_local=self._is_local):
             answer = obstore.get(self._store, name)
             if answer.meta["size"] > most_bytes:
                 raise ObjectTooLong("an object is longer than the one that was put")
@@ -102,7 +102,7 @@ class Bucket:
         """List a folder; see `ObjectStore.list`."""
         import obstore
 
-        with _told(is_lost=False):
+        with _map_errors(is_lost=False):
             for page in obstore.list(self._store, folder, offset=after or None, chunk_size=_PAGE):
                 yield [
                     Listed(
@@ -119,16 +119,16 @@ class Bucket:
 
         doomed = list(names)
         try:
-            with _told(is_local=self._is_local):
+            with _map_errors(is_local=self._is_local):
                 obstore.delete(self._store, doomed)
         except ObjectLost:  # a folder's store ends at the first name that is not there
             for name in doomed:
-                with suppress(ObjectLost), _told(is_local=self._is_local):
+                with suppress(ObjectLost), _map_errors(is_local=self._is_local):
                     obstore.delete(self._store, name)
 
 
 @contextmanager
-def _told(*, is_lost: bool = True, is_local: bool = False) -> Iterator[None]:
+def _map_errors(*, is_lost: bool = True, is_local: bool = False) -> Iterator[None]:
     """Tell obstore's errors as ours. Its messages stay here: they hold URLs and answers of the store.
 
     Args:

@@ -31,7 +31,7 @@ def write_durably(path: Path, content: bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(path.parent)
-    with _locked_temporary(path) as temporary:
+    with _lock_temporary(path) as temporary:
         try:
             temporary.write(content)
             put_in_place(temporary, Path(temporary.name), path)
@@ -89,7 +89,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 @contextmanager
-def _locked_temporary(path: Path) -> Iterator[IO[Any]]:
+def _lock_temporary(path: Path) -> Iterator[IO[Any]]:
     """Open a new file next to `path`, locked for as long as it is open.
 
     The system takes the lock from a writer that dies.

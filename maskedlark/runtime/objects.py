@@ -127,11 +127,11 @@ class Retrying:
                 raise StoreFailed("ObjectExists") from None
             return name
 
-        return self._tried(put)
+        return self._try(put)
 
     def get(self, name: str, most_bytes: int) -> bytes:
         """Read an object; `ObjectLost` as of a store."""
-        return self._tried(lambda: self._store.get(name, most_bytes))
+        return self._try(lambda: self._store.get(name, most_bytes))
 
     def list(self, folder: str) -> Iterator[list[Listed]]:
         """List the objects of a folder, in pages, resuming after a page that fails."""
@@ -152,9 +152,9 @@ class Retrying:
         """Remove objects; names that are not there are no error."""
         doomed = list(names)
         if doomed:
-            self._tried(lambda: self._store.delete(doomed))
+            self._try(lambda: self._store.delete(doomed))
 
-    def _tried(self, request: Callable[[], _Result]) -> _Result:
+    def _try(self, request: Callable[[], _Result]) -> _Result:
         wait_s = FIRST_WAIT_S
         for _ in range(self._tries - 1):
             try:

@@ -10,7 +10,7 @@ _LOOK_EVERY_S: Final = 0.2
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[Event]:
+def stop_on_signals() -> Iterator[Event]:
     """Set an event on SIGTERM and SIGINT instead of ending the process. Called by the main thread."""
     stop = Event()
     before = {

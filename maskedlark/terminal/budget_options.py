@@ -21,7 +21,7 @@ PlannedBatch = Annotated[
 PlannedNoise = Annotated[float, _planned("Its noise over the clip norm.", "--noise-multiplier")]
 
 
-def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) -> "PlannedJob | None":
+def read_planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) -> "PlannedJob | None":
     """Return the job that the options describe, or None without rounds."""
     from maskedlark.releases.budget import PlannedJob
 

@@ -6,7 +6,7 @@ The same at the ad server and at both helpers.
 import math
 from typing import Any, Final
 
-from maskedlark.frozen import named
+from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.budget import CostedUse, DatasetBudget, Forecast, Standing
 
@@ -58,7 +58,7 @@ def number(value: float) -> str:
 
 
 def _standing_json(standing: Standing) -> dict[str, float | None]:
-    values = named(standing, ("budget", "spent", "reserved", "held", "left"))
+    values = pick_attributes(standing, ("budget", "spent", "reserved", "held", "left"))
     if math.isinf(standing.held):
         values |= {"spent": math.inf, "reserved": math.inf, "left": math.inf}
     return {name: finite(value) for name, value in values.items()}
@@ -66,7 +66,7 @@ def _standing_json(standing: Standing) -> dict[str, float | None]:
 
 def _forecast_json(forecast: Forecast) -> dict[str, Any]:
     return {
-        **named(forecast.job, SIZES),
+        **pick_attributes(forecast.job, SIZES),
         "alone": epsilons_json(forecast.alone),
         "ad_server": _standing_json(forecast.ad_server),
         "colluding": _standing_json(forecast.colluding),
@@ -77,7 +77,7 @@ def _forecast_json(forecast: Forecast) -> dict[str, Any]:
 def _use_json(one: CostedUse) -> dict[str, Any]:
     return {
         "id": one.use.use_id.hex(),
-        **named(one.use, USE_FIELDS),
+        **pick_attributes(one.use, USE_FIELDS),
         "spent_alone": epsilons_json(one.spent),
         "held_alone": epsilons_json(one.held),
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
-from maskedlark.escape import escaped_lines
+from maskedlark.escape import escape_lines
 
 REFUSED: Final = 1
 """Something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
@@ -26,5 +26,5 @@ def run(app: Callable[[], Any]) -> None:
         sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
         sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
     except Exception:  # noqa: BLE001  Python would print its message as it is
-        sys.stderr.write(escaped_lines(traceback.format_exc()))
+        sys.stderr.write(escape_lines(traceback.format_exc()))
         sys.exit(REFUSED)

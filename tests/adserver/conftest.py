@@ -7,14 +7,14 @@ import pytest
 
 from adserver.ingest.intake import Intake
 from adserver.ingest.local_app import LocalIntake
-from adserver.store.together import Together
+from adserver.store.group_commit import GroupCommit
 from tests.held_locks import Guarded, watched
 
 UNDER_LOCKS: Final = (
     Guarded(Intake, "_lock", ("_logged_s",), ("_counts",)),
     Guarded(LocalIntake, "_lock", ("counts",)),
     Guarded(LocalIntake, "_calibrating", ("_tests",)),
-    Guarded(Together, "_guard", ("_queue", "_is_served")),
+    Guarded(GroupCommit, "_guard", ("_queue", "_is_served")),
 )
 
 

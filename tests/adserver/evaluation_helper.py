@@ -13,7 +13,7 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.evaluation import (
     EvaluationSpec,
     answer_evaluation,
-    evaluated_loss,
+    loss_to_evaluate,
 )
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.input_shares import InputShares
@@ -37,7 +37,7 @@ class MemoryEvaluationHelper:
         task = self.of.task
         parsed = parse(model, num_features=task.num_features)
         tensors = tuple(weights.quantise(values) for values in parsed.initial_values)
-        found = score(parsed, evaluated_loss(task, parsed), tensors, self.shares.features, spec.num_bins)
+        found = score(parsed, loss_to_evaluate(task, parsed), tensors, self.shares.features, spec.num_bins)
         answer = answer_evaluation(
             task=task,
             spec=spec,

@@ -19,7 +19,7 @@ from adserver.peers.client import HelperClient
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
-from maskedlark.reports.pair import pair_key
+from maskedlark.reports.helper_pair_key import pair_key
 from maskedlark.reports.sealing import sign_keys
 from maskedlark.reports.task import Task, signing_bytes
 from maskedlark.rpc.faults import answering

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Engine, insert, update
 
-from adserver.admin.access import LOOPBACK_NAMES, Door
-from adserver.admin.helper_watch import HelperSight, SeenKey
-from adserver.admin.site import Site
+from adserver.admin.access import LOOPBACK_NAMES, AuthMiddleware
+from adserver.admin.admin_context import AdminContext
+from adserver.admin.helper_watch import HelperHealth, SeenKey
 from adserver.client import Client
 from adserver.dashboard.app import dashboard
 from adserver.ingest.intake import IntakeCounts
@@ -25,7 +25,7 @@ from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.request import Request, plan_discovery, plan_query
 from adserver.peers.replies import HelperStatus
 from adserver.records.access import GrantKind, Scope
-from adserver.records.asked_query import Answer
+from adserver.records.asked_query import StoredAnswer
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
@@ -76,7 +76,7 @@ class Painted:
     clock: SetClock = field(default_factory=SetClock)
     tls: TlsFiles | None = None
     counts: IntakeCounts = field(default_factory=IntakeCounts)
-    seen: tuple[HelperSight, ...] = ()
+    seen: tuple[HelperHealth, ...] = ()
 
     def __post_init__(self) -> None:
         self.engine: Engine = open_database(default_url(self.folder), is_crash_proof=False)
@@ -87,8 +87,8 @@ class Painted:
         self.client = Client.over(self.engine, helpers, data=self.folder)
 
     @property
-    def site(self) -> Site:
-        return Site(
+    def site(self) -> AdminContext:
+        return AdminContext(
             engine=self.engine,
             data=self.folder,
             client=self.client,
@@ -103,7 +103,7 @@ class Painted:
         return self.access.make(kind, scope, name="a test", lasts_s=3_600.0)
 
     @contextmanager
-    def door(self) -> Iterator[Door]:
+    def door(self) -> Iterator[AuthMiddleware]:
         hosts = [*LOOPBACK_NAMES, "testserver"]
         with dashboard(self.site, hosts=hosts, is_tls=self.tls is not None) as door:
             yield door
@@ -172,7 +172,7 @@ def painted(folder: Path, *, tls: TlsFiles | None = None) -> Painted:
     return of
 
 
-def sights() -> tuple[HelperSight, ...]:
+def sights() -> tuple[HelperHealth, ...]:
     """Both helpers, well."""
     found = []
     for role, keys in enumerate(OF.of.keys):
@@ -188,7 +188,7 @@ def sights() -> tuple[HelperSight, ...]:
         )
         key = SeenKey(key_id=1 + role, suite="x25519-aes128gcm", first_seen_at=NOW - 86_400.0 * 12)
         found.append(
-            HelperSight(
+            HelperHealth(
                 role=role,
                 address=f"127.0.0.1:710{role}",
                 is_well=True,
@@ -201,7 +201,7 @@ def sights() -> tuple[HelperSight, ...]:
     return tuple(found)
 
 
-def silent(sight: HelperSight) -> HelperSight:
+def silent(sight: HelperHealth) -> HelperHealth:
     """A helper that has stopped answering."""
     return replace(sight, is_well=False, cause="helper at 127.0.0.1:7101: it does not answer")
 
@@ -259,7 +259,7 @@ def _queries(of: Painted) -> None:
     cells = num_numbers(task, planned.spec) // len(scales)
     total = (draws.integers(900, 3_000, (cells, len(scales))) * np.array(scales)).reshape(-1).astype(np.int64)
     cost = spent(planned.spec.charges(task), task.delta)
-    store.keep_answer(planned.spec.query_id, Answer(total=total, dataset_spent=cost))
+    store.keep_answer(planned.spec.query_id, StoredAnswer(total=total, dataset_spent=cost))
     campaigns = Request(
         values=("count",),
         group_by=("campaign",),
@@ -282,7 +282,7 @@ def _queries(of: Painted) -> None:
     bins = np.arange(10)
     histogram = np.stack([400 + 60 * (9 - bins), 60 + 55 * bins])
     scale = 1 << 16
-    answer = Answer(
+    answer = StoredAnswer(
         total=(histogram.reshape(-1) * scale).astype(np.int64),
         dataset_spent=spent(evaluation.spec.charges(task), task.delta),
     )

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, func, select
 from adserver.store import report_buckets
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
-from adserver.store.object_putting import PutsReports
 from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_object_writer import PutsReports
 from adserver.store.reports import ReportStore
 from adserver.store.schema import report_objects
 from adserver.store.tasks import TaskStore
@@ -63,8 +63,8 @@ class Site:
                 TaskStore(self.engine).add(one.bundle, created_at=NOW)
         self.bucket = bucket_of(self.engine, URL, may_add=True)
         self.goes_to(self.memory)
-        self.monkeypatch.setattr("adserver.store.object_putting.WORTH_BYTES", 1_000)
-        self.monkeypatch.setattr("adserver.store.object_putting.LONGEST_S", HANGS_S)
+        self.monkeypatch.setattr("adserver.store.report_object_writer.WORTH_BYTES", 1_000)
+        self.monkeypatch.setattr("adserver.store.report_object_writer.LONGEST_S", HANGS_S)
 
     def goes_to(self, store: ObjectStore) -> None:
         """From now on the bucket's URL leads to this store."""

@@ -21,11 +21,11 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.releases import carried_noise
-from helper.releases.carried_noise import CarriedNoise
+from helper.releases import correlated_noise
+from helper.releases.correlated_noise import CorrelatedNoise
 from helper.trust.keys import HelperKeys
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.correlated import DENOMINATOR, NoiseVector, StepStreams, correlated_noise, sensitivity
+from maskedlark.privacy.correlated import DENOMINATOR, NoiseVector, StepStreams, draw_step_noise, sensitivity
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
@@ -65,7 +65,7 @@ class Found:
     longest: float
 
 
-class Recorded(CarriedNoise):
+class Recorded(CorrelatedNoise):
     """The noise of a helper that colludes: it is used like any, and the adversary has it too."""
 
     taken: list[NoiseVector]
@@ -216,9 +216,9 @@ def half_of_the_noise() -> Iterator[None]:
     """Helpers whose correlated noise has half of the scale that is charged."""
 
     def half(carried: int, scale: int, count: int, streams: StepStreams) -> NoiseVector:
-        return correlated_noise(carried, scale // 2, count, streams)
+        return draw_step_noise(carried, scale // 2, count, streams)
 
-    with patch.object(carried_noise, "correlated_noise", half):
+    with patch.object(correlated_noise, "draw_step_noise", half):
         yield
 
 

@@ -24,7 +24,7 @@ from helper.trust.keys import HelperKeys
 from maskedlark.releases import round as rounds
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
 from tests.audit.bounds import Guesses
 from tests.audit.canary import BIAS, CLIP_NORM, COLLUDING_HELPER, DELTA
@@ -177,7 +177,7 @@ class Grinder:
         """Weights with which the canary is in the round, if some are found; and whether it is."""
         for sent in self._weights:
             script = rounds.transcript(spec, round_index=index, weights=sent, numerics=numerics)
-            if rounds.sampled(spec, self._pair, index, script, RECORDS)[self._row]:
+            if rounds.draw_sample(spec, self._pair, index, script, RECORDS)[self._row]:
                 return sent, True
         return self._weights[-1], False
 
@@ -209,5 +209,5 @@ def slots_from_transcript() -> Iterator[None]:
         epoch, step = divmod(round_index, job.epoch_steps)
         return np.asarray(pair.slots(round_transcript, epoch, count, job.epoch_steps) == np.uint64(step))
 
-    with patch.object(rounds, "sampled", sampled):
+    with patch.object(rounds, "draw_sample", sampled):
         yield

@@ -23,7 +23,7 @@ from scipy.stats import norm
 
 from adserver.peers.client import HelperClient
 from browser_sim.devices.answers import AnswerStore
-from browser_sim.devices.device import Asked, Device
+from browser_sim.devices.device import Device, DeviceRequest
 from helper.core import HelperCore
 from helper.releases.queries import Queries
 from maskedlark import canonical
@@ -34,7 +34,7 @@ from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategy import Round
 from maskedlark.interrupt import Interrupt
-from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.accounting import Charge, compose_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.mechanism import Mechanism
@@ -43,7 +43,7 @@ from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.instructions import update_job, update_round
 from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateSpec, seen_rate
-from maskedlark.reports.dataset import admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.dataset import canonical_order, dataset_id, intersect_admitted
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import UpdateForm, UpdateVector, cover
@@ -214,7 +214,7 @@ def sampled_epsilon(rates: Rates, rate: float, delta: float) -> float:
     if mu <= 0:
         return 0.0
     charged = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=1 / mu, sampling_rate=rate, rounds=1)
-    return composed_epsilon([charged], delta)
+    return compose_epsilon([charged], delta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ class Canary(Device):
 
     vector: UpdateVector
 
-    def _update(self, asked: Asked, training: Randomness) -> UpdateVector:
+    def _update(self, asked: DeviceRequest, training: Randomness) -> UpdateVector:
         del asked, training
         return self.vector
 
@@ -281,7 +281,9 @@ class Site:
             for index in range(rounds):
                 content = Round(terms=strategy.terms(index), parameters=np.zeros(MODEL.size, np.float32))
                 one = update_round(job, content)
-                asked = Asked(round=one, content=content, strategy=_told(strategy, self.case), model=MODEL)
+                asked = DeviceRequest(
+                    round=one, content=content, strategy=_told(strategy, self.case), model=MODEL
+                )
                 answer = canary.answer(asked, unix_s=NOW)
                 reports = [] if answer.report is None else [decode_report(answer.report)]
                 others = [
@@ -309,7 +311,7 @@ class Site:
             )
             for role, client in enumerate(self.clients)
         ]
-        chosen = admitted_by_both(sets[0], sets[1])
+        chosen = intersect_admitted(sets[0], sets[1])
         if not chosen.all():
             raise AssertionError("an honest share was dropped")
         ids = np.frombuffer(b"".join(report.report_id for report in reports), np.uint8).reshape(-1, 16)

@@ -25,8 +25,8 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge
 from maskedlark.releases.release import combine
 from maskedlark.releases.round import MaskedSum, aggregate, records_evaluated
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR, PairKey
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR, PairKey
 from tests.audit.bounds import Guesses, lower
 from tests.audit.part import Part
 from tests.builders import World, of_shares, world

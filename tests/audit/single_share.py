@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from maskedlark.model.losses import Loss
 from maskedlark.randomness import seeded
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
 from tests.audit.part import Part
 from tests.audit.site import Site, open_site, temporary_folder

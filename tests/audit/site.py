@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from adserver.peers.client import HelperClient
 from helper.core import HelperCore
 from helper.executors.local import LocalExecutor
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import ReleaseKey
-from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
+from helper.releases.noise_cache import NoiseCache, NoiseOrder, NoiseVector
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
 from helper.trust.floors import Floors
@@ -33,7 +33,7 @@ from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.started_job import StartedJob
-from maskedlark.reports.dataset import admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.dataset import canonical_order, dataset_id, intersect_admitted
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import Sealer
@@ -49,7 +49,7 @@ OPEN_FLOORS = Floors(
 )
 
 
-class RecordedNoise(NoiseShelf):
+class RecordedNoise(NoiseCache):
     """The noise of a helper that colludes: it is used like any, and the adversary has it too."""
 
     def __init__(self, randomness: Randomness) -> None:
@@ -115,7 +115,7 @@ class Site:
             )
             for role, client in enumerate(self.clients)
         ]
-        chosen = admitted_by_both(sets[0], sets[1])
+        chosen = intersect_admitted(sets[0], sets[1])
         assert chosen.all()
         ids = np.frombuffer(b"".join(report.report_id for report in reports), np.uint8).reshape(-1, 16)
         order = canonical_order(ids)
@@ -229,7 +229,7 @@ def _core(party: Party, randomness: Stream, shelf: type[RecordedNoise], stack: E
         ledger=ledger,
         executor=LocalExecutor(1),
         clock=lambda: NOW,
-        engine_for=engine_for,
+        engine_for=choose_engine,
     )
     core.jobs._noise = shelf(
         randomness

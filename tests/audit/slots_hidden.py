@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.engine import ExactEngine
 from helper.trust.keys import HelperKeys
 from maskedlark.releases import round as rounds
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
 from tests.audit.canary import CLIP_NORM, DELTA
 from tests.audit.part import Part
@@ -124,7 +124,7 @@ def examine(seed: int, *, epochs: int = EPOCHS) -> Finding:
             answers = site.shares(spec, index)
             sizes |= {len(answer.encode()) for answer in answers}
             tags.append(answers[0].agreement_tag)
-            taking_part.append(rounds.sampled(spec, pair, index, b"", RECORDS))
+            taking_part.append(rounds.draw_sample(spec, pair, index, b"", RECORDS))
         return Finding(
             answer_bytes=sizes,
             records_worked_on=set(worked_on),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.accounting import Charge, compose_epsilon
 from maskedlark.privacy.mechanism import Mechanism
 from tests.audit.__main__ import ROUNDS
 from tests.audit.bounds import Guesses, epsilon_of_gaussian, lower
@@ -34,7 +34,7 @@ def test_the_bound_is_wrong_as_seldom_as_it_says(rate: float) -> None:
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
 def test_a_gaussian_epsilon_is_what_the_accountant_says(noise: float) -> None:
     charged = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=1.0, rounds=1)
-    assert epsilon_of_gaussian(1 / noise, 1e-5) == pytest.approx(composed_epsilon([charged], 1e-5), rel=1e-3)
+    assert epsilon_of_gaussian(1 / noise, 1e-5) == pytest.approx(compose_epsilon([charged], 1e-5), rel=1e-3)
 
 
 def guesses_of(noise: "np.ndarray[tuple[int], np.dtype[np.float64]]", threshold: float) -> Guesses:

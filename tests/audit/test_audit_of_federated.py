@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.accounting import Charge, compose_epsilon
 from maskedlark.privacy.mechanism import Mechanism
 from tests.audit import federated
 from tests.audit.bounds import Guesses, Rates
@@ -65,7 +65,7 @@ def test_the_shown_epsilon_is_that_of_the_round_whose_rates_they_are(mu: float, 
     hit = (1 - rate) * alarm + rate * float(norm.cdf(mu / 2))
     shown = sampled_epsilon(Rates(hit_at_least=hit, false_alarm_at_most=alarm), rate, DELTA)
     charged = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=1 / mu, sampling_rate=rate, rounds=1)
-    assert shown == pytest.approx(composed_epsilon([charged], DELTA), rel=1e-6)
+    assert shown == pytest.approx(compose_epsilon([charged], DELTA), rel=1e-6)
 
 
 def test_more_hits_than_a_secret_coin_gives_prove_that_it_is_none() -> None:

@@ -148,13 +148,13 @@ def never_below_exact(rng: random.Random) -> bool:
     """
     for make in different(rng).values():
         charges = tuple(make() for _ in range(30))
-        parts = merged_charges.merged(charges, 1.0)
+        parts = merged_charges.merge(charges, 1.0)
         exact = (
             composed_losses.loss_distribution_epsilon(parts.precision, parts.others(), DELTA)
             if parts.others()
             else 0.0
         )
-        if composition.composed_epsilon(charges, DELTA) < exact * (1 - 1e-3):
+        if composition.compose_epsilon(charges, DELTA) < exact * (1 - 1e-3):
             return False
     return True
 

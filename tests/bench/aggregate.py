@@ -23,7 +23,7 @@ from rich.table import Table
 from maskedlark.numbers.field import random_vector
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.grouping import answer_query, shown_cells, sum_groups
+from maskedlark.releases.grouping import answer_query, cells_to_show, sum_groups
 from maskedlark.releases.query import Axis, Measure, QuerySpec
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.reports.report import Example, MeasuredValues
@@ -98,7 +98,7 @@ def measure(of: World, reports: int) -> Figures:
         noise_multiplier=5.0,
         threshold_noise_multiplier=5.0,
     )
-    (cell,) = shown_cells(of.task, spec, seeded(1), measured, (None, None))
+    (cell,) = cells_to_show(of.task, spec, seeded(1), measured, (None, None))
     sum_s = best_of(lambda: sum_groups(cell, measured.value_shares, (1, 2, 3), spec.num_cells(2)))
     noise = partial(noise_vector, randomness=seeded(2))
     pair = of.pair(0)

@@ -4,7 +4,7 @@
 
 Each way stores the same number of reports in transactions of some size, leaving out those that are stored.
 What counts is microseconds a report: of wall time, and of the processor time of this process (the intake's
-share) and of PostgreSQL's. `arrays` is what `adserver.store.arrivals` does.
+share) and of PostgreSQL's. `arrays` is what `adserver.store.insert_reports` does.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from typing import Any, Final
 import psutil
 from sqlalchemy import Connection
 
-from adserver.store.arrivals import insert_new
 from adserver.store.database import create_tables, insert_or_ignore
+from adserver.store.insert_reports import insert_new
 from adserver.store.schema import NO_DATASET, report_states, reports
-from adserver.store.share_pages import sealed_row
+from adserver.store.share_pages import report_row
 from adserver.store.tasks import TaskStore
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.runtime.database import open_database
@@ -40,7 +40,7 @@ _SHARE_BYTES: Final = 119
 
 
 def by_id(report: Report) -> tuple[bytes, bytes]:
-    """The order in which `adserver.store.arrivals` stores reports."""
+    """The order in which `adserver.store.insert_reports` stores reports."""
     return report.task_id, report.report_id
 
 
@@ -49,7 +49,7 @@ Way = Callable[[Connection, Sequence[Report]], int]
 
 def value_lists(connection: Connection, arrived: Sequence[Report]) -> int:
     """SQLAlchemy's insert of many rows, 1,000 value lists a statement."""
-    rows = [{"task_id": one.task_id, **sealed_row(one)} for one in sorted(arrived, key=by_id)]
+    rows = [{"task_id": one.task_id, **report_row(one)} for one in sorted(arrived, key=by_id)]
     inserting = insert_or_ignore(connection.engine, reports, ["digest"])
     stored = connection.execute(inserting.returning(reports.c.task_id, reports.c.sequence), rows).all()
     states = [

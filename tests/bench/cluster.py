@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from docs.tutorial.fleet import HELPERS
-from helper.datasets.records import Records
+from helper.datasets.records import DatasetRecords
 from helper.executors.clustered import ClusterExecutor
 from maskedlark.errors import HelperUnavailable
 from maskedlark.interrupt import never
@@ -123,7 +123,7 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def cancelled(bench: Bench, cluster: ClusterExecutor, records: Records) -> float:
+def cancelled(bench: Bench, cluster: ClusterExecutor, records: DatasetRecords) -> float:
     """How long after its caller left a round has ended, and its worker does the next order."""
     calls = 0
 
@@ -244,7 +244,7 @@ def _refused(made: Machines, fleet: "RayFleet", sizes: Sizes, told: Told) -> dic
 def _turns(
     bench: Bench,
     cluster: ClusterExecutor,
-    dataset: Records,
+    dataset: DatasetRecords,
     *,
     made: Machines,
     results: dict[str, object],

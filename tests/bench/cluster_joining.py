@@ -9,7 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from helper.executors.joining import Applicant, Gate, JoinRefused, JoinToken
+from helper.executors.handshake import HandshakeClient, HandshakeServer, JoinRefused, JoinToken
 from tests.helper.executors.ray_machines import Machines, until
 
 if TYPE_CHECKING:  # it imports ray, before `ray_machines` could say how that authenticates
@@ -20,7 +20,7 @@ OTHER_NUMERICS = "has other numerics"
 _PRETENDS = """
 import sys
 if any("default_worker" in one for one in sys.orig_argv):
-    from helper.executors.joining import Applicant
+    from helper.executors.handshake import Applicant
     Applicant.__init__.__defaults__ = (bytes(32),)
 """
 
@@ -36,11 +36,11 @@ class Refused:
 def refused_here(count: int) -> Refused:
     """So many of each kind, each with a key of its own, at one gate of this process."""
     right = JoinToken(token_hex(32).encode())
-    gate, without_token, other_numerics = Gate(right), 0, 0
+    gate, without_token, other_numerics = HandshakeServer(right), 0, 0
     for number in range(count):
         others = {
-            OF_ANOTHER: Applicant(JoinToken(token_hex(32).encode())),
-            OTHER_NUMERICS: Applicant(right, b"%32d" % number),
+            OF_ANOTHER: HandshakeClient(JoinToken(token_hex(32).encode())),
+            OTHER_NUMERICS: HandshakeClient(right, b"%32d" % number),
         }
         for reason, applicant in others.items():
             challenge = gate.challenge()

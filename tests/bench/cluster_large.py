@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helper.datasets.records import Records
+from helper.datasets.records import DatasetRecords
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor
 from helper.executors.local import LocalExecutor
@@ -87,7 +87,7 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
             committed_at = time.perf_counter()
             prepared_peak = peak_mb()
             datasets = large.core.datasets
-            stored = Records(
+            stored = DatasetRecords(
                 count=records,
                 pieces=lambda interrupt: datasets.pieces(dataset, interrupt),
                 sealed=lambda interrupt: datasets.vault.sealed(dataset, interrupt),

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from helper.datasets import segments
-from helper.datasets.records import Records
+from helper.datasets.records import DatasetRecords
 from helper.datasets.segments import RowShape
 from helper.datasets.vault import Vault
 from helper.executors.clustered import ClusterExecutor
@@ -56,7 +56,7 @@ class Bench:
     def key_for(self, context: bytes) -> bytes:
         return derive_key(self.storage_key, b"bench", context)
 
-    def dataset(self, size: int) -> Records:
+    def dataset(self, size: int) -> DatasetRecords:
         """The same records, in segments of so many."""
         shape = RowShape(features=FEATURES, candidates=2, keys=0, columns=0)
         vault, dataset = (
@@ -70,7 +70,7 @@ class Bench:
         vault.add(spool, rows)
         ranks = np.random.default_rng(0).permutation(self.count).astype(np.uint32)
         vault.commit(spool, dataset, ranks)
-        return Records(
+        return DatasetRecords(
             count=self.count,
             pieces=lambda interrupt: self._in_segments_of(size, vault).pieces(dataset, interrupt),
             sealed=lambda interrupt: self._in_segments_of(size, vault).sealed(dataset, interrupt),
@@ -87,10 +87,10 @@ class Bench:
         is_evaluated = draw.random(self.count) < 0.5
         return Evaluated(is_evaluated=is_evaluated, counts=is_evaluated & (draw.random(self.count) < 0.5))
 
-    def sum_here(self, records: Records, seed: int) -> MaskedSum:
+    def sum_here(self, records: DatasetRecords, seed: int) -> MaskedSum:
         return self.local.masked_sum(self.gradient, records, self.sampled(seed), never)
 
-    def secrets(self, records: Records) -> dict[str, list[bytes]]:
+    def secrets(self, records: DatasetRecords) -> dict[str, list[bytes]]:
         """What must be nowhere in Ray, by kind, as bytes that are long enough to occur nowhere by chance."""
         places = range(0, self.count, max(1, self.count // CANARIES))
         return {

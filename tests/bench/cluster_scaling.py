@@ -33,7 +33,7 @@ from helper.executors.local import LocalExecutor
 from maskedlark.interrupt import never
 from maskedlark.releases.round import MaskedSum
 from maskedlark.reports.dataset import ShareColumns
-from maskedlark.runtime.ahead import ahead
+from maskedlark.runtime.prefetch import ahead
 from tests.bench.drawn_records import Drawn, differing, gradient
 from tests.bench.parties import Compared, Parties, daemon_pids
 from tests.bench.processor import processor

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
-from maskedlark.federated.local_training import Examples, shuffled
+from maskedlark.federated.local_training import Examples, shuffle
 from maskedlark.federated.populations import Population
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
@@ -79,7 +79,7 @@ def read_corpus(
             speakers.append(np.array(stream[: whole * tokens + 1], np.int64))
     if len(speakers) <= held_out:
         raise InvalidTask(f"only {len(speakers)} speakers have {least} sequences of {tokens} words")
-    order = shuffled(len(speakers), randomness)
+    order = shuffle(len(speakers), randomness)
     aside, training = order[:held_out], np.sort(order[held_out:])
     words, targets = _sequences([speakers[one] for one in training], tokens)
     lengths = [len(speakers[one]) // tokens for one in training]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helper.datasets.records import Records
+from helper.datasets.records import DatasetRecords
 from helper.datasets.segments import RowShape, whole
 from helper.datasets.vault import Vault
 from helper.executors.executor import Gradient, ModelFile
@@ -58,18 +58,18 @@ class Drawn:
         return cls(vault=vault, count=records)
 
     @property
-    def on_disk(self) -> Records:
+    def on_disk(self) -> DatasetRecords:
         """As a helper reads a dataset that has no room in its memory."""
-        return Records(
+        return DatasetRecords(
             count=self.count,
             pieces=lambda interrupt: self.vault.pieces(DATASET, interrupt),
             sealed=lambda interrupt: self.vault.sealed(DATASET, interrupt),
         )
 
-    def in_memory(self) -> Records:
+    def in_memory(self) -> DatasetRecords:
         """As a helper holds a dataset that has room in its memory."""
         piece = whole(self.vault.read(DATASET))
-        return Records(count=self.count, pieces=lambda _: iter((piece,)), sealed=self.on_disk.sealed)
+        return DatasetRecords(count=self.count, pieces=lambda _: iter((piece,)), sealed=self.on_disk.sealed)
 
     def sampled(self, rate: float, seed: int) -> Evaluated:
         """About this share of the records, all of which count."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sklearn.neural_network import MLPClassifier
 
 from adserver.training.as_onnx import as_onnx
-from adserver.training.forward import predict
+from adserver.training.inference import predict
 from adserver.training.pipeline import from_columns
 from browser_sim.sources.table import TableSettings, fit_table, load_table
 from maskedlark.encoding.encoder import Encoder, NumberColumn

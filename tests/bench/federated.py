@@ -41,7 +41,7 @@ from maskedlark.federated.strategies.client_level import ClientLevel
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
-from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.accounting import Charge, compose_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.composing.analytic_gaussian import analytic_sigma
 from maskedlark.privacy.mechanism import Mechanism
@@ -101,7 +101,7 @@ def accountants(scale: Scale) -> Figures:
     second = [
         f"{epsilon_2016([steps[key]], 1e-9):.3f}" == f"{printed:.3f}" for key, printed in TABLE_2.items()
     ]
-    charged = [round(composed_epsilon([_charge(step)], 1e-9), 3) for step in steps.values()]
+    charged = [round(compose_epsilon([_charge(step)], 1e-9), 3) for step in steps.values()]
     return {
         "table1_cells_equal": sum(cells),
         "table2_cells_equal": sum(second),
@@ -349,7 +349,7 @@ def _noise_for(rate: float, rounds: int, delta: float) -> float:
     return next(
         z / 100
         for z in range(50, 300)
-        if composed_epsilon([_charge(_step(rate, z / 100, rounds))], delta) <= 8.0
+        if compose_epsilon([_charge(_step(rate, z / 100, rounds))], delta) <= 8.0
     )
 
 
@@ -460,7 +460,7 @@ def _spam_scores(
     """Scores of honest returns, or of an attacker's in their place; honest clients move the instances."""
     weights, updates = 387, 10_000
     job = DrawAndDiscard(instances=20, learning_rate=0.001, epsilon=math.log(32))
-    test = SpamTest.calibrated(job, weights=weights, in_flight=in_flight, randomness=seeded(1))
+    test = SpamTest.calibrate(job, weights=weights, in_flight=in_flight, randomness=seeded(1))
     stream = seeded(2)
     instances = job.initial(np.linspace(-1, 1, weights), stream)
     scale = job.noise_scale(math.log(32))

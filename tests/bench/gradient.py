@@ -155,7 +155,7 @@ def measure(threads: int, clock: Clock, *, portable: bool = False) -> Results:
     """Everything that compares speed, with as many threads on both sides."""
     import torch
 
-    from helper.gradient.exact.products.fastest import BackendChoice, measured
+    from helper.gradient.exact.products.fastest import BackendChoice, measure
     from maskedlark.privacy.samplers import discrete_gaussian
     from maskedlark.randomness import seeded
     from tests.bench import peers
@@ -195,7 +195,7 @@ def measure(threads: int, clock: Clock, *, portable: bool = False) -> Results:
     convolved = round_of(seen, "cross_entropy", threads, portable=portable)
     cnn_times = best_times([convolved, ghost], 4, clock)
     choice = (
-        BackendChoice(**{kind.name: "float64" for kind in fields(BackendChoice)}) if portable else measured()
+        BackendChoice(**{kind.name: "float64" for kind in fields(BackendChoice)}) if portable else measure()
     )
     limit_s = arithmetic_s(choice, records=2000, labels=2, inputs=784, hidden=500, outputs=10)
     return Results(
@@ -340,12 +340,12 @@ def main() -> None:
         measure(threads, clock, portable=arguments.without_vnni)
         for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})
     ]
-    from helper.gradient.exact.products.fastest import measured
+    from helper.gradient.exact.products.fastest import measure
     from tests.bench.processor import processor
 
     extra: dict[str, object] = {
         "processor": processor(),
-        "products": "all by float64, AVX2 alone" if arguments.without_vnni else str(measured()),
+        "products": "all by float64, AVX2 alone" if arguments.without_vnni else str(measure()),
         "peak_mb": round(peak_mb(2000)),
         "peak_mb_20000_records": round(peak_mb(20_000)),
         "bit_equal": bit_equal(100_000 if arguments.quick else 1_000_000),

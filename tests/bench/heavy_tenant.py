@@ -12,7 +12,7 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any, Final
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.gradient.exact.engine import ExactEngine
 from helper.releases.round_cost import round_bytes
 from maskedlark import canonical
@@ -48,7 +48,7 @@ _CLIP: Final = Clip(norm=Norm.L2, bound=1.0, frac_bits=16)
 def engine_of(model: Model, loss: Loss, clip: Clip, classes: int | None) -> Any:
     """The exact engine for the attacker's images, the tests' fake for the other tenant's four features."""
     if model.input_width == SIDE * SIDE:
-        return engine_for(model, loss, clip, classes, threads=os.cpu_count() or 1)
+        return choose_engine(model, loss, clip, classes, threads=os.cpu_count() or 1)
     return FakeEngine(model.num_parameters, clip)
 
 

@@ -21,7 +21,7 @@ from adserver.store.database import create_tables
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import sealed_length
+from maskedlark.reports.sealing import length_when_sealed
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message
@@ -45,7 +45,7 @@ class Batches:
     """Encoded batches of reports that were never sent; all but the ids is the same, so they cost little."""
 
     def __init__(self, task: Task) -> None:
-        length = sealed_length(HpkeSuite.X25519_AES128GCM, task.share_length)
+        length = length_when_sealed(HpkeSuite.X25519_AES128GCM, task.share_length)
         bucket = task.time_bucket(time.time())
         made = (
             Report(

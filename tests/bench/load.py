@@ -34,7 +34,7 @@ from sqlalchemy import Engine
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import sealed_length
+from maskedlark.reports.sealing import length_when_sealed
 from maskedlark.reports.task import Task
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message
@@ -134,7 +134,7 @@ def adserver(
 
 def body(task: Task) -> bytes:
     """A batch of reports that the ad server has not seen."""
-    length = sealed_length(HpkeSuite.X25519_AES128GCM, task.share_length)
+    length = length_when_sealed(HpkeSuite.X25519_AES128GCM, task.share_length)
     bucket, task_id = task.time_bucket(time.time()), task.task_id
     made = (
         Report(

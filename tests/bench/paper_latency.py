@@ -22,11 +22,11 @@ from typing import Final
 
 import numpy as np
 
-from adserver.peers.opening import Peers
+from adserver.peers.connect import Peers
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
 from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Model
@@ -189,7 +189,7 @@ def _job(task: Task, dataset: bytes, model: Model, loss: Loss, batch_size: int) 
 
 def _local(task: Task, model: Model, network: Network, batch_size: int) -> Callable[[int], None]:
     """The helper's sum over so many records, all candidates of each, in this process."""
-    engine = engine_for(model, network.loss, task.clip, task.labels.size)
+    engine = choose_engine(model, network.loss, task.clip, task.labels.size)
     random = np.random.default_rng(1)
     classes = np.arange(network.num_classes, dtype=np.uint32)
     batch = InputShares(

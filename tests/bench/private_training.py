@@ -27,7 +27,7 @@ from adserver.training.runner import mean_gradient
 from adserver.training.trainer import Masters, Trainer
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
@@ -257,7 +257,7 @@ class _Site:
         self._pairs = (of.pair(0), of.pair(1))
         self._weight_bits = privacy.weight_bits
         self._model = model
-        self._engine = engine_for(model, setup.loss, of.task.clip, of.task.labels.size)
+        self._engine = choose_engine(model, setup.loss, of.task.clip, of.task.labels.size)
         features = data.features
         if privacy.feature_epsilon is not None:
             features = _noised(features, privacy.feature_epsilon, seeded(seed, "features"))

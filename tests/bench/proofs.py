@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from helper.datasets.proofs import compiled_residues
+from helper.datasets.proofs import fast_residues
 from maskedlark.numbers.field import random_vector
 from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import ShareOpener
@@ -120,7 +120,7 @@ def honest_accepted(shape: ProofShape, count: int) -> int:
     randomness, accepted = seeded(count, "honest"), 0
     for start in range(0, count, CHUNK):
         sent = [honest(shape, randomness) for _ in range(min(CHUNK, count - start))]
-        accepted += sum(is_accepted(shape, sent, compiled_residues))
+        accepted += sum(is_accepted(shape, sent, fast_residues))
     return accepted
 
 
@@ -134,7 +134,7 @@ def all_malformed(each: int) -> tuple[int, int, int]:
             made = list(malformed(shape, randomness))
             names.update(name for name, _ in made)
             sent += len(made)
-            accepted += sum(is_accepted(shape, [one for _, one in made], compiled_residues))
+            accepted += sum(is_accepted(shape, [one for _, one in made], fast_residues))
         kinds += len(names)
     return kinds, sent, accepted
 
@@ -176,7 +176,7 @@ def opening(of: World, role: int, count: int) -> Callable[[], object]:
         role=role,
         opening_keys=[of.keys[role].opening],
         view_key=of.pair(role).view_key,
-        residues_of=compiled_residues,
+        residues_of=fast_residues,
     )
     return lambda: opener.open(incoming)
 
@@ -192,7 +192,7 @@ def field_us(shape: ProofShape, count: int = 5_000) -> float:
         elements=random_vector(count * shape.num_elements, randomness).reshape(count, -1),
     )
     points = random_vector(count * POINTS, randomness).reshape(count, -1)
-    return best(lambda: compiled_residues(shape, 1, table, points)) / count * 1e6
+    return best(lambda: fast_residues(shape, 1, table, points)) / count * 1e6
 
 
 def proof_ms(shape: ProofShape, count: int = 200) -> float:

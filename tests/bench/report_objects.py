@@ -24,8 +24,8 @@ import psutil
 from sqlalchemy import Engine
 
 from adserver.store.database import create_tables
-from adserver.store.object_putting import PutsReports
 from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_object_writer import PutsReports
 from adserver.store.reports import ReportStore
 from adserver.store.schema import report_buckets
 from adserver.store.tasks import TaskStore

@@ -176,7 +176,7 @@ def measure(name: str) -> RoundMemory:
 def _measured(shape: Shape, folder: Path) -> RoundMemory:
     from functools import partial
 
-    from helper.gradient.choose import engine_for
+    from helper.gradient.choose import choose_engine
     from helper.ledger.records import ReleaseKey, key_of
     from helper.releases.round_cost import round_bytes
     from maskedlark import canonical
@@ -202,7 +202,7 @@ def _measured(shape: Shape, folder: Path) -> RoundMemory:
     ]
     dataset = scene.seal(made)
     threads = os.cpu_count() or 1
-    scene.restart(engine_for=partial(engine_for, threads=threads))
+    scene.restart(engine_for=partial(choose_engine, threads=threads))
     core = scene.cores[0]
     onnx = shape.make()
     model = parse(onnx, num_features=shape.features)

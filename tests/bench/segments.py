@@ -22,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import insert
 
+from helper.datasets.preparation_cache import DatasetCache
 from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
-from helper.datasets.shelves import OpenedShelf
-from helper.executors.summing import summed
+from helper.executors.summing import sum_batches
 from helper.gradient.exact.engine import ExactEngine
 from helper.ledger.ledger import Ledger
 from helper.ledger.manifests import add_manifest
@@ -40,7 +40,7 @@ from maskedlark.numbers.field import MODULUS
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import AdmittedSet, PreparedShares, ShareColumns
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime.bucket import open_bucket
 from tests.helper.parties import FLOORS, Scene, make_task
 from tests.progress import shown
 
@@ -88,7 +88,7 @@ class NoLedger:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def used_among(self, *_: object) -> set[bytes]:
+    def find_used(self, *_: object) -> set[bytes]:
         return set()
 
     def add_dataset(
@@ -115,7 +115,7 @@ class Large:
         self, folder: Path, records: int, segments: str | None = None, features: int = FEATURES
     ) -> None:
         scene = Scene(folder)
-        scene.restart(segments=opened_bucket(segments) if segments is not None else None)
+        scene.restart(segments=open_bucket(segments) if segments is not None else None)
         self.records, self.chunk = records, min(CHUNK, MAX_CHUNK_BYTES // (2 * features))
         self.core = scene.cores[0]
         self.task = make_task(scene.parties, num_features=features, max_dataset_size=records)
@@ -125,7 +125,7 @@ class Large:
         for name, stub in (
             ("open_shares", Drawn(features).open),
             ("ledger", ledger),
-            ("_opened", OpenedShelf(0)),
+            ("_opened", DatasetCache(0)),
         ):
             object.__setattr__(self.core.datasets, name, stub)
 
@@ -178,7 +178,7 @@ def measure(records: int, rounds: int, segments: str | None, features: int) -> d
         everyone = Evaluated(is_evaluated=np.ones(records, np.bool_), counts=np.ones(records, np.bool_))
         sums = {
             timed(
-                "round", lambda: summed(engine, tensors, datasets.pieces(dataset), everyone, never)
+                "round", lambda: sum_batches(engine, tensors, datasets.pieces(dataset), everyone, never)
             ).values_digest
             for _ in range(rounds)
         }

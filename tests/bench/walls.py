@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Final
 
-from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS
+from maskedlark.rpc.stream_timeouts import WITH_KNOWN_CLIENTS
 from maskedlark.rpc.transport import make_channel
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc

@@ -4,7 +4,7 @@ import pytest
 from browser_sim.draws import Draws
 from browser_sim.people import Habits, live_through
 from browser_sim.sealing import batch_size, seal_all, workers_for
-from browser_sim.source import Records
+from browser_sim.source import SourceRecords
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import add
 from maskedlark.reports.dataset import OpenedDataset
@@ -13,15 +13,15 @@ from tests.browser_sim.sinks import reports_of
 from tests.builders import World, check_report, world
 
 
-def records(labels: list[int], width: int = 4) -> Records:
+def records(labels: list[int], width: int = 4) -> SourceRecords:
     rng = np.random.default_rng(3)
-    return Records(
+    return SourceRecords(
         features=rng.integers(0, 256, (len(labels), width), np.uint8), labels=np.array(labels, np.float64)
     )
 
 
 def sealed(
-    of: World, given: Records, *, seed: int | None = 1, workers: int = 1, fake_rate: float = 0.0
+    of: World, given: SourceRecords, *, seed: int | None = 1, workers: int = 1, fake_rate: float = 0.0
 ) -> list[Report]:
     draws = Draws(seed=seed)
     lived = live_through(
@@ -108,7 +108,7 @@ def test_time_buckets_are_those_of_the_uploads_in_order() -> None:
 
 def test_fake_features_come_from_each_columns_own_distribution() -> None:
     ours = world()
-    given = Records(
+    given = SourceRecords(
         features=np.tile(np.array([[7, 0, 1, 2], [7, 255, 1, 3]], np.uint8), (150, 1)), labels=np.ones(300)
     )
     reports = sealed(ours, given, fake_rate=0.5)
@@ -121,7 +121,7 @@ def test_fake_features_come_from_each_columns_own_distribution() -> None:
 
 def test_feature_noise_of_the_task_is_applied() -> None:
     ours = world(feature_epsilon=1.0)
-    given = Records(features=np.full((50, 4), 128, np.uint8), labels=np.ones(50))
+    given = SourceRecords(features=np.full((50, 4), 128, np.uint8), labels=np.ones(50))
     features = plaintexts(ours, sealed(ours, given))[0].shares.features
     assert len(np.unique(features)) > 10
 

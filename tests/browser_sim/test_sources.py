@@ -11,7 +11,7 @@ import pytest
 
 from browser_sim.draws import Draws
 from browser_sim.kinds import SourceKind
-from browser_sim.source import InvalidSource, Records, Source, check_fits, save_records, split_panel
+from browser_sim.source import InvalidSource, Source, SourceRecords, check_fits, save_records, split_panel
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
@@ -279,7 +279,9 @@ def test_a_source_that_the_task_cannot_take_is_refused(
 
 @pytest.mark.parametrize(("kind", "dtype"), [(LabelKind.CLASSES, np.int64), (LabelKind.VALUES, np.float64)])
 def test_saved_records_are_read_back(tmp_path: Path, kind: LabelKind, dtype: type) -> None:
-    records = Records(features=np.arange(6, dtype=np.uint8).reshape(3, 2), labels=np.array([0.0, 1.0, 2.0]))
+    records = SourceRecords(
+        features=np.arange(6, dtype=np.uint8).reshape(3, 2), labels=np.array([0.0, 1.0, 2.0])
+    )
     path = tmp_path / "new" / "panel"
     save_records(path, records, kind)
     assert list(path.parent.iterdir()) == [path]

@@ -14,7 +14,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.store.database import default_url
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
-from browser_sim.devices.holdings import Holdings
+from browser_sim.devices.device_data import Holdings
 from docs.tutorial.fleet import HELPERS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobRefused

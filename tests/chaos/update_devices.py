@@ -9,7 +9,7 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from browser_sim.devices.answers import Outcome
-from browser_sim.devices.holdings import Holdings, table_by_user
+from browser_sim.devices.device_data import Holdings, table_by_user
 from browser_sim.draws import Draws
 from browser_sim.sources.table import TableSettings
 from docs.tutorial.fleet import Fleet

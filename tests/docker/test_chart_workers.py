@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import helper.cli.main
-from helper.executors.joining import JoinToken
+from helper.executors.handshake import JoinToken
 from helper.executors.ray_worker import JOIN_VARIABLE
 from helper.serving.cluster import check_machine
 from helper.trust.cluster_secrets import write_cluster_secrets

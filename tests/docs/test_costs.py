@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adserver.store.gathering import WORTH_BYTES
+from adserver.store.batch_window import WORTH_BYTES
 from docs.costs import DAYS_A_MONTH, MEASURED, OBJECT_FROM_BYTES, Assumed, rows, table
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from maskedlark.model.weights import quantise
 from maskedlark.numbers.field import reconstruct, share
 from maskedlark.randomness import seeded
@@ -61,7 +61,7 @@ def test_the_shortcut_of_the_trainings_sums_to_what_random_masks_and_a_decoy_do(
     setup = SETUPS[0]
     model = untrained(setup, 0)
     task = world(num_features=30, labels={"kind": "classes", "size": 2}).task
-    engine = engine_for(model, setup.loss, task.clip, 2)
+    engine = choose_engine(model, setup.loss, task.clip, 2)
     weights = tuple(quantise(value) for value in model.initial_values)
     rng = np.random.default_rng(0)
     features = rng.integers(0, 256, (50, 30), dtype=np.uint8)

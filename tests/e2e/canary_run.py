@@ -26,7 +26,7 @@ from adserver.quickstart.ports import free_ports
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet
 from helper.core import DATASETS_FOLDER
 from helper.datasets.vault import Vault
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.model import weights
@@ -325,7 +325,7 @@ def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
     parsed = parse(model.read_bytes(), num_features=FEATURES)
     encoded = weights.encode([weights.quantise(value) for value in parsed.initial_values])
     engine, tensors = (
-        engine_for(parsed, LOSS, task.clip, task.num_candidates),
+        choose_engine(parsed, LOSS, task.clip, task.num_candidates),
         weights.decode(encoded, parsed.parameters),
     )
     spec = JobSpec(

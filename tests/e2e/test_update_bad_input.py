@@ -13,7 +13,7 @@ import pytest
 
 from adserver.records.job_state import JobState
 from adserver.store.rounds import DeviceRound, DeviceRoundState
-from browser_sim.devices.device import Asked, read_round
+from browser_sim.devices.device import DeviceRequest, read_round
 from maskedlark import canonical
 from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Iterator[NetworkSite]:
         yield opened
 
 
-def asked_of(site: NetworkSite, stored: DeviceRound) -> Asked:
+def asked_of(site: NetworkSite, stored: DeviceRound) -> DeviceRequest:
     """An open round as a device reads it."""
     encoded = encode(stored.round)
     return read_round(len(encoded).to_bytes(4, "little") + encoded + stored.content, site.scene.task)
@@ -47,7 +47,7 @@ def asked_of(site: NetworkSite, stored: DeviceRound) -> Asked:
 
 def made(
     site: NetworkSite,
-    asked: Asked,
+    asked: DeviceRequest,
     number: int,
     vector: np.ndarray | None = None,
     *,
@@ -82,7 +82,7 @@ def made(
     return encode_report(report)
 
 
-def run_with(site: NetworkSite, reports: Callable[[Asked], Sequence[bytes]]) -> list[tuple[int, str]]:
+def run_with(site: NetworkSite, reports: Callable[[DeviceRequest], Sequence[bytes]]) -> list[tuple[int, str]]:
     """Run the job; before the devices answer round 0, a liar sends. What it was told."""
     told: list[tuple[int, str]] = []
 
@@ -98,7 +98,7 @@ def run_with(site: NetworkSite, reports: Callable[[Asked], Sequence[bytes]]) -> 
     return told
 
 
-def a_good_one(site: NetworkSite, asked: Asked, number: int = 0) -> Report:
+def a_good_one(site: NetworkSite, asked: DeviceRequest, number: int = 0) -> Report:
     vector = np.zeros(FORM.length, np.int64)
     return decode_report(made(site, asked, number, vector))
 
@@ -108,7 +108,7 @@ def test_an_update_of_another_length_round_model_or_task_is_refused_and_changes_
 ) -> None:
     site.submit()
 
-    def reports(asked: Asked) -> list[bytes]:
+    def reports(asked: DeviceRequest) -> list[bytes]:
         good = a_good_one(site, asked)
         longer = made(site, asked, 1, np.zeros(FORM.length + 400, np.int64))
         shorter = made(site, asked, 2, np.zeros(FORM.length - 1, np.int64))
@@ -138,7 +138,7 @@ def test_an_update_of_another_length_round_model_or_task_is_refused_and_changes_
 
 
 def dropped_by(
-    site: NetworkSite, role: int, lies: Callable[[Asked], Sequence[bytes]]
+    site: NetworkSite, role: int, lies: Callable[[DeviceRequest], Sequence[bytes]]
 ) -> list[dict[Any, int]]:
     """What a helper says that it dropped in each round, with lies in it that the ad server cannot see."""
     prepared: list[Any] = []
@@ -167,7 +167,7 @@ def test_what_was_sealed_for_another_round_or_model_does_not_open_at_a_helper(si
     """It names the open round outside, where only the ad server looks, and is dropped by both helpers."""
     site.submit(least_devices=DEVICES + 2, settings={**SETTINGS, "devices": DEVICES + 2})
 
-    def lies(asked: Asked) -> list[bytes]:
+    def lies(asked: DeviceRequest) -> list[bytes]:
         zeros = np.zeros(FORM.length, np.int64)
         others = (
             replace(asked, round=replace(asked.round, content_digest=bytes(32))),
@@ -185,7 +185,7 @@ def test_an_update_of_one_coordinate_more_or_less_is_dropped_by_the_helper_that_
     """Each suite adds a length of its own, so that the ad server cannot see so small a difference."""
     site.submit(least_devices=DEVICES + 1, settings={**SETTINGS, "devices": DEVICES + 1})
 
-    def lies(asked: Asked) -> list[bytes]:
+    def lies(asked: DeviceRequest) -> list[bytes]:
         return [made(site, asked, 1, np.zeros(FORM.length + 1, np.int64))]
 
     assert dropped_by(site, 1, lies) == [{ReportReason.WRONG_LENGTH: 1}] * ROUNDS

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving import front_doors
-from adserver.serving.front_doors import Addresses, running_ingest
+from adserver.serving import intake_servers
+from adserver.serving.intake_servers import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.schema import reports as stored_reports
 from adserver.store.tasks import TaskStore
@@ -183,7 +183,7 @@ def test_a_server_keeps_nothing_of_calls_that_did_not_parse(
     tmp_path: Path, messages: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for them when it ends, as long as its grace lasts."""
-    monkeypatch.setattr(front_doors, "_DRAIN_S", 2 * HANGS_S)
+    monkeypatch.setattr(intake_servers, "_DRAIN_S", 2 * HANGS_S)
     with opened(tmp_path) as door:
         for _ in range(10):
             with pytest.raises(grpc.RpcError):

@@ -128,7 +128,7 @@ PARSERS = {
         valid=canonical.encode(WORLD.bundle),
     ),
     "key list": Parser(
-        parse=lambda encoded: canonical.decode(SignedKeyList, encoded).verified_key(
+        parse=lambda encoded: canonical.decode(SignedKeyList, encoded).verify(
             WORLD.task.helpers[0].verify_key
         ),
         valid=canonical.encode(WORLD.bundle.key_lists[0]),

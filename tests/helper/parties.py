@@ -32,7 +32,7 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id, intersect_admitted
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
@@ -207,7 +207,7 @@ class Scene:
                     dropped=totals.dropped,
                 )
             )
-        chosen = admitted_by_both(admitted[0], admitted[1])
+        chosen = intersect_admitted(admitted[0], admitted[1])
         return Prepared(
             handle=handle,
             admitted=(admitted[0], admitted[1]),

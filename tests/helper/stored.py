@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from helper.datasets import whole_file
 from helper.datasets.frames import KeyFor
-from helper.datasets.segments import Rows, whole
+from helper.datasets.segments import SegmentRows, whole
 from helper.datasets.vault import Vault
 from maskedlark.randomness import system_randomness
 from maskedlark.reports.dataset import OpenedDataset
@@ -24,7 +24,7 @@ def write(vault: Vault, dataset: OpenedDataset) -> None:
 
 def write_as_before(folder: Path, key_for: KeyFor, dataset: OpenedDataset) -> Path:
     """Store a dataset in the layout of version 2, which a helper reads still."""
-    shape = Rows(report_ids=dataset.report_ids, shares=dataset.shares).shape
+    shape = SegmentRows(report_ids=dataset.report_ids, shares=dataset.shares).shape
     numbers = [len(dataset), shape.features, shape.candidates, shape.keys, shape.columns]
     salt = system_randomness(32)
     header = b"MLDS\x02\0\0\0" + salt + np.array(numbers, "<u8").tobytes()

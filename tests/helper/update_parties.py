@@ -15,7 +15,7 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.update import UpdateSpec, round_clip
 from maskedlark.releases.update_job import UpdateRound
-from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id, intersect_admitted
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import UpdateVector
 from maskedlark.reports.upload import Report
@@ -73,7 +73,7 @@ class UpdateScene(Scene):
 
     def seal_round(self, one: UpdateRound, sealed: Sequence[Report], handle: bytes = b"h" * 16) -> bytes:
         admitted, _ = self.prepare_round(one, sealed, handle)
-        chosen = admitted_by_both(*admitted)
+        chosen = intersect_admitted(*admitted)
         expected = self.round_dataset_id(sealed, admitted[0], chosen)
         for core in self.cores:
             bits = np.packbits(chosen, bitorder="little").tobytes()

@@ -16,7 +16,7 @@ from maskedlark.errors import (
     ReportReason,
     ReportRejected,
 )
-from maskedlark.escape import escaped, escaped_lines, escaped_values
+from maskedlark.escape import escape, escape_lines, escape_values
 from maskedlark.observability.logs import JsonFormatter, LogFormat, TextFormatter, configure_logging
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, run
 
@@ -40,17 +40,17 @@ def raised(message: str) -> ValueError:
 
 
 def test_text_loses_what_is_obeyed_and_keeps_what_is_seen() -> None:
-    assert not OBEYED.search(escaped(HOSTILE))
-    assert "\n" not in escaped(HOSTILE)
-    assert escaped(escaped(HOSTILE)) == escaped(HOSTILE)
-    assert escaped("Zürich 東京 ­") == "Zürich 東京 \\xad"
-    assert escaped_lines("one\n  two\n") == "one\n  two\n"
+    assert not OBEYED.search(escape(HOSTILE))
+    assert "\n" not in escape(HOSTILE)
+    assert escape(escape(HOSTILE)) == escape(HOSTILE)
+    assert escape("Zürich 東京 ­") == "Zürich 東京 \\xad"
+    assert escape_lines("one\n  two\n") == "one\n  two\n"
 
 
 def test_every_string_of_a_document_is_escaped_but_those_that_are_signed() -> None:
     sent = {HOSTILE: [{"a": HOSTILE, "bundle": HOSTILE}], "n": 1, "none": None}
-    assert escaped_values(sent, verbatim={"bundle"}) == {
-        escaped(HOSTILE): [{"a": escaped(HOSTILE), "bundle": HOSTILE}],
+    assert escape_values(sent, verbatim={"bundle"}) == {
+        escape(HOSTILE): [{"a": escape(HOSTILE), "bundle": HOSTILE}],
         "n": 1,
         "none": None,
     }

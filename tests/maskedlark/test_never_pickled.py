@@ -8,10 +8,10 @@ import pytest
 
 import helper.executors.processes  # noqa: F401 # says what its own processes are sent
 from helper.trust.keys import HelperKeys
+from maskedlark.reports.helper_pair_key import ViewKey
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.pair import ViewKey
 from maskedlark.reports.sealing import OpeningKey
-from tests.maskedlark.reports.test_pair import KEY
+from tests.maskedlark.reports.test_helper_pair_key import KEY
 
 OPENING = OpeningKey.generate(key_id=3)
 HELPER = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)

@@ -42,7 +42,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "adserver/store": (
         "adserver/store/leases.py",
         "adserver/store/reports.py",
-        "adserver/store/arrivals.py",
+        "adserver/store/insert_reports.py",
     ),
     "adserver/training": ("adserver/training/runner.py", "adserver/training/worker.py"),
 }

@@ -16,7 +16,7 @@ from adserver.store.rounds import DeviceRoundState, RoundStore
 from adserver.store.schema import update_rounds
 from adserver.store.tasks import TaskStore
 from browser_sim.devices.answers import AnswerStore
-from browser_sim.devices.device import Asked, Device, read_round
+from browser_sim.devices.device import Device, DeviceRequest, read_round
 from maskedlark.canonical import encode
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.federated.local_training import Examples
@@ -100,7 +100,7 @@ class Crowd:
         away_s = stream.uniform(*_AWAY_S) if kind == "away" else 0.0
         self._fleet.kernel.at(away_s, partial(self._send, name, report))
 
-    def _answer(self, asked: Asked, number: int) -> bytes:
+    def _answer(self, asked: DeviceRequest, number: int) -> bytes:
         """What a device has stored for a round. It may have been restarted since."""
         seed = self._fleet.faults.seed
         bundle = TaskStore(self._fleet.running["ingest"].engine).get(asked.round.job.task_id)

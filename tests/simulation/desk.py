@@ -27,7 +27,7 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.samples import sampling_numerator
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 from tests.helper.parties import MODEL as ENCODED_MODEL
 from tests.simulation.fleet import Fleet, Running

@@ -22,7 +22,7 @@ from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from helper.core import HelperCore
 from helper.executors.local import LocalExecutor
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
@@ -217,7 +217,7 @@ class Fleet:
             ledger=Ledger(engine),
             executor=LocalExecutor(_NO_WORKERS),
             clock=process.clock,
-            engine_for=engine_for,
+            engine_for=choose_engine,
             randomness=seeded(self.faults.seed, f"noise of {name} {self.starts}"),
         )
         vault: Any = core.datasets.vault

@@ -12,13 +12,13 @@ from adserver.measuring.result import ALL, REST
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.training.trainer import Masters, Trainer
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.releases.numerics import numerics_digest
 from maskedlark.model.weights import decode
 from maskedlark.numbers.field import to_signed
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.releases.query import QuerySpec
-from maskedlark.releases.round import sampled, transcript
+from maskedlark.releases.round import draw_sample, transcript
 from maskedlark.reports.dataset import canonical_order
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.report import Example, MeasuredValues
@@ -35,12 +35,12 @@ def trained(world: World, plan: TrainingPlan) -> Masters:
     people = _people(world, plan.job.dataset_id)
     features = np.stack([person.features for person in people])
     labels = np.array([[int(person.label or 0)] for person in people], np.uint32)
-    engine = engine_for(MODEL, plan.job.loss, plan.task.clip, plan.task.labels.size)
+    engine = choose_engine(MODEL, plan.job.loss, plan.task.clip, plan.task.labels.size)
     pair, trainer = world.fleet.keys[HELPERS[0]].pair(plan.task, 0), Trainer(model=MODEL, plan=plan)
     for index in range(plan.job.rounds):
         weights = trainer.weights()
         script = transcript(plan.job, round_index=index, weights=weights, numerics=numerics_digest(engine))
-        rows = sampled(plan.job, pair, index, script, len(people))
+        rows = draw_sample(plan.job, pair, index, script, len(people))
         rows &= rows.sum() >= plan.task.min_batch_size
         shares = InputShares(
             features=features[rows], labels=labels[rows], mask_shares=np.ones((int(rows.sum()), 1), np.uint64)

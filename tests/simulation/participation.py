@@ -17,7 +17,7 @@ import numpy as np
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import Evaluated, MaskedSum, SumFunction, aggregate
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 
 Place = tuple[int, bytes, int, int]
 """A helper's role, a job, an epoch and a record."""

@@ -44,7 +44,7 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "adserver.peers.pair.wait": its.wait,
         "adserver.peers.retrying.Event": its.Event,
         "adserver.collecting.sealing.Event": its.Event,
-        "adserver.peers.asking.Event": its.Event,
+        "adserver.peers.query_both.Event": its.Event,
         "maskedlark.runtime.periodic.Thread": its.Thread,
         "maskedlark.runtime.periodic.Event": its.Event,
         "maskedlark.runtime.periodic.sleep": kernel.sleep,
@@ -58,7 +58,7 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "adserver.training.federated.run.CurveWriter": _NoCurves,
         "adserver.training.federated.run._POLL_S": 0.5,
         "adserver.training.worker.system_randomness": seeded(fleet.faults.seed, "handles of rounds"),
-        "helper.releases.noise_shelf.ThreadPoolExecutor": InlineExecutor,
+        "helper.releases.noise_cache.ThreadPoolExecutor": InlineExecutor,
     }
     with ExitStack() as stack:
         for name, stand_in in stand_ins.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import delete, insert
 
-from adserver.peers import asking
+from adserver.peers import query_both
 from adserver.peers.client import HelperClient
 from adserver.store.queries import QueryStore
 from adserver.store.reports import ReportStore
@@ -29,7 +29,7 @@ from maskedlark.releases import round as release_round
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import MeasuringQuery
 from maskedlark.releases.release import combine
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.upload import Report
 from tests.simulation.operators import Restored
@@ -164,7 +164,7 @@ def _never(*_: Any, **__: Any) -> None:
             "two queries under the id",
             id="two queries of one id",
         ),
-        pytest.param(asking, "combine", _adds_one, "was read as", id="wrong result"),
+        pytest.param(query_both, "combine", _adds_one, "was read as", id="wrong result"),
         pytest.param(QueryStore, "keep_answer", _forgets, "is forgotten", id="query forgotten"),
         pytest.param(
             Ledger, "add_query", _refuses_at_one_helper, "whose budget holds it", id="query refused"
@@ -177,7 +177,7 @@ def _never(*_: Any, **__: Any) -> None:
             id="refusal charged",
         ),
         pytest.param(
-            release_round, "sampled", _slots_from_transcript, "take part in rounds", id="slots ground"
+            release_round, "draw_sample", _slots_from_transcript, "take part in rounds", id="slots ground"
         ),
         pytest.param(HelperClient, "close_job", lambda *_: 0, "keeps budget for job", id="job left open"),
         pytest.param(

@@ -27,7 +27,7 @@ from adserver.store.job_folder import JobFolder
 from adserver.store.rounds import DeviceRoundState
 from adserver.training.federated.run import FederatedRun
 from browser_sim.devices.answers import AnswerStore
-from browser_sim.devices.device import Asked, Device, read_round
+from browser_sim.devices.device import Device, DeviceRequest, read_round
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.participation import Part, toss
@@ -157,7 +157,7 @@ class World:
                 self._send(self._stored(asked, number), index, number)
         return False
 
-    def _act(self, asked: Asked, number: int) -> None:
+    def _act(self, asked: DeviceRequest, number: int) -> None:
         index = asked.round.round_index
         self.acted.add((index, number))
         kind = self.chance.choices(_KINDS, _WEIGHTS)[0]
@@ -185,7 +185,7 @@ class World:
             if decode_report(late).round_id != asked.round.round_id:
                 self._refused(decode_report(late), ReportReason.ROUND_OVER)
 
-    def _stored(self, asked: Asked, number: int) -> bytes:
+    def _stored(self, asked: DeviceRequest, number: int) -> bytes:
         """A device's answer, by a store that is opened anew: it may have been restarted since."""
         chosen = self.site.population.members[number]
         examples = replace(
@@ -241,7 +241,7 @@ class World:
             if charged != list(range(ROUNDS)):
                 self.told.violations.append(f"helper {role} has charged the rounds {charged}")
             for index, ids in self.acknowledged.items():
-                lost = ids.keys() - ledger.used_among(scene.task_id, list(ids))
+                lost = ids.keys() - ledger.find_used(scene.task_id, list(ids))
                 if lost:
                     self.told.violations.append(
                         f"{len(lost)} acknowledged updates of round {index} are lost at helper {role}"

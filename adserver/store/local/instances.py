@@ -21,9 +21,9 @@ from sqlalchemy import Connection, Engine, bindparam, func, insert, select, upda
 from sqlalchemy.exc import IntegrityError
 
 from adserver.store.database import insert_or_ignore
-from adserver.store.local.instances_at_hand import Changed, Drawn, InstancesAtHand
+from adserver.store.group_commit import GroupCommit
+from adserver.store.local.instances_at_hand import Changed, DrawnInstances, InstancesAtHand
 from adserver.store.local.schema import instance_jobs, instance_updates, model_instances
-from adserver.store.together import Together
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
@@ -85,7 +85,7 @@ class _Draw:
     """A draw in the queue: which instance, and the answer."""
 
     place: int
-    drawn: Drawn | None = None
+    drawn: DrawnInstances | None = None
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
@@ -102,15 +102,15 @@ class _Return:
 class InstanceStore:
     """The instances of draw-and-discard jobs.
 
-    Threads that draw and return at the same time share one transaction: see `Together`.
+    Threads that draw and return at the same time share one transaction: see `GroupCommit`.
     """
 
     def __init__(self, engine: Engine) -> None:
         """Use a database of `open_local`."""
         self._engine = engine
         self._settings: dict[bytes, DrawAndDiscard] = {}
-        self._draws: dict[bytes, Together[_Draw]] = {}
-        self._returns: dict[bytes, Together[_Return]] = {}
+        self._draws: dict[bytes, GroupCommit[_Draw]] = {}
+        self._returns: dict[bytes, GroupCommit[_Return]] = {}
         self._at_hand: dict[bytes, InstancesAtHand] = {}
         self._guard = Lock()
 
@@ -129,7 +129,7 @@ class InstanceStore:
             if connection.execute(made.returning(instance_jobs.c.job_id)).first() is None:
                 raise JobRefused(JobReason.JOB_CHANGED, "there is a job of this id already: make a new id")
             rows = [
-                {"job_id": job_id, "place": place, "encoded": _encoded(instance)}
+                {"job_id": job_id, "place": place, "encoded": _encode(instance)}
                 for place, instance in enumerate(instances)
             ]
             connection.execute(insert(model_instances), rows)
@@ -143,7 +143,7 @@ class InstanceStore:
         with reading(self._engine) as connection:
             return _job(connection, job_id)
 
-    def draw(self, job_id: bytes, randomness: Randomness) -> Drawn:
+    def draw(self, job_id: bytes, randomness: Randomness) -> DrawnInstances:
         """A uniformly random instance, as it is now or was `OLDEST_S` ago.
 
         Raises:
@@ -193,8 +193,8 @@ class InstanceStore:
             settings = job.settings
             with self._guard:
                 self._at_hand.setdefault(job_id, InstancesAtHand(weights=job.weights))
-                self._draws.setdefault(job_id, Together(partial(self._give_out, job_id)))
-                self._returns.setdefault(job_id, Together(partial(self._take_in, job_id)))
+                self._draws.setdefault(job_id, GroupCommit(partial(self._give_out, job_id)))
+                self._returns.setdefault(job_id, GroupCommit(partial(self._take_in, job_id)))
                 self._settings[job_id] = settings
         return self._settings[job_id]
 
@@ -207,9 +207,9 @@ class InstanceStore:
                 instance = at_hand.get(returns, one.place)
                 if instance is None:
                     found = connection.execute(_DRAWN, {"job": job_id, "place": one.place}).scalar_one()
-                    instance = _decoded(bytes(found))
+                    instance = _decode(bytes(found))
                 at_hand.put(returns, one.place, instance, at_s=at_s)
-                one.drawn = Drawn(instance=instance, returns=returns)
+                one.drawn = DrawnInstances(instance=instance, returns=returns)
 
     def _take_in(self, job_id: bytes, returns: list["_Return"]) -> None:
         """Take in what came back, in one transaction.
@@ -274,8 +274,8 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
         returns += 1
     if new:
         connection.execute(_NEW, new)
-        encoded = {place: _encoded(one) for place, one in changed.items()}
-        changed = {place: _decoded(one) for place, one in encoded.items()}
+        encoded = {place: _encode(one) for place, one in changed.items()}
+        changed = {place: _decode(one) for place, one in encoded.items()}
         connection.execute(_WRITTEN, [{"job": job_id, "at": at, "by": one} for at, one in encoded.items()])
         connection.execute(_COUNTED, {"job": job_id, "returned": returns, "flying": in_flight})
     return Changed(before=job.returns, after=returns, instances=changed, at_s=monotonic())
@@ -312,12 +312,12 @@ def _job(connection: Connection, job_id: bytes) -> InstanceJob:
 def _all(connection: Connection, job_id: bytes) -> SignedVector:
     wanted = select(model_instances.c.encoded).where(model_instances.c.job_id == job_id)
     rows = connection.execute(wanted.order_by(model_instances.c.place)).scalars()
-    return np.stack([_decoded(bytes(row)) for row in rows])
+    return np.stack([_decode(bytes(row)) for row in rows])
 
 
-def _encoded(instance: SignedVector) -> bytes:
+def _encode(instance: SignedVector) -> bytes:
     return instance.astype("<i8").tobytes()
 
 
-def _decoded(encoded: bytes) -> SignedVector:
+def _decode(encoded: bytes) -> SignedVector:
     return np.frombuffer(encoded, "<i8").astype(np.int64, copy=False)

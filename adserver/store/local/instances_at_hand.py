@@ -25,7 +25,7 @@ _MOST_BYTES: Final = 64 << 20
 
 
 @frozen(eq=False)
-class Drawn:
+class DrawnInstances:
     """What a device gets.
 
     Attributes:
@@ -66,13 +66,13 @@ class InstancesAtHand:
         self._as_of_s = float("-inf")
         self._instances: dict[int, SignedVector] = {}
 
-    def lately(self, place: int, *, now_s: float) -> Drawn | None:
+    def lately(self, place: int, *, now_s: float) -> DrawnInstances | None:
         """The instance at a place, if it is at hand and was the newest `OLDEST_S` ago."""
         with self._lock:
             instance = self._instances.get(place)
             if instance is None or now_s > self._as_of_s + OLDEST_S:
                 return None
-            return Drawn(instance=instance, returns=self._returns)
+            return DrawnInstances(instance=instance, returns=self._returns)
 
     def get(self, returns: int, place: int) -> SignedVector | None:
         """The instance at a place as of a count of returns, if it is at hand."""

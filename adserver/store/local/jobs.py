@@ -105,7 +105,7 @@ class LocalJobs:
         """Every job, the oldest first."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(local_jobs).order_by(local_jobs.c.submitted_at)).all()
-        return tuple(_stored(row) for row in rows)
+        return tuple(_read_row(row) for row in rows)
 
     def open_ids(self, most: int) -> list[bytes]:
         """Return the ids of jobs that take updates, the newest first; no more than `most`."""
@@ -124,7 +124,7 @@ class LocalJobs:
             row = connection.execute(select(local_jobs).where(local_jobs.c.job_id == job_id)).one_or_none()
         if row is None:
             raise JobRefused(JobReason.UNKNOWN_JOB, "there is no job without helpers of this id")
-        return _stored(row)
+        return _read_row(row)
 
     def find(self, prefix: str) -> StoredLocalJob:
         """A job by the start of its id in hex.
@@ -180,7 +180,7 @@ class LocalJobs:
             connection.execute(wanted.values(is_open=is_open))
 
 
-def _stored(row: Any) -> StoredLocalJob:
+def _read_row(row: Any) -> StoredLocalJob:
     return StoredLocalJob(
         job=decode(LocalJob, bytes(row.job)),
         submitted_at=row.submitted_at,

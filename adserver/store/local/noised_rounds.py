@@ -17,8 +17,8 @@ import numpy as np
 from sqlalchemy import Connection, Engine, bindparam, insert, select, update
 
 from adserver.store.database import insert_or_ignore
+from adserver.store.group_commit import GroupCommit
 from adserver.store.local.schema import noised_rounds, noised_updates
-from adserver.store.together import Together
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_job import LocalUpdate, largest_value
@@ -45,7 +45,7 @@ class NoisedRounds:
     def __init__(self, engine: Engine) -> None:
         """Use a database of `open_local`."""
         self._engine = engine
-        self._arrivals: dict[bytes, Together[_Arrival]] = {}
+        self._arrivals: dict[bytes, GroupCommit[_Arrival]] = {}
         self._guard = Lock()
 
     def create(self, job_id: bytes, line: Line, model: DenseModel, *, seed: int) -> None:
@@ -101,7 +101,7 @@ class NoisedRounds:
             ReportRejected(IMPLAUSIBLE): a value is beyond what an honest update and its noise reach.
         """
         with self._guard:
-            together = self._arrivals.setdefault(job_id, Together(partial(self._take_in, job_id, line)))
+            together = self._arrivals.setdefault(job_id, GroupCommit(partial(self._take_in, job_id, line)))
         call = _Arrival(arrived)
         together.call(call)
         if call.refusal is not None:

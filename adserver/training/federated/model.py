@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import EvalSet
-from adserver.training.forward import Evaluation, evaluate
+from adserver.training.inference import Evaluation, evaluate
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
@@ -42,7 +42,9 @@ class Submitted(NamedTuple):
     file: bytes
 
 
-def federated_model(encoded: bytes | None, widths: tuple[int, ...], task: Task, *, seed: int) -> Submitted:
+def read_submitted_model(
+    encoded: bytes | None, widths: tuple[int, ...], task: Task, *, seed: int
+) -> Submitted:
     """Return the model of a submission: an ONNX file, or the widths of a dense network.
 
     Raises:
@@ -69,7 +71,7 @@ def initial_parameters(submitted: Submitted, *, seed: int) -> Parameters:
     model, file = submitted
     if isinstance(model, DenseModel):
         return model.initial(seeded(seed, "first weights"))
-    return np.concatenate([value.ravel() for value in _parsed(model, file).initial_values])
+    return np.concatenate([value.ravel() for value in _parse(model, file).initial_values])
 
 
 def first_parameters(plan: FederatedPlan, file: bytes) -> Parameters:
@@ -77,7 +79,7 @@ def first_parameters(plan: FederatedPlan, file: bytes) -> Parameters:
     return initial_parameters(Submitted(read_instructions(plan.job).model, file), seed=plan.seed)
 
 
-def trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> bytes:
+def write_trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> bytes:
     """Write these weights into the job's ONNX file, which takes features as bytes over 256.
 
     Devices divide the features of a dense network by 255, which the first layer's weights make up for.
@@ -106,12 +108,12 @@ def scores(plan: FederatedPlan, file: bytes, parameters: Parameters, held: EvalS
     return Evaluation(loss=model.loss(parameters, examples), accuracy=model.accuracy(parameters, examples))
 
 
-def _parsed(model: GraphModel, file: bytes) -> Model:
+def _parse(model: GraphModel, file: bytes) -> Model:
     return parse(file, num_features=model.widths[0])
 
 
 def _with_parameters(model: GraphModel, file: bytes, parameters: Parameters) -> bytes:
-    parsed = _parsed(model, file)
+    parsed = _parse(model, file)
     parts = np.split(parameters, np.cumsum(model.layer_sizes)[:-1])
     values = tuple(part.reshape(one.shape) for part, one in zip(parts, parsed.parameters, strict=True))
     return replace_parameters(file, parsed, values)

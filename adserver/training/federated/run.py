@@ -41,7 +41,7 @@ from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateSpec, form_of, read_sum
 from maskedlark.releases.update_job import UpdateRound
-from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id, intersect_admitted
 
 _POLL_S: Final = 0.05
 _LOG: Final = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class FederatedRun:
                 self._keep(evaluate(RoundFigures(rounds_done=0, finished_at_s=self.clock()), state), curves)
             while (asked := strategy.next_round(state)) is not None:
                 before = state.optimizer.masters
-                state = strategy.step(state, asked, self._summed(asked))
+                state = strategy.step(state, asked, self._sum_round(asked))
                 figures = RoundFigures(
                     rounds_done=state.rounds_done,
                     finished_at_s=self.clock(),
@@ -106,12 +106,12 @@ class FederatedRun:
         strategy, _ = read_instructions(self.plan.job)
         return strategy.start(first_parameters(self.plan, self.folder.model()))
 
-    def _summed(self, asked: Round) -> NDArray[np.int64]:
+    def _sum_round(self, asked: Round) -> NDArray[np.int64]:
         """Return the noisy sum of one round, continuing what an earlier run has done of it."""
         one = update_round(self.plan.job, asked)
         sealed = None
         while sealed is None:
-            sealed = self._sealed(self._closed(one, asked))
+            sealed = self._read_sealed(self._close_round(one, asked))
             if sealed is None:
                 _LOG.warning("no update of round %d was admitted: it begins again", one.round_index)
                 self.rounds.begin_again(one.round_id, now_s=self.clock())
@@ -125,7 +125,7 @@ class FederatedRun:
         read_sum(self.plan.task, one, total, records=int(chosen.sum()))
         return total
 
-    def _closed(self, one: UpdateRound, asked: Round) -> DeviceRound:
+    def _close_round(self, one: UpdateRound, asked: Round) -> DeviceRound:
         """Return a round whose window is over, with the updates that devices sent for it."""
         stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
         if stored.round != one:
@@ -149,7 +149,7 @@ class FederatedRun:
             if self.pair.interrupted.wait(_POLL_S):
                 raise JobRefused(JobReason.CANCELLED, "interrupted while devices answered")
 
-    def _sealed(self, stored: DeviceRound) -> tuple[NDArray[np.bool_], bytes] | None:
+    def _read_sealed(self, stored: DeviceRound) -> tuple[NDArray[np.bool_], bytes] | None:
         """Return what both helpers hold of the round: which updates, and the dataset's id.
 
         None if they admit no update: forged ones must not end a job.
@@ -162,7 +162,7 @@ class FederatedRun:
                 raise JobRefused(
                     JobReason.CANCELLED, "the round went on without this worker, which had lost its lease"
                 )
-            chosen = admitted_by_both(*admitted)
+            chosen = intersect_admitted(*admitted)
             if not chosen.any():
                 return None
             ids = ids[chosen]

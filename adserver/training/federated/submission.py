@@ -9,7 +9,7 @@ from typing import Any
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import read_eval_set
-from adserver.training.federated.model import federated_model, initial_parameters
+from adserver.training.federated.model import initial_parameters, read_submitted_model
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated import strategies
@@ -86,7 +86,7 @@ def plan_federated(
         raise JobRefused(
             JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more rounds of it"
         )
-    submitted = federated_model(submission.model, submission.widths, task, seed=submission.seed)
+    submitted = read_submitted_model(submission.model, submission.widths, task, seed=submission.seed)
     model = submitted.model
     strategy = _strategy(submission, task)
     check_fits(task, strategy, model)

@@ -262,7 +262,7 @@ class _Work:
                 layer.flush()
         for layer in running:
             layer.write(vector)
-        return within.appended_to(vector), digest
+        return within.append_to(vector), digest
 
     def _block(
         self,
@@ -284,7 +284,7 @@ class _Work:
         start = seeds(self.loss, values[self.plan.output], self.batch.labels[rows], buffers)
         self._back(running, start.deltas)
         hashes = np.zeros(len(block), np.uint64)
-        groups, clip = self._clipped_together(running)
+        groups, clip = self._clip_jointly(running)
         for layers in groups:
             squares = np.zeros(start.deltas.shape[:2])
             for layer in layers:
@@ -301,7 +301,7 @@ class _Work:
             within.add(masking, start.coefficients)
         digest.add(hashes[: max(0, self.hashed - block.start)])
 
-    def _clipped_together(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
+    def _clip_jointly(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
         """All layers and the bound; or each that has parameters by itself, and its part of the bound."""
         if not self.clip.is_per_layer:
             return [running], self.clip

@@ -92,9 +92,9 @@ def check_backends(first: Backend, second: Backend) -> None:
                 factors = first.factor(weights), second.factor(weights)
                 _require_equal("product", factors[0].product(operand), factors[1].product(operand))
                 masked = _extreme_elements(rng, (rows, outputs))
-                expected = _masked(second, operand, masked, is_transposed=False)
+                expected = _masked_sum(second, operand, masked, is_transposed=False)
                 for backend, is_transposed in ((first, False), (first, True), (second, True)):
-                    found = _masked(backend, operand, masked, is_transposed=is_transposed)
+                    found = _masked_sum(backend, operand, masked, is_transposed=is_transposed)
                     _require_equal("masked sum", found, expected)
 
 
@@ -148,7 +148,7 @@ def _extreme_elements(rng: np.random.Generator, shape: tuple[int, int]) -> Field
     return rng.choice(np.array(edges, np.uint64), shape)
 
 
-def _masked(
+def _masked_sum(
     backend: Backend, operand: NDArray[Any], masked: FieldVector, *, is_transposed: bool
 ) -> FieldVector:
     """The sum of two chunks, perhaps where it lies transposed."""

@@ -123,7 +123,7 @@ class GeneralEngine(Reclippable):
                 chunk = slice(start, start + size)
                 gradients = self._gradients(parameters, batch.features[chunk], batch.labels[chunk])
                 interrupt()
-                values = self._clipped(gradients)
+                values = self._clip_rows(gradients)
                 interrupt()
                 if self._clip.is_counted:
                     values = with_count(values, gradients, self._clip)
@@ -154,7 +154,7 @@ class GeneralEngine(Reclippable):
             + chunk * _AN_ACTIVATION * self._activations
         )
 
-    def _clipped(self, gradients: NDArray[np.float64]) -> SignedVector:
+    def _clip_rows(self, gradients: NDArray[np.float64]) -> SignedVector:
         """Rows of gradients as integers within the bound: as a whole, or each tensor's part by itself."""
         if not self._clip.is_per_layer:
             return clip_to_integers(gradients, self._clip)

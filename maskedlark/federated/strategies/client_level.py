@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical
 from maskedlark.federated.strategy import RoundTerms, Strategy
-from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.accounting import Charge, compose_epsilon
 
 
 @canonical
@@ -100,7 +100,7 @@ def affordable_rounds(strategy: ClientLevel) -> int:
     enough, too_many = 0, strategy.rounds + 1
     while too_many - enough > 1:
         middle = (enough + too_many) // 2
-        if composed_epsilon(strategy.charges(middle), strategy.delta) <= strategy.epsilon:
+        if compose_epsilon(strategy.charges(middle), strategy.delta) <= strategy.epsilon:
             enough = middle
         else:
             too_many = middle

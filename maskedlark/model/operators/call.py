@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 _MAX_LIST: Final = 256
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What the entries of a value are."""
 
     FLOAT = auto()
@@ -29,7 +29,7 @@ class Kind(Enum):
     BOOLEAN = auto()
 
 
-KIND_OF_DTYPE = {"f": Kind.FLOAT, "i": Kind.INTEGER, "b": Kind.BOOLEAN}
+KIND_OF_DTYPE = {"f": ValueKind.FLOAT, "i": ValueKind.INTEGER, "b": ValueKind.BOOLEAN}
 """By the `kind` of a numpy dtype."""
 
 
@@ -37,7 +37,7 @@ KIND_OF_DTYPE = {"f": Kind.FLOAT, "i": Kind.INTEGER, "b": Kind.BOOLEAN}
 class ValueType:
     """The kind and shape of a value, for the number of records that the check runs with."""
 
-    kind: Kind
+    kind: ValueKind
     shape: Shape
 
     @property
@@ -68,7 +68,7 @@ class OperatorCall:
     num_outputs: int
     opset: int
 
-    def checked(self, *outputs: ValueType, **more: Any) -> "Checked":
+    def check(self, *outputs: ValueType, **more: Any) -> "Checked":
         """Return the node in normal form: this operator and these inputs, unless `more` names others."""
         return Checked(**{"operator": self.operator, "inputs": self.inputs, "outputs": outputs, **more})
 
@@ -84,7 +84,7 @@ class OperatorCall:
         """Return the shape of an input."""
         return self.types[position].shape
 
-    def require_kind(self, kind: Kind, *positions: int) -> None:
+    def require_kind(self, kind: ValueKind, *positions: int) -> None:
         """Refuse unless each of these inputs has this kind."""
         for position in positions:
             if self.types[position].kind is not kind:
@@ -109,7 +109,7 @@ class OperatorCall:
             return self.integer_list(attribute)
         if attribute in self.attributes:
             self.refuse(f"{attribute} is given twice", ModelReason.UNSUPPORTED_ATTRIBUTE)
-        self.require_kind(Kind.INTEGER, position)
+        self.require_kind(ValueKind.INTEGER, position)
         values = self.constant(position)
         if values.ndim != 1 or values.size > _MAX_LIST:
             self.refuse(f"input {position} must be a list of at most {_MAX_LIST} integers")

@@ -7,23 +7,26 @@ import onnx
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import Checked, Kind, OperatorCall, ValueType, broadcast
+from maskedlark.model.operators.call import Checked, OperatorCall, ValueKind, ValueType, broadcast
 
-_CAST_KINDS: Final[Mapping[int, Kind]] = {
-    onnx.TensorProto.FLOAT: Kind.FLOAT,
-    onnx.TensorProto.DOUBLE: Kind.FLOAT,
-    onnx.TensorProto.FLOAT16: Kind.FLOAT,
-    onnx.TensorProto.BFLOAT16: Kind.FLOAT,
-    onnx.TensorProto.INT32: Kind.INTEGER,
-    onnx.TensorProto.INT64: Kind.INTEGER,
+_CAST_KINDS: Final[Mapping[int, ValueKind]] = {
+    onnx.TensorProto.FLOAT: ValueKind.FLOAT,
+    onnx.TensorProto.DOUBLE: ValueKind.FLOAT,
+    onnx.TensorProto.FLOAT16: ValueKind.FLOAT,
+    onnx.TensorProto.BFLOAT16: ValueKind.FLOAT,
+    onnx.TensorProto.INT32: ValueKind.INTEGER,
+    onnx.TensorProto.INT64: ValueKind.INTEGER,
 }
-_CANONICAL_CAST: Final = {Kind.FLOAT: int(onnx.TensorProto.FLOAT), Kind.INTEGER: int(onnx.TensorProto.INT64)}
+_CANONICAL_CAST: Final = {
+    ValueKind.FLOAT: int(onnx.TensorProto.FLOAT),
+    ValueKind.INTEGER: int(onnx.TensorProto.INT64),
+}
 
 
 def activation(call: OperatorCall) -> Checked:
     """Check an activation: one float value in, one of the same shape out; the attributes stay."""
-    call.require_kind(Kind.FLOAT, 0)
-    return call.checked(call.types[0], attributes=call.attributes)
+    call.require_kind(ValueKind.FLOAT, 0)
+    return call.check(call.types[0], attributes=call.attributes)
 
 
 def gelu(call: OperatorCall) -> Checked:
@@ -39,12 +42,12 @@ def arithmetic(call: OperatorCall) -> Checked:
     Integers divide only where both are known, so that no helper rounds.
     """
     left, right = call.types
-    if left.kind is not right.kind or left.kind is Kind.BOOLEAN:
+    if left.kind is not right.kind or left.kind is ValueKind.BOOLEAN:
         call.refuse(
             f"inputs must both be float or both integer, not {left.kind.name.lower()} and "
             f"{right.kind.name.lower()}"
         )
-    if call.operator == "Div" and left.kind is Kind.INTEGER:
+    if call.operator == "Div" and left.kind is ValueKind.INTEGER:
         _require_known(call)
     return _binary(call, left.kind)
 
@@ -53,39 +56,39 @@ def modulo(call: OperatorCall) -> Checked:
     """Check Mod of known integers: exporters compute shapes with it."""
     if call.attributes["fmod"]:
         call.refuse("fmod must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    call.require_kind(Kind.INTEGER, 0, 1)
+    call.require_kind(ValueKind.INTEGER, 0, 1)
     _require_known(call)
-    return _binary(call, Kind.INTEGER)
+    return _binary(call, ValueKind.INTEGER)
 
 
 def power(call: OperatorCall) -> Checked:
     """Check Pow: a float base; the exponent may be an integer."""
-    call.require_kind(Kind.FLOAT, 0)
-    if call.types[1].kind is Kind.BOOLEAN:
+    call.require_kind(ValueKind.FLOAT, 0)
+    if call.types[1].kind is ValueKind.BOOLEAN:
         call.refuse("the exponent must be a number")
-    return _binary(call, Kind.FLOAT)
+    return _binary(call, ValueKind.FLOAT)
 
 
 def greater(call: OperatorCall) -> Checked:
     """Check Greater: two floats are compared; only Where and Cast read the result."""
-    call.require_kind(Kind.FLOAT, 0, 1)
-    return _binary(call, Kind.BOOLEAN)
+    call.require_kind(ValueKind.FLOAT, 0, 1)
+    return _binary(call, ValueKind.BOOLEAN)
 
 
 def prelu(call: OperatorCall) -> Checked:
     """Check PRelu: the slope broadcasts to the data, not the other way."""
-    call.require_kind(Kind.FLOAT, 0, 1)
+    call.require_kind(ValueKind.FLOAT, 0, 1)
     if broadcast(call, call.shape(0), call.shape(1)) != call.shape(0):
         call.refuse("the slope does not broadcast to the data")
-    return _binary(call, Kind.FLOAT)
+    return _binary(call, ValueKind.FLOAT)
 
 
 def where(call: OperatorCall) -> Checked:
     """Check Where: a boolean chooses between two values of one kind."""
-    call.require_kind(Kind.BOOLEAN, 0)
+    call.require_kind(ValueKind.BOOLEAN, 0)
     call.require_kind(call.types[1].kind, 2)
     shape = broadcast(call, *(kind.shape for kind in call.types))
-    return call.checked(ValueType(call.types[1].kind, shape))
+    return call.check(ValueType(call.types[1].kind, shape))
 
 
 def cast(call: OperatorCall) -> Checked:
@@ -96,7 +99,7 @@ def cast(call: OperatorCall) -> Checked:
     kind = _CAST_KINDS.get(call.integer("to")) if "to" in call.attributes else None
     if kind is None:
         call.refuse("can only cast to a float type, int32 or int64", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    return call.checked(
+    return call.check(
         ValueType(kind, call.shape()),
         attributes={"to": _CANONICAL_CAST[kind]},
         is_identity=kind is call.types[0].kind,
@@ -105,12 +108,12 @@ def cast(call: OperatorCall) -> Checked:
 
 def clip(call: OperatorCall) -> Checked:
     """Clip: known bounds become the attributes `min` and `max`, either of which may be absent."""
-    call.require_kind(Kind.FLOAT, 0)
+    call.require_kind(ValueKind.FLOAT, 0)
     bounds: dict[str, AttributeValue] = {}
     for position, name in ((1, "min"), (2, "max")):
         if call.has(position):
             bounds[name] = call.scalar(position)
-    return call.checked(call.types[0], inputs=call.inputs[:1], attributes=bounds, is_identity=not bounds)
+    return call.check(call.types[0], inputs=call.inputs[:1], attributes=bounds, is_identity=not bounds)
 
 
 def _require_known(call: OperatorCall) -> None:
@@ -118,6 +121,6 @@ def _require_known(call: OperatorCall) -> None:
         call.constant(position)
 
 
-def _binary(call: OperatorCall, kind: Kind) -> Checked:
+def _binary(call: OperatorCall, kind: ValueKind) -> Checked:
     shape = broadcast(call, call.shape(0), call.shape(1))
-    return call.checked(ValueType(kind, shape))
+    return call.check(ValueType(kind, shape))

@@ -44,8 +44,8 @@ def _nonzero(values: Sequence[Constant]) -> Sequence[Constant]:
 
 
 _MOVES: Final[Mapping[str, Callable[[Sequence[Constant], _Attributes, Checked], Constant]]] = {
-    "Reshape": lambda values, _, checked: values[0].reshape(checked.outputs[0].shape),
-    "Expand": lambda values, _, checked: np.broadcast_to(values[0], checked.outputs[0].shape),
+    "Reshape": lambda values, _, check: values[0].reshape(check.outputs[0].shape),
+    "Expand": lambda values, _, check: np.broadcast_to(values[0], check.outputs[0].shape),
     "Transpose": lambda values, attributes, _: values[0].transpose(attributes["perm"]),
     "Concat": lambda values, attributes, _: np.concatenate(values, axis=attributes["axis"]),
     "Gather": lambda values, attributes, _: np.take(values[0], values[1], axis=attributes["axis"]),
@@ -60,7 +60,7 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Sequence[Constant]], Constant]]] = {
 }
 
 
-def fold(checked: Checked, values: Sequence[Constant]) -> Constant | None:
+def fold(check: Checked, values: Sequence[Constant]) -> Constant | None:
     """Compute a node whose inputs are known; None where it is left to the engines.
 
     Guarantees: the result has the checked kind and shape, and is a fresh array.
@@ -69,12 +69,12 @@ def fold(checked: Checked, values: Sequence[Constant]) -> Constant | None:
         InvalidModel(WRONG_SHAPE): a division by zero.
     """
     with np.errstate(all="ignore"):  # integer overflow wraps; a shape made of it is refused where it is used
-        if checked.operator in _MOVES:
-            result = _MOVES[checked.operator](values, checked.attributes, checked)
-        elif checked.operator in _ARITHMETIC and all(value.dtype.kind == "i" for value in values):
-            result = _ARITHMETIC[checked.operator](values)
-        elif checked.operator == "Cast" and values[0].dtype.kind in "ib":
+        if check.operator in _MOVES:
+            result = _MOVES[check.operator](values, check.attributes, check)
+        elif check.operator in _ARITHMETIC and all(value.dtype.kind == "i" for value in values):
+            result = _ARITHMETIC[check.operator](values)
+        elif check.operator == "Cast" and values[0].dtype.kind in "ib":
             result = values[0].astype(np.float32)
         else:
             return None
-    return np.array(result).reshape(checked.outputs[0].shape)
+    return np.array(result).reshape(check.outputs[0].shape)

@@ -5,14 +5,14 @@ from typing import Final
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import Checked, Kind, OperatorCall, Shape, ValueType, broadcast
+from maskedlark.model.operators.call import Checked, OperatorCall, Shape, ValueKind, ValueType, broadcast
 
 _FIRST_OPSET_OF_PLAIN_SOFTMAX: Final = 13
 
 
 def gemm(call: OperatorCall) -> Checked:
     """Check Gemm: alpha A' B' + beta C, C broadcast to the product."""
-    call.require_kind(Kind.FLOAT, *range(len(call.inputs)))
+    call.require_kind(ValueKind.FLOAT, *range(len(call.inputs)))
     left, right = call.shape(0), call.shape(1)
     if len(left) != 2 or len(right) != 2:
         call.refuse(f"{left} and {right} are not matrices")
@@ -26,8 +26,8 @@ def gemm(call: OperatorCall) -> Checked:
         "transA": int(bool(call.integer("transA"))),
         "transB": int(bool(call.integer("transB"))),
     }
-    return call.checked(
-        ValueType(Kind.FLOAT, product),
+    return call.check(
+        ValueType(ValueKind.FLOAT, product),
         inputs=call.inputs if call.has(2) else call.inputs[:2],
         attributes=attributes,
         multiplications=prod(product) * left[1],
@@ -36,7 +36,7 @@ def gemm(call: OperatorCall) -> Checked:
 
 def matmul(call: OperatorCall) -> Checked:
     """Check MatMul as numpy's: vectors get an axis for the product, leading axes broadcast."""
-    call.require_kind(Kind.FLOAT, 0, 1)
+    call.require_kind(ValueKind.FLOAT, 0, 1)
     left, right = call.shape(0), call.shape(1)
     if not left or not right:
         call.refuse("a factor has no axes")
@@ -45,7 +45,7 @@ def matmul(call: OperatorCall) -> Checked:
     if left[-1] != inner:
         call.refuse(f"shapes {left} and {right} do not fit")
     shape = broadcast(call, left[:-2], right[:-2]) + rows + columns
-    return call.checked(ValueType(Kind.FLOAT, shape), multiplications=prod(shape) * inner)
+    return call.check(ValueType(ValueKind.FLOAT, shape), multiplications=prod(shape) * inner)
 
 
 def batch_normalization(call: OperatorCall) -> Checked:
@@ -57,21 +57,21 @@ def batch_normalization(call: OperatorCall) -> Checked:
         call.refuse(
             "training_mode mixes records: export the model in eval mode", ModelReason.UNSUPPORTED_ATTRIBUTE
         )
-    call.require_kind(Kind.FLOAT, *range(5))
+    call.require_kind(ValueKind.FLOAT, *range(5))
     if len(call.shape()) < 2 or any(call.shape(i) != call.shape()[1:2] for i in range(1, 5)):
         call.refuse("scale, bias, mean and variance must have one entry a channel")
-    return call.checked(call.types[0], attributes={"epsilon": call.attributes["epsilon"]})
+    return call.check(call.types[0], attributes={"epsilon": call.attributes["epsilon"]})
 
 
 def layer_normalization(call: OperatorCall) -> Checked:
     """Check LayerNormalization over the last axes, without mean and deviation as further outputs."""
-    call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
+    call.require_kind(ValueKind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     shape = call.shape()
     axis = call.axis(call.integer("axis"), len(shape))
     for position in range(1, len(call.inputs)):
         if call.has(position) and broadcast(call, shape, call.shape(position)) != shape:
             call.refuse("scale or bias does not broadcast to the data")
-    return call.checked(
+    return call.check(
         call.types[0],
         inputs=call.inputs if call.has(2) else call.inputs[:2],
         attributes={"axis": axis, "epsilon": call.attributes["epsilon"]},
@@ -80,7 +80,7 @@ def layer_normalization(call: OperatorCall) -> Checked:
 
 def conv(call: OperatorCall) -> Checked:
     """Check Conv in one or two dimensions with one group; make padding explicit."""
-    call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
+    call.require_kind(ValueKind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     source, weight = call.shape(0), call.shape(1)
     if len(source) not in (3, 4) or len(weight) != len(source) or source[1] != weight[1]:
         call.refuse(f"a kernel of {weight} does not fit data of {source} (1 or 2 dimensions, group 1)")
@@ -92,8 +92,8 @@ def conv(call: OperatorCall) -> Checked:
         call.refuse("kernel_shape is not the weight's")
     window, shape = _window(call, weight[2:])
     result = (source[0], weight[0], *shape)
-    return call.checked(
-        ValueType(Kind.FLOAT, result),
+    return call.check(
+        ValueType(ValueKind.FLOAT, result),
         inputs=call.inputs if call.has(2) else call.inputs[:2],
         attributes=window,
         multiplications=prod(result) * prod(weight[1:]),
@@ -102,7 +102,7 @@ def conv(call: OperatorCall) -> Checked:
 
 def pool(call: OperatorCall) -> Checked:
     """Check MaxPool and AveragePool in one or two dimensions, without ceil_mode; make padding explicit."""
-    call.require_kind(Kind.FLOAT, 0)
+    call.require_kind(ValueKind.FLOAT, 0)
     source = call.shape()
     kernel = call.integer_list("kernel_shape")
     if len(source) not in (3, 4) or kernel is None or len(kernel) != len(source) - 2:
@@ -117,8 +117,8 @@ def pool(call: OperatorCall) -> Checked:
         attributes["count_include_pad"] = int(bool(call.integer("count_include_pad")))
     if any(pad >= size for pad, size in zip(window["pads"], kernel * 2, strict=True)):
         call.refuse("the padding is as wide as the window")
-    return call.checked(
-        ValueType(Kind.FLOAT, (*source[:2], *shape)),
+    return call.check(
+        ValueType(ValueKind.FLOAT, (*source[:2], *shape)),
         attributes=attributes,
         multiplications=prod(source[:2]) * prod(shape) * prod(kernel),
     )
@@ -129,17 +129,17 @@ def global_average_pool(call: OperatorCall) -> Checked:
     rank = len(call.shape())
     if rank < 3:
         call.refuse("the data has no spatial axes")
-    return _reduced(call, "ReduceMean", tuple(range(2, rank)), keep=True)
+    return _reduce(call, "ReduceMean", tuple(range(2, rank)), keep=True)
 
 
 def reduce(call: OperatorCall) -> Checked:
     """Check ReduceMean and ReduceSum over known axes."""
     axes = call.integers("axes", 1)
     if not axes and call.attributes.get("noop_with_empty_axes", 0):
-        return call.checked(call.types[0], inputs=call.inputs[:1], is_identity=True)
+        return call.check(call.types[0], inputs=call.inputs[:1], is_identity=True)
     rank = len(call.shape())
     positive = tuple(sorted({call.axis(axis, rank) for axis in axes})) if axes else tuple(range(rank))
-    return _reduced(call, call.operator, positive, keep=bool(call.integer("keepdims")))
+    return _reduce(call, call.operator, positive, keep=bool(call.integer("keepdims")))
 
 
 def softmax(call: OperatorCall) -> Checked:
@@ -147,21 +147,21 @@ def softmax(call: OperatorCall) -> Checked:
 
     Before opset 13 they joined all axes from `axis` on, which is the same for the last.
     """
-    call.require_kind(Kind.FLOAT, 0)
+    call.require_kind(ValueKind.FLOAT, 0)
     rank = len(call.shape())
     plain = call.opset >= _FIRST_OPSET_OF_PLAIN_SOFTMAX
     axis = call.axis(call.integer("axis") if "axis" in call.attributes else -1 if plain else 1, rank)
     if not plain and axis != rank - 1:
         call.refuse("before opset 13 the axis must be the last", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    return call.checked(call.types[0], attributes={"axis": axis})
+    return call.check(call.types[0], attributes={"axis": axis})
 
 
-def _reduced(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> Checked:
-    call.require_kind(Kind.FLOAT, 0)
+def _reduce(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> Checked:
+    call.require_kind(ValueKind.FLOAT, 0)
     sizes = [(axis, size) for axis, size in enumerate(call.shape()) if keep or axis not in axes]
     shape = tuple(1 if axis in axes else size for axis, size in sizes)
-    return call.checked(
-        ValueType(Kind.FLOAT, shape),
+    return call.check(
+        ValueType(ValueKind.FLOAT, shape),
         operator=operator,
         inputs=call.inputs[:1],
         attributes={"axes": axes, "keepdims": int(keep)},

@@ -7,7 +7,7 @@ from math import prod
 from typing import Final
 
 from maskedlark.errors import ModelReason
-from maskedlark.model.operators.call import Checked, Kind, OperatorCall, Shape, ValueType, broadcast
+from maskedlark.model.operators.call import Checked, OperatorCall, Shape, ValueKind, ValueType, broadcast
 
 _MAX_DIMENSION: Final = 1 << 31
 
@@ -19,7 +19,7 @@ def flatten(call: OperatorCall) -> Checked:
     if not -len(shape) <= axis <= len(shape):
         call.refuse(f"axis {axis} is outside a value of {len(shape)} axes")
     split = axis if axis >= 0 else axis + len(shape)
-    return _reshaped(call, (prod(shape[:split]), prod(shape[split:])))
+    return _reshape(call, (prod(shape[:split]), prod(shape[split:])))
 
 
 def reshape(call: OperatorCall) -> Checked:
@@ -39,7 +39,7 @@ def reshape(call: OperatorCall) -> Checked:
         if known == 0 or prod(source) % known:
             call.refuse(f"cannot reshape {source} to {wanted}")
         wanted = tuple(prod(source) // known if size == -1 else size for size in wanted)
-    return _reshaped(call, wanted)
+    return _reshape(call, wanted)
 
 
 def squeeze(call: OperatorCall) -> Checked:
@@ -53,7 +53,7 @@ def squeeze(call: OperatorCall) -> Checked:
     )
     if any(shape[axis] != 1 for axis in gone):
         call.refuse(f"cannot remove axes {sorted(gone)} of {shape}")
-    return _reshaped(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
+    return _reshape(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
 
 
 def unsqueeze(call: OperatorCall) -> Checked:
@@ -66,7 +66,7 @@ def unsqueeze(call: OperatorCall) -> Checked:
     if len(added) != len(axes):
         call.refuse(f"axes {axes} repeat")
     kept = iter(call.shape())
-    return _reshaped(call, tuple(1 if axis in added else next(kept) for axis in range(rank)))
+    return _reshape(call, tuple(1 if axis in added else next(kept) for axis in range(rank)))
 
 
 def transpose(call: OperatorCall) -> Checked:
@@ -75,7 +75,7 @@ def transpose(call: OperatorCall) -> Checked:
     axes = call.integer_list("perm") or tuple(reversed(range(len(shape))))
     if sorted(axes) != list(range(len(shape))):
         call.refuse(f"perm {axes} is not an order of {len(shape)} axes")
-    return call.checked(
+    return call.check(
         ValueType(call.types[0].kind, tuple(shape[axis] for axis in axes)),
         attributes={"perm": axes},
         is_identity=axes == tuple(range(len(shape))),
@@ -101,7 +101,7 @@ def concat(call: OperatorCall) -> Checked:
         if any(other.shape[i] != first.shape[i] for i in range(rank) if i != axis):
             call.refuse(f"shapes {first.shape} and {other.shape} differ beside axis {axis}")
     total = sum(kind.shape[axis] for kind in call.types)
-    return call.checked(
+    return call.check(
         ValueType(first.kind, _with_axis(first.shape, axis, total)),
         attributes={"axis": axis},
         is_identity=len(call.inputs) == 1,
@@ -129,7 +129,7 @@ def slice_(call: OperatorCall) -> Checked:
     ]
     for axis, kept in zip(positive, ranges, strict=True):
         shape = _with_axis(shape, axis, len(kept))
-    return call.checked(
+    return call.check(
         ValueType(call.types[0].kind, shape),
         inputs=call.inputs[:1],
         attributes={
@@ -159,7 +159,7 @@ def split(call: OperatorCall) -> Checked:
         call.refuse("the number of parts differs from the number of outputs")
     if any(size < 1 for size in sizes) or sum(sizes) != shape[axis]:
         call.refuse(f"parts {sizes} do not add up to axis {axis} of {shape}")
-    return call.checked(
+    return call.check(
         *(ValueType(call.types[0].kind, _with_axis(shape, axis, size)) for size in sizes),
         inputs=call.inputs[:1],
         attributes={"axis": axis, "split": sizes},
@@ -171,21 +171,21 @@ def gather(call: OperatorCall) -> Checked:
 
     Known indices are checked here, those that depend on the record by the engine (only for float tables).
     """
-    call.require_kind(Kind.INTEGER, 1)
+    call.require_kind(ValueKind.INTEGER, 1)
     shape = call.shape()
     axis = call.axis(call.integer("axis"), len(shape))
     indices = call.constants.get(call.inputs[1])
     if indices is None:
-        call.require_kind(Kind.FLOAT, 0)
+        call.require_kind(ValueKind.FLOAT, 0)
     elif indices.size and not (-shape[axis] <= indices.min() and indices.max() < shape[axis]):
         call.refuse(f"an index is outside axis {axis} of {shape}")
-    return call.checked(
+    return call.check(
         ValueType(call.types[0].kind, shape[:axis] + call.shape(1) + shape[axis + 1 :]),
         attributes={"axis": axis},
     )
 
 
-def _reshaped(call: OperatorCall, shape: Shape) -> Checked:
+def _reshape(call: OperatorCall, shape: Shape) -> Checked:
     if prod(shape) != call.types[0].size:
         call.refuse(f"cannot reshape {call.shape()} to {shape}")
     return _of_shape(call, "Reshape", shape)
@@ -193,7 +193,7 @@ def _reshaped(call: OperatorCall, shape: Shape) -> Checked:
 
 def _of_shape(call: OperatorCall, operator: str, shape: Shape) -> Checked:
     """Return the first input in another shape, which the operator takes as an attribute."""
-    return call.checked(
+    return call.check(
         ValueType(call.types[0].kind, shape),
         operator=operator,
         inputs=call.inputs[:1],

@@ -6,7 +6,7 @@ Unidirectional or both ways, no peepholes, no sequence lengths, the default acti
 from typing import Final
 
 from maskedlark.errors import ModelReason
-from maskedlark.model.operators.call import Checked, Kind, OperatorCall, ValueType
+from maskedlark.model.operators.call import Checked, OperatorCall, ValueKind, ValueType
 
 _GATES: Final = {"LSTM": 4, "GRU": 3}
 _ACTIVATIONS: Final = {"LSTM": "Sigmoid,Tanh,Tanh", "GRU": "Sigmoid,Tanh"}
@@ -39,17 +39,17 @@ def recurrent(call: OperatorCall) -> Checked:
             continue
         if position == 4:
             call.refuse("sequence lengths are not supported", ModelReason.UNSUPPORTED_ATTRIBUTE)
-        call.require_kind(Kind.FLOAT, position)
+        call.require_kind(ValueKind.FLOAT, position)
         if position and call.shape(position) != (directions, *wanted[position]):
             call.refuse(
                 f"input {position} has shape {call.shape(position)}, not {(directions, *wanted[position])}"
             )
-    state = ValueType(Kind.FLOAT, (directions, records, hidden))
+    state = ValueType(ValueKind.FLOAT, (directions, records, hidden))
     attributes = {"hidden_size": hidden, "direction": call.attributes["direction"]}
     if call.operator == "GRU":
         attributes["linear_before_reset"] = int(bool(call.integer("linear_before_reset")))
-    return call.checked(
-        ValueType(Kind.FLOAT, (steps, directions, records, hidden)),
+    return call.check(
+        ValueType(ValueKind.FLOAT, (steps, directions, records, hidden)),
         state,
         state,
         inputs=(call.inputs + ("",) * 7)[: _NUM_INPUTS[call.operator]],

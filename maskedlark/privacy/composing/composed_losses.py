@@ -45,7 +45,7 @@ def loss_distribution_epsilon(precision: float, charges: Sequence[Charge], delta
         rounds * loss**2 for rounds, loss in losses
     )
     grid = 1e-4 if is_swamped and width < 20 else 1e-3
-    charges = [_mixed(charge, grid) for charge in charges]
+    charges = [_mix(charge, grid) for charge in charges]
     is_own = all(map(is_ours, (*plain, *charges)))
     first, *others = found = [
         *(_one_loss(charge, grid, is_own=is_own) for charge in plain),
@@ -94,7 +94,7 @@ def _masses(found: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.asarray(remove._probs), np.asarray(add._probs)
 
 
-def _mixed(charge: Charge, grid: float) -> Charge:
+def _mix(charge: Charge, grid: float) -> Charge:
     """Return a charge that costs at least as much and whose mixture is fast to compute.
 
     Of many reports, or of long losses, the charge of one report that costs more; also of losses so short that

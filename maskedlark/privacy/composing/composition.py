@@ -36,7 +36,7 @@ import numpy as np
 from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.composing.analytic_gaussian import gaussian_epsilon
 from maskedlark.privacy.composing.composed_losses import is_ours, loss_distribution_epsilon
-from maskedlark.privacy.composing.merged_charges import Parts, merged, setting
+from maskedlark.privacy.composing.merged_charges import ChargeParts, merge, setting
 from maskedlark.privacy.composing.renyi import (
     ORDERS,
     RENYI_ORDERS,
@@ -62,7 +62,7 @@ _FILTER_TAILS: Final = 0.25  # the same in a filter, whose delta is a small part
 _LEAST_PART: Final = 1e-300  # of delta: below it doubles lose their digits, and only pure epsilons count
 
 
-def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
     """Return the epsilon of charges at `delta`, as under one trusted curator.
 
     The noise of each charge is all the noise there is.
@@ -76,13 +76,17 @@ def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
     Raises:
         ValueError: `delta` is outside its range.
     """
-    parts = _checked_parts(charges, noises, delta)
+    parts = _check_parts(charges, noises, delta)
     if parts.is_noiseless:
         return math.inf
     if len(parts.laplace) + len(parts.sampled) + len(parts.epochs) <= MAX_COMPOSED:
         return _of_few(parts.precision, parts.others(), delta)
     quick = _quick_epsilon(parts.fewer(), delta)
-    return min(quick, _quick_epsilon(parts.unsampled(), delta)) if parts.sampled or parts.epochs else quick
+    return (
+        min(quick, _quick_epsilon(parts.without_sampling(), delta))
+        if parts.sampled or parts.epochs
+        else quick
+    )
 
 
 def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
@@ -91,17 +95,17 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
     Raises:
         ValueError: `delta` is outside its range.
     """
-    parts = _checked_parts(charges, noises, delta)
+    parts = _check_parts(charges, noises, delta)
     if parts.is_noiseless:
         return math.inf
     # Of all epochs, also of those that are counted as known below: which these are is found only at the end,
     # and what is left out of an epoch was decided before it began.
     left_out = math.fsum(rounds * most_left_out(key[3]) for key, rounds in parts.epochs.items())
     if left_out > _FILTER_TAILS * delta:
-        parts, left_out = parts.unsampled(), 0.0
+        parts, left_out = parts.without_sampling(), 0.0
     elif len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
         parts = parts.fewer()
-    filtered = _filtered_epsilon(parts, delta, left_out)
+    filtered = _filter_epsilon(parts, delta, left_out)
     is_all_pure = not (parts.precision or parts.sampled) and parts.is_laplace
     return min(filtered, _pure_sum(parts)) if is_all_pure else filtered
 
@@ -116,10 +120,10 @@ def is_one_setting(charges: Iterable[Charge]) -> bool:
     return len({setting(one) for one in found}) <= 1 and not any(one.is_of_mixed_plan for one in found)
 
 
-def _checked_parts(charges: Iterable[Charge], noises: float, delta: float) -> Parts:
+def _check_parts(charges: Iterable[Charge], noises: float, delta: float) -> ChargeParts:
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
-    return merged(charges, noises)
+    return merge(charges, noises)
 
 
 @lru_cache(maxsize=1024)
@@ -127,10 +131,10 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
     """Return the smallest bound for unsampled Gaussians of a total precision and a few other charges."""
     if not others:
         return _exact_gaussian_epsilon(precision, delta) if precision else 0.0
-    parts = replace(merged(others, 1.0), precision=precision)
+    parts = replace(merge(others, 1.0), precision=precision)
     quick = _quick_epsilon(parts, delta)
     if any(charge.is_sampled for charge in others):  # next to a rate of 1 the closed form may be the smallest
-        known = _quick_epsilon(parts.unsampled(), delta)
+        known = _quick_epsilon(parts.without_sampling(), delta)
     else:
         known = math.inf
     lowest, highest = _LOSSES_FOR_EPSILON
@@ -147,7 +151,7 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
     return min(quick, known)
 
 
-def _quick_epsilon(parts: Parts, delta: float) -> float:
+def _quick_epsilon(parts: ChargeParts, delta: float) -> float:
     """Return the smallest of the bounds that need no loss distributions."""
     if not (parts.laplace or parts.sampled or parts.epochs):
         return _exact_gaussian_epsilon(parts.precision, delta)
@@ -157,7 +161,7 @@ def _quick_epsilon(parts: Parts, delta: float) -> float:
     return min(quick, _pure_sum(parts))
 
 
-def _pure_sum(parts: Parts) -> float:
+def _pure_sum(parts: ChargeParts) -> float:
     """Return the sum of the epsilons of Laplace releases, valid at any delta."""
     rounds, pure = pure_epsilons({**parts.laplace, **parts.epochs})
     return math.fsum(rounds * pure)
@@ -171,17 +175,17 @@ def _exact_gaussian_epsilon(precision: float, delta: float) -> float:
     return gaussian_epsilon(1 / math.sqrt(precision), delta)
 
 
-def _renyi_epsilon(parts: Parts, delta: float) -> float:
+def _renyi_epsilon(parts: ChargeParts, delta: float) -> float:
     """Return the epsilon by adding Renyi divergences."""
     divergences, left_out = divergences_of(parts)
     kept = (1 - _TAILS) * delta if left_out else delta
     epsilon = epsilon_of_divergences(divergences, kept)
     if _covers(left_out, epsilon, _TAILS * delta):
         return epsilon
-    return _quick_epsilon(parts.unsampled(), delta)
+    return _quick_epsilon(parts.without_sampling(), delta)
 
 
-def _filtered_epsilon(parts: Parts, delta: float, left_out: float) -> float:
+def _filter_epsilon(parts: ChargeParts, delta: float, left_out: float) -> float:
     """Return the epsilon of a filter over a few Renyi orders, each with its own part of delta.
 
     With a sum S of divergences at order a, and a part d of delta, it is S + ln((a-1)/a) - ln(a d) / (a-1)

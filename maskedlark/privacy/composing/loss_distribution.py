@@ -68,9 +68,9 @@ class Losses:
             lowest=self.lowest + other.lowest,
             masses=summed,
             at_infinity=min(1.0, infinite + rounding),
-        ).trimmed()
+        ).trim()
 
-    def trimmed(self) -> "Losses":
+    def trim(self) -> "Losses":
         """Drop the outermost cells, whose total probability is negligible, pessimistically."""
         from_below = np.cumsum(self.masses)
         from_above = np.cumsum(self.masses[::-1])
@@ -144,7 +144,7 @@ class LossDistribution:
 
     def self_compose(self, count: int) -> "LossDistribution":
         """Compose the mechanism with itself `count` times, at least once."""
-        return repeated(self, count, LossDistribution.compose)
+        return repeat(self, count, LossDistribution.compose)
 
     def get_epsilon_for_delta(self, delta: float) -> float:
         """Return the epsilon at a delta, of the worse direction."""
@@ -173,7 +173,7 @@ def cells_of_sum(masses: NDArray[np.float64], count: int) -> int:
     return math.ceil(highest) - math.floor(lowest) + 1
 
 
-def repeated(one: _T, count: int, add: Callable[[_T, _T], _T]) -> _T:
+def repeat(one: _T, count: int, add: Callable[[_T, _T], _T]) -> _T:
     """`count` of one thing added together, at least one, by doubling."""
     if count < 1:
         raise ValueError("a mechanism is composed at least once")

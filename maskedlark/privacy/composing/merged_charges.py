@@ -30,7 +30,7 @@ def setting(charge: Charge) -> Key | None:
 
 
 @frozen
-class Parts:
+class ChargeParts:
     """Charges, equal ones merged, by what bounds them.
 
     Attributes:
@@ -56,7 +56,7 @@ class Parts:
         """Return all charges but the unsampled Gaussians, in canonical order."""
         return _charges({**self.laplace, **self.sampled, **self.epochs})
 
-    def fewer(self) -> "Parts":
+    def fewer(self) -> "ChargeParts":
         """Return parts that cost the same or more, with few distinct sampled Gaussians and epochs."""
         by_size = sorted(self.epochs, key=lambda key: (self.epochs[key] / key[1] ** 2, key), reverse=True)
         kept, rest = by_size[:_MAX_EPOCHS], by_size[_MAX_EPOCHS:]
@@ -69,7 +69,7 @@ class Parts:
             epochs={key: self.epochs[key] for key in kept},
         )
 
-    def unsampled(self) -> "Parts":
+    def without_sampling(self) -> "ChargeParts":
         """Return the parts against an observer that knows each sample."""
         shown = replace(self, laplace=_at_rate_1(self.laplace))
         precision, laplace = shown._without_slots([*self.epochs, *self.sampled])
@@ -88,7 +88,7 @@ class Parts:
         return math.fsum(precisions), dict(laplace)
 
 
-def merged(charges: Iterable[Charge], noises: float) -> Parts:
+def merge(charges: Iterable[Charge], noises: float) -> ChargeParts:
     """Merge charges, looking once at each: this is all that is done for each of thousands."""
     smallest, largest = NOISE_MULTIPLIERS
     plain: Counter[float] = Counter()
@@ -97,7 +97,11 @@ def merged(charges: Iterable[Charge], noises: float) -> Parts:
     epochs: Counter[Key] = Counter()
     is_noiseless = False
     for charge in charges:
-        mechanism, noise, rate = charge.mechanism, charge.noise_multiplier, _counted(charge.sampling_rate)
+        mechanism, noise, rate = (
+            charge.mechanism,
+            charge.noise_multiplier,
+            _round_rate_up(charge.sampling_rate),
+        )
         steps, reports = charge.epoch_steps, charge.reports
         is_gaussian = mechanism is Mechanism.GAUSSIAN
         if is_gaussian and not charge.is_common:
@@ -117,12 +121,12 @@ def merged(charges: Iterable[Charge], noises: float) -> Parts:
         else:
             plain[noise] += charge.rounds
     precision = math.fsum(rounds / (noise * GAUSSIAN_SLACK) ** 2 for noise, rounds in plain.items())
-    return Parts(
+    return ChargeParts(
         precision=precision, laplace=laplace, sampled=sampled, epochs=epochs, is_noiseless=is_noiseless
     )
 
 
-def _counted(rate: float) -> float:
+def _round_rate_up(rate: float) -> float:
     """Return a rate that costs at least as much and that doubles can represent."""
     lowest, highest = _RATES
     return max(rate, lowest) if rate <= highest else 1.0
@@ -157,7 +161,9 @@ def as_one_report(noise: float, rate: float, reports: int) -> tuple[float, float
     """
     if reports == 1:
         return noise, rate
-    return noise / reports, _counted(min(1.0, -math.expm1(reports * math.log1p(-rate)) * (1 + 2.0**-40)))
+    return noise / reports, _round_rate_up(
+        min(1.0, -math.expm1(reports * math.log1p(-rate)) * (1 + 2.0**-40))
+    )
 
 
 def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:

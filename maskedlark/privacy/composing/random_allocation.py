@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 from maskedlark.privacy.composing.analytic_gaussian import normal_below
-from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses, repeated
+from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses, repeat
 from maskedlark.privacy.mechanism import Mechanism
 
 MAX_STEPS: Final = 1 << 16
@@ -156,7 +156,7 @@ def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> R
         raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}")
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
-    total = repeated(_one_step(mechanism, noise_multiplier, steps), steps, _sum)
+    total = repeat(_one_step(mechanism, noise_multiplier, steps), steps, _sum)
     return replace(total, first=total.first - math.log(steps), mean=1.0)
 
 
@@ -273,7 +273,7 @@ def _sum(left: Ratios, right: Ratios) -> Ratios:
     at_zero = left.at_zero * right.at_zero
     for alone, chance, steps in ((b, left.at_zero, between), (a, right.at_zero, 0)):
         at_zero += _add_alone(masses, alone * chance, steps - lowest, grid)
-    return _trimmed(
+    return _trim(
         Ratios(
             grid=grid,
             first=left.first + grid * lowest,
@@ -314,7 +314,7 @@ def _add_alone(masses: NDArray[np.float64], alone: NDArray[np.float64], start: i
     return max(0.0, float(below.sum()) - kept)
 
 
-def _trimmed(ratios: Ratios) -> Ratios:
+def _trim(ratios: Ratios) -> Ratios:
     """Drop the outermost points, whose total probability is negligible.
 
     Spread to zero below, cut off above.

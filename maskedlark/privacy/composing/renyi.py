@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, continuous
 from maskedlark.privacy.composing import random_allocation
-from maskedlark.privacy.composing.merged_charges import Key, Parts, as_one_report
+from maskedlark.privacy.composing.merged_charges import ChargeParts, Key, as_one_report
 from maskedlark.privacy.mechanism import Mechanism
 
 RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
@@ -33,7 +33,7 @@ def pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray
     return rounds, np.where(epsilons > 500, epsilons, np.log1p(rates * np.expm1(np.minimum(epsilons, 500))))
 
 
-def divergences_of(parts: Parts) -> tuple[NDArray[np.float64], float]:
+def divergences_of(parts: ChargeParts) -> tuple[NDArray[np.float64], float]:
     """Return the summed Renyi divergences at each of `RENYI_ORDERS`, and the probability left out."""
     divergences = parts.precision * ORDERS / 2
     if parts.laplace:  # a pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)

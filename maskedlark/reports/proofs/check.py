@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector, add, multiply, negate, subtract, total
-from maskedlark.reports.proofs.polynomials import interpolated, range_tables, steps_to
+from maskedlark.reports.proofs.polynomials import interpolate, range_tables, steps_to
 from maskedlark.reports.proofs.proving import (
     Binding,
     challenge,
@@ -81,7 +81,7 @@ def gather_evidence(
         ]
     )
     found = residues_of(shape, role, table, challenge_points(drawn))
-    return np.ascontiguousarray(_covered(drawn, table.openings, found), "<u8").view(np.uint8)
+    return np.ascontiguousarray(_concatenate_covered(drawn, table.openings, found), "<u8").view(np.uint8)
 
 
 def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
@@ -113,7 +113,7 @@ def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVecto
     return np.stack(columns, axis=1)
 
 
-def _covered(challenges: FieldVector, openings: FieldVector, found: FieldVector) -> FieldVector:
+def _concatenate_covered(challenges: FieldVector, openings: FieldVector, found: FieldVector) -> FieldVector:
     """Return all that must be equal, openings too: else a browser could send the helpers different ones."""
     return np.concatenate([challenges, openings, found], axis=1)
 
@@ -148,6 +148,6 @@ def _range_sides(
     z = np.ones_like(points)
     for step in steps[:m]:
         z = multiply(z, step)
-    f = interpolated(multiply(values, tables.weights_f[None, :]), steps[: m + POINTS])
-    h = interpolated(multiply(quotient, tables.weights_h[None, :]), steps[m:])
+    f = interpolate(multiply(values, tables.weights_f[None, :]), steps[: m + POINTS])
+    h = interpolate(multiply(quotient, tables.weights_h[None, :]), steps[m:])
     return f, add(count[:, None], multiply(z, h))

@@ -51,7 +51,7 @@ def range_tables(num_bits: int) -> RangeTables:
     )
 
 
-def extended(tables: RangeTables, values: FieldVector) -> FieldVector:
+def extend(tables: RangeTables, values: FieldVector) -> FieldVector:
     """Extend f from 1..m+3, (n, m + 3), to m+4..2m+5, (n, m + 2). Called by the browser."""
     return np.stack([total(multiply(row, values), axis=1) for row in tables.extension], axis=1)
 
@@ -61,7 +61,7 @@ def steps_to(points: FieldVector, nodes: int) -> list[FieldVector]:
     return [subtract(points, np.full_like(points, node)) for node in range(1, nodes + 1)]
 
 
-def interpolated(weighted: FieldVector, steps: Sequence[FieldVector]) -> FieldVector:
+def interpolate(weighted: FieldVector, steps: Sequence[FieldVector]) -> FieldVector:
     """Evaluate at points the polynomial of values at nodes, given times barycentric weights: (n, k).
 
     That is the sum over nodes of the weighted value, (n, nodes), times (t - node') over all other nodes;

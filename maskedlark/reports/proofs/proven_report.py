@@ -53,7 +53,7 @@ def proven_plaintexts(
     """
     vectors, bits = [], []
     for mask, shared in zip(masks, columns, strict=True):
-        histograms, values = _measured_parts(measurement, shared)
+        histograms, values = _split_columns(measurement, shared)
         vectors.append([*mask, *histograms])
         bits.append(shape.bits_of(values) if sum(mask) else [0] * sum(shape.polynomials))
     elements = secret_elements(shape, np.array(vectors, np.uint64), np.array(bits, np.uint64), sources)
@@ -63,7 +63,7 @@ def proven_plaintexts(
     ]
 
 
-def _measured_parts(
+def _split_columns(
     measurement: Measurement | None, columns: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Split a report's columns into its histograms, concatenated, and its values."""

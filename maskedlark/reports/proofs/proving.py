@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest
 from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, random_rows, subtract, total
 from maskedlark.randomness import Randomness
-from maskedlark.reports.proofs.polynomials import extended, interpolated, range_tables, steps_to
+from maskedlark.reports.proofs.polynomials import extend, interpolate, range_tables, steps_to
 from maskedlark.reports.proofs.shape import BLIND_BYTES, POINTS, ProofShape
 from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
 
@@ -132,17 +132,17 @@ def open_at(shape: ProofShape, elements: FieldVector, points: FieldVector) -> Fi
     """
     openings = [
         np.array(
-            [_opened(shape, *row) for row in zip(elements.tolist(), points.tolist(), strict=True)], np.uint64
+            [_open(shape, *row) for row in zip(elements.tolist(), points.tolist(), strict=True)], np.uint64
         )
     ]
     count = total(elements[:, shape.places.vectors[0]], axis=1)
     for index, num_bits in enumerate(shape.polynomials):
         weighted = multiply(values_of_f(shape, index, elements, count), range_tables(num_bits).weights_f)
-        openings.append(interpolated(weighted, steps_to(points, num_bits + POINTS)))
+        openings.append(interpolate(weighted, steps_to(points, num_bits + POINTS)))
     return np.concatenate(openings, axis=1)
 
 
-def _opened(shape: ProofShape, known: Sequence[int], points: Sequence[int]) -> list[int]:
+def _open(shape: ProofShape, known: Sequence[int], points: Sequence[int]) -> list[int]:
     """Open one report's vectors in Python's integers, which are faster where a vector is short."""
     rho = known[shape.places.rho]
     return [
@@ -209,5 +209,5 @@ def _quotient(shape: ProofShape, index: int, elements: FieldVector, count: Field
     """Return H = (f^2 - n) / Z at m+1..2m+5: (n, m + 5)."""
     num_bits = shape.polynomials[index]
     tables, values = range_tables(num_bits), values_of_f(shape, index, elements, count)
-    from_blinds = np.concatenate([values[:, num_bits:], extended(tables, values)], axis=1)
+    from_blinds = np.concatenate([values[:, num_bits:], extend(tables, values)], axis=1)
     return multiply(subtract(multiply(from_blinds, from_blinds), count[:, None]), tables.inverse_z)

@@ -114,7 +114,7 @@ def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
     values = measurement.values if measurement else ()
     vectors = (candidates, *(len(value.bucket_starts) for value in values if value.bucket_starts))
     weights = tuple(bit_weights(value.high - value.low) for value in values)
-    polynomials = _packed([len(one) for one in weights])
+    polynomials = _pack([len(one) for one in weights])
     places = _places(vectors, polynomials)
     histograms = len(vectors) - 1
     return ProofShape(
@@ -129,7 +129,7 @@ def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
     )
 
 
-def _packed(bits: Sequence[int]) -> tuple[int, ...]:
+def _pack(bits: Sequence[int]) -> tuple[int, ...]:
     """Return how many bits each polynomial holds: values in their order, as long as they fit into one."""
     polynomials: list[int] = []
     for count in bits:

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from adserver.admin.access import Door
+from adserver.admin.access import AuthMiddleware
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from tests.adserver.painted import Painted, painted
@@ -19,7 +19,7 @@ class Behind:
     """The ad server, and clients of it."""
 
     of: Painted
-    door: Door
+    door: AuthMiddleware
     origin: str
 
     def client(self, scope: Scope | None = None, kind: GrantKind = GrantKind.TOKEN) -> httpx.Client:

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import Message
 
-from adserver.admin.access import SECURITY_HEADERS, Door, names_of
+from adserver.admin.access import SECURITY_HEADERS, AuthMiddleware, names_of
 from adserver.client import Client
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import SESSION_S
@@ -61,7 +61,7 @@ def test_a_host_that_is_none_of_ours_is_400(behind: Any, host: str) -> None:
         assert client.get("/", headers={"host": host}).status_code == 400
 
 
-def asked_of_the_door(door: Door, **changes: Any) -> list[Message]:
+def asked_of_the_door(door: AuthMiddleware, **changes: Any) -> list[Message]:
     """What the door sends for a request of an ASGI server that checks less than ours does."""
     scope: dict[str, Any] = {
         "type": "http",

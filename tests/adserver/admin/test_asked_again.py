@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from adserver.client import Client, far_connection
+from adserver.client import Client, remote_connection
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
 from adserver.views.evaluation import evaluation_json
@@ -18,7 +18,7 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import QuerySpec
-from maskedlark.runtime.turns import Turns
+from maskedlark.runtime.keyed_lock import KeyedLock
 from tests.adserver.asked_site import Ledgered, There, asked_site, losing_answers
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET
@@ -42,7 +42,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
 @pytest.fixture
 def dropping(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
-    monkeypatch.setattr(far_connection, "HTTPConnection", losing_answers(paths))
+    monkeypatch.setattr(remote_connection, "HTTPConnection", losing_answers(paths))
     return paths
 
 
@@ -119,14 +119,14 @@ def test_two_who_ask_at_once_under_one_id_share_one_answer_and_one_charge(
 ) -> None:
     both_came = Event()
 
-    class Counted(Turns):
+    class Counted(KeyedLock):
         callers = 0
 
-        def alone(self, key: bytes) -> Any:
+        def hold(self, key: bytes) -> Any:
             Counted.callers += 1
             if Counted.callers == 2:
                 both_came.set()
-            return super().alone(key)
+            return super().hold(key)
 
     monkeypatch.setattr(there.of.client, "_turns", Counted())
     for one in there.helpers:

@@ -13,7 +13,7 @@ from adserver.admin import api
 from adserver.admin.api import OPERATIONS
 from adserver.admin.operation import PREFIX, THREADS, Bounds
 from adserver.dashboard.pages import PAGES
-from adserver.ingest.body_room import BodyRoom
+from adserver.ingest.body_memory import BodyRoom
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from adserver.store.paging import cursor_of

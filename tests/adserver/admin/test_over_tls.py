@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.client import Client
-from adserver.client.far import FarAdServer
+from adserver.client.remote import RemoteAdServer
 from adserver.dashboard.serving import open_dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
@@ -114,7 +114,7 @@ def test_a_far_client_trusts_the_certificate_that_it_is_given_and_no_other(over:
     with Client(url=over.origin, token=token, ca=over.tls.certificate) as far:
         assert [one.job_id for one in far.jobs()] == [one.job_id for one in over.of.client.jobs()]
     with pytest.raises(HelperUnavailable, match="certificate verify failed") as refusal:
-        FarAdServer(url=over.origin, token=token).tasks()
+        RemoteAdServer(url=over.origin, token=token).tasks()
     assert token not in str(refusal.value)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from adserver.budgets.comparison import compare
-from adserver.budgets.headroom import Room
-from adserver.budgets.planner import Planner, Wish
+from adserver.budgets.headroom import JobLimits
+from adserver.budgets.planner import PlanConstraints, Planner
 from adserver.views.plan import plan_json, print_plan, submit_options
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.correlated import MAX_EPOCHS, best_carried, gain
@@ -15,7 +15,7 @@ from maskedlark.releases.sampling import StepNoise
 from tests.builders import world
 
 STEPS, EPOCHS = 20, 6
-WISH = Wish(rounds=STEPS * EPOCHS, batch_size=100.0, noise_multiplier=None)
+WISH = PlanConstraints(rounds=STEPS * EPOCHS, batch_size=100.0, noise_multiplier=None)
 
 
 def planner(noise: StepNoise = StepNoise.CORRELATED, *, momentum: float = 0.9, **changes: Any) -> Planner:
@@ -26,7 +26,7 @@ def planner(noise: StepNoise = StepNoise.CORRELATED, *, momentum: float = 0.9, *
         "collusion_epsilon": 8.0,
         **changes,
     }
-    room = Room(task=world(**settings).task, dataset_size=2_000, noise=noise, momentum=momentum)
+    room = JobLimits(task=world(**settings).task, dataset_size=2_000, noise=noise, momentum=momentum)
     return Planner(room=room, num_parameters=500)
 
 
@@ -86,11 +86,11 @@ def test_poisson_samples_take_independent_noise_only() -> None:
 
 
 def test_rounds_are_found_for_correlated_noise() -> None:
-    found = planner().plan(Wish(rounds=None, batch_size=100.0, noise_multiplier=20.0)).recommended
+    found = planner().plan(PlanConstraints(rounds=None, batch_size=100.0, noise_multiplier=20.0)).recommended
     assert found.cost.alone.colluding <= 8.0
     assert found.carried is not None
     cheap = planner(collusion_epsilon=1e6, epsilon=1e6)
-    most = cheap.plan(Wish(rounds=None, batch_size=1_000.0, noise_multiplier=3e4)).recommended
+    most = cheap.plan(PlanConstraints(rounds=None, batch_size=1_000.0, noise_multiplier=3e4)).recommended
     assert most.rounds <= 2 * MAX_EPOCHS
 
 

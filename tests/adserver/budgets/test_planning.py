@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.budgets.headroom import Limit, Room
-from adserver.budgets.planner import Option, Planner, Wish
+from adserver.budgets.headroom import JobLimits, Limit
+from adserver.budgets.planner import Option, PlanConstraints, Planner
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.accounting import Charge, spent_in_turn
@@ -39,21 +39,21 @@ TASK = task_of()
 EARLIER = (Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_rate=0.1, rounds=200),)
 
 
-def room(task: Task = TASK, **changes: Any) -> Room:
-    return replace(Room(task=task, dataset_size=SIZE, is_allocated=False), **changes)
+def room(task: Task = TASK, **changes: Any) -> JobLimits:
+    return replace(JobLimits(task=task, dataset_size=SIZE, is_allocated=False), **changes)
 
 
-def planner(of: Room, gradient_norm: float | None = None) -> Planner:
+def planner(of: JobLimits, gradient_norm: float | None = None) -> Planner:
     return Planner(room=of, num_parameters=PARAMETERS, gradient_norm=gradient_norm)
 
 
 def wish(
     rounds: int | None = None, batch_size: float | None = None, noise_multiplier: float | None = None
-) -> Wish:
-    return Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+) -> PlanConstraints:
+    return PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
 
 
-def fits(of: Room, option: Option) -> bool:
+def fits(of: JobLimits, option: Option) -> bool:
     cost = of.cost(
         rounds=option.rounds, batch_size=option.batch_size, noise_multiplier=option.noise_multiplier
     )
@@ -76,14 +76,14 @@ ROOMS = {
 
 
 @pytest.mark.parametrize("of", ROOMS.values(), ids=ROOMS.keys())
-def test_the_noise_that_is_found_fits_and_three_percent_less_does_not(of: Room) -> None:
+def test_the_noise_that_is_found_fits_and_three_percent_less_does_not(of: JobLimits) -> None:
     found = planner(of).plan(wish(rounds=50, batch_size=200.0)).recommended
     assert fits(of, found)
     assert not fits(of, replace(found, noise_multiplier=0.97 * found.noise_multiplier))
 
 
 @pytest.mark.parametrize("of", ROOMS.values(), ids=ROOMS.keys())
-def test_the_rounds_that_are_found_fit_and_three_percent_more_do_not(of: Room) -> None:
+def test_the_rounds_that_are_found_fit_and_three_percent_more_do_not(of: JobLimits) -> None:
     found = planner(of).plan(wish(batch_size=200.0, noise_multiplier=8.0)).recommended
     assert found.rounds >= 1
     assert fits(of, found)
@@ -139,7 +139,7 @@ def test_what_is_spent_already_costs_noise() -> None:
         (room(task_of(collusion_epsilon=5.0)), Limit.COLLUDING),
     ],
 )
-def test_the_limit_that_binds_is_named(of: Room, limit: Limit) -> None:
+def test_the_limit_that_binds_is_named(of: JobLimits, limit: Limit) -> None:
     assert planner(of).plan(wish(rounds=100, batch_size=200.0)).recommended.limit is limit
 
 
@@ -184,7 +184,7 @@ def test_without_an_assumption_the_gradient_is_as_long_as_it_can_be() -> None:
         (room(), wish(rounds=5, noise_multiplier=math.nan), JobReason.NOISE_OUT_OF_RANGE),
     ],
 )
-def test_what_cannot_fit_is_refused(of: Room, asked: Wish, reason: JobReason) -> None:
+def test_what_cannot_fit_is_refused(of: JobLimits, asked: PlanConstraints, reason: JobReason) -> None:
     with pytest.raises(JobRefused) as refusal:
         planner(of).plan(asked)
     assert refusal.value.reason is reason
@@ -202,10 +202,10 @@ def test_a_task_without_noise_cannot_be_planned_for() -> None:
         wish(batch_size=500.0),
         wish(rounds=0),
         wish(rounds=1_000_001),
-        Wish(rounds=None, batch_size=None, noise_multiplier=None, max_epochs=0),
+        PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None, max_epochs=0),
     ],
 )
-def test_a_wish_that_leaves_too_much_open_or_is_out_of_range_is_refused(asked: Wish) -> None:
+def test_a_wish_that_leaves_too_much_open_or_is_out_of_range_is_refused(asked: PlanConstraints) -> None:
     with pytest.raises(InvalidTask):
         planner(room()).plan(asked)
 
@@ -218,11 +218,11 @@ def test_epsilon_and_the_assumption_are_positive_and_finite(bad: float) -> None:
         planner(room(), gradient_norm=bad).plan(wish(rounds=5))
 
 
-LARGE = Room(task=task_of(epsilon=3.0, collusion_epsilon=6.0), dataset_size=20_000)
+LARGE = JobLimits(task=task_of(epsilon=3.0, collusion_epsilon=6.0), dataset_size=20_000)
 OPEN = wish()
 
 
-def worth(of: Room, *, steps: int, epochs: int) -> float:
+def worth(of: JobLimits, *, steps: int, epochs: int) -> float:
     """What the best job at some steps and epochs is worth, found without the planner's shortcuts."""
     batch_size = of.dataset_size / steps
     noise = of.noise_for(rounds=steps * epochs, batch_size=batch_size)
@@ -243,7 +243,7 @@ def worth(of: Room, *, steps: int, epochs: int) -> float:
     ],
     ids=["both", "asked", "poisson", "partly spent"],
 )
-def test_of_all_jobs_the_one_worth_most_steps_is_found_within_both_budgets(of: Room) -> None:
+def test_of_all_jobs_the_one_worth_most_steps_is_found_within_both_budgets(of: JobLimits) -> None:
     best = planner(of, 0.2).plan(OPEN).recommended
     assert fits(of, best)
     assert best.cost.together.colluding <= 6.0

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.client import Client
-from adserver.peers.opening import Peers
+from adserver.peers.connect import Peers
 from adserver.peers.retrying import BRIEF, LONG, Backoff
 
 RUNNER = CliRunner()

@@ -13,13 +13,13 @@ from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
-from adserver.peers import opening
+from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.store.queries import QueryStore
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
-from adserver.training.forward import predict
+from adserver.training.inference import predict
 from adserver.training.trainer import Checkpoint
 from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
@@ -233,7 +233,7 @@ def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
         f"127.0.0.1:{role}": MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=1)
         for role in (0, 1)
     }
-    monkeypatch.setattr(opening, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
+    monkeypatch.setattr(connect, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
     reach = "evaluate --insecure --helper-0 127.0.0.1:0 --helper-1 127.0.0.1:1 --json"
     told = json.loads(adserver(f"{reach} --job {job_id.hex()[:6]} --epsilon 2").stdout)
     assert told["dataset_id"] == OF.datasets[0].dataset_id.hex()

@@ -12,7 +12,7 @@ from adserver.client import Client
 from adserver.store.database import create_tables, default_url
 from adserver.store.receipts import ReceiptBook
 from maskedlark.errors import JobRefused
-from maskedlark.rpc.receipts import METADATA_KEY, Receipt, encode_receipt, receipt_in
+from maskedlark.rpc.receipts import METADATA_KEY, Receipt, encode_receipt, find_receipt
 from maskedlark.rpc.transport import make_server
 from maskedlark.runtime.database import open_database
 from protos import helper_pb2_grpc
@@ -30,7 +30,7 @@ class Witness(helper_pb2_grpc.HelperServicer):
     shown: list[bytes | None] = field(default_factory=list)
 
     def GetStatus(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 # gRPC's name
-        self.shown.append(receipt_in(context.invocation_metadata()))
+        self.shown.append(find_receipt(context.invocation_metadata()))
         context.set_trailing_metadata(((METADATA_KEY, encode_receipt(self.given)),))
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "that is all")
 

@@ -11,12 +11,12 @@ import torch
 from sqlalchemy import insert
 
 from adserver.client import Client
-from adserver.peers import opening
+from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
-from adserver.training.forward import predict
+from adserver.training.inference import predict
 from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
@@ -51,7 +51,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     with one.engine.begin() as connection:
         connection.execute(insert(datasets).values(row))
     monkeypatch.setattr(
-        opening, "HelperClient", lambda address, *_, **__: nullcontext(one.helpers[int(address[-1])])
+        connect, "HelperClient", lambda address, *_, **__: nullcontext(one.helpers[int(address[-1])])
     )
     yield one
     one.engine.dispose()

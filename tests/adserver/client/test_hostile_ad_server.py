@@ -14,12 +14,12 @@ from typing import Any, Final
 import pytest
 
 from adserver.cli.main import app
-from adserver.client import far as far_module
-from adserver.client.far import FarAdServer
+from adserver.client import remote as far_module
+from adserver.client.remote import RemoteAdServer
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.terminal.exit_status import run
-from tests.adserver.client.test_far import DATASET, RUNNING, served
+from tests.adserver.client.test_remote import DATASET, RUNNING, served
 from tests.adserver.painted import Painted
 from tests.maskedlark.test_escape import HOSTILE, OBEYED
 from tests.patience import HANGS_S
@@ -165,7 +165,7 @@ def test_an_endless_answer_is_read_to_its_limit(head: bytes, monkeypatch: pytest
         saying(HEAD + head, piece) as url,
         pytest.raises(JobRefused, match="more than 4194304 bytes") as refused,
     ):
-        FarAdServer(url=url, token="").get("/tasks")
+        RemoteAdServer(url=url, token="").get("/tasks")
     assert refused.value.reason is JobReason.BAD_ANSWER
 
 
@@ -180,20 +180,20 @@ def test_an_endless_answer_is_read_to_its_limit(head: bytes, monkeypatch: pytest
 )
 def test_an_answer_that_does_not_end_is_given_up_in_time(pieces: tuple[bytes, ...]) -> None:
     with saying(*pieces, pause=True) as url, pytest.raises(HelperUnavailable):
-        FarAdServer(url=url, token="", timeout_s=0.5).get("/tasks")
+        RemoteAdServer(url=url, token="", timeout_s=0.5).get("/tasks")
 
 
 @pytest.mark.parametrize(
     "listed", [lambda far: far.datasets(), lambda far: far.jobs.history(bytes(16))], ids=["a list", "rounds"]
 )
 def test_a_list_without_end_is_given_up(
-    listed: Callable[[FarAdServer], object], monkeypatch: pytest.MonkeyPatch
+    listed: Callable[[RemoteAdServer], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(far_module, "MOST_PAGES", 3)
     page = {"items": [], "next": "more", "next_after_rounds": 1}
-    monkeypatch.setattr(FarAdServer, "get", lambda _self, _path, **_parameters: page)
+    monkeypatch.setattr(RemoteAdServer, "get", lambda _self, _path, **_parameters: page)
     with pytest.raises(JobRefused, match="a list of more than 3 pages"):
-        listed(FarAdServer(url="http://127.0.0.1:1", token=""))
+        listed(RemoteAdServer(url="http://127.0.0.1:1", token=""))
 
 
 @pytest.mark.parametrize("said", [{}, {"items": 3}, {"items": [3]}, {"items": [{}]}], ids=range(4))
@@ -212,8 +212,8 @@ def test_a_list_without_end_is_given_up(
     ids=range(8),
 )
 def test_an_answer_of_another_form_is_a_typed_error(
-    ask: Callable[[FarAdServer], object], said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[[RemoteAdServer], object], said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FarAdServer, "_ask", lambda _self, *_asked, **_named: said)
+    monkeypatch.setattr(RemoteAdServer, "_ask", lambda _self, *_asked, **_named: said)
     with pytest.raises(MaskedLarkError):
-        ask(FarAdServer(url="http://127.0.0.1:1", token=""))
+        ask(RemoteAdServer(url="http://127.0.0.1:1", token=""))

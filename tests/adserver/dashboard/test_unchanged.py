@@ -12,8 +12,8 @@ import pytest
 from starlette.requests import Request
 
 from adserver.dashboard import pages as dashboard_pages
-from adserver.dashboard.figures import BUDGETS_S, Figures, Mark
-from adserver.dashboard.pages import PAGES, Drawn, Page, Pages
+from adserver.dashboard.page_data import BUDGETS_S, Figures, Mark
+from adserver.dashboard.pages import PAGES, Page, Pages, RenderedPage
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable
@@ -62,7 +62,7 @@ def looked(of: Painted, monkeypatch: pytest.MonkeyPatch) -> Looked:
 
     drawing = Pages._draw
 
-    def counted(self: Pages, page: Page, request: Request) -> Drawn:
+    def counted(self: Pages, page: Page, request: Request) -> RenderedPage:
         made.drawn[page.path] += 1
         return drawing(self, page, request)
 
@@ -160,7 +160,7 @@ def test_a_budget_too_young_to_be_computed_anew_is_looked_at_again(
     of: Painted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elapsed, figures = SetClock(0.0), Figures(of.site)
-    monkeypatch.setattr("adserver.dashboard.figures.time", SimpleNamespace(monotonic=elapsed))
+    monkeypatch.setattr("adserver.dashboard.page_data.time", SimpleNamespace(monotonic=elapsed))
     before = figures.mark()
     elapsed.now_s += BUDGETS_S
     after = figures.mark()

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from adserver.ingest.http_server import HttpServer
-from adserver.ingest.patient_http import HttpLimits
+from adserver.ingest.slow_client_limits import HttpLimits
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles

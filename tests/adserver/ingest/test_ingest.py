@@ -26,7 +26,7 @@ from sqlalchemy import Engine, func, select
 from adserver.ingest import http_app as http_app_module
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import Addresses, running_ingest
+from adserver.serving.intake_servers import Addresses, running_ingest
 from adserver.store import tasks as tasks_module
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
@@ -381,10 +381,10 @@ def test_all_tasks_are_listed_in_pages_and_each_is_decoded_once(
 
     def counted(row: Any) -> Any:
         decoded.append(row)
-        return _stored(row)
+        return read_row(row)
 
-    _stored = tasks_module._stored
-    monkeypatch.setattr(tasks_module, "_stored", counted)
+    read_row = tasks_module._read_row
+    monkeypatch.setattr(tasks_module, "_read_row", counted)
     for _ in range(3):
         pages, after = [], ""
         while after is not None:

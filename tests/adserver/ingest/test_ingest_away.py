@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from adserver.ingest.json_error import RETRY_AFTER_S
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import Addresses, running_ingest
+from adserver.serving.intake_servers import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore

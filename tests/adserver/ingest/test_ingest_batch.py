@@ -15,7 +15,7 @@ import pytest
 from adserver.ingest import http_app
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import running_ingest
+from adserver.serving.intake_servers import running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
 from maskedlark.rpc.wire import encode_report, report_to_message

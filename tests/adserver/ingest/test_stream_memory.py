@@ -18,8 +18,8 @@ from sqlalchemy import Engine
 
 from adserver.ingest.intake import Intake
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving import front_doors
-from adserver.serving.front_doors import Addresses, running_ingest
+from adserver.serving import intake_servers
+from adserver.serving.intake_servers import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
@@ -46,7 +46,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def addresses(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Addresses]:
-    monkeypatch.setattr(front_doors, "_GRPC_THREADS", 1)
+    monkeypatch.setattr(intake_servers, "_GRPC_THREADS", 1)
     with running_ingest(engine, IntakeSettings(), tls=None) as opened:
         yield opened
 

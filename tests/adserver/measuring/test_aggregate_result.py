@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adserver.measuring.result import AggregateResult, Column, Estimate, Row, half_width
-from adserver.views.query import result_json, shown, summary_lines, table_rows, write_result
+from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow, half_width
+from adserver.views.query import format_estimate, result_json, summary_lines, table_rows, write_result
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -38,7 +38,7 @@ def result(
         for name in numbers
     )
     rows = tuple(
-        Row(group=(group,), estimates=tuple(estimate(values[at], error) for values in numbers.values()))
+        ResultRow(group=(group,), estimates=tuple(estimate(values[at], error) for values in numbers.values()))
         for at, group in enumerate("ab")
     )
     return AggregateResult(
@@ -139,8 +139,11 @@ def test_all_forms_hold_the_same_numbers(tmp_path: Path) -> None:
 def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
     one = result({"count": [5.25, 7.0]})
     assert table_rows(one)[0] == ("a", "5.2 ± 3.0")
-    assert shown(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
-    assert shown(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)) == "unknown"
+    assert format_estimate(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
+    assert (
+        format_estimate(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf))
+        == "unknown"
+    )
     assert "0.5 (0.7 with one helper)" in summary_lines(one)[-1]
     assert (
         summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"

@@ -27,7 +27,7 @@ from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
-from adserver.records.asked_query import Answer
+from adserver.records.asked_query import StoredAnswer
 from adserver.records.dataset_state import DatasetState
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
@@ -129,7 +129,7 @@ class Kept(QueryStore):
     def remove(self, query_id: bytes) -> None:
         self.events.append("forgotten")
 
-    def keep_answer(self, query_id: bytes, answer: Answer) -> None:
+    def keep_answer(self, query_id: bytes, answer: StoredAnswer) -> None:
         self.events.append("answer kept")
 
 
@@ -287,7 +287,9 @@ def test_intervals_cover_the_truth_of_the_binned_scores(mechanism: Mechanism) ->
                 one.estimate.low <= float(metrics.OF_LABELS[one.name](counts)) <= one.estimate.high
             )
         starts = [round(point.threshold * DEFAULT_BINS) for point in readings.calibration]
-        truth = metrics.observed(np.searchsorted(starts, np.arange(DEFAULT_BINS), side="right") - 1)(counts)
+        truth = metrics.observe_share(np.searchsorted(starts, np.arange(DEFAULT_BINS), side="right") - 1)(
+            counts
+        )
         groups += [
             point.y.low <= true <= point.y.high
             for point, true in zip(readings.calibration, truth, strict=True)
@@ -332,14 +334,14 @@ def test_of_several_classes_accuracy_and_confidence_are_read() -> None:
 
 @given(noisy=arrays(np.float64, (2, 9), elements=st.floats(-50, 200)))
 def test_smoothed_counts_are_never_negative_and_keep_each_rows_total(noisy: NDArray[np.float64]) -> None:
-    counts = metrics.smoothed(noisy)
+    counts = metrics.smooth(noisy)
     assert (counts >= 0).all()
     assert counts.sum(1) == pytest.approx(np.maximum(noisy.sum(1), 0), abs=1e-9)
 
 
 @given(counts=arrays(np.int64, (2, 9), elements=st.integers(0, 500)))
 def test_true_counts_are_left_alone(counts: NDArray[np.int64]) -> None:
-    assert metrics.smoothed(counts.astype(np.float64)) == pytest.approx(counts)
+    assert metrics.smooth(counts.astype(np.float64)) == pytest.approx(counts)
 
 
 def test_an_answer_of_noise_alone_is_read_as_unknown_or_within_bounds() -> None:

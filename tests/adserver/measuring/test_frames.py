@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from adserver.measuring.evaluation_result import EvaluationResult, Metric
-from adserver.measuring.result import AggregateResult, Column, Estimate, Row
+from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -24,7 +24,10 @@ def test_sums_become_a_row_for_each_cell() -> None:
         dataset_id="d",
         group_by=("month",),
         columns=(Column(name="count", value="count", bucket=None, noise_scale=1.0),),
-        rows=(Row(group=("3",), estimates=(estimate(40.0),)), Row(group=("5",), estimates=(estimate(7.0),))),
+        rows=(
+            ResultRow(group=("3",), estimates=(estimate(40.0),)),
+            ResultRow(group=("5",), estimates=(estimate(7.0),)),
+        ),
         records=50,
         min_cell_count=2,
         mechanism=Mechanism.GAUSSIAN,

@@ -20,7 +20,7 @@ from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import Request
 from adserver.measuring.result import ALL, REST, AggregateResult
 from adserver.peers.retrying import Backoff
-from adserver.records.asked_query import Answer
+from adserver.records.asked_query import StoredAnswer
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
@@ -85,7 +85,7 @@ class Store:
     def remove(self, query_id: bytes) -> None:
         self.asked = [spec for spec in self.asked if spec.query_id != query_id]
 
-    def keep_answer(self, query_id: bytes, _answer: Answer) -> None:
+    def keep_answer(self, query_id: bytes, _answer: StoredAnswer) -> None:
         assert query_id in [spec.query_id for spec in self.asked]
 
 

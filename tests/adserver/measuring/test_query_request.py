@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from adserver.measuring.domains import codes_by_key, distinct_codes, read_domains
-from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
+from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
 from adserver.records.dataset_state import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
@@ -129,8 +129,8 @@ def test_a_query_without_noise_takes_no_epsilon() -> None:
 
 def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon() -> None:
     request = Request(values=("count",), group_by=("campaign", "place"), is_discovered=True, epsilon=2.0)
-    assert undiscovered(request, TASK) == ("campaign",)
-    assert undiscovered(replace(request, domains={"campaign": distinct_codes([1])}), TASK) == ()
+    assert keys_to_discover(request, TASK) == ("campaign",)
+    assert keys_to_discover(replace(request, domains={"campaign": distinct_codes([1])}), TASK) == ()
     found = plan_discovery(request, task=TASK, dataset=DATASET, query_id=ID, keys=("campaign",))
     assert 0.45 < spent(found.charges(TASK), TASK.delta).ad_server <= 0.5
     assert found.delta == pytest.approx(TASK.delta / 100)

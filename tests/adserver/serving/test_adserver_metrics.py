@@ -18,20 +18,20 @@ from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.ingest.json_error import RETRY_AFTER_S
-from adserver.ingest.patient_http import HttpLimits
+from adserver.ingest.slow_client_limits import HttpLimits
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobEvent
 from adserver.records.round_figures import RoundFigures
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving import front_doors
-from adserver.serving.front_doors import Addresses, running_ingest
+from adserver.serving import intake_servers
+from adserver.serving.intake_servers import Addresses, running_ingest
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import create_tables, default_url
 from adserver.store.datasets import DatasetStore
 from adserver.store.leases import JobLeases
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
-from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.stream_timeouts import Patience
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.runtime.database import open_database
@@ -276,7 +276,7 @@ def test_a_request_among_too_many_connections_is_told_to_come_again_and_counted(
 def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_doors, "_WITH_BROWSERS", Patience(idle_s=IDLE_S))
+    monkeypatch.setattr(intake_servers, "_WITH_BROWSERS", Patience(idle_s=IDLE_S))
 
     def stopping() -> Iterator[object]:
         yield report_to_message(SOME[0])

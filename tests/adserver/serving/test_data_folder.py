@@ -4,7 +4,7 @@ from threading import Event
 import pytest
 
 from adserver.cli.options import open_store
-from adserver.peers.opening import Peers
+from adserver.peers.connect import Peers
 from adserver.records.server_settings import AdserverSettings, IntakeSettings
 from adserver.serving.server import serve
 from maskedlark.errors import InvalidTask

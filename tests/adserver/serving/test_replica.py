@@ -23,12 +23,12 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.serving.intake_metrics import IntakeMetrics
+from adserver.serving.intake_servers import Addresses, running_ingest
 from adserver.serving.replica import serve_intake
 from adserver.store.database import check_tables, create_tables
-from adserver.store.object_putting import PutsReports
 from adserver.store.report_buckets import ReportBucket, bucket_of
+from adserver.store.report_object_writer import PutsReports
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
@@ -207,7 +207,7 @@ def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(
         for path in ("", "/encoder", "/round"):
             answer = fetched(f"{http}/v1/tasks/{UPDATES.task.task_id.hex()}{path}")
             assert answer.status_code == (404 if path == "/encoder" else 200)
-    monkeypatch.setattr("adserver.store.object_putting.WORTH_BYTES", 0)
+    monkeypatch.setattr("adserver.store.report_object_writer.WORTH_BYTES", 0)
     with pytest.raises(InvalidTask, match="--report-objects first"):
         bucket_of(replica, "s3://reports", may_add=False)
     bucket_of(owner, "s3://reports", may_add=True)

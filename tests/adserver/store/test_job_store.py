@@ -215,9 +215,9 @@ def test_cancelling_takes_the_job_from_its_worker(site: Site) -> None:
     held.claim()
     site.store.cancel(job_id)
     assert not held.is_held(job_id)
-    assert [job.job_id for job in held.unclosed()] == [job_id]
+    assert [job.job_id for job in held.to_close()] == [job_id]
     held.mark_closed(job_id, rounds_charged=1)
-    assert held.unclosed() == ()
+    assert held.to_close() == ()
     with pytest.raises(JobRefused) as refusal:
         site.store.resume(job_id)
     assert refusal.value.reason is JobReason.WRONG_STATE
@@ -231,7 +231,7 @@ def test_a_stopped_job_keeps_its_cause_until_it_is_resumed(site: Site) -> None:
     held.let_go(job_id, JobEvent.REFUSE, stop)
     assert (site.store.get(job_id).state, site.store.get(job_id).stop) == (JobState.REFUSED, stop)
     assert held.claim() is None
-    assert held.unclosed() == ()
+    assert held.to_close() == ()
     site.store.resume(job_id)
     assert (site.store.get(job_id).state, site.store.get(job_id).stop) == (JobState.QUEUED, None)
     assert held.claim() is not None

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.request import Request, plan_discovery, plan_query
-from adserver.records.asked_query import Answer, PlannedQuery, chosen_id
+from adserver.records.asked_query import PlannedQuery, StoredAnswer, chosen_id
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
@@ -126,6 +126,6 @@ def test_an_id_whose_discovery_was_asked_is_used_and_so_is_one_that_nobody_chose
 def test_a_query_that_is_answered_is_not_forgotten(store: QueryStore) -> None:
     store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
     cost = Epsilons(ad_server=1.0, colluding=2.0)
-    store.keep_answer(b"\x11" * 16, Answer(total=np.zeros(1, np.int64), dataset_spent=cost))
+    store.keep_answer(b"\x11" * 16, StoredAnswer(total=np.zeros(1, np.int64), dataset_spent=cost))
     store.remove(b"\x11" * 16)
     assert store.find("11", DiscoverySpec).spec == discovery(b"\x11" * 16)

@@ -12,7 +12,7 @@ from adserver.records.report_state import ReportState
 from adserver.store import reports as stored_reports
 from adserver.store.database import create_tables
 from adserver.store.datasets import DatasetStore
-from adserver.store.report_counts import counted
+from adserver.store.report_counts import count_by_state
 from adserver.store.reports import ReportStore
 from adserver.store.schema import NO_DATASET, report_states
 from adserver.store.tasks import TaskStore
@@ -50,7 +50,7 @@ def there_are(engine: Engine) -> dict[ReportState, int]:
     asked = select(c.state, func.count()).where(c.task_id == TASK_ID)
     with engine.begin() as connection:
         found = {ReportState(state): count for state, count in connection.execute(asked.group_by(c.state))}
-        told = {state: count for state, count in counted(connection, TASK_ID).items() if count}
+        told = {state: count for state, count in count_by_state(connection, TASK_ID).items() if count}
     assert {state: told[state] for state in told if state is not ReportState.EXPIRED} == found
     return told
 

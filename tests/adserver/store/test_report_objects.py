@@ -14,11 +14,11 @@ from adserver.collecting.object_sweeping import ORPHAN_S, sweep_objects
 from adserver.collecting.report_expiry import GRACE_S, SETTLED_S, expire_reports
 from adserver.collecting.sealing import DatasetSealer
 from adserver.store import reports as reports_module
-from adserver.store.ciphertexts import Ciphertexts, object_of
 from adserver.store.datasets import DatasetStore
-from adserver.store.object_putting import AWAY_S, PutsReports
-from adserver.store.object_reading import ReadsObjects
 from adserver.store.report_buckets import bucket_of
+from adserver.store.report_object_format import Ciphertexts, object_of
+from adserver.store.report_object_reader import ReadsObjects
+from adserver.store.report_object_writer import AWAY_S, PutsReports
 from adserver.store.reports import ReportStore
 from adserver.store.schema import POSITIONS, report_buckets, report_objects, reports
 from adserver.store.tasks import TaskStore
@@ -166,13 +166,13 @@ def test_a_store_that_hangs_holds_no_report_up_and_what_it_took_later_is_an_orph
     hanging, made = Hanging(), [drawn(20, seed=number) for number in range(3)]
     site.goes_to(hanging)
     intake = site.intake()
-    site.monkeypatch.setattr("adserver.store.object_putting.LONGEST_S", 0.05)
+    site.monkeypatch.setattr("adserver.store.report_object_writer.LONGEST_S", 0.05)
     try:
         assert [intake.add(some) for some in made[:2]] == [20, 20]
         assert not hanging.objects
     finally:
         hanging.let_go.set()
-    site.monkeypatch.setattr("adserver.store.object_putting.LONGEST_S", HANGS_S)
+    site.monkeypatch.setattr("adserver.store.report_object_writer.LONGEST_S", HANGS_S)
     site.now_s += AWAY_S
     intake.add(made[2])
     assert by_id(site.taken()) == by_id([report for some in made for report in some])
@@ -279,7 +279,7 @@ def test_a_page_of_reports_that_take_turns_reads_each_object_once(site: Site) ->
     site.goes_to(Counting())
     for seed in range(3):
         site.intake().add(drawn(40, seed=seed))
-    site.monkeypatch.setattr("adserver.store.object_reading.HELD_BYTES", 1)
+    site.monkeypatch.setattr("adserver.store.report_object_reader.HELD_BYTES", 1)
     places = [number * POSITIONS + position for position in range(40) for number in (1, 2, 3)]
     reader = ReadsObjects(site.engine)
     assert len(reader.ciphertexts(places, role=1)) == 120

@@ -15,14 +15,14 @@ from sqlalchemy import func, select
 
 from adserver.collecting.object_sweeping import ORPHAN_S, sweep_objects
 from adserver.records.server_settings import IntakeSettings
-from adserver.serving.front_doors import running_ingest
+from adserver.serving.intake_servers import running_ingest
 from adserver.store.report_buckets import ReportBucket
 from adserver.store.schema import report_objects
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.sealing import MIN_OVERHEAD
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import report_to_message
-from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.objects import ObjectStore, Retrying
 from protos import report_pb2
 from tests.adserver.report_objects_site import OF, URL, Site, by_id, drawn, site_at
@@ -75,7 +75,7 @@ def test_two_hundred_groups_in_s3_with_faults_are_sealed_whole_or_refused(
 ) -> None:
     assert httpx.put(f"{s3}/reports", timeout=HANGS_S).is_success
     with site_at(postgres.new_database(), monkeypatch) as site:
-        store = opened_bucket(URL)
+        store = open_bucket(URL)
         faulty, drawing = Faulty(store, seed=3, fails=0.05, cuts=0.02, swaps=0.02), Random(3)
         to(site, faulty)
         intakes = (site.intake(), site.intake())
@@ -99,7 +99,7 @@ def test_an_intake_killed_between_put_and_commit_loses_nothing_that_it_acknowled
     assert httpx.put(f"{s3}/reports", timeout=HANGS_S).is_success
     database, addresses = postgres.new_database(), tmp_path / "addresses"
     with monkeypatch.context() as patched, site_at(database, patched) as site:
-        to(site, opened_bucket(URL))
+        to(site, open_bucket(URL))
         made = drawn(400, seed=1, width=WIDTH)
         site.intake().add(made[300:])  # not its first: that would make it a repeated upload, which is not put
         command = [sys.executable, "-c", KILLED_AT_ITS_COMMIT, database, URL, str(addresses)]

@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from adserver.training.as_onnx import as_onnx
-from adserver.training.forward import predict
+from adserver.training.inference import predict
 from maskedlark.errors import InvalidModel
 from maskedlark.model.dense import dense_network
 from tests.torch_models import dense, squeezed

@@ -28,8 +28,8 @@ from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store import job_folder
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
+from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
-from adserver.training.stops import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.trainer import Checkpoint
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason

@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from adserver.training.forward import predict
-from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, described, from_bytes, from_columns
+from adserver.training.inference import predict
+from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, describe, from_bytes, from_columns
 from maskedlark.encoding.cells import number, said
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
@@ -122,7 +122,7 @@ def test_the_files_say_what_they_take() -> None:
         found: dict[str, str] = onnxruntime.InferenceSession(encoded).get_modelmeta().custom_metadata_map
         return found
 
-    plain = described(model, **{INPUT_IS: SCALED})
+    plain = describe(model, **{INPUT_IS: SCALED})
     assert "divided by 256, not by 255" in notes(plain)[INPUT_IS]
     assert parse(plain, num_features=1).digest == parse(model, num_features=1).digest
     assert "uint8" in notes(from_bytes(plain, 1))[INPUT_IS]

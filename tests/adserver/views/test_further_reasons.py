@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import Engine
 
 from adserver.ingest import http_app as http_app_module
-from adserver.ingest import patient_http
+from adserver.ingest import slow_client_limits
 from adserver.ingest.http_app import http_app
 from adserver.ingest.intake import Intake
 from adserver.store import leases as job_leases
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
-from adserver.training import stops, worker
-from adserver.training.stops import outcome_of
+from adserver.training import job_outcome, worker
+from adserver.training.job_outcome import outcome_of
 from adserver.views.reasons import HTTP_REASONS, JOB_STOPS
 from maskedlark.errors import (
     HelperUnavailable,
@@ -50,7 +50,7 @@ def test_each_is_in_the_reference_with_what_to_do(reason: str) -> None:
 def refused_statuses() -> set[int]:
     """The status of every `HTTPException` and `refusal` that the front door's code holds."""
     found = set[int]()
-    for module in (http_app_module, patient_http):
+    for module in (http_app_module, slow_client_limits):
         calls = [
             node
             for node in ast.walk(ast.parse(Path(module.__file__ or "").read_text()))
@@ -102,7 +102,7 @@ def test_what_the_web_framework_refuses_by_itself_and_bugs_are_known(engine: Eng
 def test_every_word_of_the_workers_is_known() -> None:
     words = {
         value
-        for module in (worker, stops, job_leases)
+        for module in (worker, job_outcome, job_leases)
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }

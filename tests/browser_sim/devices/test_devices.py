@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from browser_sim.devices.answers import AnswerStore, Outcome
-from browser_sim.devices.device import Asked, Device, read_round
+from browser_sim.devices.device import Device, DeviceRequest, read_round
 from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.bounding import UpdateBound
@@ -52,7 +52,7 @@ def body(of: World = WORLD, index: int = 0, scale: float = 0.0, **changes: objec
     return len(one).to_bytes(4, "little") + one + content.encode()
 
 
-def asked(**changes: object) -> Asked:
+def asked(**changes: object) -> DeviceRequest:
     return read_round(body(**changes), WORLD.task)  # type: ignore[arg-type]
 
 
@@ -76,7 +76,7 @@ def device(
     )
 
 
-def opened(of: Asked, reports: list[bytes]) -> np.ndarray:
+def opened(of: DeviceRequest, reports: list[bytes]) -> np.ndarray:
     """What reports add up to."""
     sums = []
     for role in (0, 1):
@@ -98,7 +98,7 @@ def opened(of: Asked, reports: list[bytes]) -> np.ndarray:
     return to_signed(reconstruct(*sums))
 
 
-def answered(of: Device, one: Asked, **how: bool) -> bytes:
+def answered(of: Device, one: DeviceRequest, **how: bool) -> bytes:
     answer = of.answer(one, unix_s=NOW, **how)
     assert answer.report is not None
     return answer.report

@@ -18,7 +18,7 @@ from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
-from browser_sim.devices.holdings import Holdings
+from browser_sim.devices.device_data import Holdings
 from browser_sim.devices.local import LocalFleet, LocalSettings, LocalTold
 from browser_sim.devices.local_store import LocalStore
 from maskedlark.errors import HelperUnavailable, InvalidTask

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from browser_sim.devices.answers import AnswerStore
-from browser_sim.devices.holdings import Holdings
+from browser_sim.devices.device_data import Holdings
 from browser_sim.devices.run import DeviceFleet, FleetSettings, Told
 from browser_sim.endpoint import Protection
 from maskedlark.errors import HelperUnavailable

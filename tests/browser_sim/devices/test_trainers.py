@@ -11,7 +11,7 @@ from adserver.records.job_state import JobState
 from adserver.store.job_folder import JobFolder
 from adserver.store.rounds import DeviceRound
 from adserver.training.export import export_federated
-from adserver.training.forward import predict
+from adserver.training.inference import predict
 from browser_sim.devices.trainers import local_model
 from browser_sim.kinds import TrainerKind
 from maskedlark.autodiff.torch_models import torch_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helper.datasets import proofs
-from helper.datasets.proofs import compiled_residues
+from helper.datasets.proofs import fast_residues
 from maskedlark.numbers.field import MODULUS, FieldVector, random_vector
 from maskedlark.randomness import seeded
 from maskedlark.reports.proofs.check import ProofTable, residues
@@ -33,7 +33,7 @@ def test_compiled_residues_are_the_plain_ones_bit_for_bit(shape: ProofShape, rol
     elements[1], openings[1], points[1] = 0, 0, 0
     elements[2], openings[2], points[2] = 1, 1, [1, 2, 3]
     table = table_of(shape, elements, openings)
-    assert (compiled_residues(shape, role, table, points) == residues(shape, role, table, points)).all()
+    assert (fast_residues(shape, role, table, points) == residues(shape, role, table, points)).all()
 
 
 @pytest.mark.parametrize("shape", ALL.values(), ids=ALL)
@@ -41,7 +41,7 @@ def test_compiled_residues_accept_honest_reports_and_no_malformed_one(shape: Pro
     randomness = seeded(2)
     wrong = [sent for _, sent in malformed(shape, randomness)]
     good = [honest(shape, randomness) for _ in range(20)]
-    assert is_accepted(shape, [*wrong, *good], compiled_residues) == [False] * len(wrong) + [True] * 20
+    assert is_accepted(shape, [*wrong, *good], fast_residues) == [False] * len(wrong) + [True] * 20
 
 
 @pytest.mark.parametrize("rows", [1, 2, 40])
@@ -55,7 +55,7 @@ def test_no_shape_number_of_rows_or_read_only_table_needs_another_compiled_loop(
     )
     for array in (elements, openings, points):
         array.flags.writeable = False
-    compiled_residues(shape, 0, table_of(shape, elements, openings), points)
+    fast_residues(shape, 0, table_of(shape, elements, openings), points)
     loops: tuple[Any, ...] = (
         proofs._vector_residues,
         proofs._row_sums,
@@ -70,7 +70,7 @@ def test_no_report_has_no_residues() -> None:
     table = table_of(
         shape, np.empty((0, shape.num_elements), np.uint64), np.empty((0, shape.num_openings), np.uint64)
     )
-    assert compiled_residues(shape, 0, table, np.empty((0, POINTS), np.uint64)).shape == (
+    assert fast_residues(shape, 0, table, np.empty((0, POINTS), np.uint64)).shape == (
         0,
         shape.num_residues,
     )

@@ -12,10 +12,10 @@ from helper.core import HelperCore
 from helper.datasets import object_segments, segments
 from helper.datasets.frames import Ranks, SealedSegment, open_segment
 from helper.datasets.object_spool import ObjectSpool
-from helper.datasets.sealed_segments import opened_ranks
+from helper.datasets.preparation_cache import Handle
+from helper.datasets.sealed_segments import open_ranks
+from helper.datasets.segment_writer import StoredSegments
 from helper.datasets.segments import chosen_of
-from helper.datasets.shelves import Handle
-from helper.datasets.spool import StoredSegments
 from helper.datasets.sweeping import EXPIRED_KEPT_S
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
@@ -457,7 +457,7 @@ def test_sealed_segments_of_fewer_records_than_were_committed_are_lost(
 
 
 def _without_the_first(*given: Any) -> Ranks:
-    return _first_not_chosen(opened_ranks(*given))
+    return _first_not_chosen(open_ranks(*given))
 
 
 def _first_not_chosen(ranks: Ranks) -> Ranks:

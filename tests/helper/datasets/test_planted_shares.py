@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import reconstruct, to_signed
@@ -54,7 +54,7 @@ def test_a_planted_share_gives_noise_in_every_coordinate(tmp_path: Path) -> None
         "frac_bits": 24,
     }
     scene = Scene(tmp_path, min_batch_size=20, **settings)
-    scene.restart(engine_for=engine_for)
+    scene.restart(engine_for=choose_engine)
     [victim] = scene.reports([VICTIM])
     own = scene.reports([Example(features=np.full(4, 9, np.uint8), label=None)] * 19, seed=5)
     everything = np.ones(20, np.bool_)

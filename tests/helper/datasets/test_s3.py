@@ -8,7 +8,7 @@ import pytest
 from helper.datasets import segments
 from maskedlark.errors import HelperUnavailable
 from maskedlark.runtime import objects
-from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.objects import ObjectExists, StoreFailed
 from tests.helper.parties import Scene
 from tests.patience import HANGS_S
@@ -21,7 +21,7 @@ def test_a_dataset_in_s3_is_sealed_summed_and_swept(
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     assert httpx.put(f"{s3}/bucket", timeout=HANGS_S).is_success
-    store = opened_bucket("s3://bucket/some/prefix")
+    store = open_bucket("s3://bucket/some/prefix")
     store.put("f/a", b"first")
     with pytest.raises(ObjectExists):
         store.put("f/a", b"second")
@@ -39,7 +39,7 @@ def test_a_dataset_in_s3_is_sealed_summed_and_swept(
     assert scene.run(spec, 0).tolist() == scene.plain_sum(10)
     store.delete(listed[0])
     assert not list(store.list(folders[0]))
-    elsewhere = opened_bucket("s3://no-such-bucket/prefix")
+    elsewhere = open_bucket("s3://no-such-bucket/prefix")
     with pytest.raises(StoreFailed, match="bucket"):
         elsewhere.get(listed[1][0], 1)
     with pytest.raises(StoreFailed):

@@ -14,10 +14,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from helper.datasets import preparing, segments
-from helper.datasets.preparation_room import HELD_BYTES, ON_DISK
+from helper.datasets.preparation_cache import MAX_PREPARED_PER_TASK, PreparationCache
+from helper.datasets.preparation_quota import HELD_BYTES, ON_DISK
 from helper.datasets.preparing import MAX_CHUNK_BYTES
-from helper.datasets.shelves import MAX_PREPARED_PER_TASK, PreparedShelf
-from helper.datasets.spool import Spool
+from helper.datasets.segment_writer import SegmentWriter
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from helper.serving.metrics import HelperMetrics
@@ -30,7 +30,7 @@ from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
 from maskedlark.runtime import durable_file
-from maskedlark.runtime.turns import Turns
+from maskedlark.runtime.keyed_lock import KeyedLock
 from tests.builders import NOW, examples, shares_for, split
 from tests.helper.parties import Scene, make_task
 from tests.patience import HANGS_S
@@ -341,9 +341,9 @@ def test_chunks_that_have_room_one_by_one_have_it_also_when_they_are_opened_ahea
     chunks = [shares[:4], shares[4:8], shares[8:]]
     least = 8 * (HELD_BYTES - (-length // ON_DISK)) + 4 * (HELD_BYTES + 2 * length)
     scene.restart(max_preparing_bytes=-(-4 * least // 3))
-    take = PreparedShelf.take
+    take = PreparationCache.take
 
-    def asking(shelf: PreparedShelf, num_bytes: int, **whose: Any) -> None:
+    def asking(shelf: PreparationCache, num_bytes: int, **whose: Any) -> None:
         try:
             take(shelf, num_bytes, **whose)
         finally:
@@ -355,7 +355,7 @@ def test_chunks_that_have_room_one_by_one_have_it_also_when_they_are_opened_ahea
         assert is_asked_twice.wait(HANGS_S)  # room for the second chunk, before the first is answered for
         return opener.open(incoming)
 
-    monkeypatch.setattr(PreparedShelf, "take", asking)
+    monkeypatch.setattr(PreparationCache, "take", asking)
     datasets = replace(scene.cores[0].datasets, open_shares=opened)
     with (
         datasets.prepare(scene.task_id, HANDLE, None) as preparation,
@@ -443,7 +443,7 @@ def test_a_segment_that_has_no_room_on_the_disk_ends_the_preparation(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as during:
-        during.setattr(Spool, "_write", full)
+        during.setattr(SegmentWriter, "_write", full)
         with (
             pytest.raises(HelperUnavailable, match="No space left"),
             datasets.prepare(scene.task_id, HANDLE, None) as preparation,
@@ -604,14 +604,14 @@ def test_what_is_being_committed_is_pushed_out_by_nobody(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, segment: int
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
-    prepared, store = scene.prepare(scene.reports(10)), Spool.store
+    prepared, store = scene.prepare(scene.reports(10)), SegmentWriter.store
 
-    def others_come(spool: Spool, *given: Any) -> None:
+    def others_come(spool: SegmentWriter, *given: Any) -> None:
         for number in range(MAX_PREPARED_PER_TASK):
             scene.cores[0].datasets.prepare(scene.task_id, bytes([number]) * 16, None).finish()
         store(spool, *given)
 
-    monkeypatch.setattr(Spool, "store", others_come)
+    monkeypatch.setattr(SegmentWriter, "store", others_come)
     dataset = scene.commit(prepared)
     scene.restart()
     assert len(scene.cores[0].datasets.opened(dataset)) == 10
@@ -665,11 +665,11 @@ def test_an_empty_choice_is_refused(scene: Scene) -> None:
     assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
 
 
-class Untouched(Turns):
+class Untouched(KeyedLock):
     """Locks that nobody is to wait for."""
 
     @contextmanager
-    def alone(self, key: bytes) -> Iterator[None]:
+    def hold(self, key: bytes) -> Iterator[None]:
         raise AssertionError("locked under an id that may be another task's")
         yield
 

@@ -35,7 +35,7 @@ def scene(tmp_path: Path, store: InMemory, is_bucket: bool, monkeypatch: pytest.
 def pass_time(scene: Scene, seconds: float) -> None:
     """Let the helpers' clocks go on; files are as old as the test's beginning."""
     for core in scene.cores:
-        core.sweeper._used_since()
+        core.sweeper._first_seen()
     for party in scene.parties:
         party.now += seconds
         for path in (party.data / "datasets").iterdir():

@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidTag
 
 from helper.core import HelperCore
 from helper.datasets import update_preparing, update_vault
-from helper.datasets.shelves import MAX_PREPARED_PER_TASK
+from helper.datasets.preparation_cache import MAX_PREPARED_PER_TASK
 from helper.datasets.update_vault import StoredUpdate, open_updates
 from helper.ledger.ledger import Ledger
 from maskedlark import canonical

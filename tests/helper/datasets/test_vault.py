@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from helper.datasets import segment_writer as spool_module
 from helper.datasets import segments, whole_file
-from helper.datasets import spool as spool_module
 from helper.datasets.segments import NOT_CHOSEN, RowShape, whole
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.trust.keys import HelperKeys

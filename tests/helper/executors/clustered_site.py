@@ -8,7 +8,7 @@ import numpy as np
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Gradient, ModelFile, Scoring
 from helper.executors.local import LocalExecutor
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from maskedlark.interrupt import never
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
@@ -38,7 +38,7 @@ class Site:
         self.local = LocalExecutor(NO_WORKERS)
         self.cluster = ClusterExecutor(self.fleet, self.local)
         self.gradient = Gradient(
-            engine=engine_for(PARSED, LOSS, self.scene.task.clip, 2),
+            engine=choose_engine(PARSED, LOSS, self.scene.task.clip, 2),
             weights=TENSORS,
             file=FILE,
             loss=LOSS,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from helper.executors.fleet import WorkerLost
-from helper.executors.holder import Holder
-from helper.executors.joining import Gate, JoinToken, Session
+from helper.executors.handshake import HandshakeServer, JoinToken, Session
+from helper.executors.worker import SegmentWorker
 
 TOKEN = b"a join token of at least 32 bytes, for tests"
 
@@ -33,7 +33,7 @@ class ThreadWorker:
 
     name: bytes
     session: Session
-    holder: Holder
+    holder: SegmentWorker
     fails: Callable[[], None] = lambda: None
     passed: list[bytes] = field(default_factory=list)
     stands_still: Event = field(default_factory=Event)
@@ -89,11 +89,11 @@ class ThreadFleet:
     joined: dict[bytes, ThreadWorker] = field(default_factory=dict)
     ended: list[ThreadWorker] = field(default_factory=list)
     refused: list[bytes] = field(default_factory=list)
-    _gate: Gate = field(default_factory=lambda: Gate(JoinToken(TOKEN)))
+    _gate: HandshakeServer = field(default_factory=lambda: HandshakeServer(JoinToken(TOKEN)))
 
     def add(self, count: int = 1, *, fails: Callable[[], None] = lambda: None) -> None:
         for _ in range(count):
-            holder = Holder(JoinToken(TOKEN), self.capacity_bytes)
+            holder = SegmentWorker(JoinToken(TOKEN), self.capacity_bytes)
             challenge = self._gate.challenge()
             admitted = self._gate.admit(challenge, holder.apply(challenge))
             holder.welcome(admitted.welcome)

@@ -20,7 +20,7 @@ from tests.ray_environment import tell_ray  # says how Ray authenticates, before
 import ray
 from ray.cluster_utils import Cluster
 
-from helper.executors.joining import JoinToken
+from helper.executors.handshake import JoinToken
 from helper.executors.ray_fleet import RayFleet
 from helper.executors.ray_worker import JOIN_VARIABLE
 from tests.patience import HANGS_S

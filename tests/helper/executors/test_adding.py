@@ -9,16 +9,16 @@ import pytest
 
 from helper.datasets.records import Updates
 from helper.datasets.update_vault import SealedUpdates
-from helper.executors import adding, adding_orders, holder
+from helper.executors import adding, adding_orders, worker
 from helper.executors.adding_orders import ADD
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Adding, SummedUpdates
-from helper.executors.holder import Holder
-from helper.executors.joining import JoinToken, NotSealed
+from helper.executors.handshake import JoinToken, NotSealed
+from helper.executors.heartbeats import SILENT_S
 from helper.executors.local import LocalExecutor
 from helper.executors.orders import Failed, write
-from helper.executors.pulses import SILENT_S
-from helper.executors.summing import added_up
+from helper.executors.summing import sum_updates
+from helper.executors.worker import SegmentWorker
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.interrupt import never
 from maskedlark.numbers.field import MODULUS, add, to_signed
@@ -254,7 +254,7 @@ def cannot(_: SummedUpdates) -> SummedUpdates:
 def test_answers_that_are_no_sum_cost_two_workers_and_are_made_here(
     site: Site, monkeypatch: pytest.MonkeyPatch, lie: Callable[[SummedUpdates], SummedUpdates]
 ) -> None:
-    monkeypatch.setattr(adding_orders, "added_up", lambda *of: lie(added_up(*of)))
+    monkeypatch.setattr(adding_orders, "added_up", lambda *of: lie(sum_updates(*of)))
     site.fleet.add(4)
     site.assert_equal()
     assert len(site.fleet.ended) >= 2
@@ -305,6 +305,6 @@ def test_a_worker_does_no_order_of_another_head(site: Site) -> None:
     with pytest.raises(NotSealed):
         one.holder.add_up(order, b"")
     with pytest.raises(NotSealed):
-        Holder(JoinToken(TOKEN), 0).add_up(order, b"")
+        SegmentWorker(JoinToken(TOKEN), 0).add_up(order, b"")
     with pytest.raises(NotSealed):
-        one.holder.add_up(one.session.seal(b"order", holder.ORDER), b"")
+        one.holder.add_up(one.session.seal(b"order", worker.ORDER), b"")

@@ -16,16 +16,16 @@ import pytest
 from helper.core import HelperCore
 from helper.datasets import segments
 from helper.datasets.frames import SealedSegment
-from helper.datasets.records import Records
+from helper.datasets.records import DatasetRecords
 from helper.executors import dispatch, summing
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor, ModelFile, Scoring
 from helper.executors.fleet import NoWorkers
-from helper.executors.joining import NONCE_BYTES, NotSealed
+from helper.executors.handshake import NONCE_BYTES, NotSealed
+from helper.executors.heartbeats import SILENT_S
 from helper.executors.local import LocalExecutor
 from helper.executors.orders import Failed, read
-from helper.executors.pulses import SILENT_S
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.gradient.engine import Batch, Interrupt, PartialSum
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import Scores
@@ -33,7 +33,7 @@ from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobR
 from maskedlark.interrupt import never
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
-from maskedlark.privacy.sample_size import padded_size
+from maskedlark.privacy.sample_size import work_size
 from maskedlark.releases.round import Evaluated
 from tests.helper.executors.clustered_site import (
     LOSS,
@@ -218,7 +218,7 @@ def _says_stopped(worker: ThreadWorker, sent: list[bytes], answer: bytes) -> boo
 
 def test_a_worker_that_cannot_do_an_order_is_let_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.fleet.add(1)
-    monkeypatch.setattr("helper.executors.holder.parse", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("helper.executors.worker.parse", lambda *_, **__: 1 // 0)
     site.assert_equal()
     assert not site.fleet.joined
 
@@ -227,7 +227,7 @@ def test_an_order_that_no_worker_can_do_costs_two_of_them_and_is_done_here(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.fleet.add(5)
-    monkeypatch.setattr("helper.executors.holder.parse", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr("helper.executors.worker.parse", lambda *_, **__: 1 // 0)
     site.assert_equal()
     assert len(site.fleet.ended) == 2
 
@@ -357,7 +357,7 @@ def test_a_dataset_that_is_gone_since_its_ranks_were_read_is_lost(site: Site) ->
     (file,) = site.scene.cores[0].datasets.vault.files()
     path = site.scene.cores[0].datasets.vault._path(file.dataset_id)
     path.rename(path.with_suffix(".gone"))
-    records = Records(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
+    records = DatasetRecords(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
     with pytest.raises(JobRefused) as refused:
         site.cluster.masked_sum(site.gradient, records, sampled(1.0), never)
     assert refused.value.reason is JobReason.DATASET_LOST
@@ -387,7 +387,7 @@ def test_segments_in_object_storage_go_to_workers_as_they_lie_there(
 
 
 def assert_lost(site: Site, sealed: list[SealedSegment]) -> None:
-    records = Records(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
+    records = DatasetRecords(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
     with pytest.raises(JobRefused) as refused:
         site.cluster.masked_sum(site.gradient, records, sampled(1.0), never)
     assert refused.value.reason is JobReason.DATASET_LOST
@@ -434,7 +434,7 @@ def test_a_clustered_helper_agrees_with_a_local_one_in_every_round(
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     scene = Scene(tmp_path)
-    scene.restart(engine_for=engine_for)
+    scene.restart(engine_for=choose_engine)
     spec = scene.job(scene.seal(RECORDS), sampling_numerator=1 << 31)
     scene.start(spec)
     fleet = ThreadFleet()
@@ -476,7 +476,7 @@ def test_the_work_of_an_order_does_not_tell_how_many_of_its_records_are_sampled(
             site.cluster.masked_sum(site.gradient, site.records, some(records, seed), never)
             sizes = [4] * (SEGMENTS - 1) + [2] if is_cold else [RECORDS]  # of each order's segments together
             work = [
-                padded_size(expected=records * size // RECORDS, least=0, most=min(size, records), over=50)
+                work_size(expected=records * size // RECORDS, least=0, most=min(size, records), over=50)
                 for size in sizes
             ]
             expected = [[7] * (size // 7) + [size % 7] * (size % 7 > 0) or [0] for size in work]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helper.datasets.segments import Rows, RowShape
+from helper.datasets.segments import RowShape, SegmentRows
 from helper.executors import summing
-from helper.executors.gathering import gathered
+from helper.executors.gathering import gather
 from maskedlark.interrupt import never
 from maskedlark.releases.round import Evaluated
 
@@ -17,7 +17,7 @@ SHAPE = RowShape(features=3, candidates=2, keys=0, columns=0)
 SIZE = 7
 
 
-def drawn(records: int, draw: np.random.Generator) -> Rows:
+def drawn(records: int, draw: np.random.Generator) -> SegmentRows:
     """A segment of records that are all different."""
     rows = SHAPE.empty(records)
     rows.report_ids[:] = 0
@@ -47,7 +47,7 @@ def test_batches_hold_the_sampled_records_and_others_behind_them(
     held = [drawn(size, draw) for size in sizes]
     records = sum(sizes)
     evaluated = Evaluated(is_evaluated=draw.random(records) < rate, counts=draw.random(records) < 0.7)
-    found = list(gathered(held, evaluated, work, never))
+    found = list(gather(held, evaluated, work, never))
     features, labels, masks = (
         np.concatenate([getattr(one.shares, name) for one in held])
         for name in ("features", "labels", "mask_shares")
@@ -71,4 +71,4 @@ def test_what_is_gathered_ends_when_it_is_interrupted() -> None:
     rows = drawn(5, np.random.default_rng(0))
     everything = Evaluated(is_evaluated=np.ones(5, np.bool_), counts=np.ones(5, np.bool_))
     with pytest.raises(InterruptedError):
-        next(gathered([rows], everything, 5, leave))
+        next(gather([rows], everything, 5, leave))

@@ -17,12 +17,12 @@ import pytest
 from helper.executors import opening
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.fleet import NoWorkers, WorkerLost
-from helper.executors.holder import Holder
-from helper.executors.joining import NONCE_BYTES, JoinToken, NotSealed
+from helper.executors.handshake import NONCE_BYTES, JoinToken, NotSealed
 from helper.executors.local import LocalExecutor
 from helper.executors.opening_orders import _Opened, read_opened, write_opened, write_order
 from helper.executors.orders import CARRIED_BYTES, MOST_CARRIED, Failed, pieces, write
 from helper.executors.processes import MAX_CHUNK
+from helper.executors.worker import SegmentWorker
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper
@@ -297,7 +297,7 @@ def test_shares_that_no_worker_can_open_cost_two_of_them(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.add(5)
-    monkeypatch.setattr("helper.executors.holder.write_opened", lambda _: 1 // 0)
+    monkeypatch.setattr("helper.executors.worker.write_opened", lambda _: 1 // 0)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
     assert len(fleet.ended) == 2
 
@@ -335,7 +335,7 @@ def test_one_worker_that_cannot_open_shares_says_so_and_leaves_them_to_others(
         failed.append(order)
         if len(failed) == 2:
             has_failed_twice.set()
-        return broken._joined().seal(write(Failed(reason="MemoryError")), order[:12])
+        return broken._join().seal(write(Failed(reason="MemoryError")), order[:12])
 
     monkeypatch.setattr(broken, "open", fails)
     monkeypatch.setattr(LocalExecutor, "open", lambda *_: pytest.fail("a worker can do it"))
@@ -356,7 +356,7 @@ def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
 
     def answers(order: bytes) -> bytes:
         answered.set()
-        return wrong._joined().seal(answer, order[:NONCE_BYTES])
+        return wrong._join().seal(answer, order[:NONCE_BYTES])
 
     monkeypatch.setattr(wrong, "open", answers)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
@@ -564,9 +564,9 @@ def test_an_order_that_is_not_the_heads_is_not_answered(fleet: ThreadFleet) -> N
 
 
 def test_a_worker_that_is_not_welcome_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helper.executors.holder._WELCOME_S", 0.0)
+    monkeypatch.setattr("helper.executors.worker._WELCOME_S", 0.0)
     with pytest.raises(NotSealed):
-        Holder(JoinToken(TOKEN), 1).open(b"x" * 100)
+        SegmentWorker(JoinToken(TOKEN), 1).open(b"x" * 100)
 
 
 def test_an_order_of_nonsense_is_told_in_one_word(fleet: ThreadFleet) -> None:

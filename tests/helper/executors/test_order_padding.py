@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from helper.executors.orders import Summing
 from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.privacy.sample_size import padded_size
+from maskedlark.privacy.sample_size import work_size
 from maskedlark.releases import round as rounds
 from maskedlark.releases.round import Evaluated
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 
 RECORDS = 20_000
 SEGMENT = 2_000
@@ -29,9 +29,9 @@ def evaluated(seed: int, *, is_sampled: bool) -> Evaluated:
     draw = np.random.default_rng(seed)
     sample = draw.random(RECORDS) < RATE
     sample[:REPORTS] = is_sampled
-    size = padded_size(expected=int(RECORDS * RATE), least=0, most=RECORDS, reports=REPORTS)
+    size = work_size(expected=int(RECORDS * RATE), least=0, most=RECORDS, reports=REPORTS)
     padding = partial(PAIR.padding, seed.to_bytes(4, "little"))
-    return rounds._evaluated(sample, padding, is_enough=True, at_least=size, reports=REPORTS)
+    return rounds._choose_evaluated(sample, padding, is_enough=True, at_least=size, reports=REPORTS)
 
 
 def worked_on(one: Evaluated) -> int:
@@ -80,8 +80,8 @@ def evenly(count: int, wanted: int) -> NDArray[np.bool_]:
 
 def of_rare_records(seed: int, padding: Callable[[int, int], NDArray[np.bool_]]) -> Evaluated:
     sample = np.random.default_rng(seed).random(MANY) < RARELY
-    size = padded_size(expected=int(MANY * RARELY), least=0, most=MANY)
-    return rounds._evaluated(sample, padding, is_enough=True, at_least=size, reports=1)
+    size = work_size(expected=int(MANY * RARELY), least=0, most=MANY)
+    return rounds._choose_evaluated(sample, padding, is_enough=True, at_least=size, reports=1)
 
 
 def chosen_places() -> NDArray[np.intp]:

@@ -16,9 +16,9 @@ from helper.datasets import segments
 from helper.executors import adding
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.fleet import NoWorkers
-from helper.executors.holder import Holder
-from helper.executors.joining import Applicant, JoinToken, Session
+from helper.executors.handshake import HandshakeClient, JoinToken, Session
 from helper.executors.processes import MIN_CHUNK
+from helper.executors.worker import SegmentWorker
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import never
 from maskedlark.runtime.periodic import Periodic
@@ -286,7 +286,7 @@ def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
     token = JoinToken(bytes(32))
     fleet = ray_fleet.RayFleet("nowhere", token, capacity_bytes=0)
     for _ in range(ray_fleet._MAX_FAILURES):
-        joins, challenge = Holder(token, 0), bytes(32)
+        joins, challenge = SegmentWorker(token, 0), bytes(32)
         for application in (crashes, lambda asked=joins: asked.apply(bytes(32)), crashes):
             actor = SimpleNamespace(welcome=SimpleNamespace(remote=joins.welcome))
             fleet._let_in(
@@ -406,7 +406,7 @@ def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: 
     monkeypatch.setattr(ray_fleet, "end", ended.append)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
-    applicant, challenge = Applicant(JoinToken(bytes(32))), bytes(32)
+    applicant, challenge = HandshakeClient(JoinToken(bytes(32))), bytes(32)
     other = MagicMock()
 
     def applied(*_: object, **__: object) -> bytes:

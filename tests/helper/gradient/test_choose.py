@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
@@ -78,7 +78,7 @@ def test_what_torch_exports_runs_on_the_exact_path(
 ) -> None:
     torch.manual_seed(0)
     model = parsed(module(), width, dynamo=dynamo)
-    assert engine_for(model, loss, CLIP, 3 if loss is Loss.CROSS_ENTROPY else 2).path == "exact"
+    assert choose_engine(model, loss, CLIP, 3 if loss is Loss.CROSS_ENTROPY else 2).path == "exact"
     check_graph(model, loss, CLIP, labels=2, records=5)
 
 
@@ -86,7 +86,7 @@ def test_what_torch_exports_runs_on_the_exact_path(
 def test_other_models_take_the_general_path_and_say_why(name: str, operator: str) -> None:
     module, width = EXPORTED[name]()
     model = parsed(module, width, dynamo=False)
-    engine = engine_for(model, Loss.CROSS_ENTROPY, CLIP, model.output_width)
+    engine = choose_engine(model, Loss.CROSS_ENTROPY, CLIP, model.output_width)
     assert engine.path == "general"
     assert any(part in engine.reason for part in operator.split("|"))
 
@@ -107,5 +107,5 @@ def test_without_torch_a_model_outside_the_exact_set_is_refused(monkeypatch: pyt
     model = parsed(module, width, dynamo=False)
     monkeypatch.setitem(sys.modules, "helper.gradient.general.engine", None)
     with pytest.raises(InvalidModel, match="helper-general") as refused:
-        engine_for(model, Loss.CROSS_ENTROPY, CLIP, 2)
+        choose_engine(model, Loss.CROSS_ENTROPY, CLIP, 2)
     assert refused.value.reason is ModelReason.UNKNOWN_OPERATOR

@@ -18,7 +18,7 @@ from sqlalchemy.schema import CreateTable
 from helper.ledger.chain import move_on, position_of
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import (
-    Counts,
+    LedgerCounts,
     ReleaseKey,
     Reservation,
     SignedTask,
@@ -146,7 +146,7 @@ def test_a_report_is_in_at_most_one_dataset_of_its_task(ledger: Ledger) -> None:
         ledger.add_dataset(OTHER_DATASET, TASK, ids(9, 20))
     assert refused.value.reason is JobReason.REPORT_ALREADY_USED
     assert ledger.dataset(TASK, OTHER_DATASET) is None
-    assert ledger.used_among(TASK, ids(0, 20)) == set(ids(0, 10))  # and none of the refused ones
+    assert ledger.find_used(TASK, ids(0, 20)) == set(ids(0, 10))  # and none of the refused ones
 
 
 def test_another_task_may_use_the_same_ids(ledger: Ledger) -> None:
@@ -171,26 +171,26 @@ def test_of_many_datasets_committed_at_once_with_a_common_report_one_stands(ledg
         stood = list(threads.map(commit, range(1, 17)))
     assert stood.count(True) == 1
     assert ledger.counts().datasets == 1
-    assert len(ledger.used_among(TASK, ids(0, 2000))) == 51
+    assert len(ledger.find_used(TASK, ids(0, 2000))) == 51
 
 
 def test_a_hundred_thousand_reports_are_used_up_in_two_minutes_of_a_core(ledger: Ledger) -> None:
     started = time.process_time()
     ledger.add_dataset(DATASET, TASK, ids(0, 100_000))
-    assert len(ledger.used_among(TASK, ids(50_000, 150_000))) == 50_000
+    assert len(ledger.find_used(TASK, ids(50_000, 150_000))) == 50_000
     assert time.process_time() - started < 120
 
 
 def test_an_id_of_another_length_hides_none_of_the_used_ones_beside_it(ledger: Ledger) -> None:
     ledger.add_dataset(DATASET, TASK, ids(0, 10))
-    assert ledger.used_among(TASK, [b"", b"short", *ids(5, 12), bytes(17)]) == set(ids(5, 10))
+    assert ledger.find_used(TASK, [b"", b"short", *ids(5, 12), bytes(17)]) == set(ids(5, 10))
 
 
 def test_an_id_of_another_length_is_not_used_up(ledger: Ledger) -> None:
     with pytest.raises(AssertionError, match="16 bytes"):
         ledger.add_dataset(DATASET, TASK, [*ids(0, 3), b"short", bytes(27)])
     assert ledger.dataset(TASK, DATASET) is None
-    assert ledger.used_among(TASK, ids(0, 3)) == set()
+    assert ledger.find_used(TASK, ids(0, 3)) == set()
 
 
 def test_of_a_dataset_that_is_not_there_nothing_is_reserved(ledger: Ledger) -> None:
@@ -269,7 +269,7 @@ def test_reading_waits_for_no_writer(ledger: Ledger, database_url: str) -> None:
         connection.execute(update(JOBS).values(is_closed=True))
         assert ledger.counts().open_jobs == 1
         assert ledger.holds(ledger.position())
-        assert ledger.used_among(TASK, ids(0, 3)) == set(ids(0, 3))
+        assert ledger.find_used(TASK, ids(0, 3)) == set(ids(0, 3))
     writer.dispose()
 
 
@@ -388,15 +388,15 @@ def test_everything_is_there_after_a_restart(ledger: Ledger, database_url: str) 
     ledger.close()
     again = Ledger(open_database(database_url))
     assert again.task(TASK) == STORED_TASK
-    assert again.used_among(TASK, ids(0, 5)) == set(ids(0, 3))
+    assert again.find_used(TASK, ids(0, 5)) == set(ids(0, 3))
     assert again.round(JOB, 0) == answered(b"0")
-    assert again.counts() == Counts(tasks=2, datasets=1, open_jobs=1, rounds_answered=1)
+    assert again.counts() == LedgerCounts(tasks=2, datasets=1, open_jobs=1, rounds_answered=1)
     again.close()
 
 
 def test_an_empty_ledger_counts_nothing(database_url: str) -> None:
     ledger = Ledger(open_database(database_url))
-    assert ledger.counts() == Counts(tasks=0, datasets=0, open_jobs=0, rounds_answered=0)
+    assert ledger.counts() == LedgerCounts(tasks=0, datasets=0, open_jobs=0, rounds_answered=0)
     ledger.close()
 
 

@@ -59,7 +59,7 @@ def test_a_manifest_that_is_dropped_leaves_the_dataset_and_its_reports(ledger: L
     assert ledger.manifests.drop(DATASET)
     assert not ledger.manifests.drop(DATASET)
     assert ledger.manifests.of(DATASET) == ()
-    assert ledger.used_among(TASK, [b"r" * 16]) == {b"r" * 16}
+    assert ledger.find_used(TASK, [b"r" * 16]) == {b"r" * 16}
     assert ledger.dataset(TASK, DATASET) is not None
     assert ledger.position() == before
     Ledger(ledger.engine)  # which looks whether everything fits together

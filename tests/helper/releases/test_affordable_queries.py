@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from helper.datasets.records import Records
+from helper.datasets.records import DatasetRecords
 from helper.executors.executor import Scoring
 from helper.executors.local import LocalExecutor
 from helper.gradient.engine import Interrupt
@@ -23,7 +23,7 @@ from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.releases.update import UpdateSpec
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
@@ -42,7 +42,7 @@ class GatedExecutor(LocalExecutor):
         super().__init__(1)
         self.began, self.ended = Event(), Event()
 
-    def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
+    def scan(self, scoring: Scoring, records: DatasetRecords, interrupt: Interrupt) -> Scores:
         self.began.set()
         try:
             for _ in range(int(100 * HANGS_S)):
@@ -125,7 +125,7 @@ def test_the_estimate_of_a_sum_grows_with_devices_and_parameters(tmp_path: Path)
 
 
 @contextmanager
-def gated(folder: Path, room: FairRoom) -> Iterator[tuple[GatedExecutor, Callable[[], Any]]]:
+def gated(folder: Path, room: FairQuota) -> Iterator[tuple[GatedExecutor, Callable[[], Any]]]:
     """A helper whose evaluations are gated, and what asks it for one over a channel."""
     scene, onnx = Scene(folder), make_model()
     spec, executor = spec_of(scene, scene.seal(30), onnx), GatedExecutor()
@@ -149,7 +149,7 @@ def gated(folder: Path, room: FairRoom) -> Iterator[tuple[GatedExecutor, Callabl
 
 
 def test_an_evaluation_holds_its_callers_place_and_ends_with_its_caller(tmp_path: Path) -> None:
-    room = FairRoom(1)
+    room = FairQuota(1)
     with gated(tmp_path, room) as (executor, ask):
         first = ask()
         assert executor.began.wait(HANGS_S)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import key_of
 from helper.ledger.spending import cost
@@ -182,13 +182,13 @@ def test_a_bound_that_moves_moves_nobody_to_another_round(tmp_path: Path, counte
     scene = noisy(tmp_path)
     dataset = scene.seal(RECORDS)
     spec = scene.job(dataset, noise_multiplier=NOISE, **ALLOCATED, is_clip_adaptive=True)
-    scene.restart(engine_for=engine_for)
+    scene.restart(engine_for=choose_engine)
     start(scene, spec)
     for index in range(STEPS + 1):
         for share in (1.0, 0.25):
             with suppress(JobRefused):
                 ask(scene, spec, index, share, check_awaited=once_begun(counted))
-        scene.restart(engine_for=engine_for)
+        scene.restart(engine_for=choose_engine)
         ask(scene, spec, index, 0.5 / (index + 1))
     assert not counted.violations()
     assert len(set(counted.computed)) == 2 * (STEPS + 1)

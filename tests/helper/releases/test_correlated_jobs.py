@@ -17,14 +17,14 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import update
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import key_of
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import ROUNDS
 from helper.ledger.spending import cost
 from helper.releases.answering import Call
-from helper.releases.carried_noise import CarriedNoise, SeedDamaged, StepSeed
+from helper.releases.correlated_noise import CorrelatedNoise, SeedDamaged, StepSeed
 from helper.releases.rounds import RunningJob
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
@@ -256,18 +256,18 @@ def test_a_build_that_derives_its_seeds_is_caught(
 ) -> None:
     """The mutants' seeds follow from the helper's key, the job and the step, or from its weights too."""
     asked: list[bytes] = []
-    answer, new_seed = RunningJob.answer, CarriedNoise.new_seed
+    answer, new_seed = RunningJob.answer, CorrelatedNoise.new_seed
 
     def remembered(self: RunningJob, served: Any, index: int, weights: bytes, call: Call) -> bytes:
         asked.append(weights if is_of_weights else b"")
         return answer(self, served, index, weights, call)
 
-    def derived(self: CarriedNoise, job: JobSpec, index: int) -> StepSeed:
+    def derived(self: CorrelatedNoise, job: JobSpec, index: int) -> StepSeed:
         key = derive_key(self._noise_key(job.digest), b"mutant", bytes([index]) + asked[-1])
-        return new_seed(CarriedNoise(self._noise_key, self._ledger, Stream(key)), job, index)
+        return new_seed(CorrelatedNoise(self._noise_key, self._ledger, Stream(key)), job, index)
 
     monkeypatch.setattr(RunningJob, "answer", remembered)
-    monkeypatch.setattr(CarriedNoise, "new_seed", derived)
+    monkeypatch.setattr(CorrelatedNoise, "new_seed", derived)
     assert attack(tmp_path)
 
 
@@ -409,7 +409,7 @@ def test_a_model_on_the_general_path_gets_independent_noise_only(
     spec = scene.job(scene.seal(RECORDS), **CORRELATED)
 
     def general(*arguments: Any) -> Any:
-        engine = engine_for(*arguments)
+        engine = choose_engine(*arguments)
         monkeypatch.setattr(type(engine), "path", "general")
         return engine
 

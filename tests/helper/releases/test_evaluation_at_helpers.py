@@ -31,7 +31,7 @@ from maskedlark.releases.evaluation import (
     UNITS,
     EvaluationSpec,
     answer_evaluation,
-    evaluated_loss,
+    loss_to_evaluate,
 )
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.input_shares import InputShares
@@ -297,7 +297,7 @@ def test_a_score_beyond_every_edge_is_in_the_highest_bin() -> None:
     huge = tuple(
         replace(weights.quantise(values), exponent=weights.MIN_EXPONENT) for values in model.initial_values
     )
-    scored = score(model, evaluated_loss(PLAIN.task, model), huge, np.full((3, 4), 255, np.uint8), 10)
+    scored = score(model, loss_to_evaluate(PLAIN.task, model), huge, np.full((3, 4), 255, np.uint8), 10)
     assert scored.bins.tolist() == [9, 9, 9]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.general.masked_products import MaskedProducts
@@ -23,7 +23,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, decode
 from maskedlark.releases.job import JobSpec
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
@@ -57,9 +57,9 @@ def scene(tmp_path: Path) -> Scene:
 
 
 @contextmanager
-def serving(scene: Scene, room: FairRoom | None = None) -> Iterator[helper_pb2_grpc.HelperStub]:
+def serving(scene: Scene, room: FairQuota | None = None) -> Iterator[helper_pb2_grpc.HelperStub]:
     server, port = make_server("127.0.0.1:0", None, threads=8)
-    service = HelperService(scene.cores[0], admission=room or FairRoom(4))
+    service = HelperService(scene.cores[0], admission=room or FairQuota(4))
     helper_pb2_grpc.add_HelperServicer_to_server(service, server)
     server.start()
     with make_channel(f"127.0.0.1:{port}", None) as channel:
@@ -154,7 +154,7 @@ def test_a_round_past_its_deadline_stops(scene: Scene) -> None:
 
 
 def test_who_waits_for_another_computation_of_the_job_can_be_cancelled_too(scene: Scene) -> None:
-    spec, room = endless(scene), FairRoom(2)
+    spec, room = endless(scene), FairQuota(2)
     with serving(scene, room) as stub:
         first, second = (stub.RunRound(asked(spec), timeout=HANGS_S) for _ in range(2))
         assert EndlessEngine.began.wait(HANGS_S)
@@ -169,7 +169,7 @@ def test_who_waits_for_another_computation_of_the_job_can_be_cancelled_too(scene
 
 def test_a_helper_without_room_says_when_to_come_again_and_still_answers_light_calls(scene: Scene) -> None:
     spec = endless(scene)
-    with serving(scene, FairRoom(1)) as stub:
+    with serving(scene, FairQuota(1)) as stub:
         call = stub.RunRound(asked(spec), timeout=HANGS_S)
         assert EndlessEngine.began.wait(HANGS_S)
         with pytest.raises(HelperUnavailable, match="room") as refused:
@@ -201,7 +201,7 @@ def test_a_server_with_too_many_calls_answers_that_it_is_full(
 
 @pytest.mark.parametrize(
     "choose",
-    [engine_for, lambda *arguments: GeneralEngine(*arguments, why="a test")],
+    [choose_engine, lambda *arguments: GeneralEngine(*arguments, why="a test")],
     ids=["exact", "general"],
 )
 def test_both_engines_stop_wherever_they_are_interrupted(scene: Scene, choose: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import helper.ledger.ledger
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
@@ -260,7 +260,7 @@ def test_samples_of_the_general_path_are_charged_as_public_or_refused(
     assert charge(noisy.task, secret, 1).is_sampled
 
     def general(*arguments: Any) -> Any:
-        engine = engine_for(*arguments)
+        engine = choose_engine(*arguments)
         monkeypatch.setattr(type(engine), "path", "general")
         return engine
 

@@ -9,9 +9,9 @@ import pytest
 
 from helper.core import DATASETS_FOLDER, HelperCore
 from helper.datasets import segments
-from helper.datasets.shelves import OpenedShelf
+from helper.datasets.preparation_cache import DatasetCache
 from helper.executors import summing
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.gradient.engine import OrderFree
 from helper.gradient.general.engine import GeneralEngine
 from maskedlark.errors import JobReason, JobRefused
@@ -36,7 +36,7 @@ def general_engine_for(model: Model, loss: Loss, clip: Clip, num_classes: int | 
 
 def without_room(core: HelperCore) -> None:
     """Let a helper keep no dataset in memory."""
-    object.__setattr__(core.datasets, "_opened", OpenedShelf(0))
+    object.__setattr__(core.datasets, "_opened", DatasetCache(0))
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 1_000])
 @pytest.mark.parametrize("sampling", [1 << 32, 1 << 31])
-@pytest.mark.parametrize("engine", [fake_engine_for, engine_for, general_engine_for])
+@pytest.mark.parametrize("engine", [fake_engine_for, choose_engine, general_engine_for])
 def test_a_round_over_segments_is_the_round_over_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Callable[..., Any], sampling: int, batch: int
 ) -> None:
@@ -66,18 +66,18 @@ def test_a_round_over_segments_is_the_round_over_the_whole(
 
 def test_a_helper_that_keeps_nothing_in_memory_gives_the_bytes_of_one_that_does(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.restart(engine_for=engine_for)
+    scene.restart(engine_for=choose_engine)
     spec = scene.job(scene.seal(50), sampling_numerator=1 << 31)
     scene.start(spec)
     datasets, model = scene.cores[0].datasets, parse(MODEL, num_features=4)
-    engine = engine_for(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, scene.task.clip, 2)
+    engine = choose_engine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, scene.task.clip, 2)
     assert isinstance(engine, OrderFree)
     draw = np.random.default_rng(5)
     chosen = Evaluated(is_evaluated=draw.random(50) < 0.7, counts=draw.random(50) < 0.5)
 
     def sums() -> tuple[bytes, bytes]:
         tensors = weights.decode(WEIGHTS, model.parameters)
-        made = summing.summed(engine, tensors, datasets.pieces(spec.dataset_id), chosen, never)
+        made = summing.sum_batches(engine, tensors, datasets.pieces(spec.dataset_id), chosen, never)
         return made.vector.tobytes(), made.values_digest
 
     whole = sums()
@@ -91,8 +91,8 @@ def test_a_round_of_no_evaluated_record_gives_zeros(tmp_path: Path) -> None:
     without_room(scene.cores[0])
     nobody = Evaluated(is_evaluated=np.zeros(10, np.bool_), counts=np.zeros(10, np.bool_))
     model = parse(MODEL, num_features=4)
-    for make in (fake_engine_for, engine_for, general_engine_for):
-        made = summing.summed(
+    for make in (fake_engine_for, choose_engine, general_engine_for):
+        made = summing.sum_batches(
             make(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, scene.task.clip, 2),
             weights.decode(WEIGHTS, model.parameters),
             scene.cores[0].datasets.pieces(dataset),
@@ -125,7 +125,7 @@ def test_batches_do_not_show_which_records_are_sampled(
 
 def test_a_segment_that_is_damaged_is_a_refusal_and_charges_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.restart(engine_for=engine_for)
+    scene.restart(engine_for=choose_engine)
     spec = scene.job(scene.seal(50))
     scene.start(spec)
     without_room(scene.cores[0])

@@ -26,7 +26,7 @@ from maskedlark.model.limits import HELPER_PARAMETERS, Limits
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.stream_timeouts import Patience
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
 from maskedlark.rpc.wire import report_to_message
@@ -106,7 +106,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("maskedlark.rpc.patience.monotonic", made)
+    monkeypatch.setattr("maskedlark.rpc.stream_timeouts.monotonic", made)
     return made
 
 
@@ -368,7 +368,7 @@ def test_a_model_that_drips_is_ended_in_time(door: Door, monkeypatch: pytest.Mon
     over = Event()
     job = canonical.encode(door.scene.job(bytes(32)))
     with monkeypatch.context() as real, make_channel(door.address, door.ours) as channel:
-        real.setattr("maskedlark.rpc.patience.monotonic", time.monotonic)
+        real.setattr("maskedlark.rpc.stream_timeouts.monotonic", time.monotonic)
         call = helper_pb2_grpc.HelperStub(channel).StartJob.future(dripping(job, over), timeout=HANGS_S)
         assert call.code() is grpc.StatusCode.CANCELLED  # each piece came within the idle patience
     over.set()

@@ -128,7 +128,7 @@ def test_two_runs_that_differ_only_in_the_sampled_set_look_alike_in_sizes_and_ti
             return of(engine, tensors, batch, *rest)
 
         monkeypatch.setattr(FakeEngine, "masked_sum", slower)
-        monkeypatch.setattr("maskedlark.reports.pair.PairKey.sample", draw)
+        monkeypatch.setattr("maskedlark.reports.helper_pair_key.PairKey.sample", draw)
         grid = ReleaseGrid(step_s=step_s, now=clock.now, sleep=clock.sleep)
         seen.append(answer_times(scene, spec, rounds, grid))
         monkeypatch.undo()

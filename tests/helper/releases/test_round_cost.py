@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.releases.round_cost import round_seconds
 from helper.trust.cost import Cost
 from maskedlark import canonical
@@ -31,7 +31,7 @@ def test_a_chain_of_sixty_exponentials_is_refused_before_it_costs_anything(tmp_p
     scene = Scene(tmp_path)
     dataset = scene.seal(30)
     scene.parties[0].floors = replace(FLOORS, max_round_seconds=0.1)
-    scene.restart(engine_for=engine_for)
+    scene.restart(engine_for=choose_engine)
     onerous = chain(60, 20_000, scene.task.num_features)
     model = parse(onerous, num_features=scene.task.num_features)
     spec = scene.job(dataset, model_digest=model.digest)

@@ -10,7 +10,7 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.gradient.exact import engine as exact_engine
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.kernels.buffers import Buffers
@@ -62,7 +62,7 @@ def test_a_small_file_whose_rounds_fill_the_memory_is_refused_before_it_costs_an
     scene = Scene(tmp_path, num_features=SIDE * SIDE)
     dataset = scene.seal(20)
     scene.parties[0].floors = replace(FLOORS, max_round_bytes=24 << 20)
-    scene.restart(engine_for=engine_for)
+    scene.restart(engine_for=choose_engine)
     onnx = small_file()
     assert len(onnx) < 8_192
     digest = parse(onnx, num_features=SIDE * SIDE).digest

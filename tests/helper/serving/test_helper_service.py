@@ -277,7 +277,7 @@ def test_status_needs_no_task_and_shows_signed_keys(scene: Scene, wires: tuple[W
         identity.verify_key,
         identity.agreement_key,
     )
-    canonical.decode(SignedKeyList, reply.key_list).verified_key(identity.verify_key)
+    canonical.decode(SignedKeyList, reply.key_list).verify(identity.verify_key)
     assert (reply.tasks, reply.datasets, reply.open_jobs, reply.rounds_answered) == (1, 0, 0, 0)
     assert len(reply.numerics_digest) == 32
 

@@ -33,7 +33,7 @@ from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.upload import Report, Sealer
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.receipts import METADATA_KEY
 from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import chunks
@@ -579,7 +579,7 @@ def test_certificates_for_every_choice_of_a_hosts_names_share_half_of_the_heavy_
     files.authority_names.write_text(f"{authority.fingerprint} {' '.join(names)}")
     certified = [victim, *(holder(*some, issuer=authority) for some in (names[:1], names[1:], names))]
     server, port = make_server("127.0.0.1:0", files, threads=40)
-    service = HelperService(scene.cores[0], admission=FairRoom(12))
+    service = HelperService(scene.cores[0], admission=FairQuota(12))
     helper_pb2_grpc.add_HelperServicer_to_server(service, server)  # type: ignore[no-untyped-call,unused-ignore]
     server.start()
     is_over = Event()

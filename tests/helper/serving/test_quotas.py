@@ -17,8 +17,8 @@ from prometheus_client import generate_latest
 
 from helper.core import HelperCore
 from helper.datasets import segments
-from helper.datasets.preparation_room import HELD_BYTES
-from helper.datasets.shelves import KEPT_S, MAX_PREPARED_PER_TASK
+from helper.datasets.preparation_cache import KEPT_S, MAX_PREPARED_PER_TASK
+from helper.datasets.preparation_quota import HELD_BYTES
 from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
 from helper.serving.metrics import HelperMetrics
 from maskedlark import canonical
@@ -302,7 +302,7 @@ def test_committed_datasets_count_until_they_are_swept_also_after_restarts(
         assert refused.reason is JobReason.QUOTA_EXCEEDED
         assert victim.seal(helper, 2, seed=3) == 2
     assert (world.owned[RIVAL], world.owned[VICTIM]) == (before[RIVAL], 2 * before[VICTIM])
-    world.core.sweeper._used_since()
+    world.core.sweeper._first_seen()
     world.pass_time(rival.scene.task.expires_at - NOW + EXPIRED_KEPT_S)
     world.core.sweeper.sweep()
     assert world.owned == {RIVAL: 0, VICTIM: 0}
@@ -344,7 +344,7 @@ def test_what_a_crash_left_counts_for_its_ad_server_until_it_is_swept(
     with world.stub() as helper:
         assert refusal(rival.seal, helper, 8, seed=5).reason is JobReason.QUOTA_EXCEEDED
         assert victim.seal(helper, 2, seed=5) == 2
-    world.core.sweeper._used_since()
+    world.core.sweeper._first_seen()
     for path in (world.core.sweeper.seen / "datasets").iterdir():
         os.utime(path, (NOW, NOW))
     world.pass_time(ORPHAN_S)

@@ -21,7 +21,7 @@ from maskedlark.errors import HelperUnavailable
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.stream_timeouts import Patience
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel
 from protos import helper_pb2 as pb

@@ -8,7 +8,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from helper.cli.main import app
-from helper.executors.joining import JoinToken
+from helper.executors.handshake import JoinToken
 from helper.trust.cluster_secrets import write_cluster_secrets, write_machine_certificate
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.trust import names_in

@@ -33,7 +33,7 @@ def test_keys_read_back_are_the_keys_written(tmp_path: Path, suite: HpkeSuite) -
 def test_the_key_list_and_tasks_are_signed_by_the_long_term_key(tmp_path: Path) -> None:
     parties = (Party(data=tmp_path / "a"), Party(data=tmp_path / "b"))
     keys, task = parties[0].keys, make_task(parties)
-    keys.key_list(NOW).verified_key(keys.identity.verify_key)
+    keys.key_list(NOW).verify(keys.identity.verify_key)
     verify(keys.identity.verify_key, signing_bytes(task), keys.sign_task(task))
 
 

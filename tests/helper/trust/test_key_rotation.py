@@ -17,10 +17,10 @@ from helper.trust.key_ring import (
     Ring,
     RingKey,
     first_ring,
+    keys_to_publish,
     list_ends_at,
     opening_keys,
-    published_keys,
-    rotated,
+    rotate_ring,
 )
 from helper.trust.keys import FILE_NAME, HelperKeys, rotate
 from maskedlark import canonical
@@ -42,16 +42,16 @@ def ids(keys: object) -> list[int]:
 
 
 def turn(ring: Ring, now: float, *, active_in_s: int = 0, overlap_s: int = DAY) -> Ring:
-    return rotated(ring, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
+    return rotate_ring(ring, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
 
 
 def test_a_new_key_is_pending_then_published_first_while_the_old_one_still_opens() -> None:
     ring = turn(first_ring(SUITE), NOW, active_in_s=60)
     assert [key.state(NOW) for key in ring] == [KeyState.ACTIVE, KeyState.PENDING]
-    assert ids(published_keys(ring, NOW)) == [1]
+    assert ids(keys_to_publish(ring, NOW)) == [1]
     assert ids(opening_keys(ring, NOW)) == [1, 2]
-    assert ids(published_keys(ring, NOW + 60)) == [2, 1]
-    assert ids(published_keys(ring, NOW + 60 + DAY)) == ids(opening_keys(ring, NOW + 60 + DAY)) == [2]
+    assert ids(keys_to_publish(ring, NOW + 60)) == [2, 1]
+    assert ids(keys_to_publish(ring, NOW + 60 + DAY)) == ids(opening_keys(ring, NOW + 60 + DAY)) == [2]
     assert ring[0].state(NOW + 60 + DAY) is KeyState.EXPIRED
 
 
@@ -70,8 +70,8 @@ def test_whatever_the_rotations_ids_are_new_and_a_key_that_was_published_opens_t
     ring, now = first_ring(SUITE), float(NOW)
     for wait, active_in_s, overlap_s in steps:
         now += wait
-        before = {key.key_id for key in published_keys(ring, now)}
-        newest = published_keys(ring, now)[0].key_id
+        before = {key.key_id for key in keys_to_publish(ring, now)}
+        newest = keys_to_publish(ring, now)[0].key_id
         ring = turn(ring, now, active_in_s=active_in_s, overlap_s=overlap_s)
         assert ids(ring) == list(range(1, len(ring) + 1))
         if active_in_s + overlap_s:
@@ -79,7 +79,7 @@ def test_whatever_the_rotations_ids_are_new_and_a_key_that_was_published_opens_t
         until = ring[newest - 1].expires_at
         assert until is not None
         assert newest in ids(opening_keys(ring, until - 0.5)) or until <= now
-        assert published_keys(ring, now + active_in_s)
+        assert keys_to_publish(ring, now + active_in_s)
 
 
 def test_the_last_id_is_not_followed_by_another() -> None:
@@ -90,7 +90,7 @@ def test_the_last_id_is_not_followed_by_another() -> None:
 
 def test_without_a_key_that_has_not_expired_nothing_is_published() -> None:
     with pytest.raises(InvalidTask, match="all HPKE keys have expired"):
-        published_keys((RingKey(key_id=1, suite=SUITE, expires_at=int(NOW), secret=bytes(32)),), NOW)
+        keys_to_publish((RingKey(key_id=1, suite=SUITE, expires_at=int(NOW), secret=bytes(32)),), NOW)
 
 
 def test_a_clock_that_ran_ahead_and_is_set_back_leaves_a_key_to_seal_to() -> None:
@@ -101,7 +101,7 @@ def test_a_clock_that_ran_ahead_and_is_set_back_leaves_a_key_to_seal_to() -> Non
         True,
         True,
     ]  # the first one was erased by the wrong clock
-    assert ids(published_keys(ring, NOW)) == [2]
+    assert ids(keys_to_publish(ring, NOW)) == [2]
     assert 2 in ids(opening_keys(ring, NOW))
 
 
@@ -210,7 +210,7 @@ def test_the_end_of_a_list_is_signed(scene: Scene) -> None:
 
 def test_a_list_that_names_no_end_is_over(scene: Scene) -> None:
     keys = HelperKeys.read(scene.parties[0].data)
-    endless = sign_keys(keys._signing, published_keys(keys.ring(), NOW), not_after=0)
+    endless = sign_keys(keys._signing, keys_to_publish(keys.ring(), NOW), not_after=0)
     assert b"not_after" not in canonical.encode(endless)  # as lists were before they named one
     with pytest.raises(InvalidTask, match="is over"):
         Sealer(replace(scene.bundle, key_lists=(endless, scene.bundle.key_lists[1])), now=NOW)

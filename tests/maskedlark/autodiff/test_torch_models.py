@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.training.forward import predict
+from adserver.training.inference import predict
 from maskedlark.autodiff.torch_models import torch_model
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.federated.bounding import UpdateBound

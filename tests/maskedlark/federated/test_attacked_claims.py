@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as distributions
 
-from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, bounded
+from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, bound_updates
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
@@ -59,7 +59,7 @@ def test_no_difference_moves_a_sum_by_more_than_is_charged(
             is_counted=is_counted,
         )
         with np.errstate(all="ignore"):
-            rows = bounded(given, counts, bound, SIZES)
+            rows = bound_updates(given, counts, bound, SIZES)
         squares = [sum(int(value) ** 2 for value in row) for row in rows]
         assert max(squares) <= bound.sensitivity**2
         assert all(square == 0 for square, count in zip(squares, counts, strict=True) if not count)

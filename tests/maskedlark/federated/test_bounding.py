@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
-from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, bounded, norm_squares
+from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, bound_updates, norm_squares
 
 LAYERS = (7, 2, 5)
 
@@ -26,7 +26,7 @@ def test_integer_norms_never_exceed_the_bound(
     seed: int, scale: float, per_layer: bool, clip_norm: float
 ) -> None:
     bound = UpdateBound(clip_norm=clip_norm, frac_bits=20, is_per_layer=per_layer)
-    vectors = bounded(rows(seed, scale), [1, 2, 3, 4], bound, LAYERS)
+    vectors = bound_updates(rows(seed, scale), [1, 2, 3, 4], bound, LAYERS)
     exact = [sum(int(value) ** 2 for value in row) for row in vectors]
     assert norm_squares(vectors) == exact
     assert max(exact) <= bound.clip.sensitivity**2
@@ -39,7 +39,7 @@ def test_integer_norms_never_exceed_the_bound(
 def test_a_difference_within_the_bound_is_only_truncated_toward_zero() -> None:
     bound = UpdateBound(clip_norm=10.0, frac_bits=8)
     difference = np.array([[0.999, -0.999, 1 / 256, -1.5 / 256]], np.float32)
-    assert bounded(difference, [1], bound, (4,)).tolist() == [[255, -255, 1, -1]]
+    assert bound_updates(difference, [1], bound, (4,)).tolist() == [[255, -255, 1, -1]]
 
 
 def test_integers_at_the_largest_bound_are_squared_exactly() -> None:
@@ -49,16 +49,16 @@ def test_integers_at_the_largest_bound_are_squared_exactly() -> None:
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     bound = UpdateBound(clip_norm=1.0, weight_cap=3, is_weight_summed=True, is_counted=True)
-    together = bounded(rows(1, 1.0), [1, 2, 3, 4], bound, LAYERS)
+    together = bound_updates(rows(1, 1.0), [1, 2, 3, 4], bound, LAYERS)
     for place, count in enumerate([1, 2, 3, 4]):
-        alone = bounded(rows(1, 1.0)[place : place + 1], [count], bound, LAYERS)
+        alone = bound_updates(rows(1, 1.0)[place : place + 1], [count], bound, LAYERS)
         assert (alone[0] == together[place]).all()
 
 
 def test_weights_scale_the_clipped_difference_and_stand_behind_it() -> None:
     bound = UpdateBound(clip_norm=1.0, frac_bits=20, weight_cap=4, is_weight_summed=True, is_counted=True)
     difference = np.repeat(rows(2, 10.0, 1), 3, axis=0)
-    vectors = bounded(difference, [0, 1, 8], bound, LAYERS)
+    vectors = bound_updates(difference, [0, 1, 8], bound, LAYERS)
     assert not vectors[0].any()
     assert vectors[1, -2:].tolist() == [bound.extra_units // 4, -bound.extra_units]
     assert vectors[2, -2:].tolist() == [bound.extra_units, -bound.extra_units]
@@ -67,7 +67,7 @@ def test_weights_scale_the_clipped_difference_and_stand_behind_it() -> None:
 
 def test_the_count_tells_whether_the_difference_was_within() -> None:
     bound = UpdateBound(clip_norm=1.0, is_counted=True)
-    vectors = bounded(np.stack([rows(3, 1e-3, 1)[0], rows(3, 1e3, 1)[0]]), [1, 1], bound, LAYERS)
+    vectors = bound_updates(np.stack([rows(3, 1e-3, 1)[0], rows(3, 1e3, 1)[0]]), [1, 1], bound, LAYERS)
     assert vectors[:, -1].tolist() == [bound.extra_units, -bound.extra_units]
 
 
@@ -81,8 +81,8 @@ def test_weight_aware_clipping_keeps_more_of_a_light_device() -> None:
     plain = UpdateBound(clip_norm=1.0, weight_cap=10)
     aware = UpdateBound(clip_norm=1.0, weight_cap=10, is_weight_aware=True)
     difference = rows(4, 1.0, 1)
-    assert norm_squares(bounded(difference, [1], aware, LAYERS)) > norm_squares(
-        bounded(difference, [1], plain, LAYERS)
+    assert norm_squares(bound_updates(difference, [1], aware, LAYERS)) > norm_squares(
+        bound_updates(difference, [1], plain, LAYERS)
     )
 
 
@@ -106,4 +106,4 @@ def test_a_difference_that_is_not_finite_is_refused() -> None:
     bad = rows(5, 1.0)
     bad[2, 3] = np.nan
     with pytest.raises(ValueError, match="not finite"):
-        bounded(bad, [1, 1, 1, 1], UpdateBound(clip_norm=1.0), LAYERS)
+        bound_updates(bad, [1, 1, 1, 1], UpdateBound(clip_norm=1.0), LAYERS)

@@ -6,7 +6,7 @@ import pytest
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
 from maskedlark.federated.strategies.client_level import ClientLevel, affordable_rounds
-from maskedlark.privacy.accounting import composed_epsilon
+from maskedlark.privacy.accounting import compose_epsilon
 from maskedlark.randomness import seeded
 from tests.maskedlark.federated.federated_world import MODEL
 
@@ -32,9 +32,9 @@ def test_a_job_ends_before_the_round_that_passes_its_budget() -> None:
         rounds += 1
     assert 0 < rounds < 100
     assert (
-        composed_epsilon(strategy.charges(rounds), 1e-5)
+        compose_epsilon(strategy.charges(rounds), 1e-5)
         <= 8.0
-        < composed_epsilon(strategy.charges(rounds + 1), 1e-5)
+        < compose_epsilon(strategy.charges(rounds + 1), 1e-5)
     )
 
 
@@ -52,7 +52,7 @@ def test_the_papers_budgets_hold_at_the_listed_noise(
     step = MomentsStep(sampling_rate=rate, noise_multiplier=old_noise, rounds=rounds)
     strategy = client_level(sampling_rate=rate, rounds=rounds, noise_multiplier=noise, delta=delta)
     assert epsilon_2016([step], delta) == pytest.approx(8.0, abs=0.1)
-    assert composed_epsilon(strategy.charges(rounds), delta) == pytest.approx(8.0, abs=0.1)
+    assert compose_epsilon(strategy.charges(rounds), delta) == pytest.approx(8.0, abs=0.1)
 
 
 def test_stages_grow_the_cohort_and_keep_noise_over_cohort() -> None:
@@ -74,7 +74,7 @@ def test_small_cohorts_with_small_noise_cost_less_only_if_noise_is_large(
 ) -> None:
     full = client_level(rounds=20, noise_multiplier=noise)
     small = client_level(rounds=20, noise_multiplier=noise / 2, sampling_rate=0.22 / 4)
-    costs = [composed_epsilon(one.charges(20), 1e-5) for one in (small, full)]
+    costs = [compose_epsilon(one.charges(20), 1e-5) for one in (small, full)]
     assert (costs[0] < costs[1]) is is_cheaper
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from maskedlark.federated.draw_and_discard import (
     DrawAndDiscard,
-    expected_internal_loss,
+    internal_loss,
     late_observer_epsilon,
 )
 from maskedlark.federated.generalised_linear import Batches, Logistic, Multinomial
@@ -135,7 +135,7 @@ def test_epsilon_of_a_model_is_p_times_a_coordinates_but_in_model_mode() -> None
 
 
 def test_diagnostics_have_the_mended_constants() -> None:
-    assert expected_internal_loss(2.0, 20) == pytest.approx(19 / 40 * 2)
+    assert internal_loss(2.0, 20) == pytest.approx(19 / 40 * 2)
     assert late_observer_epsilon(1.0, 1, 1e-8) == pytest.approx(4.21, abs=0.005)
 
 

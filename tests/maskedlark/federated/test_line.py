@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.federated.bounding import UpdateBound, bounded
-from maskedlark.federated.one_use import OneUseLogs
+from maskedlark.federated.bounding import UpdateBound, bound_updates
+from maskedlark.federated.single_use_logs import OneUseLogs
 from maskedlark.federated.strategies.line import Line, Sampler
 from maskedlark.federated.strategy import device_stream
 from maskedlark.privacy.composing.analytic_gaussian import analytic_sigma, gaussian_delta
@@ -61,7 +61,7 @@ def test_the_mean_of_many_updates_has_the_laws_noise(sampler: Sampler) -> None:
     noised = strategy.device_vectors(
         MODEL, asked, stack, [device_stream(1, 0, device) for device in range(devices)]
     )
-    clean = bounded(
+    clean = bound_updates(
         strategy.local_differences(
             MODEL, asked, stack, [device_stream(1, 0, device) for device in range(devices)]
         ),
@@ -134,7 +134,7 @@ def test_replacing_an_event_moves_an_update_by_at_most_half_the_noises_sensitivi
     worst = 0.0
     for seed in range(50):
         pair = [examples(6, seed), examples(6, seed + 1000)]
-        clean = bounded(
+        clean = bound_updates(
             strategy.local_differences(MODEL, asked, pair, [device_stream(1, 0, 0), device_stream(1, 0, 0)]),
             [6, 6],
             strategy.bound,

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016, log_moment
-from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.accounting import Charge, compose_epsilon
 from maskedlark.privacy.mechanism import Mechanism
 
 TABLE_1: dict[tuple[float, float, float], str] = {
@@ -47,7 +47,7 @@ def test_the_papers_second_table_comes_out_and_less_is_charged(users: float, sam
         rounds=step.rounds,
     )
     assert f"{theirs:.3f}" == TABLE_2[users, sample]
-    assert composed_epsilon([charge], 1e-9) < 0.9 * theirs
+    assert compose_epsilon([charge], 1e-9) < 0.9 * theirs
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ UPDATES = 3000
 def scores(attack: Callable[[np.ndarray, np.ndarray], np.ndarray] | None) -> np.ndarray:
     """Scores of honest updates, or of one attacker's in their place, on instances that honest clients keep
     moving."""
-    test = SpamTest.calibrated(JOB, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
+    test = SpamTest.calibrate(JOB, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
     stream = seeded(2)
     instances = JOB.initial(np.linspace(-1, 1, WEIGHTS), stream)
     found = []
@@ -73,7 +73,7 @@ def test_the_papers_test_refuses_a_quarter_of_honest_updates() -> None:
 def test_one_instance_cannot_be_tested_against() -> None:
     job = DrawAndDiscard(instances=1, learning_rate=0.001, epsilon=1.0)
     with pytest.raises(JobRefused):
-        SpamTest.calibrated(job, weights=10, in_flight=0.0, randomness=seeded(1))
+        SpamTest.calibrate(job, weights=10, in_flight=0.0, randomness=seeded(1))
 
 
 def test_the_area_counts_ties_half() -> None:
@@ -93,7 +93,7 @@ def test_whoever_sees_the_instances_knows_which_one_was_drawn() -> None:
 
 
 def test_the_spread_alone_lets_a_drift_of_two_standard_deviations_pass() -> None:
-    test = SpamTest.calibrated(JOB, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
+    test = SpamTest.calibrate(JOB, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
     instances = JOB.initial(np.zeros(WEIGHTS), seeded(4))
     drift = round(2 * JOB.spread() ** 0.5 * 2**JOB.frac_bits)
     found = test.statistics(instances[0] + drift, instances)
@@ -104,7 +104,7 @@ def test_the_spread_alone_lets_a_drift_of_two_standard_deviations_pass() -> None
 def test_limits_of_noise_alone_refuse_honest_steps_where_noise_is_small() -> None:
     for epsilon, is_refused in ((60.0, True), (0.5, False)):
         job = DrawAndDiscard(instances=10, learning_rate=0.01, epsilon=epsilon)
-        test = SpamTest.calibrated(job, weights=64, in_flight=0.0, randomness=seeded(1))
+        test = SpamTest.calibrate(job, weights=64, in_flight=0.0, randomness=seeded(1))
         instances = job.initial(np.zeros(64), seeded(2))
         step = np.full(64, round(0.005 * 2**job.frac_bits), np.int64)
         noise = discrete_laplace(job.noise_scale(epsilon), 64, seeded(3))

@@ -20,7 +20,7 @@ from maskedlark.privacy.accounting import (
     SEARCH_PRECISION,
     Charge,
     Epsilons,
-    composed_epsilon,
+    compose_epsilon,
     spent,
     spent_in_turn,
 )
@@ -172,7 +172,7 @@ def test_gaussian_noise_costs_infinity_at_delta_zero() -> None:
 def test_the_renyi_bound_agrees_with_dp_accounting_where_only_it_is_used() -> None:
     accountant = RdpAccountant([*range(2, 65), 80, 96, 128, 192, 256, 512, 1024])
     accountant.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(0.9)), 2_000)
-    assert composed_epsilon([gaussian(0.9, 0.01, 2_000)], 1e-12) == pytest.approx(
+    assert compose_epsilon([gaussian(0.9, 0.01, 2_000)], 1e-12) == pytest.approx(
         accountant.get_epsilon(1e-12), rel=1e-3
     )
 
@@ -206,14 +206,14 @@ def test_table_1_of_dp_fedavg_is_bettered(
     for power, printed in enumerate(published):
         theirs = moments_accountant(noise, sample / users, 10**power, delta)
         assert theirs == pytest.approx(printed, abs=0.0051)
-        assert composed_epsilon([gaussian(noise, sample / users, 10**power)], delta) <= theirs
+        assert compose_epsilon([gaussian(noise, sample / users, 10**power)], delta) <= theirs
 
 
 @pytest.mark.parametrize(("users", "sample", "printed"), TABLE_2)
 def test_table_2_of_dp_fedavg_is_bettered(users: float, sample: float, printed: float) -> None:
     theirs = moments_accountant(1.0, sample / users, 5_000, 1e-9)
     assert theirs == pytest.approx(printed, abs=0.00051)
-    assert composed_epsilon([gaussian(1.0, sample / users, 5_000)], 1e-9) <= theirs
+    assert compose_epsilon([gaussian(1.0, sample / users, 5_000)], 1e-9) <= theirs
 
 
 charges_of_any_kind = st.lists(

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from maskedlark.privacy.accounting import Charge, composed_epsilon, spent
+from maskedlark.privacy.accounting import Charge, compose_epsilon, spent
 from maskedlark.privacy.mechanism import Mechanism
 
 
@@ -40,7 +40,7 @@ MNIST_TUTORIAL = [(1.3, 15, 1.19), (1.1, 60, 3.01), (0.7, 45, 7.10)]
 def test_the_mnist_tutorials_epsilons_are_bettered_by_their_looseness_only(
     noise: float, epochs: int, published: float
 ) -> None:
-    ours = composed_epsilon([gaussian(noise, 256 / 60_000, epochs * 60_000 // 256)], 1e-5)
+    ours = compose_epsilon([gaussian(noise, 256 / 60_000, epochs * 60_000 // 256)], 1e-5)
     assert 0.7 * published < ours <= published
 
 
@@ -49,7 +49,7 @@ def test_the_moments_accountants_example_is_bettered() -> None:
 
     Q = 0.01, sigma = 4, T = 10,000, delta = 1e-5 give 1.26 by moments, 9.34 by strong composition.
     """
-    ours = composed_epsilon([gaussian(4.0, 0.01, 10_000)], 1e-5)
+    ours = compose_epsilon([gaussian(4.0, 0.01, 10_000)], 1e-5)
     assert 0.7 * 1.26 < ours <= 1.26
 
 
@@ -58,11 +58,11 @@ def test_composition_of_gaussians_is_exact() -> None:
 
     So 4 at 2, 100 at 10 and 1 at 1 cost the same.
     """
-    one = composed_epsilon([gaussian(1.0)], 1e-5)
+    one = compose_epsilon([gaussian(1.0)], 1e-5)
     assert one == pytest.approx(4.3777, abs=2e-3)  # Balle and Wang 2018, by their closed form
-    assert composed_epsilon([gaussian(2.0, rounds=4)], 1e-5) == pytest.approx(one, rel=1e-9)
-    assert composed_epsilon([gaussian(10.0, rounds=100)], 1e-5) == pytest.approx(one, rel=1e-9)
-    assert composed_epsilon([gaussian(2.0, rounds=2), gaussian(math.sqrt(2))], 1e-5) == pytest.approx(
+    assert compose_epsilon([gaussian(2.0, rounds=4)], 1e-5) == pytest.approx(one, rel=1e-9)
+    assert compose_epsilon([gaussian(10.0, rounds=100)], 1e-5) == pytest.approx(one, rel=1e-9)
+    assert compose_epsilon([gaussian(2.0, rounds=2), gaussian(math.sqrt(2))], 1e-5) == pytest.approx(
         one, rel=1e-9
     )
 
@@ -75,7 +75,7 @@ def test_laplace_costs_at_most_optimal_composition_of_any_pure_releases(epsilon:
     """
     delta = 1e-5
     theirs = optimal_composition(epsilon, rounds, delta)
-    ours = composed_epsilon([laplace(1 / epsilon, rounds=rounds)], delta)
+    ours = compose_epsilon([laplace(1 / epsilon, rounds=rounds)], delta)
     assert 0.5 * theirs < ours <= theirs
 
 
@@ -84,13 +84,13 @@ def test_laplace_costs_less_than_by_advanced_composition(epsilon: float, rounds:
     """Dwork, Rothblum, Vadhan 2010, theorem III.3."""
     delta = 1e-6
     theirs = math.sqrt(2 * rounds * math.log(1 / delta)) * epsilon + rounds * epsilon * math.expm1(epsilon)
-    assert composed_epsilon([laplace(1 / epsilon, rounds=rounds)], delta) < theirs
+    assert compose_epsilon([laplace(1 / epsilon, rounds=rounds)], delta) < theirs
 
 
 @pytest.mark.parametrize("rate", [1e-3, 0.1, 0.5])
 def test_a_sampled_laplace_release_costs_what_amplification_says(rate: float) -> None:
     """Balle, Barthe, Gaboardi 2018, theorem 8, which is tight for Poisson sampling."""
-    assert composed_epsilon([laplace(0.5, rate)], 0.0) == pytest.approx(
+    assert compose_epsilon([laplace(0.5, rate)], 0.0) == pytest.approx(
         math.log1p(rate * math.expm1(2.0)), rel=1e-9
     )
 
@@ -99,16 +99,16 @@ def test_a_sampled_laplace_release_costs_what_amplification_says(rate: float) ->
 def test_a_sampled_gaussian_release_costs_what_amplification_says(noise_multiplier: float) -> None:
     """The same theorem: (epsilon, delta) without sampling is (ln(1 + q (e^epsilon - 1)), q delta) with it."""
     rate, delta = 0.1, 1e-6
-    bare = composed_epsilon([gaussian(noise_multiplier)], delta)
-    amplified = composed_epsilon([gaussian(noise_multiplier, rate)], rate * delta)
+    bare = compose_epsilon([gaussian(noise_multiplier)], delta)
+    amplified = compose_epsilon([gaussian(noise_multiplier, rate)], rate * delta)
     assert amplified == pytest.approx(math.log1p(rate * math.expm1(bare)), rel=0.02, abs=2e-3)
 
 
 @pytest.mark.parametrize("one", [gaussian(1.1, 0.01, 100), laplace(5.0, 0.1, 50), gaussian(3.0)])
 def test_the_cost_falls_with_delta_and_grows_slower_than_the_rounds(one: Charge) -> None:
-    costs = [composed_epsilon([one], delta) for delta in (1e-12, 1e-9, 1e-6, 1e-3, 0.5, 1 - 1e-9)]
+    costs = [compose_epsilon([one], delta) for delta in (1e-12, 1e-9, 1e-6, 1e-3, 0.5, 1 - 1e-9)]
     assert all(later <= earlier for earlier, later in pairwise(costs))
-    assert composed_epsilon([one] * 4, 1e-6) < 4 * composed_epsilon([one], 1e-6)
+    assert compose_epsilon([one] * 4, 1e-6) < 4 * compose_epsilon([one], 1e-6)
 
 
 @pytest.mark.parametrize("rate", [math.nextafter(0, 1), 2.0**-32, 1 - 2.0**-32, math.nextafter(1, 0)])
@@ -123,14 +123,14 @@ def test_rates_at_the_edges_of_the_range_cost_no_more_than_no_sampling(
 
 @pytest.mark.parametrize("noise_multiplier", [math.nextafter(0, 1), 1e-300, 2.0**-21])
 def test_noise_below_the_sound_range_costs_infinity_and_not_an_error(noise_multiplier: float) -> None:
-    assert composed_epsilon([gaussian(noise_multiplier)], 1e-6) == math.inf
-    assert composed_epsilon([laplace(noise_multiplier)], 1e-6) == math.inf
+    assert compose_epsilon([gaussian(noise_multiplier)], 1e-6) == math.inf
+    assert compose_epsilon([laplace(noise_multiplier)], 1e-6) == math.inf
 
 
 @pytest.mark.parametrize("delta", [math.nextafter(0, 1), math.nextafter(1, 0)])
 def test_deltas_at_the_edges_of_the_range_cost_a_number(delta: float) -> None:
-    assert 0 <= composed_epsilon([laplace(1.0)], delta) <= 1
-    assert composed_epsilon([gaussian(1.0)], delta) >= 0
+    assert 0 <= compose_epsilon([laplace(1.0)], delta) <= 1
+    assert compose_epsilon([gaussian(1.0)], delta) >= 0
 
 
 def optimal_composition(epsilon: float, rounds: int, delta: float) -> float:

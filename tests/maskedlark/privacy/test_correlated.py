@@ -16,13 +16,13 @@ from maskedlark.privacy.correlated import (
     OWN_SCALE,
     StepStreams,
     best_carried,
-    correlated_noise,
-    correlated_tail,
-    correlated_units,
+    draw_step_noise,
     gain,
-    kept_scale,
+    scale_to_keep,
     sensitivity,
+    tail_of_step,
     trajectory_error,
+    units_of_step,
 )
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import Randomness, Stream, derive_key
@@ -59,7 +59,7 @@ def streams(seed: int, step: int) -> StepStreams:
 
 def steps_of_noise(carried: int, scale: int, length: int, count: int, seed: int = 0) -> NDArray[np.int64]:
     """(length, count): so many runs of a job of so many steps."""
-    return np.stack([correlated_noise(carried, scale, count, streams(seed, i)) for i in range(length)])
+    return np.stack([draw_step_noise(carried, scale, count, streams(seed, i)) for i in range(length)])
 
 
 # --- what a record does, at the worst slots
@@ -68,7 +68,7 @@ def steps_of_noise(carried: int, scale: int, length: int, count: int, seed: int 
 @pytest.mark.parametrize("carried", [-1, 0, DENOMINATOR, DENOMINATOR + 1])
 def test_a_part_that_carries_nothing_or_all_has_no_tail(carried: int) -> None:
     with pytest.raises(ValueError, match="carried must be in"):
-        correlated_tail(carried, SCALE, 10)
+        tail_of_step(carried, SCALE, 10)
 
 
 @pytest.mark.parametrize("carried", [1, 32, 48, 60, 63])
@@ -130,7 +130,7 @@ def test_a_step_is_what_the_reference_says() -> None:
         return [int(value) for value in discrete_gaussian(scale, 50, Stream(key))]
 
     keys = [derive_key(b"a", purpose) for purpose in (b"kept", b"own", b"before")]
-    drawn = correlated_noise(
+    drawn = draw_step_noise(
         61, SCALE, 50, StepStreams(kept=Stream(keys[0]), own=Stream(keys[1]), before=Stream(keys[2]))
     )
     assert drawn.tolist() == reference.correlated_noise(
@@ -178,19 +178,19 @@ def test_two_steps_are_a_discrete_gaussian_on_all_integers() -> None:
 
 def test_noise_is_within_its_tail_and_its_deviation() -> None:
     noise = steps_of_noise(60, SCALE, 4, 20_000)
-    assert int(np.abs(noise).max()) <= correlated_tail(60, SCALE, noise.size)
-    assert noise[1:].std() < correlated_units(60, SCALE) * 1.03
-    assert noise[1:].std() > correlated_units(60, SCALE) * 0.97
+    assert int(np.abs(noise).max()) <= tail_of_step(60, SCALE, noise.size)
+    assert noise[1:].std() < units_of_step(60, SCALE) * 1.03
+    assert noise[1:].std() > units_of_step(60, SCALE) * 0.97
 
 
 def test_less_noise_than_the_proof_needs_is_refused() -> None:
-    assert kept_scale(LEAST_SCALE) == 1024
-    assert kept_scale(LEAST_SCALE + 1) == 1025
+    assert scale_to_keep(LEAST_SCALE) == 1024
+    assert scale_to_keep(LEAST_SCALE + 1) == 1025
     with pytest.raises(ValueError, match="use more frac_bits"):
-        correlated_noise(60, LEAST_SCALE - 1, 1, streams(0, 0))
+        draw_step_noise(60, LEAST_SCALE - 1, 1, streams(0, 0))
     for carried in (0, DENOMINATOR):
         with pytest.raises(ValueError, match="carried must be"):
-            correlated_noise(carried, LEAST_SCALE, 1, streams(0, 0))
+            draw_step_noise(carried, LEAST_SCALE, 1, streams(0, 0))
 
 
 # --- an adversary who sees every step

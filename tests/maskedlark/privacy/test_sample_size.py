@@ -1,6 +1,6 @@
 """Sizes of samples hide a person with all their reports, not one report of them."""
 
-from maskedlark.privacy.sample_size import hides, least_batch, padded_size, under
+from maskedlark.privacy.sample_size import hides, least_batch, under, work_size
 
 
 def test_none_of_a_persons_reports_counts_among_the_others() -> None:
@@ -19,5 +19,5 @@ def test_a_dataset_of_one_person_hides_no_sample() -> None:
 
 
 def test_the_padding_has_room_for_all_of_a_persons_reports() -> None:
-    alone = padded_size(expected=500, least=20, most=10_000)
-    assert padded_size(expected=500, least=20, most=10_000, reports=8) == alone + 7
+    alone = work_size(expected=500, least=20, most=10_000)
+    assert work_size(expected=500, least=20, most=10_000, reports=8) == alone + 7

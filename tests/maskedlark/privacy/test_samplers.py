@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.privacy import samplers
-from maskedlark.privacy.samplers import MAX_SCALE, discrete_gaussian, discrete_laplace
-from maskedlark.privacy.strips import (
+from maskedlark.privacy.rejection_strips import (
     COIN_BITS,
     COLUMNS,
     SURE_BITS,
@@ -26,6 +25,7 @@ from maskedlark.privacy.strips import (
     exponent,
     strips,
 )
+from maskedlark.privacy.samplers import MAX_SCALE, discrete_gaussian, discrete_laplace
 from maskedlark.randomness import Randomness, seeded
 
 SCALES = [1, 2, 3, 10, 15, 16, 1000, (1 << 40) + 12345, MAX_SCALE]

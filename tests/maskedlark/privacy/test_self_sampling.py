@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from maskedlark.privacy.accounting import Charge, composed_epsilon, spent
+from maskedlark.privacy.accounting import Charge, compose_epsilon, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.update import seen_rate
 
@@ -45,7 +45,7 @@ def test_sampling_by_devices_counts_against_both_adversaries() -> None:
 
 def test_three_flips_of_a_coin_would_cost_three_times_the_rate() -> None:
     tripled = replace(T_1000, sampling_rate=1 - (1 - 0.01) ** 3)
-    assert composed_epsilon([tripled], 1e-5) == pytest.approx(6.06, abs=0.15)
+    assert compose_epsilon([tripled], 1e-5) == pytest.approx(6.06, abs=0.15)
 
 
 @pytest.mark.parametrize("cover", [0.0, 0.01, 0.5, 1.0])
@@ -76,7 +76,7 @@ def test_no_test_of_one_round_beats_what_is_charged(rate: float, cover: float, s
     )
     uploads = rate + (1 - rate) * cover
     for delta in (1e-2, 1e-4, 1e-6):
-        epsilon = composed_epsilon([one], delta)
+        epsilon = compose_epsilon([one], delta)
         true_rate = rate / uploads
         found = uploads * worst_delta([(1 - true_rate, 0.0), (true_rate, 1.0)], sigma, epsilon)
         assert found <= delta * (1 + 1e-6)
@@ -95,7 +95,7 @@ def test_a_person_with_several_reports_is_charged_the_binomial_mixture(
         (math.comb(reports, k) * rate**k * (1 - rate) ** (reports - k), float(k)) for k in range(reports + 1)
     ]
     for delta in (1e-2, 1e-5):
-        epsilon = composed_epsilon([charge], delta)
+        epsilon = compose_epsilon([charge], delta)
         found = worst_delta(odds, sigma, epsilon)
         assert found <= delta * (1 + 1e-6)
         assert found >= delta * 0.5 or epsilon < 1e-2  # and it is no more than a rounding above what is true
@@ -109,7 +109,7 @@ def test_m_times_the_clip_at_the_rate_of_one_report_would_charge_too_little() ->
     right = Charge(
         mechanism=Mechanism.GAUSSIAN, noise_multiplier=sigma, sampling_rate=rate, rounds=1, reports=5
     )
-    assert worst_delta(odds, sigma, composed_epsilon([right], delta)) <= delta * (1 + 1e-6)
+    assert worst_delta(odds, sigma, compose_epsilon([right], delta)) <= delta * (1 + 1e-6)
 
 
 def test_without_sampling_m_reports_are_m_times_the_sensitivity() -> None:

@@ -11,12 +11,12 @@ from scipy.stats import binom, chisquare
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
-from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch, padded_size, under
+from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch, under, work_size
 from maskedlark.releases.job import JobSpec, charge, check_sample_hides
-from maskedlark.releases.round import MaskedSum, aggregate, sampled, transcript
+from maskedlark.releases.round import MaskedSum, aggregate, draw_sample, transcript
 from maskedlark.releases.samples import Samples, epoch_steps, samples_of
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from tests.builders import of_shares
 from tests.maskedlark.releases.test_split_noise import FULL, job
 
@@ -31,7 +31,7 @@ def allocated(**changes: object) -> JobSpec:
 
 def taking_part(spec: JobSpec, round_index: int, weights: bytes, role: int = 0) -> np.ndarray:
     script = transcript(spec, round_index=round_index, weights=weights, numerics=b"")
-    return sampled(spec, FULL.pair(role), round_index, script, RECORDS)
+    return draw_sample(spec, FULL.pair(role), round_index, script, RECORDS)
 
 
 def test_each_record_takes_part_once_an_epoch_whatever_weights_are_sent() -> None:
@@ -106,7 +106,7 @@ def test_the_bound_on_too_few_is_above_the_binomial_and_close_to_it(others: int,
 @pytest.mark.parametrize("batch", [1, 20, 500, 2_048])
 def test_a_larger_sample_than_the_padding_is_rarer_than_charged(dataset_size: int, batch: int) -> None:
     expected = min(batch, dataset_size)
-    padded = padded_size(expected=expected, least=1, most=dataset_size)
+    padded = work_size(expected=expected, least=1, most=dataset_size)
     assert binom.sf(padded, dataset_size, min(1.0, (expected + 1) / dataset_size)) <= math.exp(-32)
 
 

@@ -21,7 +21,7 @@ from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
 from maskedlark.releases.counting import COUNT_UNITS, Condition, count_noise_units
 from maskedlark.releases.discovery import answer_discovery, discovery_margin
-from maskedlark.releases.grouping import NOWHERE, answer_query, decode_domains, shown_cells, sum_groups
+from maskedlark.releases.grouping import NOWHERE, answer_query, cells_to_show, decode_domains, sum_groups
 from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest, sum_noise_units
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.input_shares import MeasuredShares
@@ -194,7 +194,7 @@ def test_the_noise_on_counts_makes_the_threshold_soft() -> None:
         threshold_noise_multiplier=4.0,
     )
     shown = [
-        bool((shown_cells(of.task, spec, seeded(seed), measured, [None])[0] == 0).any())
+        bool((cells_to_show(of.task, spec, seeded(seed), measured, [None])[0] == 0).any())
         for seed in range(300)
     ]
     assert 120 < sum(shown) < 190  # exactly k reports: half of the time, ties in favour

@@ -17,7 +17,7 @@ from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.counting import COUNT_UNITS, Condition, count_sensitivity
 from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.grouping import answer_query, shown_cells
+from maskedlark.releases.grouping import answer_query, cells_to_show
 from maskedlark.releases.query import (
     MAX_NUMBERS,
     Axis,
@@ -118,7 +118,7 @@ def test_the_count_sensitivity_bounds_what_one_report_changes_of_all_counts(
         keys = np.array([keys for keys, _ in held], np.uint32).reshape(-1, 3)
         measured = opened(OF, keys, np.zeros((len(held), 8), np.int64), seeded(1))[0].measured
         assert measured is not None
-        cells = shown_cells(OF.task, spec, seeded(2), measured, [None] * len(spec.group_by))
+        cells = cells_to_show(OF.task, spec, seeded(2), measured, [None] * len(spec.group_by))
         found = [
             np.bincount(cell[cell >= 0], minlength=spec.num_cells(level))
             for level, cell in zip(spec.levels, cells, strict=True)

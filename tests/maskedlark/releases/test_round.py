@@ -25,8 +25,8 @@ from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.round import Evaluated, MaskedSum, aggregate, records_evaluated, transcript
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.reports.upload import SealedShare
 from tests import reference
 from tests.builders import NOW, World, examples, helper_keys, of_shares, open_dataset, reports, world

@@ -4,7 +4,14 @@ import pytest
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import HpkeKey, OpeningKey, SealingKey, sealed_length, share_info, sign_keys
+from maskedlark.reports.sealing import (
+    HpkeKey,
+    OpeningKey,
+    SealingKey,
+    length_when_sealed,
+    share_info,
+    sign_keys,
+)
 from tests.builders import FAR, helper_keys
 
 CONTEXT: dict[str, Any] = {
@@ -21,7 +28,7 @@ def test_a_sealed_share_opens_under_its_key_and_binding(suite: HpkeSuite) -> Non
     key = OpeningKey.generate(key_id=9, suite=suite)
     sealed = SealingKey(key.public()).seal(b"plaintext", share_info(**CONTEXT))
     assert key.open(sealed, share_info(**CONTEXT)) == b"plaintext"
-    assert len(sealed) == sealed_length(suite, len(b"plaintext"))
+    assert len(sealed) == length_when_sealed(suite, len(b"plaintext"))
 
 
 @pytest.mark.parametrize("suite", list(HpkeSuite))
@@ -88,9 +95,9 @@ def test_a_public_key_of_the_wrong_size_is_refused(public_key: bytes) -> None:
 def test_a_key_list_verifies_only_under_the_helper_that_signed_it() -> None:
     ours, theirs = helper_keys(), helper_keys()
     signed = sign_keys(ours.signing, (ours.opening.public(),), not_after=FAR)
-    assert signed.verified_key(ours.signing.public_key().public_bytes_raw()) == ours.opening.public()
+    assert signed.verify(ours.signing.public_key().public_bytes_raw()) == ours.opening.public()
     with pytest.raises(InvalidTask, match="another helper"):
-        signed.verified_key(theirs.signing.public_key().public_bytes_raw())
+        signed.verify(theirs.signing.public_key().public_bytes_raw())
 
 
 def test_a_key_list_with_a_swapped_key_is_refused() -> None:
@@ -103,7 +110,7 @@ def test_a_key_list_with_a_swapped_key_is_refused() -> None:
         signature=signed.signature,
     )
     with pytest.raises(InvalidTask, match="signature"):
-        forged.verified_key(signed.key_list.verify_key)
+        forged.verify(signed.key_list.verify_key)
 
 
 @pytest.mark.parametrize("suite", [HpkeSuite.X25519_AES128GCM, HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305])

@@ -16,9 +16,9 @@ from maskedlark.reports import dataset as dataset_module
 from maskedlark.reports.dataset import (
     ShareColumns,
     ShareForHelper,
-    admitted_by_both,
     canonical_order,
     dataset_id,
+    intersect_admitted,
 )
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import SealingKey, share_info
@@ -206,7 +206,7 @@ def test_a_report_that_tells_the_helpers_different_things_is_kept_out() -> None:
     mixed = [*REPORTS[:2], two_faced_report(WORLD), *REPORTS[2:]]
     prepared = [WORLD.opener(role).open(shares_for(mixed, role)) for role in (0, 1)]
     assert all(one.admitted.is_admitted.all() for one in prepared)  # each alone sees nothing wrong
-    assert admitted_by_both(prepared[0].admitted, prepared[1].admitted).tolist() == [
+    assert intersect_admitted(prepared[0].admitted, prepared[1].admitted).tolist() == [
         True,
         True,
         False,

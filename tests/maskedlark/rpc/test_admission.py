@@ -3,11 +3,11 @@ from contextlib import ExitStack
 import pytest
 
 from maskedlark.errors import HelperUnavailable
-from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.fair_quota import FairQuota
 
 
 def test_each_caller_leaves_room_for_the_next() -> None:
-    admission = FairRoom(4)
+    admission = FairQuota(4)
     with ExitStack() as stack:
         for caller in ("a", "a", "b", "c"):
             stack.enter_context(admission.entered(caller))

@@ -22,7 +22,7 @@ from maskedlark.errors import (
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc import wire
 from maskedlark.rpc.certificates import write_certificate
-from maskedlark.rpc.faults import answering, calling, hinted_s
+from maskedlark.rpc.faults import answering, calling, retry_hint_s
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import (
     MAX_MESSAGE_BYTES,
@@ -128,7 +128,7 @@ def test_a_peer_that_is_full_says_when_to_come_again(peer: Peer) -> None:
     ],
 )
 def test_a_hint_that_makes_no_sense_is_none(told: str, expected: float | None) -> None:
-    assert hinted_s(told) == expected
+    assert retry_hint_s(told) == expected
 
 
 def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:

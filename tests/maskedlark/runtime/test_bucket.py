@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from maskedlark.errors import InvalidTask
-from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.objects import ObjectExists, ObjectLost, ObjectStore, ObjectTooLong, StoreFailed
 from tests.stores import InMemory
 
@@ -21,7 +21,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "ours":
         return InMemory(now=time.time())
     pytest.importorskip("obstore", reason="needs the extra cluster")
-    return opened_bucket("memory:///" if request.param == "memory" else f"file://{tmp_path}/objects")
+    return open_bucket("memory:///" if request.param == "memory" else f"file://{tmp_path}/objects")
 
 
 def test_an_object_reads_back_and_is_never_written_over(store: ObjectStore) -> None:
@@ -62,7 +62,7 @@ def test_deleted_objects_are_gone_and_missing_ones_are_no_error(store: ObjectSto
 @pytest.mark.parametrize("url", ["", "bucket", "/folder", "http://host/x", "ftp://host/x"])
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(InvalidTask, match="s3://"):
-        opened_bucket(url)
+        open_bucket(url)
 
 
 def test_a_bucket_that_nobody_answers_for_is_a_failed_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_bucket_that_nobody_answers_for_is_a_failed_request(monkeypatch: pytes
         "AWS_ALLOW_HTTP": "true",
     }.items():
         monkeypatch.setenv(name, value)
-    store = opened_bucket("s3://bucket/prefix")
+    store = open_bucket("s3://bucket/prefix")
     with pytest.raises(StoreFailed) as caught:
         store.get("f/a", 5)
     assert "secret" not in str(caught.value)
@@ -116,7 +116,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answer: object) -> Iterator[Obj
                 "AWS_ALLOW_HTTP": "true",
             }.items():
                 monkeypatch.setenv(name, value)
-            yield opened_bucket("s3://bucket/prefix")
+            yield open_bucket("s3://bucket/prefix")
         finally:
             server.shutdown()
             thread.join()
@@ -150,4 +150,4 @@ def test_without_obstore_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
     with pytest.raises(InvalidTask, match="cluster"):
-        opened_bucket("s3://bucket/prefix")
+        open_bucket("s3://bucket/prefix")

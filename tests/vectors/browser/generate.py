@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from maskedlark.canonical import encode
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.encoder import Encoder, read_encoder
+from maskedlark.privacy.rejection_strips import COLUMNS, Law, strips
 from maskedlark.privacy.samplers import discrete_laplace
-from maskedlark.privacy.strips import COLUMNS, Law, strips
 from maskedlark.randomness import Randomness, Stream, below, derive_key, seeded, uniform
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.report import Example, MeasuredValues, split
-from maskedlark.reports.sealing import OpeningKey, sealed_length
+from maskedlark.reports.sealing import OpeningKey, length_when_sealed
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.reports.upload import Report, SealedShare
@@ -169,7 +169,7 @@ def _written(case: Case, of: World) -> dict[str, Any]:
     [plaintexts] = split(of.task, [example], [draws], report_ids=[report_id], task_id=of.task.task_id)
     shares = []
     for keys, plaintext in zip(of.keys, plaintexts, strict=True):
-        length = sealed_length(keys.opening.suite, len(plaintext))
+        length = length_when_sealed(keys.opening.suite, len(plaintext))
         stream = Stream(sha256(plaintext).digest())
         shares.append(SealedShare(key_id=keys.opening.key_id, ciphertext=stream(length)))
     made = Report(
@@ -232,7 +232,8 @@ def _told(of: World) -> dict[str, Any]:
         "trusted": [helper.verify_key.hex() for helper in of.task.helpers],
         "task_id": of.task.task_id.hex(),
         "keys": [
-            {"key_id": one.opening.key_id, "overhead": sealed_length(one.opening.suite, 0)} for one in of.keys
+            {"key_id": one.opening.key_id, "overhead": length_when_sealed(one.opening.suite, 0)}
+            for one in of.keys
         ],
     }
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from maskedlark.randomness import derive_key, seeded
-from maskedlark.reports.pair import PairKey
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.proofs.proven_report import encode_proof
 from maskedlark.reports.proofs.proving import Binding, challenge

@@ -43,7 +43,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @frozen
-class Kind:
+class ProcessorKind:
     """Processors that run the same machine code.
 
     Attributes:
@@ -66,8 +66,8 @@ class Kind:
 
 
 KINDS: Final = (
-    Kind(name="avx512", needs=("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
-    Kind(name="avx2", needs=()),
+    ProcessorKind(name="avx512", needs=("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+    ProcessorKind(name="avx2", needs=()),
 )
 """The faster first."""
 
@@ -135,7 +135,7 @@ def kernel(function: Function) -> Function:
         setattr(config, _LOCATORS, given)
 
 
-def inlined(function: Function) -> Function:
+def inline(function: Function) -> Function:
     """An expression that kernels contain: in a loop it vectorises with the rest."""
     _use_kind()  # numba looks at it as soon as there is any function
     return cast("Function", njit(inline="always", error_model="numpy")(function))
@@ -161,7 +161,7 @@ def _use_kind() -> None:
         setattr(config, _FEATURES, next(there, kinds[0]).features)
 
 
-def runnable() -> tuple[Kind, ...]:
+def runnable() -> tuple[ProcessorKind, ...]:
     """The kinds of processors whose machine code this one runs, the fastest first; none but on x86."""
     if not _is_x86():
         return ()
@@ -173,7 +173,7 @@ def _is_x86() -> bool:
     return platform.machine().lower() in {"x86_64", "amd64"}
 
 
-def compiled_for() -> str:
+def processor_kind() -> str:
     """The kind that loops are compiled for, or a digest of what else the operator or the processor says."""
     _use_kind()
     name, features = getattr(config, _PROCESSOR), getattr(config, _FEATURES)
@@ -199,7 +199,7 @@ def complete(folder: Path) -> Path:
 
     With this Python and numba, for the kind of processor that it compiles for.
     """
-    return _complete(folder, compiled_for())
+    return _complete(folder, processor_kind())
 
 
 def _complete(folder: Path, compiled_for: str) -> Path:

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from helper.gradient.exact.kernels.compiled import inlined, kernel
+from helper.gradient.exact.kernels.compiled import inline, kernel
 from maskedlark.numbers.field import MODULUS, FieldVector
 
 _P: Final = np.uint64(MODULUS)
@@ -14,13 +14,13 @@ _32: Final = np.uint64(32)
 _TOP: Final = np.uint64(2**63 - 2**31)  # from here on the high limb of a itself would be 2^31
 
 
-@inlined
+@inline
 def canonical(a: np.uint64) -> np.uint64:
     """The representative below p of any 64-bit number."""
     return a - (_P if a >= _P else _ZERO)
 
 
-@inlined
+@inline
 def add(a: np.uint64, b: np.uint64) -> np.uint64:
     """a + b."""
     total = a + b
@@ -28,13 +28,13 @@ def add(a: np.uint64, b: np.uint64) -> np.uint64:
     return canonical(total)
 
 
-@inlined
+@inline
 def from_signed(value: np.int64) -> np.uint64:
     """The element of an integer of magnitude below p / 2."""
     return np.uint64(value) + (_P if value < 0 else _ZERO)
 
 
-@inlined
+@inline
 def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
     """a * b, from four 32-bit products."""
     a_low, a_high, b_low, b_high = a & _EPSILON, a >> _32, b & _EPSILON, b >> _32
@@ -45,7 +45,7 @@ def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
     return _reduce((low & _EPSILON) | (middle << _32), high)
 
 
-@inlined
+@inline
 def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
     """low + 2^64 high: 2^64 = 2^32 - 1 and 2^96 = -1."""
     top = high >> _32
@@ -57,14 +57,14 @@ def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
     return canonical(total)
 
 
-@inlined
+@inline
 def shift(a: np.uint64, bits: int) -> np.uint64:
     """2^bits * a for 0 < bits <= 32."""
     return _reduce(a << np.uint64(bits), a >> np.uint64(64 - bits))
 
 
-@inlined
-def signed_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
+@inline
+def split_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
     """(low, high) with a = low + 2^32 high, both of 32 bits.
 
     The signed reading of a, or where its high limb is 2^31, of a - p.

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.clipping import Masking
-from helper.gradient.exact.kernels.compiled import inlined, kernel
-from helper.gradient.exact.kernels.field import add, from_signed, multiply, shift, signed_limbs
-from helper.gradient.exact.kernels.rows import Rows, power
+from helper.gradient.exact.kernels.compiled import inline, kernel
+from helper.gradient.exact.kernels.field import add, from_signed, multiply, shift, split_limbs
+from helper.gradient.exact.kernels.rows import RowBlock, power
 from maskedlark.numbers.field import FieldVector
 
 Keys = NDArray[np.uint64]
@@ -103,7 +103,12 @@ class ValuesDigest:
 
 
 def mask_rows(
-    deltas: Rows, operand: Rows, masking: Masking, keys: Keys, largest: int, buffers: Buffers | None = None
+    deltas: RowBlock,
+    operand: RowBlock,
+    masking: Masking,
+    keys: Keys,
+    largest: int,
+    buffers: Buffers | None = None,
 ) -> FieldVector:
     """Field elements (records, width) to be multiplied by the operand.
 
@@ -128,7 +133,7 @@ def mask_rows(
     return masked
 
 
-def mask_sum(deltas: Rows, masking: Masking, keys: Keys, total: FieldVector) -> None:
+def mask_sum(deltas: RowBlock, masking: Masking, keys: Keys, total: FieldVector) -> None:
     """total (width,) += the field elements of a bias, whose operand is the number 1."""
     labels, largest = masking.factors.shape[1], masking.sensitivity
     limbs = count_limbs(largest, labels)
@@ -290,7 +295,7 @@ def _add_products(
     width, digest = sums.shape[1], np.uint64(0)
     for k in range(len(scales)):
         row, scale = record + stride * k, scales[k]
-        share_low, share_high = signed_limbs(shares[k])
+        share_low, share_high = split_limbs(shares[k])
         if limbs == 1:
             for j in range(width):
                 small = np.int32(q[row, j] * scale)
@@ -310,7 +315,7 @@ def _add_products(
     return digest
 
 
-@inlined
+@inline
 def _whole(low: np.int64, high: np.int64) -> np.uint64:
     """The element low + 2^32 high, each of a magnitude below 2^62."""
     return add(from_signed(low), shift(from_signed(high), 32))

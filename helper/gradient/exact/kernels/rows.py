@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.buffers import Buffers
-from helper.gradient.exact.kernels.compiled import inlined, kernel
+from helper.gradient.exact.kernels.compiled import inline, kernel
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
 
@@ -35,7 +35,7 @@ POWER: Final = np.ldexp(1.0, np.arange(-1022, 1024))
 """POWER[k + 1022] = 2^k."""
 
 
-@inlined
+@inline
 def power(k: int) -> float:
     """2^k for -1022 <= k <= 1023."""
     return POWER[k + 1022]  # type: ignore[no-any-return]  # compiled: a float64
@@ -48,7 +48,7 @@ def power_of(k: NDArray[np.int64]) -> Real:
 
 
 @frozen
-class Rows:
+class RowBlock:
     """Quantised rows.
 
     Attributes:
@@ -62,7 +62,7 @@ class Rows:
     norm: NDArray[np.int64]
 
 
-def quantise(values: Real, norm: Norm, buffers: Buffers | None = None) -> Rows:
+def quantise(values: Real, norm: Norm, buffers: Buffers | None = None) -> RowBlock:
     """Round reals (rows, width) to rows. A row that holds an infinity or a NaN becomes zeros.
 
     Given buffers, the rows lie in them until the next call.
@@ -71,14 +71,14 @@ def quantise(values: Real, norm: Norm, buffers: Buffers | None = None) -> Rows:
     q = buffers.empty("q", values.shape, np.int16)
     exponent, total = (buffers.empty(name, (rows,), np.int64) for name in ("exponent", "norm"))
     _quantise(values, values.view(np.int64), norm is Norm.L2, q, exponent, total)
-    return Rows(q=q, exponent=exponent, norm=total)
+    return RowBlock(q=q, exponent=exponent, norm=total)
 
 
-def from_bytes(features: Bytes, norm: Norm) -> Rows:
+def from_bytes(features: Bytes, norm: Norm) -> RowBlock:
     """Byte features (rows, width) as they are."""
     total = np.empty(len(features), np.int64)
     _byte_norms(features, norm is Norm.L2, total)
-    return Rows(q=features, exponent=np.full(len(features), BYTE_EXPONENT, np.int64), norm=total)
+    return RowBlock(q=features, exponent=np.full(len(features), BYTE_EXPONENT, np.int64), norm=total)
 
 
 def to_real(value: Value) -> Real:
@@ -86,7 +86,7 @@ def to_real(value: Value) -> Real:
     return value * 2.0**-BYTE_EXPONENT if value.dtype == np.uint8 else value
 
 
-def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
+def row_norms(rows: RowBlock, norm: Norm) -> NDArray[np.float64]:
     """Each row's squared L2 norm, or L1 norm, in units of the real numbers.
 
     One exact integer times a power of two.
@@ -94,7 +94,7 @@ def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
     return rows.norm * power_of(-rows.exponent * (2 if norm is Norm.L2 else 1))
 
 
-@inlined
+@inline
 def _row_exponent(top: np.int64) -> int:
     """The exponent that brings a row's largest magnitude, given as its bits, to 15 bits."""
     return min(max(int(15 + 1022 - (top >> 52)), MIN_ROW_EXPONENT), MAX_ROW_EXPONENT)

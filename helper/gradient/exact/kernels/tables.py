@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.gradient.exact.kernels.compiled import inlined
+from helper.gradient.exact.kernels.compiled import inline
 
 Table = NDArray[np.int64]
 
@@ -80,7 +80,7 @@ def _to_unit(value: int) -> int:
     return (value + (1 << (shift - 1))) >> shift
 
 
-@inlined
+@inline
 def look_up(table: Table, t: float) -> np.int64:
     """The chord's value at 0 <= t < 32, in units of 2^-40.
 

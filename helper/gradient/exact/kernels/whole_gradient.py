@@ -11,7 +11,7 @@ import numpy as np
 
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.masking import Hashed, hash_keys, mask_sum
-from helper.gradient.exact.kernels.rows import Real, Rows, quantise, scaled_norm
+from helper.gradient.exact.kernels.rows import Real, RowBlock, quantise, row_norms
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Norm
 
@@ -24,7 +24,7 @@ class WholeGradient:
     def __init__(self, width: int, *, labels: int, number: int, norm: Norm) -> None:
         self._keys, self._norm = hash_keys(number, Hashed.VALUES, labels, width), norm
         self.total: FieldVector = np.zeros(width, np.uint64)
-        self.rows: Rows
+        self.rows: RowBlock
 
     def take(self, gradients: Real) -> None:
         """Set the block's gradients, (seeds * records, width)."""
@@ -32,7 +32,7 @@ class WholeGradient:
 
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""
-        squares += scaled_norm(self.rows, self._norm).reshape(squares.shape)
+        squares += row_norms(self.rows, self._norm).reshape(squares.shape)
 
     def mask(self, masking: Masking) -> None:
         """Add the block's masked values to the total."""

@@ -83,7 +83,7 @@ def _outer(left: NDArray[Any], right: NDArray[Any], join: np.ufunc) -> NDArray[A
     return joined.reshape(len(left) * len(right), -1)
 
 
-def reduced(shape: Sequence[int], axes: Sequence[int]) -> Windows:
+def reduce_windows(shape: Sequence[int], axes: Sequence[int]) -> Windows:
     """For each entry that is left when axes are reduced, the window that it is reduced from.
 
     The whole value is one channel.

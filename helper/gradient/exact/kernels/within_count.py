@@ -41,7 +41,7 @@ class WithinCount:
         for counted, into in ((within, add), (within ^ np.uint64(1), subtract)):  # no value is left out
             self._sum = into(self._sum, total((masking.shares * counted).reshape(-1, 1)))
 
-    def appended_to(self, vector: FieldVector) -> FieldVector:
+    def append_to(self, vector: FieldVector) -> FieldVector:
         """The vector, and behind it the coordinate if there is one."""
         if not self._clip.is_counted:
             return vector

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.compiled import kernel
-from helper.gradient.exact.kernels.rows import Real, Rows, Value, from_bytes, power, power_of, quantise
+from helper.gradient.exact.kernels.rows import Real, RowBlock, Value, from_bytes, power, power_of, quantise
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.kernels.windows import Windows
 from helper.gradient.exact.layers.layer import Affine, RoundSetup, Whole
@@ -46,7 +46,7 @@ class _RunningConvolution(Whole):
         )
         width = matrix.size + (0 if layer.bias is None else len(matrix))
         self._gradient = WholeGradient(width, labels=setup.labels, number=layer.number, norm=setup.norm)
-        self._operand: Rows
+        self._operand: RowBlock
         self._patches: Patches
 
     @property
@@ -86,7 +86,7 @@ class _RunningConvolution(Whole):
         )
         return (result.reshape(seeds, records, -1),)
 
-    def _gradients(self, deltas: Rows, seeds: int) -> Real:
+    def _gradients(self, deltas: RowBlock, seeds: int) -> Real:
         """Each record's and seed's gradient, weights then bias: (seeds * records, width)."""
         records, positions, _ = self._patches.shape
         outputs, size = len(self._bias), self._layer.weight.size

@@ -18,12 +18,12 @@ from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operan
 from helper.gradient.exact.kernels.rows import (
     BYTE_EXPONENT,
     Real,
-    Rows,
+    RowBlock,
     Value,
     from_bytes,
     quantise,
+    row_norms,
     scale_rows,
-    scaled_norm,
 )
 from helper.gradient.exact.layers.layer import Affine, RoundSetup, Running
 from helper.gradient.exact.products.product import Accumulator
@@ -65,8 +65,8 @@ class _RunningDense(Running):
         self._operand_keys = hash_keys(layer.number, Hashed.OPERAND, 1, inputs)
         self._bias_total = np.zeros(outputs, np.uint64)
         self._accumulator: Accumulator | None = None
-        self._operand: Rows
-        self._deltas: Rows
+        self._operand: RowBlock
+        self._deltas: RowBlock
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
@@ -94,10 +94,10 @@ class _RunningDense(Running):
 
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""
-        operand = scaled_norm(self._operand, self._setup.norm)
+        operand = row_norms(self._operand, self._setup.norm)
         if self._layer.bias is not None:
             operand += 1.0
-        squares += scaled_norm(self._deltas, self._setup.norm).reshape(squares.shape) * operand
+        squares += row_norms(self._deltas, self._setup.norm).reshape(squares.shape) * operand
 
     def begin(self, records: int) -> None:
         """See `Running`."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
 from helper.gradient.exact.kernels.tables import ONE, Table, exponential, look_up, softplus_tail
-from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Stateless
+from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 
 
@@ -31,7 +31,7 @@ class Curve(IntEnum):
 
 
 @frozen
-class Activation(Described):
+class Activation(DescribedLayer):
     """One curve on every value; alpha is the slope of LeakyRelu and the depth of Elu."""
 
     curve: Curve
@@ -112,7 +112,7 @@ def _activate(
 
 
 @frozen
-class Softmax(Described):
+class Softmax(DescribedLayer):
     """Softmax over all of a record's values."""
 
 

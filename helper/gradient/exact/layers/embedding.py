@@ -13,14 +13,14 @@ from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add
 from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows
-from helper.gradient.exact.kernels.rows import Bytes, Real, Rows, Value, quantise, scaled_norm
-from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Trainable
+from helper.gradient.exact.kernels.rows import Bytes, Real, RowBlock, Value, quantise, row_norms
+from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Running, Trainable
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 
 @frozen
-class Embedding(Described):
+class Embedding(DescribedLayer):
     """A Gather of rows of a trained (rows, width) table by byte features.
 
     Attributes:
@@ -41,7 +41,7 @@ class _RunningEmbedding(Running):
         self._operand_keys: NDArray[np.uint64]
         self._indices: Bytes
         self._penalties: Real
-        self._deltas: Rows
+        self._deltas: RowBlock
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
@@ -61,7 +61,7 @@ class _RunningEmbedding(Running):
 
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""
-        squares += scaled_norm(self._deltas, self._setup.norm).reshape(squares.shape)
+        squares += row_norms(self._deltas, self._setup.norm).reshape(squares.shape)
         squares += self._penalties
 
     def mask(self, masking: Masking, first: int) -> None:
@@ -84,10 +84,10 @@ class _RunningEmbedding(Running):
 Embedding.running = _RunningEmbedding
 
 
-def _unit(records: int) -> Rows:
+def _unit(records: int) -> RowBlock:
     """The operand 1 for every record."""
     ones = np.ones(records, np.int64)
-    return Rows(q=np.ones((records, 1), np.int16), exponent=np.zeros(records, np.int64), norm=ones)
+    return RowBlock(q=np.ones((records, 1), np.int16), exponent=np.zeros(records, np.int64), norm=ones)
 
 
 @kernel

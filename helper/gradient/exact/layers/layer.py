@@ -103,7 +103,7 @@ class Running:
         """Set the layer's part of the flat sum, where it is not written on the way."""
 
 
-class Described:
+class DescribedLayer:
     """A layer's description, beside the class of its running form: `running`."""
 
     __slots__ = ()
@@ -116,7 +116,7 @@ class Described:
 
 
 @frozen
-class Affine(Described):
+class Affine(DescribedLayer):
     """What a dense layer and a convolution have in common.
 
     Attributes:

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
-from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Stateless
+from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 
 
 @frozen
-class Rearrange(Described):
+class Rearrange(DescribedLayer):
     """Output entry j is input entry order[j]; no input is taken twice."""
 
     order: NDArray[np.int64]

@@ -9,15 +9,15 @@ the sum over its positions of q_d q_x~, and of q_d, exact integers.
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.gradient.exact.kernels.rows import Real, Rows, Value, power_of, quantise, to_real
+from helper.gradient.exact.kernels.rows import Real, RowBlock, Value, power_of, quantise, to_real
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
-from helper.gradient.exact.layers.layer import Described, RoundSetup, Trainable, Whole
+from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Trainable, Whole
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 
 @frozen
-class BatchNormalization(Described):
+class BatchNormalization(DescribedLayer):
     """One scale and bias a channel.
 
     Attributes:
@@ -43,7 +43,7 @@ class _RunningBatchNormalization(Whole):
         self._gradient = WholeGradient(
             2 * len(layer.mean), labels=setup.labels, number=layer.number, norm=setup.norm
         )
-        self._normal: Rows
+        self._normal: RowBlock
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, from_bytes, power, quantise, to_real
 from helper.gradient.exact.kernels.windows import Windows
-from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Stateless
+from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
 
@@ -16,7 +16,7 @@ Places = NDArray[np.int32]
 
 
 @frozen
-class MaxPool(Described):
+class MaxPool(DescribedLayer):
     """The largest value of each window; of equal ones the first, which alone gets the delta."""
 
     windows: Windows

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from helper.gradient.exact.kernels.windows import PADDING, Windows, positions, reduced, slide
+from helper.gradient.exact.kernels.windows import PADDING, Windows, positions, reduce_windows, slide
 from helper.gradient.exact.layers.convolution import Convolution
 from helper.gradient.exact.layers.dense import Dense
 from helper.gradient.exact.layers.elementwise import Activation, Curve, Softmax
@@ -143,7 +143,7 @@ def reduce(builder: LoweredBuilder, node: Node) -> None:
     axes = tuple(axis - 1 for axis in integers(node, "axes"))
     if min(axes) < 0:
         raise NotExact(f"{node.operator} joins the record axis")
-    windows = reduced(source.shape, axes)
+    windows = reduce_windows(source.shape, axes)
     counts = np.full(
         len(windows.places), windows.places.shape[1] if node.operator == "ReduceMean" else 1, np.float64
     )

@@ -34,8 +34,8 @@ def arithmetic(builder: LoweredBuilder, node: Node) -> None:
         builder.alias(node.outputs[0], replace(source, scale=source.scale * float(given.reshape(()))))
         return
     source = builder.value(node.inputs[position])
-    factor, offset = _affine(node.operator, given.astype(np.float64), is_second=position == 0)
-    layer = Fixed(factor=_fitted(factor, source.shape), offset=_fitted(offset, source.shape))
+    factor, offset = _factor_and_offset(node.operator, given.astype(np.float64), is_second=position == 0)
+    layer = Fixed(factor=_broadcast(factor, source.shape), offset=_broadcast(offset, source.shape))
     builder.add(node.outputs[0], layer, (source,), source.shape)
 
 
@@ -49,7 +49,7 @@ def _join(builder: LoweredBuilder, node: Node) -> None:
     builder.add(node.outputs[0], Join(), (left, right), left.shape)
 
 
-def _affine(operator: str, constant: Constant, *, is_second: bool) -> tuple[Constant, Constant]:
+def _factor_and_offset(operator: str, constant: Constant, *, is_second: bool) -> tuple[Constant, Constant]:
     """(factor, offset) of x op constant, or of constant op x."""
     zero, one = np.array(0.0), np.array(1.0)
     if operator == "Add":
@@ -63,7 +63,7 @@ def _affine(operator: str, constant: Constant, *, is_second: bool) -> tuple[Cons
     return 1.0 / constant, zero
 
 
-def _fitted(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float64]:
+def _broadcast(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float64]:
     """A constant broadcast to one record's entries."""
     if constant.ndim > len(shape) + 1:
         raise NotExact("a constant has more axes than the value that it is joined with")
@@ -99,10 +99,10 @@ def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) ->
     source = builder.stored(node.inputs[0])
     if axis == 0 or len(np.unique(chosen % source.shape[axis - 1])) != chosen.size:
         raise NotExact("Gather by constants is exact only along a record's axes, and of each entry once")
-    builder.rearrange(node.outputs[0], source, np.take(_numbered(source), chosen, axis=axis - 1))
+    builder.rearrange(node.outputs[0], source, np.take(_number_entries(source), chosen, axis=axis - 1))
 
 
-def _numbered(source: LoweredValue) -> NDArray[np.int64]:
+def _number_entries(source: LoweredValue) -> NDArray[np.int64]:
     """The entries of a value numbered in C order."""
     return np.arange(source.size).reshape(source.shape)
 
@@ -127,7 +127,9 @@ def transpose(builder: LoweredBuilder, node: Node) -> None:
     source = builder.stored(node.inputs[0])
     if perm[0] != 0:
         raise NotExact("Transpose moves the record axis")
-    builder.rearrange(node.outputs[0], source, _numbered(source).transpose([axis - 1 for axis in perm[1:]]))
+    builder.rearrange(
+        node.outputs[0], source, _number_entries(source).transpose([axis - 1 for axis in perm[1:]])
+    )
 
 
 def cut(builder: LoweredBuilder, node: Node) -> None:
@@ -140,7 +142,7 @@ def cut(builder: LoweredBuilder, node: Node) -> None:
         if axis == 0:
             raise NotExact("Slice cuts the record axis")
         cuts[axis - 1] = slice(start, end, step)
-    builder.rearrange(node.outputs[0], source, _numbered(source)[tuple(cuts)])
+    builder.rearrange(node.outputs[0], source, _number_entries(source)[tuple(cuts)])
 
 
 def split(builder: LoweredBuilder, node: Node) -> None:
@@ -148,7 +150,7 @@ def split(builder: LoweredBuilder, node: Node) -> None:
     source, axis = builder.stored(node.inputs[0]), int(attribute(node, "axis"))
     if axis == 0:
         raise NotExact("Split cuts the record axis")
-    parts = np.split(_numbered(source), np.cumsum(integers(node, "split"))[:-1], axis=axis - 1)
+    parts = np.split(_number_entries(source), np.cumsum(integers(node, "split"))[:-1], axis=axis - 1)
     for name, part in zip(node.outputs, parts, strict=False):
         if name:
             builder.rearrange(name, source, part)
@@ -162,7 +164,8 @@ def concat(builder: LoweredBuilder, node: Node) -> None:
         raise NotExact("Concat joins the record axis")
     starts = np.cumsum([0, *(source.size for source in sources)])
     order = np.concatenate(
-        [_numbered(source) + start for source, start in zip(sources, starts, strict=False)], axis=axis - 1
+        [_number_entries(source) + start for source, start in zip(sources, starts, strict=False)],
+        axis=axis - 1,
     )
     joined = Concatenate(sizes=tuple(source.size for source in sources))
     builder.add(node.outputs[0], joined, sources, order.shape)

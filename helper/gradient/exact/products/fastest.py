@@ -57,14 +57,14 @@ class FastestBackend:
     """Products by the faster way of each kind.
 
     Args:
-        choice: By default what `measured` finds.
+        choice: By default what `measure` finds.
     """
 
     __slots__ = ("_backends", "_choice")
 
     def __init__(self, choice: BackendChoice | None = None) -> None:
         self._backends = _backends()
-        self._choice = measured() if choice is None else choice
+        self._choice = measure() if choice is None else choice
 
     def bytes_taken(self, width: int, *, is_bytes: bool) -> ProductBytes:
         """See `Backend`."""
@@ -119,7 +119,7 @@ def _backends() -> dict[str, Backend]:
 
 
 @cache
-def measured() -> BackendChoice:
+def measure() -> BackendChoice:
     """The faster way of each kind on this machine."""
     rng = np.random.default_rng(0)
     weights = rng.integers(-8127, 8128, (_WIDTH, _OUTPUTS)).astype(np.int16)

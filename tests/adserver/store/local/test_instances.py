@@ -89,7 +89,7 @@ def test_a_model_of_another_length_is_refused(store: InstanceStore) -> None:
 
 
 def test_spam_is_refused_and_leaves_nothing(store: InstanceStore) -> None:
-    test = SpamTest.calibrated(SETTINGS, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
+    test = SpamTest.calibrate(SETTINGS, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
     far = returned(7, value=1 << 40)
     assert refused(store, far, test) is ReportReason.IMPLAUSIBLE
     assert (store.instances(JOB) == FIRST).all()

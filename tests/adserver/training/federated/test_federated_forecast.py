@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adserver.budgets.held import Budgets
+from adserver.budgets.reservations import Budgets
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.federated.forecast import FederatedForecast, forecast
 from adserver.training.federated.submission import FederatedSubmission
@@ -28,7 +28,7 @@ def asked(epsilon: float | None = None, **settings: Any) -> FederatedSubmission:
 
 
 def found(site: Site, submission: FederatedSubmission) -> FederatedForecast:
-    held = Budgets(engine=site.engine, clock=lambda: site.now_s).held_of_task(site.scene.task)
+    held = Budgets(engine=site.engine, clock=lambda: site.now_s).reservations_of_task(site.scene.task)
     return forecast(submission, task=site.scene.task, already=held, now_s=site.now_s)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.budgets.held import Budgets
+from adserver.budgets.reservations import Budgets
 from adserver.records.job_state import JobState
 from adserver.store.rounds import DeviceRound
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason, ReportRejected

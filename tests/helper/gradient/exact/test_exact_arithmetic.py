@@ -45,7 +45,7 @@ def _field(a: np.uint64, b: np.uint64, value: np.int64) -> tuple[np.uint64, np.u
 
 @njit(cache=False)
 def _limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
-    return field_kernels.signed_limbs(a)
+    return field_kernels.split_limbs(a)
 
 
 @settings(deadline=None)  # the first call compiles

@@ -194,7 +194,7 @@ print(*_row_sums.targetctx.codegen().magic_tuple()[1:], "zmm" in code or "{%k" i
 @ON_X86
 @pytest.mark.parametrize("kind", compiled.KINDS, ids=lambda kind: kind.name)
 def test_what_is_compiled_for_a_kind_of_processor_says_nothing_of_the_one_that_did_it(
-    kind: compiled.Kind, tmp_path: Path
+    kind: compiled.ProcessorKind, tmp_path: Path
 ) -> None:
     """Its code has no instruction of another kind, and is looked up by the kind alone. It is not run."""
     found = answer(LOOKED_UP, {**kind.environment, "NUMBA_CACHE_DIR": str(tmp_path)})
@@ -212,7 +212,7 @@ def test_a_process_compiles_for_the_fastest_kind_whose_loops_are_there(
         monkeypatch.setattr(config, "CPU_NAME", None)
         monkeypatch.setattr(config, "CPU_FEATURES", None)
         compiled._use_kind.__wrapped__()
-        return compiled.compiled_for()
+        return compiled.processor_kind()
 
     assert used() == fast.name  # nothing is there
     compiled.complete(tmp_path).touch()
@@ -225,7 +225,7 @@ def test_a_process_compiles_for_the_fastest_kind_whose_loops_are_there(
     monkeypatch.setattr(config, "CPU_NAME", "generic")
     monkeypatch.setattr(config, "CPU_FEATURES", "")
     compiled._use_kind.__wrapped__()  # an operator's choice stays
-    assert compiled.compiled_for() not in {fast.name, slow.name}
+    assert compiled.processor_kind() not in {fast.name, slow.name}
 
 
 @pytest.mark.parametrize(

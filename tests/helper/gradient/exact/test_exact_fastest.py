@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from helper.gradient.exact.products.fastest import BackendChoice, FastestBackend, measured
+from helper.gradient.exact.products.fastest import BackendChoice, FastestBackend, measure
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.self_check import NUMERICS_DIGEST, check_backends, golden_digest
 
@@ -31,8 +31,8 @@ def test_mixed_choices_give_the_golden_digest(ways: tuple[str, str, str, str]) -
 
 
 def test_the_choice_is_made_once_and_names_a_way_for_each_kind() -> None:
-    found = measured()
-    assert measured() is found
+    found = measure()
+    assert measure() is found
     assert {
         found.bytes_by_weights,
         found.rows_by_weights,

@@ -40,12 +40,12 @@ def test_sums_of_inputs_in_blocks_are_those_of_all_at_once(
     rng = np.random.default_rng(2)
     operand, masked = rng.integers(0, 256, (30, 41)).astype(np.uint8), random_vector(150, seeded(1))
     given = operand, masked.reshape(30, 5)
-    whole = self_check._masked(Float64Backend(), *given, is_transposed=False)
+    whole = self_check._masked_sum(Float64Backend(), *given, is_transposed=False)
     monkeypatch.setattr(product, "_PRODUCTS_BYTES", 0)
     monkeypatch.setattr(product, "_LEAST_INPUTS", inputs)
     for is_transposed in (False, True):
         for backend in (Int8Backend(), Float64Backend()):
-            found = self_check._masked(backend, *given, is_transposed=is_transposed)
+            found = self_check._masked_sum(backend, *given, is_transposed=is_transposed)
             assert np.array_equal(found, whole)
 
 

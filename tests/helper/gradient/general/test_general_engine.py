@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from helper.gradient.choose import engine_for
+from helper.gradient.choose import choose_engine
 from helper.gradient.engine import Batch, MaskedSum
 from helper.gradient.general import engine as general
 from helper.gradient.general.engine import GeneralEngine
@@ -290,7 +290,7 @@ def test_torchs_threads_are_left_as_they_were() -> None:
 
 def test_a_loss_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidModel) as refusal:
-        engine_for(MODEL, Loss.MSE, TIGHT, 3)
+        choose_engine(MODEL, Loss.MSE, TIGHT, 3)
     assert refusal.value.reason is ModelReason.WRONG_LOSS
 
 

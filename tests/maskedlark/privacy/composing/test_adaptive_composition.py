@@ -11,7 +11,7 @@ import pytest
 
 from maskedlark.privacy.accounting import SEARCH_PRECISION, Charge, smallest_fitting, spent, spent_in_turn
 from maskedlark.privacy.composing.composed_losses import _one_loss
-from maskedlark.privacy.composing.composition import adaptive_epsilon, composed_epsilon
+from maskedlark.privacy.composing.composition import adaptive_epsilon, compose_epsilon
 from maskedlark.privacy.composing.loss_distribution import LossDistribution
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
@@ -87,7 +87,7 @@ def test_samples_that_may_show_are_paid_for_in_turn_too() -> None:
         exposure=EXPOSURE,
     )
     shows, other = replace(hidden, exposure=1e-9), [gaussian(50.0, 1, 0.5)]
-    known = spent_in_turn([[hidden.unsampled()], other], DELTA).ad_server
+    known = spent_in_turn([[hidden.without_sampling()], other], DELTA).ad_server
     assert spent_in_turn([[shows], other], DELTA).ad_server == known
     assert spent_in_turn([[hidden], other], DELTA).ad_server < 0.1 * known
 
@@ -133,7 +133,7 @@ def filling(kind: Callable[[float], Charge], first: Charge, epsilon: float, *, i
         middle = math.sqrt(low * high)
         both = [first, kind(middle)]
         cost = (
-            composed_epsilon(both, DELTA) if is_fixed else adaptive_epsilon(both, DELTA)
+            compose_epsilon(both, DELTA) if is_fixed else adaptive_epsilon(both, DELTA)
         )  # one noise, all of delta
         low, high = (low, middle) if cost <= epsilon else (middle, high)
     return kind(high)
@@ -161,7 +161,7 @@ def test_who_chooses_which_phases_to_skip_stays_within_delta_if_skipped_ones_are
     first = FIRST["sampled"]
     options = [filling(KINDS[name], first, 1.5, is_fixed=True) for name in ("gaussian", "often", "seldom")]
     assert chosen_delta(first, options, 1.5) > 1.5 * DELTA  # each list alone fills 1.5
-    assert chosen_delta(first, options, composed_epsilon([first, *options], DELTA)) <= DELTA
+    assert chosen_delta(first, options, compose_epsilon([first, *options], DELTA)) <= DELTA
 
 
 def test_the_noise_that_is_found_beside_earlier_jobs_fits_in_turn() -> None:
@@ -221,14 +221,17 @@ def test_whether_samples_are_hidden_in_turn_is_one_answer_for_all_of_them() -> N
     rare = replace(gaussian(1.0, 10, 0.01), exposure=EXPOSURE)
     shows = replace(gaussian(2.0, 100, 0.02), exposure=1e-8)
     both = spent_in_turn([[rare], [shows]], DELTA).ad_server
-    known = [rare.unsampled(), shows.unsampled()]
+    known = [rare.without_sampling(), shows.without_sampling()]
     assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=math.sqrt(2)), rel=1e-9)
 
 
 def test_epochs_that_are_counted_as_known_still_count_for_what_ratios_leave_out() -> None:
     few = [epochs(0.9, 24, 1), epochs(1.0, 24, 1)]
     many = [*few, *(epochs(20.0 + index, 40, 1) for index in range(200))]
-    hidden, known = (adaptive_epsilon(few, 5e-10), adaptive_epsilon([one.unsampled() for one in few], 5e-10))
+    hidden, known = (
+        adaptive_epsilon(few, 5e-10),
+        adaptive_epsilon([one.without_sampling() for one in few], 5e-10),
+    )
     assert hidden < 0.6 * known
-    known = adaptive_epsilon([one.unsampled() for one in many], 5e-10)
+    known = adaptive_epsilon([one.without_sampling() for one in many], 5e-10)
     assert adaptive_epsilon(many, 5e-10) == pytest.approx(known, rel=1e-9)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.composing.composition import MAX_COMPOSED, composed_epsilon
+from maskedlark.privacy.composing.composition import MAX_COMPOSED, compose_epsilon
 from maskedlark.privacy.mechanism import Mechanism
 
 DELTA = 1e-5
@@ -33,34 +33,34 @@ def test_many_different_charges_cost_no_less_than_as_many_at_the_most_noise(
     different = [make(rng.uniform(20, 22)) for _ in range(500)]
     noisiest, quietest = [make(22)] * 500, [make(20)] * 500
     assert (
-        composed_epsilon(noisiest, DELTA)
-        <= composed_epsilon(different, DELTA)
-        <= 1.2 * composed_epsilon(quietest, DELTA)
+        compose_epsilon(noisiest, DELTA)
+        <= compose_epsilon(different, DELTA)
+        <= 1.2 * compose_epsilon(quietest, DELTA)
     )
 
 
 def test_pure_epsilons_add_up_whatever_their_number() -> None:
     charges = [laplace(1000 + i) for i in range(2_000)]
-    assert composed_epsilon(charges, 0.0) == pytest.approx(sum(1 / (1000 + i) for i in range(2_000)))
+    assert compose_epsilon(charges, 0.0) == pytest.approx(sum(1 / (1000 + i) for i in range(2_000)))
 
 
 def test_unsampled_gaussians_are_one_gaussian_whatever_their_number() -> None:
     charges = [gaussian(100 + i) for i in range(2_000)]
     one = gaussian(sum((100 + i) ** -2 for i in range(2_000)) ** -0.5)
-    assert composed_epsilon(charges, DELTA) == pytest.approx(composed_epsilon([one], DELTA))
+    assert compose_epsilon(charges, DELTA) == pytest.approx(compose_epsilon([one], DELTA))
 
 
 def test_many_sampled_gaussians_never_cost_more_than_without_sampling() -> None:
     rng = random.Random(4)
     charges = [gaussian(rng.uniform(5, 50), rng.uniform(0.9, 1)) for _ in range(300)]
-    assert composed_epsilon(charges, DELTA) <= composed_epsilon(
-        [charge.unsampled() for charge in charges], DELTA
+    assert compose_epsilon(charges, DELTA) <= compose_epsilon(
+        [charge.without_sampling() for charge in charges], DELTA
     )
 
 
 def test_one_charge_past_the_composed_ones_costs_more_and_not_much_more() -> None:
     charges = [gaussian(2.0 + i / 100, 0.05) for i in range(MAX_COMPOSED)]
-    few, many = composed_epsilon(charges, DELTA), composed_epsilon([*charges, gaussian(3.0, 0.05)], DELTA)
+    few, many = compose_epsilon(charges, DELTA), compose_epsilon([*charges, gaussian(3.0, 0.05)], DELTA)
     assert few < many < 1.6 * few
 
 
@@ -90,7 +90,7 @@ def test_samples_that_show_too_often_are_not_credited() -> None:
     shows = Charge(
         mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=0.01, rounds=1000, exposure=1e-4
     )
-    assert spent([shows], DELTA).ad_server == spent([shows.unsampled()], DELTA).ad_server
+    assert spent([shows], DELTA).ad_server == spent([shows.without_sampling()], DELTA).ad_server
     assert math.isfinite(spent([shows], DELTA).ad_server)
 
 
@@ -98,4 +98,4 @@ def test_a_large_epsilon_leaves_no_room_for_samples_that_show() -> None:
     shows = Charge(
         mechanism=Mechanism.GAUSSIAN, noise_multiplier=0.2, sampling_rate=0.9, rounds=2, exposure=5e-8
     )
-    assert spent([shows], DELTA).ad_server == spent([shows.unsampled()], DELTA).ad_server
+    assert spent([shows], DELTA).ad_server == spent([shows.without_sampling()], DELTA).ad_server

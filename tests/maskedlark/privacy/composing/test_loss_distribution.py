@@ -61,7 +61,7 @@ def test_two_losses_that_are_known_compose_by_hand() -> None:
 
 def test_what_is_cut_off_goes_to_a_larger_loss() -> None:
     masses = np.array([1e-18, 1e-17, 0.4, 0.6 - 2e-16, 1e-16, 1e-17])
-    cut = Losses(grid=0.5, lowest=-3, masses=masses, at_infinity=0.0).trimmed()
+    cut = Losses(grid=0.5, lowest=-3, masses=masses, at_infinity=0.0).trim()
     assert (cut.lowest, len(cut.masses)) == (-1, 2)
     assert cut.masses.sum() + cut.at_infinity >= masses.sum()
     assert cut.at_infinity == pytest.approx(1.1e-16)

@@ -7,7 +7,7 @@ import pytest
 
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.composing import composed_losses, composition, merged_charges
-from maskedlark.privacy.composing.composition import composed_epsilon
+from maskedlark.privacy.composing.composition import compose_epsilon
 from maskedlark.privacy.composing.loss_distribution import MAX_CELLS, LossDistribution, Losses, cells_of_sum
 from maskedlark.privacy.composing.random_allocation import epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
@@ -53,8 +53,8 @@ def test_what_is_kept_of_composed_distributions_is_at_most_64_mib() -> None:
 
 def test_a_distribution_that_would_be_too_long_leaves_the_quick_bound() -> None:
     charge = LONG["a million rounds"]
-    quick = composition._quick_epsilon(merged_charges.merged([charge], 1.0), DELTA)
-    assert 0 < composed_epsilon([charge], DELTA) == quick < np.inf
+    quick = composition._quick_epsilon(merged_charges.merge([charge], 1.0), DELTA)
+    assert 0 < compose_epsilon([charge], DELTA) == quick < np.inf
 
 
 @pytest.mark.parametrize(
@@ -65,21 +65,21 @@ def test_of_many_reports_of_one_person_no_mixture_is_computed(
 ) -> None:
     monkeypatch.setattr(composed_losses, "_mixture", lambda *_: pytest.fail("computed a mixture"))
     charge = gaussian(noise, 0.2, 3, reports=reports)
-    found = composed_epsilon([charge], DELTA)
-    fewer = composed_epsilon([gaussian(noise, 0.2, 3, reports=1)], DELTA)
+    found = compose_epsilon([charge], DELTA)
+    fewer = compose_epsilon([gaussian(noise, 0.2, 3, reports=1)], DELTA)
     assert fewer < found < np.inf
 
 
 def test_all_of_a_persons_reports_or_none_cost_more_than_their_mixture() -> None:
     charge = gaussian(40.0, 0.2, 1, reports=4)
     noise, rate = merged_charges.as_one_report(40.0, 0.2, 4)
-    assert composed_epsilon([charge], DELTA) < composed_epsilon([gaussian(noise, rate, 1)], DELTA)
+    assert compose_epsilon([charge], DELTA) < compose_epsilon([gaussian(noise, rate, 1)], DELTA)
 
 
 def test_transforms_are_not_trusted_near_their_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """dp-accounting's may be off by a thousand times a double's rounding in each round."""
     charge = gaussian(100.0, 0.01, 100_000)
-    quick = composition._quick_epsilon(merged_charges.merged([charge], 1.0), 0.9e-8)
+    quick = composition._quick_epsilon(merged_charges.merge([charge], 1.0), 0.9e-8)
     tried: list[float] = []
 
     def composing(_precision: float, _charges: object, delta: float) -> float:
@@ -87,8 +87,8 @@ def test_transforms_are_not_trusted_near_their_rounding(monkeypatch: pytest.Monk
         return quick / 2
 
     monkeypatch.setattr(composition, "loss_distribution_epsilon", composing)
-    assert composed_epsilon([charge], 0.9e-8) == quick
-    assert composed_epsilon([charge], 1.1e-8) < quick
+    assert compose_epsilon([charge], 0.9e-8) == quick
+    assert compose_epsilon([charge], 1.1e-8) < quick
     assert tried == [1.1e-8]
 
 

@@ -48,7 +48,7 @@ def test_powers_from_0_let_q_cancel_a_weight_of_2(monkeypatch: pytest.MonkeyPatc
 def test_openings_outside_the_tag_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_let_through(malicious.weight_two_with_openings_told_apart)
     monkeypatch.setattr(
-        check, "_covered", lambda seeds, _openings, found: np.concatenate([seeds, found], axis=1)
+        check, "_concatenate_covered", lambda seeds, _openings, found: np.concatenate([seeds, found], axis=1)
     )
     assert is_let_through(malicious.weight_two_with_openings_told_apart)
 

@@ -1,0 +1,230 @@
+"""What the API shows: tasks, datasets, the intake, budgets and helpers."""
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from adserver.admin.certificates import certificates_json
+from adserver.admin.helper_watch import HelperHealth
+from adserver.admin.operation import ApiRequest, QueryParameter, get
+from adserver.admin.paging import DEFAULT_ROWS, MOST_ROWS, page_json
+from adserver.admin.schemas import OBJECT, alike, page_of, record
+from adserver.records.dataset_state import DatasetState
+from adserver.store.datasets import Dataset
+from adserver.store.paging import PageMarker
+from adserver.store.tasks import StoredTask
+from adserver.views.task import dataset_json, task_json
+from maskedlark.canonical import encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import pick_attributes
+from maskedlark.releases.budget import PlannedJob
+from maskedlark.terminal.budget_view import budget_json
+
+LIMIT: Final = QueryParameter(
+    name="limit", about="How many rows at most.", kind="integer", default=DEFAULT_ROWS, low=1, high=MOST_ROWS
+)
+AFTER: Final = QueryParameter(name="after", about="What the page before gave as `next`.", default="")
+_TASK: Final = {
+    **alike("string", "task_id", "name", "origin", "mechanism", "unit"),
+    **alike("number", "created_at", "epsilon", "collusion_epsilon"),
+    **alike("integer", "expires_at", "min_batch_size", "waiting", "sealed", "dropped", "expired"),
+    "is_of_updates": "boolean",
+}
+TASK_SHOWN: Final = record(**_TASK, bundle="string")
+DATASET: Final = {
+    "dataset_id": "string?",
+    **alike("string", "handle", "task_id", "state"),
+    "created_at": "number",
+    **alike("integer", "received", "admitted", "view_mismatch"),
+    "dropped": "object*",
+}
+_STANDING: Final = alike("number?", "budget", "spent", "reserved", "held", "left")
+BUDGET: Final = record(
+    dataset_id="string?",
+    **alike("string", "unit", "task_id", "task", "mechanism"),
+    reports="integer",
+    delta="number",
+    ad_server=record(**_STANDING),
+    colluding=record(**_STANDING),
+    uses="object*",
+    planned="object?",
+)
+_HELPER: Final = record(
+    role="integer",
+    **alike("string", "address", "cause"),
+    is_well="boolean?",
+    **alike("number?", "answered_at", "latency_ms"),
+    **alike("string?", "name", "version"),
+    keys={"type": "array", "items": record(key_id="integer", suite="string", first_seen_at="number")},
+    keys_not_after="integer?",
+)
+_CERTIFICATE: Final = record(
+    whose="string", names="string*", fingerprint="string", ends_at="number", file="string"
+)
+
+
+def task_item(asked: ApiRequest, stored: StoredTask) -> dict[str, Any]:
+    """A task in a list."""
+    task = stored.bundle.task
+    return {
+        **task_json(stored, asked.site.reports.counts(stored.task_id)),
+        "created_at": stored.created_at,
+        **pick_attributes(task, ("min_batch_size", "epsilon", "collusion_epsilon")),
+        "mechanism": task.mechanism.value,
+        "unit": task.unit.value,
+        "is_of_updates": task.updates is not None,
+    }
+
+
+def list_tasks(asked: ApiRequest) -> dict[str, Any]:
+    """A page of tasks, the newest first."""
+    return page_json(
+        asked,
+        asked.site.tasks.page,
+        lambda one: PageMarker(at=one.created_at, key=one.task_id),
+        lambda one: task_item(asked, one),
+    )
+
+
+def show_task(asked: ApiRequest) -> dict[str, Any]:
+    """One task with its settings, and the bundle that browsers are served."""
+    return task_shown(asked, asked.site.tasks.find(asked["task"]))
+
+
+def task_shown(asked: ApiRequest, stored: StoredTask) -> dict[str, Any]:
+    """A task with its bundle."""
+    return {**task_item(asked, stored), "bundle": encode(stored.bundle).decode()}
+
+
+def dataset_item(dataset: Dataset) -> dict[str, Any]:
+    """A dataset in a list."""
+    return {**dataset_json(dataset), "handle": dataset.handle.hex()}
+
+
+def _place(dataset: Dataset) -> PageMarker:
+    return PageMarker(at=dataset.created_at, key=dataset.handle)
+
+
+def list_datasets(asked: ApiRequest) -> dict[str, Any]:
+    """A page of datasets, the newest first."""
+    return page_json(asked, asked.site.datasets.page, _place, dataset_item)
+
+
+def show_dataset(asked: ApiRequest) -> dict[str, Any]:
+    """One dataset."""
+    return dataset_item(asked.site.datasets.find(asked["dataset"]))
+
+
+def show_intake(asked: ApiRequest) -> dict[str, Any]:
+    """What became of reports since the server started. No report has a time of arrival, nor a sender."""
+    counts = asked.site.intake()
+    return {
+        "since": asked.site.started_at,
+        "accepted": counts.accepted,
+        "duplicates": counts.duplicates,
+        "rejected": counts.by_reason(),
+    }
+
+
+def list_budgets(asked: ApiRequest) -> dict[str, Any]:
+    """A page of committed datasets with both budgets, the newest first."""
+    page = page_json(asked, asked.site.datasets.page, _place, lambda one: one)
+    committed = [one for one in page["items"] if one.state is DatasetState.COMMITTED]
+    return {**page, "items": [budget_json(asked.site.budgets.of(one)) for one in committed]}
+
+
+def show_budget(asked: ApiRequest) -> dict[str, Any]:
+    """Both budgets of one dataset, or of a person in a task of updates; with `rounds`, also a forecast."""
+    planned = None
+    if asked["rounds"] is not None:
+        planned = PlannedJob(
+            rounds=asked["rounds"],
+            batch_size=asked["batch_size"],
+            noise_multiplier=asked["noise_multiplier"],
+            is_allocated=True,
+        )
+    try:
+        dataset = asked.site.datasets.find(asked["dataset"])
+    except JobRefused as refusal:
+        if refusal.reason is not JobReason.UNKNOWN_DATASET:
+            raise
+        task = _task_of_people(asked, refusal)
+        return budget_json(asked.site.budgets.of_people(task.bundle.task))
+    return budget_json(asked.site.budgets.of(dataset, planned))
+
+
+def _task_of_people(asked: ApiRequest, refusal: JobRefused) -> StoredTask:
+    """The task of updates that is meant; the refusal if there is none."""
+    try:
+        stored = asked.site.tasks.find(asked["dataset"])
+    except JobRefused:
+        raise refusal from None
+    if stored.bundle.task.updates is None:
+        raise refusal
+    return stored
+
+
+_STATUS: Final = ("version", "tasks", "datasets", "open_jobs", "rounds_answered")
+
+
+def helper_json(sight: HelperHealth) -> dict[str, Any]:
+    """A helper as it was last seen."""
+    status = sight.status
+    return {
+        **pick_attributes(sight, ("role", "address", "is_well", "cause", "answered_at", "latency_ms")),
+        "name": status.identity.name if status else None,
+        "numerics_digest": status.numerics_digest.hex() if status else None,
+        **{name: getattr(status, name, None) for name in _STATUS},
+        "keys": [asdict(key) for key in sight.keys],
+        "keys_not_after": status.keys.key_list.not_after if status else None,
+    }
+
+
+def show_helpers(asked: ApiRequest) -> dict[str, Any]:
+    """Both helpers, and the certificates between the parties."""
+    return {
+        "helpers": [helper_json(sight) for sight in asked.site.sights()],
+        "certificates": certificates_json(asked.site.tls),
+    }
+
+
+LOOKS: Final = (
+    get("/tasks", "Tasks, the newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
+    get("/tasks/{task}", "One task", show_task, TASK_SHOWN),
+    get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**DATASET)), LIMIT, AFTER),
+    get("/datasets/{dataset}", "One dataset", show_dataset, record(**DATASET)),
+    get(
+        "/intake",
+        "What became of reports since the server started",
+        show_intake,
+        record(since="number", accepted="integer", duplicates="integer", rejected=OBJECT),
+    ),
+    get(
+        "/budgets",
+        "Both budgets of committed datasets, the newest first",
+        list_budgets,
+        page_of(BUDGET),
+        QueryParameter(name="limit", about="How many at most.", kind="integer", default=10, low=1, high=50),
+        AFTER,
+    ),
+    get(
+        "/budgets/{dataset}",
+        "Both budgets of one dataset, or of a person in a task of updates, and what a planned job would do",
+        show_budget,
+        BUDGET,
+        QueryParameter(name="rounds", about="Of a planned job.", kind="integer", low=1, high=1_000_000),
+        QueryParameter(
+            name="batch_size", about="Of a planned job; by default the whole dataset.", kind="number"
+        ),
+        QueryParameter(name="noise_multiplier", about="Of a planned job.", kind="number", default=1.0),
+    ),
+    get(
+        "/helpers",
+        "Both helpers as they were last seen, and the certificates",
+        show_helpers,
+        record(
+            helpers={"type": "array", "items": _HELPER},
+            certificates={"type": "array", "items": _CERTIFICATE},
+        ),
+    ),
+)
+"""The operations that only look, but for jobs and queries."""

@@ -1,0 +1,121 @@
+"""Where the ad server of a command is that needs no helpers: here, in a folder, or elsewhere, behind a URL.
+
+@takes(at=place_of)
+def list_command(*, at: Place, as_json: JsonOption = False) -> None:
+    found = at.seen_jobs.all()
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adserver.cli.options import DatabaseOption, open_store, store
+from maskedlark.frozen import frozen
+from maskedlark.terminal.options import panel, takes
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from adserver.client.remote import RemoteAdServer
+    from adserver.records.job_record import SeenJobs
+    from adserver.store.jobs import JobQueue
+
+_far = panel("An ad server elsewhere")
+
+AnyDataOption = Annotated[
+    Path | None,
+    store("Folder of the ad server's own files; or --url.", "--data", envvar="ADSERVER_DATA"),
+]
+"""Of commands that another machine may give, too."""
+
+
+def _far_of(
+    *,
+    data: AnyDataOption = None,
+    url: Annotated[
+        str | None,
+        _far(
+            "Instead of --data: the dashboard's URL of an ad server elsewhere.",
+            "--url",
+            envvar="ADSERVER_URL",
+        ),
+    ] = None,
+    token: Annotated[
+        str,
+        _far("Of --url: what `adserver token create` printed there.", "--token", envvar="ADSERVER_TOKEN"),
+    ] = "",
+    url_ca: Annotated[
+        Path | None,
+        _far(
+            "Of --url: PEM of the certificate to trust, where the system does not.",
+            "--url-ca",
+            envvar="ADSERVER_URL_CA",
+        ),
+    ] = None,
+) -> "RemoteAdServer | None":
+    """The ad server elsewhere that the options name, or None: it is the one of --data.
+
+    Raises:
+        typer.BadParameter: both are named, or neither.
+    """
+    if url is None:
+        if data is None:
+            raise typer.BadParameter("give --data, or --url and --token for an ad server elsewhere")
+        return None
+    if data is not None:
+        raise typer.BadParameter(
+            "give --data (or ADSERVER_DATA) for the ad server here, or --url (or ADSERVER_URL) for one"
+            " elsewhere, not both"
+        )
+    from adserver.client.remote import RemoteAdServer
+
+    return RemoteAdServer(url=url, token=token, ca=url_ca)
+
+
+@frozen
+class Target:
+    """Where an ad server is.
+
+    Attributes:
+        data: Its folder, if it is on this machine.
+        far: Its admin API, if it is elsewhere.
+        database: Another database than the folder's.
+    """
+
+    data: Path | None
+    far: "RemoteAdServer | None"
+    database: str | None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of one on this machine."""
+        if self.data is None:
+            raise AssertionError("an ad server elsewhere has no folder here")
+        return self.data
+
+    def opened(self) -> "Engine":
+        """The database of one on this machine, with its tables."""
+        return open_store(self.folder, self.database)
+
+    def jobs(self) -> "JobQueue":
+        """Its jobs."""
+        from adserver.store.jobs import JobStore
+
+        return JobStore(self.opened(), time.time) if self.far is None else self.far.jobs
+
+    def seen_jobs(self) -> "SeenJobs":
+        """The same to look at only: of the embedded database without what loads for half a second."""
+        from adserver.store.sqlite_jobs import jobs_in
+
+        light = jobs_in(self.folder) if self.far is None and self.database is None else None
+        return self.jobs() if light is None else light
+
+
+@takes(far=_far_of)
+def place_of(
+    *, data: AnyDataOption = None, far: "RemoteAdServer | None", database: DatabaseOption = None
+) -> Target:
+    """Where the options say that the ad server is; raises as `_far_of`."""
+    return Target(data=data, far=far, database=database)

@@ -1,0 +1,301 @@
+"""The admin API of an ad server on another machine, with the errors and the records that are used here.
+
+far = FarAdServer("https://ads.example:8443", token, ca=Path("ads.crt"))
+far.jobs.find("3f").state
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from http.client import HTTPException, IncompleteRead
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from adserver.client.far_answer import items_of, no_answer, reading_answer, reads_answer
+from adserver.client.remote_connection import check_far, ended_after, far_connection
+from adserver.client.remote_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
+from adserver.collecting.task_body import TaskBody
+from adserver.records.dataset_state import DatasetState
+from adserver.records.exported_model import ExportedModel, InputForm
+from adserver.records.job_record import JobRecord
+from adserver.records.round_figures import RoundFigures
+from adserver.records.typed_ids import the_only
+from adserver.store.datasets import Dataset
+from adserver.store.tasks import StoredTask
+from adserver.training.planning import Planned, PlanRequest
+from adserver.training.submission import Submission
+from adserver.training.submission_body import PlanBody, SubmissionBody
+from adserver.views.record import figures_from_json, record_from_json
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import (
+    REFUSALS,
+    HelperUnavailable,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+)
+from maskedlark.escape import escape_values
+from maskedlark.frozen import frozen
+from maskedlark.releases.budget import DatasetBudget, PlannedJob
+from maskedlark.reports.task import Task
+
+_PREFIX: Final = "/api/v1"
+_REFUSED_FROM: Final = 400
+_MOVED: Final = range(300, 400)
+"""What a proxy says, and no ad server: a token is not sent on."""
+_MAY_BE_DONE: Final = "; it may have done what it was asked: look there before you ask again"
+"""Of what has no id of the client's choice: nothing says that a request is the same as one before."""
+MOST_ANSWER_BYTES: Final = 96 << 20
+"""Of one answer: the model of the most parameters that helpers take has 56 MiB in Base64."""
+MOST_PAGES: Final = 1_000
+_CANONICAL: Final = frozenset({"bundle", "plan"})
+"""Fields whose bytes are signed or digested: names in them are escaped where they are printed."""
+_record: Final = reads_answer(record_from_json)
+_figures: Final = reads_answer(figures_from_json)
+_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
+
+
+@frozen
+class RemoteAdServer:
+    """An ad server that is reached over its admin API.
+
+    Attributes:
+        url: Of its dashboard; https, or http on loopback.
+        token: As `adserver token create` printed it.
+        ca: PEM: the certificate to trust, where the system does not.
+        timeout_s: For one answer.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    ca: Path | None = None
+    timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        check_far(self.url, self.token)
+
+    @property
+    def jobs(self) -> "FarJobs":
+        """Its jobs."""
+        return FarJobs(self)
+
+    def task_items(self) -> list[dict[str, Any]]:
+        """Its tasks as the API lists them, with their counts of reports; the oldest first."""
+        return list(self.pages("/tasks", limit=200))[::-1]
+
+    def task_item(self, task: str) -> dict[str, Any]:
+        """One task as the API shows it, by the start of its id; not needed if there is only one."""
+        if not task:
+            with reading_answer():
+                found = [bytes.fromhex(one["task_id"]) for one in items_of(self.get("/tasks", limit=2))]
+            task = the_only(found, task, JobReason.UNKNOWN_TASK).hex()
+        return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
+
+    def tasks(self) -> list[StoredTask]:
+        """Its tasks, the oldest first."""
+        with reading_answer():
+            ids = [str(one["task_id"]) for one in self.task_items()]
+        return [self.task(one) for one in ids]
+
+    def task(self, task: str) -> StoredTask:
+        """One task, by the start of its id; not needed if there is only one."""
+        return task_from_json(self.task_item(task))
+
+    def _task_of(self, sent: Mapping[str, Any]) -> Task:
+        """Return the task that an answer names."""
+        return self.task(str(sent.get("task_id", ""))).bundle.task
+
+    def datasets(self) -> list[Dataset]:
+        """Its datasets, the oldest first."""
+        return [dataset_from_json(one) for one in self.pages("/datasets", limit=200)][::-1]
+
+    def dataset(self, dataset: str) -> Dataset:
+        """One dataset, by the start of its id; not needed if there is only one."""
+        if dataset:
+            path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
+            return dataset_from_json(self.get(path))
+        named = {one.dataset_id: one for one in self.datasets() if one.dataset_id is not None}
+        return named[the_only(list(named), dataset, JobReason.UNKNOWN_DATASET)]
+
+    def budgets(
+        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+    ) -> tuple[DatasetBudget, ...]:
+        """As `adserver.budgets.reservations.Budgets.of_all`, of committed datasets."""
+        asked = {} if planned is None else asdict(planned)
+        asked.pop("is_allocated", None)
+        wanted = (
+            [dataset]
+            if dataset
+            else [
+                one.dataset_id.hex()
+                for one in self.datasets()
+                if one.dataset_id is not None
+                and one.state is DatasetState.COMMITTED
+                and one.task_id.hex().startswith(task)
+            ]
+        )
+        sent = [self.get(f"/budgets/{safe_id(one, JobReason.UNKNOWN_DATASET)}", **asked) for one in wanted]
+        return tuple(budget_from_json(one, self._task_of(one)) for one in sent)
+
+    def plan(self, request: PlanRequest, dataset: str) -> Planned:
+        """As `adserver.training.planning.plan_job`: what fits; it spends nothing."""
+        body = PlanBody.of(request, dataset)
+        sent = self.post("/jobs/plan", body.model_dump_json())
+        return plan_from_json(sent, self._task_of(sent))
+
+    def submit(self, submission: Submission, *, dataset: str, task: str = "") -> bytes:
+        """Check a job and queue it there; its id."""
+        body = SubmissionBody.of(submission, dataset=dataset, task=task)
+        with reading_answer():
+            return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
+
+    def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
+        """Have a task made of every field but its helpers; the same fields are the same task."""
+        body = TaskBody.of(fields, encoder)
+        return task_from_json(self.post("/tasks", body.model_dump_json(), is_once=True))
+
+    def seal(self, task: str = "", *, max_reports: int | None, allow_small: bool) -> Dataset:
+        """Make the waiting reports of a task a dataset there."""
+        asked = {"task": task, "max_reports": max_reports, "allow_small": allow_small}
+        return dataset_from_json(self.post_json("/datasets", asked))
+
+    def export(self, job_id: bytes, takes: InputForm) -> ExportedModel:
+        """A job's latest model, whose graph takes what it is asked to."""
+        sent = self.get(f"/jobs/{job_id.hex()}/model", takes=takes.value)
+        with reading_answer():
+            return ExportedModel(encoded=b64decode(sent["model"]), rounds_done=int(sent["rounds_done"]))
+
+    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        """What is there. Raises as `post`."""
+        asked = {name: value for name, value in parameters.items() if value not in (None, "")}
+        return self._ask("GET", f"{path}?{urlencode(asked)}" if asked else path, None)
+
+    def post(self, path: str, body: str = "", *, is_once: bool = False) -> dict[str, Any]:
+        """Do something.
+
+        Args:
+            path: After `/api/v1`.
+            body: JSON.
+            is_once: Whether it is done once however often it is asked.
+
+        Raises:
+            MaskedLarkError: what the ad server refuses with, as it would here.
+            HelperUnavailable: it does not answer.
+        """
+        return self._ask("POST", path, body.encode(), is_once=is_once)
+
+    def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Do something that takes settings. Raises as `post`."""
+        return self.post(path, json.dumps(body))
+
+    def pages(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Every item of a long list, page after page."""
+        after: str | None = ""
+        for _ in range(MOST_PAGES):
+            page = self.get(path, after=after, **parameters)
+            yield from items_of(page)
+            after = page.get("next")
+            if after is None:
+                return
+        raise no_answer(f"a list of more than {MOST_PAGES} pages")
+
+    def _ask(self, method: str, path: str, body: bytes | None, *, is_once: bool = True) -> dict[str, Any]:
+        connection, may_be_done = far_connection(self.url, ca=self.ca, timeout_s=self.timeout_s), False
+        try:
+            connection.connect()
+            may_be_done = not is_once
+            headers = {"authorization": f"Bearer {self.token}"}
+            with ended_after(connection, self.timeout_s):
+                connection.request(method, f"{_PREFIX}{path}", body, headers)
+                with connection.getresponse() as answer:
+                    content, left = answer.read(MOST_ANSWER_BYTES + 1), answer.length
+            if len(content) <= MOST_ANSWER_BYTES and left:
+                raise IncompleteRead(content, left)
+        except (OSError, HTTPException) as error:
+            told = f"the ad server at {self.url} does not answer: {error}"
+            raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
+        finally:
+            connection.close()
+        if len(content) > MOST_ANSWER_BYTES:
+            raise no_answer(f"more than {MOST_ANSWER_BYTES} bytes" + (_MAY_BE_DONE if may_be_done else ""))
+        try:
+            said = escape_values(json.loads(content), verbatim=_CANONICAL)
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict) or answer.status in _MOVED:
+            told = f"what answers at {self.url} is no ad server's admin API"
+            raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else ""))
+        if answer.status >= _REFUSED_FROM:
+            raise _refusal(answer.status, said)
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class FarJobs:
+    """The jobs of an ad server elsewhere, with the methods of `adserver.store.jobs.JobStore`."""
+
+    far: RemoteAdServer
+
+    def get(self, job_id: bytes) -> JobRecord:
+        """One job."""
+        return self.find(job_id.hex())
+
+    def find(self, prefix: str) -> JobRecord:
+        """The one job whose id starts with some hex digits; without any, the only one there is."""
+        if not prefix:
+            page = items_of(self.far.get("/jobs", limit=2))
+            with reading_answer():
+                found = [bytes.fromhex(one["job_id"]) for one in page]
+            the_only(found, prefix, JobReason.UNKNOWN_JOB)
+            return _record(page[0])
+        return _record(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
+
+    def all(self) -> tuple[JobRecord, ...]:
+        """Every job, oldest first."""
+        return tuple(_record(one) for one in self.far.pages("/jobs", limit=200))[::-1]
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
+        """The figures of a job's rounds after `after_rounds`, in order."""
+        found: list[RoundFigures] = []
+        after: int | None = after_rounds
+        for _ in range(MOST_PAGES):
+            page = self.far.get(f"/jobs/{job_id.hex()}/rounds", limit=1_000, after_rounds=after)
+            found += [_figures(one) for one in items_of(page)]
+            after = page.get("next_after_rounds")
+            if after is None:
+                return tuple(found)
+        raise no_answer(f"a list of more than {MOST_PAGES} pages")
+
+    def cancel(self, job_id: bytes) -> None:
+        """Stop a job for good."""
+        self.far.post(f"/jobs/{job_id.hex()}/cancel")
+
+    def resume(self, job_id: bytes) -> None:
+        """Queue a refused or failed job again."""
+        self.far.post(f"/jobs/{job_id.hex()}/resume")
+
+
+def safe_id(prefix: str, missing: JobReason) -> str:
+    """What people type of an id, for a path.
+
+    Raises:
+        JobRefused(missing): it is not hexadecimal.
+    """
+    if not prefix or not set(prefix) <= _DIGITS:
+        raise JobRefused(missing, f"an id is hexadecimal, or the start of one, not {prefix!r}")
+    return prefix
+
+
+def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
+    """A problem document as the error that it was made of."""
+    kind, reason, detail = (str(said.get(name, "")) for name in ("error", "reason", "detail"))
+    if kind == HelperUnavailable.__name__:
+        return HelperUnavailable(detail)
+    if kind in REFUSALS and kind != InvalidTask.__name__:
+        with suppress(ValueError):
+            return REFUSALS[kind](reason, detail)
+    return InvalidTask(f"the ad server refuses ({status} {reason}): {detail}")

@@ -1,0 +1,342 @@
+"""What the pages show, as plain values: what the admin API answers, with what a picture needs beside it."""
+
+import json
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from adserver.admin.admin_context import AdminContext
+from adserver.admin.jobs import curves_of, job_shown
+from adserver.admin.operation import ApiRequest
+from adserver.admin.queries import (
+    EVALUATIONS_SHOWN,
+    QUERIES_SHOWN,
+    item,
+    show_evaluation,
+    show_query,
+)
+from adserver.admin.read_endpoints import (
+    helper_json,
+    list_datasets,
+    list_tasks,
+    show_dataset,
+    show_helpers,
+    show_intake,
+)
+from adserver.dashboard.ttl_cache import TtlCache
+from adserver.records.dataset_state import DatasetState
+from adserver.records.job_record import JobRecord
+from adserver.records.job_state import JobState
+from adserver.store.change_token import store_mark
+from adserver.store.datasets import Dataset
+from adserver.store.paging import cursor_of, place_in
+from adserver.views.reasons import stop_remedy
+from maskedlark.canonical import encode
+from maskedlark.error_contract import contract
+from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.frozen import frozen
+from maskedlark.releases.budget import PlannedJob
+from maskedlark.reports.task_kinds import PrivacyUnit
+from maskedlark.runtime.database import database_at_hand
+from maskedlark.terminal.budget_view import budget_json, forecast_line
+
+ROWS: Final = 25
+RECENT: Final = 6
+POINTS: Final = 150
+SOON_S: Final = 30 * 86_400.0
+"""A certificate that ends so soon is worth a look."""
+_PATIENCE_S: Final = 0.15
+_STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
+_ANYHOW_S: Final = 30.0
+"""After so long a page is drawn anew though no mark has changed: for the words of a cause, say."""
+BUDGETS_S: Final = 10.0
+"""So long a budget is shown before it is computed anew, whatever has changed."""
+_T = TypeVar("_T")
+Values = dict[str, Any]
+
+
+@frozen
+class Mark:
+    """What changes whenever something does that pages show.
+
+    Attributes:
+        store: Of tasks, datasets, jobs, queries and budgets.
+        intake: Of how many reports there are.
+        helpers: Of what is known of both helpers.
+        trouble: Of whether they answer.
+        budgets: Of the time: a budget that was too young to be computed anew is computed at a later look.
+    """
+
+    store: Hashable
+    intake: Hashable
+    helpers: Hashable
+    trouble: Hashable
+    budgets: Hashable
+
+
+class Figures:
+    """The values of every page."""
+
+    def __init__(self, site: AdminContext) -> None:
+        """Read the values of a running ad server."""
+        self.site: Final = site
+        self._tasks: Final = site.tasks  # which remembers what it has read
+        self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
+
+    def close(self) -> None:
+        """Compute nothing more."""
+        self._budgets.close()
+
+    def mark(self) -> Mark:
+        """Return the current mark with one statement, however large the store is.
+
+        Raises:
+            HelperUnavailable: the database does not answer.
+        """
+        with database_at_hand("the ad server"):
+            found = store_mark(self.site.engine)
+        counts, sights = self.site.intake(), self.site.sights()
+        refused, now_s = tuple(sorted(counts.by_reason().items())), time.monotonic()
+        return Mark(
+            store=(found.others, self._budgets.made_so_far, int(now_s / _ANYHOW_S)),
+            intake=(found.reports, counts.accepted, counts.duplicates, refused),
+            helpers=sights,
+            trouble=tuple((one.is_well, one.cause) for one in sights),
+            budgets=int(now_s / BUDGETS_S),
+        )
+
+    def overview(self) -> Values:
+        """Return what an operator looks at first."""
+        site, counts = self.site, self.site.jobs.counts()
+        tasks = self._call(list_tasks, limit=RECENT)["items"]
+        stopped = [one for state in _STOPPED for one in site.jobs.page(limit=RECENT, state=state)]
+        return {
+            "intake": show_intake(self._ask()),
+            "tasks": tasks,
+            "jobs_by_state": {state.value: count for state, count in counts.items()},
+            "jobs": [job_row(one) for one in site.jobs.page(limit=RECENT)],
+            "stopped": [job_row(one) for one in stopped],
+            "helpers": [helper_json(sight) for sight in site.sights()],
+            "ending": self._ending(),
+        }
+
+    def intake(self) -> Values:
+        """Return what came in, what was refused and why, and what waits against k."""
+        told = show_intake(self._ask())
+        refused = [
+            {"reason": name, "count": count, **_refusal(name)} for name, count in told["rejected"].items()
+        ]
+        refused.sort(key=lambda one: -one["count"])
+        total = told["accepted"] + told["duplicates"] + sum(told["rejected"].values())
+        return {
+            **told,
+            "refused": refused,
+            "total": total,
+            "tasks": self._call(list_tasks, limit=ROWS)["items"],
+        }
+
+    def tasks(self, after: str) -> Values:
+        """Return a page of tasks."""
+        return self._call(list_tasks, limit=ROWS, after=after)
+
+    def task(self, task: str) -> Values:
+        """Return one task with its settings."""
+        stored = self.site.tasks.find(task)
+        settings = json.loads(encode(stored.bundle.task))
+        counts = self.site.reports.counts(stored.task_id)
+        helpers = settings.pop("helpers")
+        return {
+            "task_id": stored.task_id.hex(),
+            "created_at": stored.created_at,
+            "task": stored.bundle.task,
+            "counts": counts,
+            "settings": {name: value for name, value in settings.items() if value is not None},
+            "helpers": [helper["name"] for helper in helpers],
+            "datasets": [
+                {"dataset_id": one.dataset_id.hex() if one.dataset_id else None, "size": one.size}
+                for one in self.site.datasets.of_task(stored.task_id)[-ROWS:]
+            ],
+        }
+
+    def datasets(self, after: str) -> Values:
+        """Return a page of datasets."""
+        return self._call(list_datasets, limit=ROWS, after=after)
+
+    def dataset(self, dataset: str) -> Values:
+        """Return one dataset, its dropped reports, and its jobs."""
+        shown = self._call(show_dataset, dataset=dataset)
+        found = self.site.datasets.find(dataset)
+        jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
+        dropped = [
+            {"role": role, "reason": reason, "count": count, **_refusal(reason)}
+            for role, reasons in enumerate(shown["dropped"])
+            for reason, count in reasons.items()
+        ]
+        return {**shown, "dropped": dropped, "jobs": [job_row(one) for one in jobs[: -ROWS - 1 : -1]]}
+
+    def jobs(self, after: str, state: str) -> Values:
+        """Return a page of jobs."""
+        wanted = JobState(state) if state in set(JobState) else None
+        counts = self.site.jobs.counts()
+        found = self.site.jobs.page(limit=ROWS + 1, before=place_in(after), state=wanted)
+        return {
+            "items": [job_row(one) for one in found[:ROWS]],
+            "next": _next(found, lambda one: cursor_of(one.submitted_at_s, one.job_id)),
+            "state": wanted.value if wanted else "",
+            "counts": {one.value: count for one, count in counts.items()},
+            "total": sum(counts.values()),
+        }
+
+    def job(self, job: str) -> Values:
+        """Return one job: its curves, why it stopped, and what to do next."""
+        found = self.site.jobs.find(job)
+        shown = job_shown(self._ask(), found)
+        return {
+            **shown,
+            "share": found.rounds_done / found.plan.job.rounds,
+            "remedy": stop_remedy(shown["reason"] or ""),
+            "curves": curves_of(self._ask(), found, POINTS)["points"],
+        }
+
+    def budgets(self, after: str) -> Values:
+        """Return a page of budgets; those not computed yet are left for a later request."""
+        found = self.site.datasets.page(limit=ROWS + 1, before=place_in(after))
+        committed = [one for one in found[:ROWS] if one.state is DatasetState.COMMITTED]
+        until, stamps = time.monotonic() + _PATIENCE_S, self._stamps(committed)
+        rows = [
+            {
+                "dataset_id": (one.dataset_id or b"").hex(),
+                "size": one.size,
+                "budget": self._budget(one, max(0.0, until - time.monotonic()), stamps[one.handle]),
+            }
+            for one in committed
+        ]
+        people = [
+            one.task_id.hex()
+            for one in self.site.tasks.page(limit=ROWS)
+            if one.bundle.task.updates is not None
+        ]
+        return {
+            "items": rows,
+            "people": people,
+            "next": _next(found, lambda one: cursor_of(one.created_at, one.handle)),
+        }
+
+    def budget(self, dataset: str, planned: PlannedJob | None) -> Values:
+        """Return one dataset's budgets, their charges, and the effect of a planned job."""
+        try:
+            found = self.site.datasets.find(dataset)
+        except JobRefused as refusal:
+            return self._of_people(dataset, refusal)
+        if planned is None:
+            told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
+            return _budget_shown(found.dataset_id or b"", told)
+        of = self.site.budgets.of(found, planned)
+        return {
+            "dataset_id": (found.dataset_id or b"").hex(),
+            "budget": budget_json(of),
+            "forecast": "" if of.forecast is None else forecast_line(of.forecast),
+            "planned": planned,
+        }
+
+    def _of_people(self, task: str, refusal: JobRefused) -> Values:
+        stored = self.site.tasks.find(task)
+        if stored.bundle.task.updates is None or refusal.reason is not JobReason.UNKNOWN_DATASET:
+            raise refusal
+        told = self._budgets.soon(
+            ("people", stored.task_id),
+            lambda: budget_json(self.site.budgets.of_people(stored.bundle.task)),
+            wait_s=_PATIENCE_S,
+        )
+        return _budget_shown(stored.task_id, told)
+
+    def _budget(self, dataset: Dataset, wait_s: float, stamp: Hashable) -> Values | None:
+        return self._budgets.soon(
+            dataset.handle, lambda: budget_json(self.site.budgets.of(dataset)), wait_s=wait_s, stamp=stamp
+        )
+
+    def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, Hashable]:
+        """Map each handle to what changes with a dataset's budget: its task's jobs, and its queries."""
+        jobs = self.site.jobs.stamps(sorted({one.task_id for one in found}))
+        asked = self.site.queries.counts([one.dataset_id for one in found if one.dataset_id is not None])
+        of_people = {one for one in {each.task_id for each in found} if self._is_of_people(one)}
+        return {
+            one.handle: (
+                (tuple(sorted(jobs.items(), key=repr)), tuple(sorted(asked.items())))
+                if one.task_id in of_people
+                else (jobs.get((one.task_id, one.dataset_id), ()), asked.get(one.dataset_id or b"", 0))
+            )
+            for one in found
+        }
+
+    def _is_of_people(self, task_id: bytes) -> bool:
+        """Return whether a task's datasets share one budget, that of a person."""
+        task = self._tasks.task(task_id)
+        return task is not None and task.unit is PrivacyUnit.USER
+
+    def queries(self, after: str) -> Values:
+        """Return a page of queries and evaluations."""
+        found = self.site.queries.page(
+            limit=ROWS + 1, before=place_in(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
+        )
+        return {
+            "items": [item(one) for one in found[:ROWS]],
+            "next": _next(found, lambda one: cursor_of(one.asked_at, one.spec.query_id)),
+        }
+
+    def query(self, query: str) -> Values:
+        """Return one query or evaluation with its stored answer."""
+        kind = self.site.queries.asked(query).spec.kind
+        if kind in EVALUATIONS_SHOWN:
+            return self._call(show_evaluation, evaluation=query)
+        return self._call(show_query, query=query)
+
+    def helpers(self) -> Values:
+        """Return both helpers, their keys, and the certificates between the parties."""
+        return {**show_helpers(self._ask()), "now": self.site.clock(), "soon_s": SOON_S}
+
+    def _ending(self) -> list[Values]:
+        """Return the certificates that expire soon."""
+        until = self.site.clock() + SOON_S
+        return [one for one in show_helpers(self._ask())["certificates"] if one["ends_at"] < until]
+
+    def _ask(self, **named: Any) -> ApiRequest:
+        return ApiRequest(site=self.site, named={"after": "", **named})
+
+    def _call(self, act: Any, **named: Any) -> Values:
+        found: Values = act(self._ask(**named))
+        return found
+
+
+def job_row(job: JobRecord) -> Values:
+    """Return a job as a row of a table, without the epsilons, whose computation takes long."""
+    rounds = job.plan.job.rounds
+    return {
+        "job_id": job.job_id.hex(),
+        "task": job.plan.task.name,
+        "state": job.state.value,
+        "submitted_at": job.submitted_at_s,
+        "rounds": rounds,
+        "rounds_done": job.rounds_done,
+        "share": job.rounds_done / rounds,
+        "reason": job.stop.reason if job.stop else "",
+        "cause": job.stop.cause if job.stop else "",
+    }
+
+
+def _budget_shown(identifier: bytes, told: Values | None) -> Values:
+    """Return a budget without a planned job."""
+    return {"dataset_id": identifier.hex(), "budget": told, "forecast": "", "planned": None}
+
+
+def _next(found: Sequence[_T], cursor: Callable[[_T], str]) -> str | None:
+    """Return where the next page begins; None after the last one."""
+    return cursor(found[ROWS - 1]) if len(found) > ROWS else None
+
+
+def _refusal(reason: str) -> Mapping[str, str]:
+    """Explain a report's refusal and its remedy."""
+    known = next((one for one in ReportReason if one.value == reason), None)
+    if known is None:
+        return {"meaning": "", "remedy": ""}
+    return {"meaning": known.meaning, "remedy": contract(known).remedy}

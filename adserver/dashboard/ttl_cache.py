@@ -1,0 +1,107 @@
+"""Answers that are kept for a moment, so that ten open pages cost what one does."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+_MOST: Final = 256
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Entry(Generic[_T]):
+    """What is kept under a key: the last value, which is there, and the one that is being made."""
+
+    made_at: float = float("-inf")
+    stamp: Hashable = None
+    last: "Future[_T] | None" = None
+    making: "Future[_T] | None" = None
+
+
+class TtlCache(Generic[_T]):
+    """Values under keys, each made anew when it is too old. Safe to share between threads."""
+
+    def __init__(
+        self, *, lasts_s: float, threads: int, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keep values for `lasts_s` seconds, and make them in so many threads of its own."""
+        self._lasts_s = lasts_s
+        self._elapsed = elapsed
+        self._lock = Lock()
+        self._made_so_far = 0
+        self._entries: OrderedDict[Hashable, _Entry[_T]] = OrderedDict()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dashboard")
+
+    @property
+    def made_so_far(self) -> int:
+        """How many values were made."""
+        return self._made_so_far
+
+    def renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable = None) -> "Future[_T]":
+        """Return the value if it is fresh or was made from the same stamp; else start making the next one.
+
+        It is done in the first case. It fails with what `make` raises; the next one who asks tries again.
+        """
+        with self._lock:
+            entry = self._entry(key)
+            is_young = self._elapsed() - entry.made_at < self._lasts_s
+            if entry.last is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
+                return entry.last
+            if entry.making is None:
+                entry.making = self._pool.submit(self._made, entry, make, stamp)
+            return entry.making
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return the value; the first caller makes it while the others wait.
+
+        Raises:
+            Exception: what `make` raised.
+        """
+        return self.renewed(key, make).result()
+
+    def soon(
+        self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
+    ) -> _T | None:
+        """Return the latest value, however old; None if there is none within a short wait.
+
+        A value that is too old is made anew meanwhile, unless it was made of the same stamp.
+        """
+        newest = self.renewed(key, make, stamp)
+        with self._lock:
+            last = self._entry(key).last
+        try:
+            return newest.result(timeout=wait_s) if last is None else last.result()
+        except NotInTime:
+            return None
+
+    def close(self) -> None:
+        """Make nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _entry(self, key: Hashable) -> _Entry[_T]:
+        """Return the entry of a key, evicting the least recently used one when the cache is full."""
+        entry = self._entries.setdefault(key, _Entry())
+        self._entries.move_to_end(key)
+        while len(self._entries) > _MOST:
+            self._entries.popitem(last=False)
+        return entry
+
+    def _made(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> _T:
+        try:
+            value = make()
+        except BaseException:
+            with self._lock:
+                entry.making = None
+            raise
+        there: Future[_T] = Future()
+        there.set_result(value)
+        with self._lock:
+            entry.last, entry.stamp = there, stamp
+            entry.made_at, entry.making = self._elapsed(), None
+            self._made_so_far += 1
+        return value

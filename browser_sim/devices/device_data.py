@@ -1,0 +1,145 @@
+"""What devices hold: MNIST in shards, a table keyed by a user's column, or plays by speaker."""
+
+import csv
+import gzip
+import json
+from dataclasses import field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from browser_sim.draws import Draws
+from browser_sim.kinds import HoldingKind
+from browser_sim.source import InvalidSource
+from browser_sim.sources.mnist import default_folder, load_mnist
+from browser_sim.sources.table import TableSettings, load_table
+from maskedlark.errors import InvalidTask
+from maskedlark.federated.local_training import Examples
+from maskedlark.federated.populations import Population, by_user, in_shards
+from maskedlark.frozen import frozen
+from maskedlark.randomness import Randomness
+
+CONTEXT: Final = 8
+"""Characters that the next one is guessed from, in text."""
+CHARACTERS: Final = " abcdefghijklmnopqrstuvwxyz'-,.!?;:\n"
+"""The characters of text, in lower case; any other counts as the last one."""
+
+
+@frozen
+class Holdings:
+    """All examples, and which device holds which.
+
+    Attributes:
+        features: u8 (n, d).
+        labels: int64 (n,).
+        population: One device a member.
+        test: Examples that no device holds, or None.
+    """
+
+    features: NDArray[np.uint8] = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+    population: Population
+    test: Examples | None = None
+
+    def examples(self, device: int) -> Examples:
+        """One device's examples."""
+        return self.population.examples(self.features, self.labels, device)
+
+
+def mnist_in_shards(
+    folder: Path | None, *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
+) -> Holdings:
+    """MNIST sorted by digit and dealt in shards, as Geyer et al.
+
+    2017 do; the published test set is held by nobody.
+
+    Raises:
+        InvalidSource: the files are missing or damaged.
+        InvalidTask: they do not give one device its shards.
+    """
+    source = load_mnist(folder or default_folder())
+    labels = source.records.labels.astype(np.int64)
+    population = in_shards(
+        labels, devices=devices, shards_each=shards_each, shard_size=shard_size, randomness=randomness
+    )
+    test = source.own_test
+    return Holdings(
+        features=source.records.features,
+        labels=labels,
+        population=population,
+        test=None if test is None else Examples(features=test.features, labels=test.labels.astype(np.int64)),
+    )
+
+
+def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings:
+    """A CSV whose rows belong to people, by the column `user`, which is no feature.
+
+    The rest as `browser-sim run` reads it.
+
+    Raises:
+        InvalidSource: the file or the column is missing.
+        InvalidTask: no person has `least` rows.
+    """
+    try:
+        with settings.path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise InvalidSource(f"cannot read {settings.path}: {error.strerror}") from None
+    if not rows or user not in rows[0]:
+        raise InvalidSource(f"{settings.path.name} has no column {user!r}")
+    source = load_table(settings)
+    if len(rows) != len(source.records):
+        raise InvalidSource(
+            f"{settings.path.name} has rows that are left out: clean it first, so that users keep theirs"
+        )
+    return Holdings(
+        features=source.records.features,
+        labels=source.records.labels.astype(np.int64),
+        population=by_user([row[user] for row in rows], least=least),
+    )
+
+
+def text_by_speaker(path: Path, *, least: int) -> Holdings:
+    """Plays by speaker: each character is to be guessed from the `CONTEXT` before it, which are the features.
+
+    Raises:
+        InvalidSource: the file is not gzip-packed JSON of lists of lines by speaker.
+        InvalidTask: no speaker has `least` characters.
+    """
+    try:
+        spoken = json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise InvalidSource(f"cannot read {path.name}: {type(error).__name__}") from None
+    if not isinstance(spoken, dict) or not all(_is_lines(lines) for lines in spoken.values()):
+        raise InvalidSource(f"{path.name} holds no lines by speaker")
+    features, labels, users = [], [], []
+    for speaker, lines in sorted(spoken.items()):
+        codes = _codes(" " * CONTEXT + "\n".join(lines))
+        if len(codes) - CONTEXT < least:
+            continue
+        windows = np.lib.stride_tricks.sliding_window_view(codes, CONTEXT + 1)
+        features.append(windows[:, :CONTEXT])
+        labels.append(windows[:, CONTEXT].astype(np.int64))
+        users += [speaker] * len(windows)
+    if not users:
+        raise InvalidTask(f"no speaker has {least} characters: give a smaller --least")
+    population = by_user(users, least=least)
+    return Holdings(features=np.concatenate(features), labels=np.concatenate(labels), population=population)
+
+
+def dealing_stream(kind: HoldingKind, draws: Draws) -> Randomness:
+    """The stream that shards are dealt from."""
+    return draws.stream(f"{kind} shards")
+
+
+def _is_lines(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(line, str) for line in found)
+
+
+def _codes(text: str) -> NDArray[np.uint8]:
+    """The characters of a text as their places in `CHARACTERS`."""
+    places = {character: place for place, character in enumerate(CHARACTERS)}
+    last = len(CHARACTERS) - 1
+    return np.array([places.get(character, last) for character in text.lower()], np.uint8)

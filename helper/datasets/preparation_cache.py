@@ -1,0 +1,244 @@
+"""What a helper keeps in memory between calls, within bounds.
+
+Prepared shares until they are committed, and opened datasets.
+"""
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import partial
+from threading import Lock
+from typing import Final, Protocol, TypeVar
+
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.reports.dataset import OpenedDataset
+
+_LOG: Final = logging.getLogger(__name__)
+MAX_PREPARED_PER_TASK: Final = 2
+MAX_PREPARED: Final = 64
+OF_ONE_OWNER: Final = Fraction(3, 4)
+"""The most of the room that one ad server's tasks get: something is left for the others."""
+KEPT_S: Final = 600.0
+"""How long a finished preparation keeps its room, whoever else needs it.
+
+Its commit follows within this time or is not to come.
+"""
+RETRY_AFTER_S: Final = 5.0
+OPENED_BYTES: Final = 1 << 30
+
+
+@frozen
+class Handle:
+    """The name that an ad server gave to a preparation within its task.
+
+    Its owner is the host that certificates name it by.
+    """
+
+    owner: str
+    task_id: bytes
+    name: bytes
+
+
+class Discardable(Protocol):
+    """What a preparation leaves elsewhere, too."""
+
+    def discard(self) -> None:
+        """Forget that. Called once the preparation is forgotten; an OSError is logged, and nothing more."""
+
+
+_Prepared = TypeVar("_Prepared", bound=Discardable)
+
+
+@frozen
+class _Kept:
+    """A finished preparation, the room that it takes, and when it was finished."""
+
+    prepared: Discardable
+    num_bytes: int
+    since: float
+
+
+class PreparationCache:
+    """Preparations by handle, of reports and of updates, and the room that all share, finished or not.
+
+    Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they
+    can be prepared again. Who finds no room is told to come again: it does not push out what another one is
+    about to commit.
+    """
+
+    def __init__(self, capacity_bytes: int, clock: Callable[[], float]) -> None:
+        self._capacity = capacity_bytes
+        self._of_one = int(capacity_bytes * OF_ONE_OWNER)
+        self._clock = clock
+        self._lock = Lock()
+        self._prepared: OrderedDict[Handle, _Kept] = OrderedDict()
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def num_bytes(self) -> int:
+        """How much of the room is taken."""
+        with self._lock:
+            return self._taken.total()
+
+    def take(self, num_bytes: int, *, held: int, owner: str) -> None:
+        """Take room for a preparation that goes on, before it is filled.
+
+        Args:
+            num_bytes: How much more.
+            held: What the same preparation took before.
+            owner: One ad server.
+
+        Raises:
+            JobRefused(DATASET_TOO_LARGE): it needs more than there is for one ad server, so it will never
+            fit.
+            HelperUnavailable: others take what it needs; it says when to ask again.
+        """
+        if held + num_bytes > self._of_one:
+            raise JobRefused(
+                JobReason.DATASET_TOO_LARGE,
+                f"this helper has room for {self._of_one} bytes of an ad server's preparations, "
+                f"{float(OF_ONE_OWNER):g} of"
+                " --max-preparing-bytes: seal several smaller datasets",
+            )
+        with self._lock:
+            while not self._has_room(num_bytes, owner):
+                if self._forget_older(KEPT_S, partial(self._would_help, num_bytes, owner)):
+                    continue
+                raise HelperUnavailable(
+                    "this helper's memory for preparing datasets is full (--max-preparing-bytes); retry in "
+                    f"{RETRY_AFTER_S:g} s",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            self._taken[owner] += num_bytes
+
+    def give_back(self, num_bytes: int, owner: str) -> None:
+        """Free the room of a preparation that was not finished."""
+        with self._lock:
+            self._free(num_bytes, owner)
+
+    def put(self, handle: Handle, prepared: Discardable, num_bytes: int) -> None:
+        """Keep a finished preparation with the room that was taken for it.
+
+        An earlier one of the same handle is replaced.
+        """
+        with self._lock:
+            self._forget(handle)
+            self._prepared[handle] = _Kept(prepared=prepared, num_bytes=num_bytes, since=self._clock())
+            of_task = [known for known in self._prepared if known.task_id == handle.task_id]
+            for known in of_task[:-MAX_PREPARED_PER_TASK]:
+                self._forget(known)
+            while len(self._prepared) > MAX_PREPARED:
+                ((most, _),) = Counter(known.owner for known in self._prepared).most_common(1)
+                self._forget(next(known for known in self._prepared if known.owner == most))
+
+    @contextmanager
+    def lent(self, handle: Handle, kind: type[_Prepared]) -> Iterator[_Prepared | None]:
+        """Yield the preparation of a handle, if one of this kind is kept; nothing evicts it meanwhile.
+
+        At its end it is kept again, unless a newer one of the handle is.
+        """
+        with self._lock:
+            kept = self._prepared.pop(handle, None)
+        try:
+            yield kept.prepared if kept is not None and isinstance(kept.prepared, kind) else None
+        finally:
+            with self._lock:
+                if kept is not None and self._prepared.setdefault(handle, kept) is not kept:
+                    self._end(kept, handle.owner)
+
+    def drop(self, handle: Handle) -> None:
+        """Forget one preparation, and free its room."""
+        with self._lock:
+            self._forget(handle)
+
+    def forget_overdue(self, owner: str) -> bool:
+        """Forget an ad server's oldest preparation that waited for its commit longer than `KEPT_S`, if any.
+
+        Called when its quota has no room; returns whether there was one.
+        """
+        with self._lock:
+            return self._forget_older(KEPT_S, lambda handle: handle.owner == owner)
+
+    def forget_abandoned(self, age_s: float) -> None:
+        """Forget every preparation that was finished so long ago."""
+        with self._lock:
+            while self._forget_older(age_s, lambda _: True):
+                pass
+
+    def _has_room(self, num_bytes: int, owner: str) -> bool:
+        """Under the lock: whether so much more fits, of all and of one owner."""
+        return (
+            self._taken.total() + num_bytes <= self._capacity
+            and self._taken[owner] + num_bytes <= self._of_one
+        )
+
+    def _forget(self, handle: Handle) -> None:
+        """Under the lock."""
+        kept = self._prepared.pop(handle, None)
+        if kept is not None:
+            self._end(kept, handle.owner)
+
+    def _end(self, kept: _Kept, owner: str) -> None:
+        """Under the lock: free its room, whatever the disk says of its file, which the next start removes."""
+        self._free(kept.num_bytes, owner)
+        try:
+            kept.prepared.discard()
+        except OSError as error:
+            _LOG.warning("cannot delete what a preparation wrote: %s", error.strerror)
+
+    def _free(self, num_bytes: int, owner: str) -> None:
+        """Under the lock."""
+        self._taken[owner] -= num_bytes
+        if not self._taken[owner]:
+            del self._taken[owner]
+
+    def _would_help(self, num_bytes: int, owner: str, handle: Handle) -> bool:
+        """Under the lock: whether an ad server has more room without the preparation of a handle."""
+        return self._taken.total() + num_bytes > self._capacity or handle.owner == owner
+
+    def _forget_older(self, age_s: float, is_meant: Callable[[Handle], bool]) -> bool:
+        """Under the lock: forget the oldest preparation of this age that is meant; whether there was one."""
+        for handle, kept in self._prepared.items():
+            if self._clock() - kept.since >= age_s and is_meant(handle):
+                self._forget(handle)
+                return True
+        return False
+
+
+class DatasetCache:
+    """The opened datasets that were used last, up to a number of bytes; the last one always stays."""
+
+    def __init__(self, capacity_bytes: int = OPENED_BYTES) -> None:
+        self.capacity_bytes = capacity_bytes
+        self._lock = Lock()
+        self._opened: OrderedDict[bytes, OpenedDataset] = OrderedDict()
+
+    def put(self, dataset: OpenedDataset) -> None:
+        """Keep one dataset, and forget the least recently used past the capacity."""
+        with self._lock:
+            self._opened[dataset.dataset_id] = dataset
+            self._opened.move_to_end(dataset.dataset_id)
+            while len(self._opened) > 1 and sum(map(_num_bytes, self._opened.values())) > self.capacity_bytes:
+                self._opened.popitem(last=False)
+
+    def get(self, dataset_id: bytes) -> OpenedDataset | None:
+        """The dataset of an id, if it is still kept."""
+        with self._lock:
+            if dataset_id in self._opened:
+                self._opened.move_to_end(dataset_id)
+            return self._opened.get(dataset_id)
+
+
+def _num_bytes(dataset: OpenedDataset) -> int:
+    shares = dataset.shares
+    measured = shares.measured.keys.nbytes + shares.measured.value_shares.nbytes if shares.measured else 0
+    return (
+        dataset.report_ids.nbytes
+        + shares.features.nbytes
+        + shares.labels.nbytes
+        + shares.mask_shares.nbytes
+        + measured
+    )

@@ -1,0 +1,318 @@
+"""A worker elsewhere: holds opened segments in its memory, and sums and scores over them as the head orders.
+
+It has the key of the datasets that it is told of and no other key of the helper: it sees features, labels and
+one helper's mask shares, and which records a round sums. It knows no pair key, no noise and no ledger.
+Whatever carries its messages sees ciphertext: orders and answers are sealed (`joining`), frames are as they
+lie on the head's disk, and an error is an answer too.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from helper.datasets.frames import open_segment
+from helper.datasets.segments import SegmentRows
+from helper.executors.adding_orders import ADD, AddingOrder, add
+from helper.executors.gathering import gather
+from helper.executors.handshake import NONCE_BYTES, HandshakeClient, JoinToken, NotSealed, Session
+from helper.executors.heartbeats import ALIVE
+from helper.executors.opening_orders import read_order, write_opened
+from helper.executors.orders import (
+    Done,
+    Failed,
+    Message,
+    Order,
+    Scanning,
+    SegmentOrder,
+    Shared,
+    Summing,
+    Totals,
+    flags,
+    read,
+    write,
+)
+from helper.executors.segment_cache import SegmentCache
+from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.scoring import score
+from maskedlark.errors import JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.model import weights as weights_format
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.never_pickled import NeverPickled
+from maskedlark.numbers.field import to_bytes
+from maskedlark.privacy.clip import Clip
+from maskedlark.releases.round import Evaluated
+
+ORDER: Final = b"order"
+OPEN: Final = b"open"
+STOP: Final = b"stop"
+SHARED: Final = b"shared"
+_STOPPED_KEPT: Final = 1024
+"""How many orders that were to end are remembered: far more than ever wait at one worker."""
+_WELCOME_S: Final = 10.0
+
+
+class _Stopped(Exception):
+    """The head no longer waits for an order."""
+
+
+class _Damaged(Exception):
+    """The frames of a segment do not open."""
+
+
+@frozen
+class _Weighted:
+    """The model and weights of a round, and the file that the model was read from."""
+
+    onnx: bytes
+    num_features: int
+    model: Model
+    weights: tuple[QuantisedTensor, ...]
+
+
+class SegmentWorker(NeverPickled):
+    """One worker.
+
+    `work` and `add_up` are called by one thread at a time, `open` by another one, and meanwhile `stop` and
+    `alive` by a third.
+    """
+
+    def __init__(self, token: JoinToken, capacity_bytes: int) -> None:
+        """Keep so many bytes of opened segments at most."""
+        self._applicant = HandshakeClient(token)
+        self._challenge = b""
+        self._session: Session | None = None
+        self._held = SegmentCache(capacity_bytes)
+        self._stopped: OrderedDict[bytes, None] = OrderedDict()
+        self._last: tuple[bytes, _Weighted] | None = None
+        self._made: tuple[Model, Loss, ExactEngine] | None = None
+        self._working = threading.Lock()
+        self._opening = threading.Lock()
+        self._is_welcome = threading.Event()
+
+    def apply(self, challenge: bytes) -> bytes:
+        """Answer a head that asks whether this worker may join it."""
+        self._challenge = challenge
+        return self._applicant.apply(challenge)
+
+    def welcome(self, welcome: bytes) -> None:
+        """Join.
+
+        Raises:
+            JoinRefused: the welcome is another worker's.
+        """
+        self._session = self._applicant.finish(self._challenge, welcome)
+        self._is_welcome.set()
+
+    def stop(self, sealed: bytes) -> None:
+        """End an order that is worked on, or waits; one that is not sealed by the head changes nothing."""
+        try:
+            self._stopped[self._join().open(sealed, STOP)] = None
+        except NotSealed:
+            return
+        if len(self._stopped) > _STOPPED_KEPT:
+            self._stopped.popitem(last=False)
+
+    def alive(self, sealed: bytes) -> bytes:
+        """Answer the head's question whether this worker goes on; empty if it has not joined yet."""
+        try:
+            session = self._join()
+            session.open(sealed, ALIVE)
+        except NotSealed:
+            return b""
+        return session.seal(b"", sealed[:NONCE_BYTES])
+
+    def work(self, sealed_order: bytes, sealed_shared: bytes, *frames: bytes) -> bytes:
+        """Do what the head orders; its answer, sealed, and bound to the order.
+
+        Args:
+            sealed_order: An `Order` and the flags of its segments.
+            sealed_shared: The model and the weights.
+            frames: Of the segments that are sent with it, in order.
+
+        Raises:
+            NotSealed: the order is not the head's.
+        """
+        session = self._join()
+        with self._working:
+            message = read(Order, session.open(sealed_order, ORDER))
+            order: Order = message.head
+            answer = _answer(lambda: self._answer(order, message.parts, sealed_shared, frames))
+            return session.seal(answer, sealed_order[:NONCE_BYTES])
+
+    def add_up(self, sealed_order: bytes, frames: bytes) -> bytes:
+        """Add shares of a federated round up; their sum, sealed, and bound to the order. None is kept.
+
+        Args:
+            sealed_order: See `helper.executors.adding_orders`.
+            frames: The shares as they lie on the head's disk, one behind the other.
+
+        Raises:
+            NotSealed: the order is not the head's.
+        """
+        session = self._join()
+        with self._working:
+            message = read(AddingOrder, session.open(sealed_order, ADD))
+            answer = _answer(lambda: self._add(message, frames))
+            return session.seal(answer, sealed_order[:NONCE_BYTES])
+
+    def open(self, sealed_order: bytes) -> bytes:
+        """Open shares, beside other work; what was found in them, sealed, and bound to the order.
+
+        Args:
+            sealed_order: See `helper.executors.opening_orders`.
+
+        Raises:
+            NotSealed: the order is not the head's, or this worker has not joined.
+        """
+        self._is_welcome.wait(_WELCOME_S)  # which comes another way
+        session = self._join()
+        with self._opening:
+            opened = session.open(sealed_order, OPEN)
+            answer = _answer(lambda: _open(opened))
+            return session.seal(answer, sealed_order[:NONCE_BYTES])
+
+    def _add(self, message: Message, frames: bytes) -> bytes:
+        try:
+            return add(message, frames, self._interrupt(message.head.order_id))
+        except (InvalidTag, ValueError):
+            raise _Damaged from None
+
+    def _answer(
+        self, order: Order, parts: tuple[bytes, ...], sealed_shared: bytes, frames: tuple[bytes, ...]
+    ) -> bytes:
+        weighted = self._load_weights(order, sealed_shared)
+        sent = iter(frames)
+        rows: list[SegmentRows | None] = []
+        for segment in order.segments:
+            self._check_awaited(order.order_id)
+            rows.append(self._rows(segment, next(sent) if segment.is_sent else None))
+        held = {place: one for place, one in enumerate(rows) if one is not None}
+        if order.scanning is not None:
+            return self._scores(order, order.scanning, weighted, held)
+        if order.summing is None:
+            raise ValueError("an order of nothing")
+        return self._sums(order, order.summing, weighted, parts, held)
+
+    def _sums(
+        self,
+        order: Order,
+        summing: Summing,
+        weighted: _Weighted,
+        parts: tuple[bytes, ...],
+        held: dict[int, SegmentRows],
+    ) -> bytes:
+        if not held:
+            return write(Done(done=()))
+        engine = self._engine(weighted.model, order.loss, summing.clip)
+        evaluated = _join_flags(order, parts, held)
+        work = summing.work(sum(order.segments[place].chosen for place in held))
+        interrupt = self._interrupt(order.order_id)
+        summed = engine.partial_sum(
+            weighted.weights,
+            gather(list(held.values()), evaluated, work, interrupt),
+            interrupt,
+            hashed=int(evaluated.is_evaluated.sum()),  # the others are no part of the sum
+        )
+        totals = Totals(hashes=summed.hashes, records=summed.records)
+        return write(Done(done=tuple(held)), [to_bytes(summed.vector), totals.encoded])
+
+    def _scores(
+        self, order: Order, scanning: Scanning, weighted: _Weighted, held: dict[int, SegmentRows]
+    ) -> bytes:
+        parts: list[bytes] = []
+        for rows in held.values():
+            found = score(
+                weighted.model,
+                order.loss,
+                weighted.weights,
+                rows.shares.features,
+                scanning.num_bins,
+                interrupt=self._interrupt(order.order_id),
+            )
+            parts.append(found.bins.astype("<i8").tobytes())
+            parts.append(b"" if found.choices is None else found.choices.astype("<i8").tobytes())
+        return write(Done(done=tuple(held)), parts)
+
+    def _rows(self, segment: SegmentOrder, frames: bytes | None) -> SegmentRows | None:
+        """The rows of a segment, from memory or from its frames; None if it is not held any more."""
+        name = segment.place.name
+        rows = self._held.get(name)
+        if rows is None and frames is not None:
+            try:
+                rows = open_segment(segment.shape, segment.place, segment.key, frames)
+            except (InvalidTag, ValueError):
+                raise _Damaged from None
+            self._held.put(name, rows)
+        return rows
+
+    def _load_weights(self, order: Order, sealed_shared: bytes) -> _Weighted:
+        """The model and weights of an order; those of the round that was last worked on are still there."""
+        if self._last is None or self._last[0] != order.shared_key:
+            opened = ChaCha20Poly1305(order.shared_key).decrypt(bytes(NONCE_BYTES), sealed_shared, SHARED)
+            shared = read(Shared, opened)
+            onnx, encoded = shared.parts
+            width, before = shared.head.num_features, self._last[1] if self._last is not None else None
+            if before is not None and (before.onnx, before.num_features) == (onnx, width):
+                model = before.model
+            else:
+                model = parse(onnx, num_features=width)
+            tensors = weights_format.decode(encoded, model.parameters)
+            weighted = _Weighted(onnx=onnx, num_features=width, model=model, weights=tensors)
+            self._last = order.shared_key, weighted
+        return self._last[1]
+
+    def _engine(self, model: Model, loss: Loss, clip: Clip) -> ExactEngine:
+        """The engine of a job, which is made anew if another job was worked on last."""
+        if self._made is None or self._made[0] is not model or self._made[1] is not loss:
+            self._made = model, loss, ExactEngine(model, loss, clip)
+        return self._made[2].with_clip(clip)
+
+    def _interrupt(self, order_id: bytes) -> Callable[[], None]:
+        return lambda: self._check_awaited(order_id)
+
+    def _check_awaited(self, order_id: bytes) -> None:
+        if order_id in self._stopped:
+            raise _Stopped
+
+    def _join(self) -> Session:
+        if self._session is None:
+            raise NotSealed
+        return self._session
+
+
+def _answer(work: Callable[[], bytes]) -> bytes:
+    """What some work answers, or what became of it: an error is an answer too."""
+    try:
+        return work()
+    except _Stopped:
+        return write(Failed(reason="stopped"))
+    except JobRefused:
+        return write(Failed(reason="refused"))
+    except _Damaged:
+        return write(Failed(reason="damaged"))
+    except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed
+        return write(Failed(reason=type(error).__name__[:100]))
+
+
+def _open(order: bytes) -> bytes:
+    """What is found in the shares of an order."""
+    asked = read_order(order)
+    return write_opened(asked.opener.open_columns(asked.shares))
+
+
+def _join_flags(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Evaluated:
+    """The flags of the segments at some places of an order, one behind the other."""
+    is_evaluated, counts = (
+        np.concatenate([flags(parts[2 * place + kind], order.segments[place].records) for place in held])
+        for kind in (0, 1)
+    )
+    return Evaluated(is_evaluated=is_evaluated, counts=counts)

@@ -1,0 +1,133 @@
+"""The noise of a job whose rounds take a part of each other's noise out again.
+
+Each computed round draws a fresh random seed, and its noise is made from that and from nothing else: so no
+noise is ever made for two answers, whatever becomes of an attempt, of the weights, of the dataset or of a
+ledger that is rolled back. The seed is sealed under this helper's own key and kept beside the answer, in the
+transaction that charges it; the next round reads it there, and makes again what it takes out. It is dropped
+with the answer.
+
+The other helper does not know the key, nor does the ad server.
+"""
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import key_of
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, interruptible
+from maskedlark.privacy.correlated import NoiseVector, StepStreams, draw_step_noise
+from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream, derive_key, system_randomness
+from maskedlark.releases.job import JobSpec
+
+_KEPT: Final = b"step noise kept"
+_OWN: Final = b"step noise own"
+_NONCE_BYTES: Final = 12
+
+
+class SeedDamaged(Exception):
+    """A seed in the ledger is not what this helper wrote for the round. Local: nothing of it is told."""
+
+
+@frozen
+class StepSeed:
+    """What the noise of one computed round is made from, and of no other one.
+
+    Attributes:
+        secret: Random bytes.
+        sealed: The same, as the ledger keeps them.
+    """
+
+    secret: bytes = field(repr=False)
+    sealed: bytes = field(repr=False)
+
+
+class CorrelatedNoise:
+    """The correlated noise of one helper's jobs. Safe to call from many threads."""
+
+    def __init__(
+        self,
+        noise_key: Callable[[bytes], bytes],
+        ledger: Ledger,
+        randomness: Randomness = system_randomness,
+    ) -> None:
+        """Seeds of `randomness`, sealed under `noise_key`: 32 secret bytes for a job's digest."""
+        self._noise_key = noise_key
+        self._ledger = ledger
+        self._randomness = randomness
+
+    def new_seed(self, job: JobSpec, round_index: int) -> StepSeed:
+        """A seed for one computation of a round; another one each time, also of the same round."""
+        secret, nonce = self._randomness(STREAM_KEY_BYTES), self._randomness(_NONCE_BYTES)
+        sealed = nonce + self._cipher(job).encrypt(nonce, secret, _context(round_index))
+        return StepSeed(secret=secret, sealed=sealed)
+
+    def of_round(
+        self,
+        job: JobSpec,
+        round_index: int,
+        seed: StepSeed,
+        *,
+        scale: int,
+        count: int,
+        interrupt: Interrupt,
+    ) -> NoiseVector:
+        """The noise of a round from its seed, less a part of the noise of the answer before it.
+
+        Args:
+            job: With correlated noise.
+            round_index: The job's next one: those before are answered.
+            seed: Made for this computation.
+            scale: Of the noise, in units.
+            count: How many coordinates.
+            interrupt: May end the drawing.
+
+        Raises:
+            JobRefused(ROUND_OUT_OF_ORDER): the round before is not answered.
+            SeedDamaged: the seed of the round before cannot be opened.
+        """
+        if job.carried is None:
+            raise AssertionError("the job's noise is independent")
+
+        def stream(secret: bytes, purpose: bytes) -> Randomness:
+            return interruptible(Stream(derive_key(secret, purpose)), interrupt)
+
+        before = self._seed_before(job, round_index)
+        streams = StepStreams(
+            kept=stream(seed.secret, _KEPT),
+            own=stream(seed.secret, _OWN),
+            before=stream(before, _KEPT) if before else None,
+        )
+        return draw_step_noise(job.carried, scale, count, streams)
+
+    def _seed_before(self, job: JobSpec, round_index: int) -> bytes | None:
+        """The seed of the answer that stands before a round.
+
+        None if there is none, or if a helper answered it that kept no seeds yet. Then nothing is taken out,
+        and less is told than is charged.
+        """
+        if not round_index:
+            return None
+        answered = self._ledger.round(key_of(job), round_index - 1)
+        if answered is None:
+            raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"round {round_index - 1} is to be answered first")
+        if answered.sealed_seed is None:
+            return None
+        nonce, sealed = answered.sealed_seed[:_NONCE_BYTES], answered.sealed_seed[_NONCE_BYTES:]
+        try:
+            return self._cipher(job).decrypt(nonce, sealed, _context(round_index - 1))
+        except (InvalidTag, ValueError):
+            raise SeedDamaged(f"the seed of round {round_index - 1} cannot be opened") from None
+
+    def _cipher(self, job: JobSpec) -> ChaCha20Poly1305:
+        return ChaCha20Poly1305(self._noise_key(job.digest))
+
+
+def _context(round_index: int) -> bytes:
+    """What a sealed seed is bound to, beside the job."""
+    return round_index.to_bytes(8, "little")

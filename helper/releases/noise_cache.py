@@ -1,0 +1,102 @@
+"""Noise drawn before it is asked for.
+
+So neither its cost nor the time that its values took stands between a request and its answer.
+
+A job's mechanism, scale and length are known when it starts; the next round's noise is drawn in the
+background then, and again after each round. It lies in memory only. Taking it removes it, whatever becomes of
+the round afterwards: a vector is in at most one answer, and after a failure, a refusal or a restart the next
+attempt gets a fresh one. (A retry of an answered round gets the stored answer.)
+"""
+
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import field
+from threading import Lock
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.ledger.records import ReleaseKey
+from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, interruptible, never
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
+from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
+
+CAPACITY_BYTES: Final = 1 << 28
+"""What all vectors on the shelf may take.
+
+Past it the oldest are forgotten, and drawn when they are asked for.
+"""
+_INTERRUPTED_EVERY_S: Final = 0.1
+
+NoiseVector = NDArray[np.int64]
+
+
+@frozen
+class NoiseOrder:
+    """What a round's noise must be."""
+
+    mechanism: Mechanism
+    scale: int
+    count: int
+
+
+@frozen
+class _Ahead:
+    order: NoiseOrder
+    vector: "Future[NoiseVector]" = field(repr=False)
+
+
+class NoiseCache:
+    """At most one vector ahead for each job. Safe to call from many threads.
+
+    Guarantees: every vector handed out was drawn for this call or drawn ahead and never handed out before;
+        each comes from a stream under a key of its own, 32 fresh bytes of `randomness`.
+    """
+
+    def __init__(self, randomness: Randomness, *, capacity_bytes: int = CAPACITY_BYTES) -> None:
+        self._randomness = randomness
+        self._capacity = capacity_bytes
+        self._lock = Lock()
+        self._ahead: OrderedDict[ReleaseKey, _Ahead] = OrderedDict()
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="noise")
+
+    def prepare(self, job: ReleaseKey, order: NoiseOrder) -> None:
+        """Begin to draw a job's next noise, unless it lies ready, or has no room on the shelf."""
+        if 8 * order.count > self._capacity:
+            return
+        with self._lock:
+            present = self._ahead.get(job)
+            if present is not None and present.order == order:
+                return
+            self._ahead.pop(job, None)
+            self._ahead[job] = _Ahead(order=order, vector=self._drawing.submit(self._draw, order))
+            while 8 * sum(one.order.count for one in self._ahead.values()) > self._capacity:
+                _, oldest = self._ahead.popitem(last=False)
+                oldest.vector.cancel()
+
+    def take(self, job: ReleaseKey, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+        """The noise of one answer.
+
+        What was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either.
+        """
+        with self._lock:
+            ahead = self._ahead.pop(job, None)
+        if (
+            ahead is not None and ahead.order == order and not ahead.vector.cancel()
+        ):  # cancelled: not yet begun, behind other jobs'
+            while not wait((ahead.vector,), timeout=_INTERRUPTED_EVERY_S).done:
+                interrupt()
+            return ahead.vector.result()
+        return self._draw(order, interrupt)
+
+    def drop(self, job: ReleaseKey) -> None:
+        """Forget what was drawn for a job."""
+        with self._lock:
+            self._ahead.pop(job, None)
+
+    def _draw(self, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+        stream = Stream(self._randomness(STREAM_KEY_BYTES))
+        return noise_vector(order.mechanism, order.scale, order.count, interruptible(stream, interrupt))

@@ -1,0 +1,289 @@
+"""An ad server elsewhere: `Client(url=...)` and the commands with --url do there what they do here."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from adserver.client import Client
+from adserver.client.remote import RemoteAdServer
+from adserver.client.remote_connection import far_connection
+from adserver.ingest.http_server import HttpServer
+from adserver.records.access import GrantKind, Scope
+from adserver.records.job_state import JobState
+from adserver.views.job import job_json
+from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import OF, Painted, painted
+from tests.patience import HANGS_S
+
+DATASET = OF.datasets[0].dataset_id.hex()
+RUNNING = "02" * 16  # whole: the ids of the jobs that are submitted here are drawn
+TRAINING: dict[str, Any] = {
+    "loss": "binary_cross_entropy_with_logits",
+    "learning_rate": 0.5,
+    "rounds": 3,
+    "noise_multiplier": 80.0,
+    "dataset": DATASET[:8],
+    "wait": False,
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Painted, str]]:
+    of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+    with of.door() as door:
+        server = HttpServer(door, "127.0.0.1:0", None, headers=())
+        try:
+            server.wait_until_started()
+            yield of, f"http://127.0.0.1:{server.port}"
+        finally:
+            server.stop()
+    of.close()
+
+
+@pytest.fixture
+def far(served: tuple[Painted, str]) -> Iterator[Client]:
+    of, url = served
+    with Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.OPERATE)) as client:
+        yield client
+
+
+def test_what_is_there_is_what_is_seen_from_afar(served: tuple[Painted, str], far: Client) -> None:
+    here = served[0].client
+    assert far.tasks() == here.tasks()
+    assert far.datasets() == here.datasets()
+    assert [one.job_id for one in far.jobs()] == [one.job_id for one in here.jobs()]
+    for mine, theirs in zip(here.jobs(), far.jobs(), strict=True):
+        assert theirs.figures() == mine.figures()
+        assert theirs.summary() == mine.summary()
+
+
+def test_budgets_from_afar_cost_the_same(served: tuple[Painted, str], far: Client) -> None:
+    for mine, theirs in zip(served[0].client.budgets(), far.budgets(), strict=True):
+        assert (theirs.ad_server, theirs.colluding) == (mine.ad_server, mine.colluding)
+        assert [one.use.use_id for one in theirs.uses] == [one.use.use_id for one in mine.uses]
+        assert theirs.dataset == mine.dataset
+
+
+def test_a_plan_from_afar_is_the_same_plan(served: tuple[Painted, str], far: Client) -> None:
+    asked: dict[str, Any] = {"rounds": 4, "batch_size": 40.0, "dataset": DATASET}
+    assert far.plan(ENCODED_MODEL, **asked) == served[0].client.plan(ENCODED_MODEL, **asked)
+
+
+def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], far: Client) -> None:
+    job = far.train(ENCODED_MODEL, **TRAINING)
+    stored = served[0].jobs.get(job.job_id)
+    assert job.record.plan == stored.plan
+    assert (job.state, stored.plan.job.rounds) == (JobState.QUEUED, 3)
+    job.cancel()
+    assert served[0].jobs.get(job.job_id).state is JobState.CANCELLED
+    assert job.is_over
+    with pytest.raises(JobRefused) as refusal:
+        job.resume()
+    assert refusal.value.reason is JobReason.WRONG_STATE
+    with pytest.raises(JobRefused) as too_early:
+        job.export()
+    assert too_early.value.reason is JobReason.WRONG_STATE
+
+
+def test_a_refusal_from_afar_is_the_same_error(far: Client) -> None:
+    with pytest.raises(JobRefused) as unknown:
+        far.job("ff" * 16)
+    assert unknown.value.reason is JobReason.UNKNOWN_JOB
+    with pytest.raises(JobRefused) as several:
+        far.job()
+    assert several.value.reason is JobReason.UNKNOWN_JOB
+    with pytest.raises(InvalidModel):
+        far.train(b"no model", **TRAINING)
+    with pytest.raises(JobRefused) as spent:
+        far.train(ENCODED_MODEL, **{**TRAINING, "noise_multiplier": 0.4, "rounds": 900})
+    assert spent.value.reason is JobReason.BUDGET_EXHAUSTED
+
+
+@pytest.mark.parametrize("job", ["../tasks", "0?x=1", "zz", "01/cancel"])
+def test_what_is_typed_reaches_no_other_path(far: Client, job: str) -> None:
+    with pytest.raises(JobRefused) as refusal:
+        far.job(job)
+    assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None:
+    of, url = served
+    with Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.READ)) as client:
+        assert client.jobs()
+        with pytest.raises(InvalidTask, match="read_only"):
+            client.job("01" * 16).cancel()
+    with pytest.raises(InvalidTask, match="401"):
+        RemoteAdServer(url=url, token="mlt_wrong").tasks()  # noqa: S106 - of nothing
+
+
+def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:
+    for url in ("http://ads.example:80", "ftp://127.0.0.1", "ads.example", "https://"):
+        with pytest.raises(InvalidTask, match="https, or http on loopback"):
+            RemoteAdServer(url=url, token="")
+    assert "secret" not in repr(RemoteAdServer(url="https://ads.example", token="secret"))  # noqa: S106
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://h:99999", "https://h:x", "https://[::1", "https://a b", "https://..:1", "https://\udcff",
+     "https://me:hidden@h", "https://hidden@h", "https://h/hidden", "https://h/?code=hidden", "https://h#hidden"],
+    ids=range(11),
+)  # fmt: skip
+def test_what_is_no_url_of_a_server_is_refused_and_shows_no_secret(url: str) -> None:
+    with pytest.raises(InvalidTask, match="https, or http on loopback") as refused:
+        RemoteAdServer(url=url, token="")
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "token", ["mlt_secret\n", "mlt_secret\r\nhost: h", "mlt_secret€", "mlt_secret b"], ids=range(4)
+)
+def test_a_token_that_is_none_is_refused_and_not_shown(served: tuple[Painted, str], token: str) -> None:
+    with pytest.raises(InvalidTask, match="token") as refused:
+        RemoteAdServer(url=served[1], token=token).get("/tasks")
+    assert token[:10] not in f"{refused.value!r}"
+    outcome = CliRunner().invoke(
+        app, ["task", "list"], env={"ADSERVER_URL": served[1], "ADSERVER_TOKEN": token}
+    )
+    assert isinstance(outcome.exception, InvalidTask)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://[2001:db8::ab]", "http://[::1]:7300/", "http://localhost", "https://a:1"]
+)
+def test_a_host_with_or_without_a_port_is_a_url(url: str) -> None:
+    connection = far_connection(RemoteAdServer(url=url, token="").url, ca=None, timeout_s=1.0)
+    assert url.rstrip("/") in (
+        f"{scheme}://{host}{port}"
+        for scheme in ("http", "https")
+        for host in (connection.host, f"[{connection.host}]")
+        for port in ("", f":{connection.port}")
+    )
+    assert connection.port in (1, 80, 443, 7300)
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+def test_a_certificate_that_cannot_be_read_is_named(content: str | None, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.crt"
+    if content is not None:
+        ca.write_text(content)
+    with pytest.raises(InvalidTask, match=r"ca\.crt"):
+        RemoteAdServer(url="https://127.0.0.1:1", token="", ca=ca).get("/tasks")
+
+
+def test_a_client_is_beside_an_ad_server_or_elsewhere_and_not_both(tmp_path: Path) -> None:
+    for beside in ({"data": tmp_path / "no"}, {"helpers": ("127.0.0.1:1", "127.0.0.1:2")}):
+        with pytest.raises(ValueError, match="not both"):
+            Client(url="http://127.0.0.1:1", **beside)
+
+
+@pytest.mark.parametrize(
+    ("status", "content"), [(200, "[" * 200_000), (302, "{}"), (200, "[]")], ids=["nested", "moved", "a list"]
+)
+def test_what_answers_as_no_ad_server_does_is_refused(status: int, content: str) -> None:
+    answer = f"HTTP/1.1 {status} OK\r\ncontent-length: {len(content)}\r\n\r\n{content}".encode()
+    with hanging_up(answer) as url, pytest.raises(HelperUnavailable, match="no ad server's admin API"):
+        RemoteAdServer(url=url, token="").get("/tasks")
+
+
+def test_nobody_at_the_url_is_unavailable() -> None:
+    with pytest.raises(HelperUnavailable, match="does not answer"):
+        RemoteAdServer(url="http://127.0.0.1:1", token="").tasks()
+
+
+@contextmanager
+def hanging_up(answer: bytes = b"") -> Iterator[str]:
+    """The URL of a server that reads one request, and closes the connection after its answer, if any."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(HANGS_S)
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(HANGS_S)
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        serving = Thread(target=serve)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            serving.join(HANGS_S)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 504 Gone\r\ncontent-length: 6\r\n\r\n<html>"], ids=range(2)
+)
+def test_what_may_have_been_done_is_not_to_be_asked_again_blindly(answer: bytes) -> None:
+    with (
+        hanging_up(answer) as url,
+        pytest.raises(HelperUnavailable, match="look there before you ask again"),
+    ):
+        RemoteAdServer(url=url, token="").post_json("/queries", {"values": ["spend"]})
+
+
+def test_what_surely_was_not_done_may_be_asked_again() -> None:
+    with hanging_up() as url, pytest.raises(HelperUnavailable) as refused:
+        RemoteAdServer(url=url, token="").get("/tasks")
+    with pytest.raises(HelperUnavailable) as unreached:
+        RemoteAdServer(url="http://127.0.0.1:1", token="").post("/queries")
+    assert "look there" not in f"{refused.value} {unreached.value}"
+
+
+def told(served: tuple[Painted, str], *command: str) -> str:
+    of, url = served
+    token = of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    outcome = CliRunner().invoke(app, [*command, "--url", url, "--token", token])
+    assert outcome.exit_code == 0, outcome.output + str(outcome.exception)
+    return outcome.stdout
+
+
+def test_commands_say_from_afar_what_they_say_here(served: tuple[Painted, str], tmp_path: Path) -> None:
+    of = served[0]
+    shown = json.loads(told(served, "job", "show", RUNNING, "--json"))
+    job = of.jobs.find(RUNNING)
+    assert shown == job_json(job, of.jobs.history(job.job_id))
+    assert "running" in told(served, "job", "list")
+    assert "37/60" in told(served, "job", "list")
+    assert "left" in told(served, "budget", "--dataset", DATASET[:10], "--rounds", "3")
+    told(served, "job", "show", RUNNING, "--plot", str(tmp_path / "curves.png"))
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_a_job_is_planned_submitted_and_cancelled_by_commands(
+    served: tuple[Painted, str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(ENCODED_MODEL)
+    at = ("--model", str(model), "--dataset", DATASET)
+    plan = told(served, "job", "plan", *at, "--rounds", "3", "--batch-size", "40")
+    assert "submit the marked one with: --rounds 3" in plan
+    made = told(
+        served,
+        "job",
+        "submit",
+        *at,
+        *("--loss", TRAINING["loss"], "--learning-rate", "0.5", "--rounds", "3"),
+        *("--noise-multiplier", "90"),
+    ).strip()
+    assert served[0].jobs.find(made).state is JobState.QUEUED
+    assert "cancelled after 0 rounds" in told(served, "job", "cancel", made)
+    assert served[0].jobs.find(made).state is JobState.CANCELLED
+
+
+def test_without_a_folder_and_a_url_a_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ADSERVER_DATA", "ADSERVER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    outcome = CliRunner().invoke(app, ["job", "list"])
+    assert outcome.exit_code == 2
+    assert "--url" in outcome.output

@@ -1,0 +1,111 @@
+"""Forward evaluation: predictions are the model's, losses are torch's, accuracy counts classes."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from adserver.training.inference import evaluate, predict
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse, replace_parameters
+from tests.onnx_builders import encoded, features, node, tensor, weights
+from tests.torch_models import dense, export, squeezed
+
+
+@pytest.mark.parametrize("records", [1, 2])
+@pytest.mark.parametrize("make", [dense, squeezed])
+def test_predictions_are_those_of_the_exported_module(
+    make: Callable[[], tuple[nn.Module, int]], records: int
+) -> None:
+    """A file for one record at a time and a file for any number give the same."""
+    module, width = make()
+    x = features(1500, width)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x.astype(np.float32) / 256)).numpy().reshape(1500, 1)
+    np.testing.assert_allclose(predict(export(module, width, records, dynamo=False), x), expected, atol=1e-6)
+
+
+def test_no_examples_give_no_predictions() -> None:
+    assert predict(dense_network([4, 3], "relu", seed=1), np.empty((0, 4), np.uint8)).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "final"),
+    [
+        (Loss.BINARY_CROSS_ENTROPY, 1, "sigmoid"),
+        (Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, 1, "linear"),
+        (Loss.CROSS_ENTROPY, 3, "linear"),
+        (Loss.CROSS_ENTROPY, 3, "log_softmax"),
+        (Loss.MSE, 1, "linear"),
+        (Loss.POISSON, 1, "linear"),
+    ],
+)
+def test_losses_are_those_of_torch(loss: Loss, outputs: int, final: str) -> None:
+    file = dense_network([4, 5, outputs], "tanh", seed=2, final=final)
+    x = features(20)
+    labels = np.random.default_rng(3).integers(0, max(2, outputs), 20)
+    z, y = torch.from_numpy(predict(file, x)).double(), torch.from_numpy(labels)
+    expected = {
+        Loss.BINARY_CROSS_ENTROPY: lambda: functional.binary_cross_entropy(z[:, 0], y.double()),
+        Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS: lambda: functional.binary_cross_entropy_with_logits(
+            z[:, 0], y.double()
+        ),
+        Loss.CROSS_ENTROPY: lambda: functional.cross_entropy(z, y),
+        Loss.MSE: lambda: functional.mse_loss(z[:, 0], y.double()),
+        Loss.POISSON: lambda: functional.poisson_nll_loss(z[:, 0], y.double()),
+    }[loss]()
+    assert evaluate(file, x, labels, loss).loss == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_accuracy_counts_the_right_classes() -> None:
+    """The third feature decides: class 1 where its byte is 128 or more."""
+    file = dense_network([4, 1], "relu", seed=1)
+    weight = np.array([[0, 0, 1, 0]], np.float32)
+    file = replace_parameters(file, parse(file, num_features=4), [weight, np.array([-0.498], np.float32)])
+    x = features(50)
+    truth = (x[:, 2] >= 128).astype(np.int64)
+    assert evaluate(file, x, truth, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).accuracy == 1.0
+    wrong = truth.copy()
+    wrong[:5] ^= 1
+    assert evaluate(file, x, wrong, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).accuracy == pytest.approx(0.9)
+    assert evaluate(file, x, truth, Loss.MSE).accuracy is None
+
+
+def test_a_certain_and_wrong_probability_has_a_finite_loss() -> None:
+    file = dense_network([4, 1], "relu", seed=1, final="sigmoid")
+    model = parse(file, num_features=4)
+    file = replace_parameters(file, model, [np.zeros((1, 4), np.float32), np.array([1000], np.float32)])
+    result = evaluate(file, features(3), np.zeros(3, np.int64), Loss.BINARY_CROSS_ENTROPY)
+    assert np.isfinite(result.loss)
+    assert result.accuracy == 0.0
+
+
+def test_a_model_that_the_parser_refuses_is_not_run() -> None:
+    with pytest.raises(InvalidModel) as refusal:
+        predict(encoded([node("Relu", ["x"], ["y"])], []), features(1))
+    assert refusal.value.reason is ModelReason.NOTHING_TO_TRAIN
+
+
+def test_a_failure_of_onnxruntime_is_an_invalid_model() -> None:
+    """The record's byte 255 is no row of a table of ten."""
+    nodes = [
+        node("Mul", ["x", "bytes"], ["1"]),
+        node("Cast", ["1"], ["2"], to=7),
+        node("Gather", ["table", "2"], ["o"]),
+    ]
+    file = encoded([*nodes, node("Flatten", ["o"], ["y"])], [weights("table", 10, 2), tensor("bytes", 256.0)])
+    with pytest.raises(InvalidModel):
+        predict(file, np.full((1, 4), 255, np.uint8))
+
+
+def test_examples_without_labels_are_refused() -> None:
+    file = dense_network([4, 1], "relu", seed=1)
+    with pytest.raises(ValueError, match="as many labels"):
+        evaluate(file, features(2), np.zeros(1, np.int64), Loss.MSE)
+    with pytest.raises(ValueError, match="at least one"):
+        evaluate(file, np.empty((0, 4), np.uint8), np.empty(0, np.int64), Loss.MSE)

@@ -1,0 +1,42 @@
+import pickle
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import pytest
+
+import helper.executors.processes  # noqa: F401 # says what its own processes are sent
+from maskedlark.reports.helper_pair_key import PairKey
+
+KEY = PairKey(secret=bytes(range(32)), role=1)
+
+
+def test_a_view_key_that_travelled_to_a_worker_tags_as_before() -> None:
+    travelled = pickle.loads(ForkingPickler.dumps(KEY.view_key))  # noqa: S301 # our own bytes
+    assert travelled.tag(b"i" * 16, b"view") == KEY.view_key.tag(b"i" * 16, b"view")
+    assert "<redacted>" in repr(travelled)
+    assert "<redacted>" in repr(KEY)
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(0, 0), (5, 0), (5, 5), (1, 1), (1_000, 999), (1_000, 37)])
+def test_padding_is_as_much_as_is_wanted_and_the_same_at_both_helpers(count: int, wanted: int) -> None:
+    chosen = KEY.padding(b"round", count, wanted)
+    assert chosen.shape == (count,)
+    assert chosen.sum() == wanted
+    assert (chosen == PairKey(secret=bytes(range(32)), role=0).padding(b"round", count, wanted)).all()
+    if count > wanted > 0:
+        assert (chosen != KEY.padding(b"another", count, wanted)).any()
+
+
+def test_any_record_is_as_likely_padding_as_any_other() -> None:
+    often = sum(KEY.padding(index.to_bytes(4, "little"), 64, 16).astype(int) for index in range(4_000))
+    assert np.abs(often - 1_000).max() < 6 * np.sqrt(4_000 * 0.25 * 0.75)
+
+
+@pytest.mark.parametrize("word", [b"\1\0\0\0", b"\xff" * 4])
+def test_padding_is_as_much_as_is_wanted_where_many_records_draw_alike(
+    monkeypatch: pytest.MonkeyPatch, word: bytes
+) -> None:
+    monkeypatch.setattr(
+        "maskedlark.reports.helper_pair_key.Stream", lambda _: lambda size: word * (size // 4)
+    )
+    assert KEY.padding(b"round", 9, 4).tolist() == [True] * 4 + [False] * 5
