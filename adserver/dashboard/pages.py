@@ -1,7 +1,7 @@
-"""The pages: a path, a template, and what it shows. Each is answered 304 while nothing on it has changed.
+"""The pages: a path, a template, and the values it shows. An unchanged page is answered 304.
 
-Whether anything has changed is looked up once for all pages (`adserver.store.change_token`), and only a page on
-which something has changed is drawn: a look at an unchanged page costs a grant's lookup and a comparison.
+One lookup tells for all pages whether anything has changed (`adserver.store.change_token`), and only a page
+whose values have changed is rendered: an unchanged page costs a grant's lookup and a comparison.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ def _read_planned_job(request: Request) -> PlannedJob | None:
             is_allocated=True,
         )
     except ValueError:
-        raise InvalidTask("rounds, batch and noise of a planned job must be numbers") from None
+        raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
 
 
 def _many(place: str, values: Show, stamp: Stamp = _store_part) -> Page:

@@ -56,7 +56,8 @@ def insert_new(
     Args:
         connection: In a transaction.
         arrived: Checked reports by their digests.
-        places: Of those whose ciphertexts lie in object storage: where (`adserver.store.report_object_writer`).
+        places: Where ciphertexts lie in object storage, for reports that are there
+            (`adserver.store.report_object_writer`).
     """
     order = sorted(arrived, key=lambda key: (arrived[key].task_id, arrived[key].report_id, key))
     rows = [_row(key, arrived[key], places.get(key)) for key in order]

@@ -1,8 +1,8 @@
 """Sealing, first step: open the shares that the ad server streams in, and say which are admitted.
 
-Nothing is used up by preparing. What was opened leaves memory segment by segment (`helper.datasets.segment_writer`);
-ids and tags stay until it is committed or pushed out. All preparations together have a bounded room in
-memory, which is taken before shares are opened.
+Preparing uses nothing up. Opened shares leave memory segment by segment (`helper.datasets.segment_writer`);
+ids and tags stay until the commit or an eviction. All preparations share a bounded quota of memory, which is
+taken before shares are opened.
 """
 
 from collections import Counter

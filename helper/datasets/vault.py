@@ -5,8 +5,9 @@
     manifest = vault.commit(spool, dataset_id, ranks)   # it lies there durably; the ledger is told what
     for piece in vault.pieces(dataset_id): ...          # one segment at a time, never all in memory
 
-One encrypted file each (`helper.datasets.segment_writer`), so that a restart costs no re-opening and a stolen disk
-shows no feature; or encrypted objects (`helper.datasets.object_segments`), where the operator has a store.
+One encrypted file each (`helper.datasets.segment_writer`), so that a restart costs no re-opening and a
+stolen disk shows no feature; or encrypted objects (`helper.datasets.object_segments`), where the operator has
+a store.
 Files are read also then, and those of earlier versions as they are (`helper.datasets.whole_file`).
 """
 

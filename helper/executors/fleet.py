@@ -1,7 +1,7 @@
 """The workers of a helper as its head reaches them, wherever they run, and how their work fails.
 
-What gives work out takes a `Fleet`: `helper.executors.dispatch` by segments that workers hold, and
-`helper.executors.work_queue` by parts that hold all they take. `helper.executors.ray_fleet` is the one there is.
+Dispatchers take a `Fleet`: `helper.executors.dispatch` by segments that workers hold, and
+`helper.executors.work_queue` by parts that hold all they take. `helper.executors.ray_fleet` is the only one.
 """
 
 import logging

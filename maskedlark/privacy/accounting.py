@@ -41,7 +41,7 @@ __all__ = [
     "SEARCH_PRECISION",
     "Charge",
     "Epsilons",
-    "composed_epsilon",
+    "compose_epsilon",
     "smallest_fitting",
     "spent",
     "spent_against_ad_server",

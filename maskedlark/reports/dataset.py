@@ -164,7 +164,7 @@ class ShareOpener(SharesOpener):
         )
         for row, share in enumerate(shares):
             try:
-                plaintexts[row] = self._opened(*share)
+                plaintexts[row] = self._open(*share)
             except ReportRejected as rejection:
                 reasons[row] = rejection.reason
         rows = np.frombuffer(bytearray().join(plaintexts), np.uint8).reshape(-1, self._length)

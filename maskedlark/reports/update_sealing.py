@@ -69,7 +69,7 @@ class UpdateSealer(BundleSealer):
             task_id=self._task_id,
             report_id=report_id,
             time_bucket=time_bucket,
-            shares=self._sealed(plaintexts, info),
+            shares=self._seal_shares(plaintexts, info),
             round_id=round_id,
         )
 
@@ -107,7 +107,7 @@ class UpdateOpener(SharesOpener):
             ReportRejected(MALFORMED, OUTSIDE_TASK_PERIOD, WRONG_LENGTH, UNKNOWN_KEY, NOT_OPENED,
             WRONG_VERSION, MASK_NOT_CANONICAL)
         """
-        plaintext = self._opened(report_id, time_bucket, share.key_id, share.ciphertext)
+        plaintext = self._open(report_id, time_bucket, share.key_id, share.ciphertext)
         read = decode_update_share(self._form, self._role, plaintext, self._round_id)
         return OpenedUpdate(read.payload, self._view_key.tag(report_id, read.view))
 

@@ -110,10 +110,10 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Let the call through, and watch its streams."""
         handler = continuation(handler_call_details)
-        return None if handler is None else wrap(_reading_its_message(handler), self._watch)
+        return None if handler is None else wrap(_reading_its_message(handler), self._watch_call)
 
     @contextmanager
-    def _watch(self, context: grpc.ServicerContext) -> Iterator[_Waiting]:
+    def _watch_call(self, context: grpc.ServicerContext) -> Iterator[_Waiting]:
         waiting = _Waiting(self._patience)
 
         def look() -> bool:
@@ -157,7 +157,7 @@ def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.Rp
     def of_first(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
         for message in messages:
             return behaviour(message, context)
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the call contains no message")
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the call holds no message")
         raise AssertionError("context.abort returned")
 
     make: Any = (

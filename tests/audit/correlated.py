@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.releases import draw_step_noise
+from helper.releases import correlated_noise
 from helper.releases.correlated_noise import CorrelatedNoise
 from helper.trust.keys import HelperKeys
 from maskedlark.privacy.accounting import Charge, spent
@@ -218,7 +218,7 @@ def half_of_the_noise() -> Iterator[None]:
     def half(carried: int, scale: int, count: int, streams: StepStreams) -> NoiseVector:
         return draw_step_noise(carried, scale // 2, count, streams)
 
-    with patch.object(draw_step_noise, "correlated_noise", half):
+    with patch.object(correlated_noise, "draw_step_noise", half):
         yield
 
 

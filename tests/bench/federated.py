@@ -460,7 +460,7 @@ def _spam_scores(
     """Scores of honest returns, or of an attacker's in their place; honest clients move the instances."""
     weights, updates = 387, 10_000
     job = DrawAndDiscard(instances=20, learning_rate=0.001, epsilon=math.log(32))
-    test = SpamTest.calibrated(job, weights=weights, in_flight=in_flight, randomness=seeded(1))
+    test = SpamTest.calibrate(job, weights=weights, in_flight=in_flight, randomness=seeded(1))
     stream = seeded(2)
     instances = job.initial(np.linspace(-1, 1, weights), stream)
     scale = job.noise_scale(math.log(32))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Literal
 
 from maskedlark.canonical import canonical
+from maskedlark.federated.bounding import project
 from maskedlark.federated.local_training import Differences, Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.randomness import Randomness
@@ -32,9 +33,9 @@ class DpFedAvg(Strategy):
         """Run passes of SGD, clipping the difference to the round's bound after every batch."""
         bound = asked.terms.bound
 
-        def project(differences: Differences) -> Differences:
+        def project_onto_bound(differences: Differences) -> Differences:
             return project(differences, bound, model.layer_sizes)
 
         is_projected = self.is_clipped_each_batch and not bound.is_weight_aware
-        steps = replace(self.steps(stack, randomness), project=project if is_projected else None)
+        steps = replace(self.steps(stack, randomness), project=project_onto_bound if is_projected else None)
         return model.train(asked.parameters, stack, steps)

@@ -1,8 +1,8 @@
 """LINE's local-DP averaging: each device noises its own update, and nobody needs to be trusted.
 
 The unit is an *event*: one batch of logs, used in one update and then deleted
-(`maskedlark.federated.single_use_logs`). Replacing it moves the clipped difference by up to 2 C, so the noise is N(0,
-(2 C sigma)^2) with the analytic sigma of (epsilon, delta).
+(`maskedlark.federated.single_use_logs`). Replacing it moves the clipped difference by up to 2 C, so the noise
+is N(0, (2 C sigma)^2) with the analytic sigma of (epsilon, delta).
 
 The paper averages six floating-point draws to hide their rounding. That is the compatibility mode. By default
 the noise is an exact discrete Gaussian on the grid of the update, which has no rounding to hide.

@@ -381,9 +381,9 @@ def test_all_tasks_are_listed_in_pages_and_each_is_decoded_once(
 
     def counted(row: Any) -> Any:
         decoded.append(row)
-        return _stored(row)
+        return read_row(row)
 
-    _stored = tasks_module._stored
+    read_row = tasks_module._read_row
     monkeypatch.setattr(tasks_module, "_read_row", counted)
     for _ in range(3):
         pages, after = [], ""

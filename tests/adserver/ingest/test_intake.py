@@ -59,9 +59,9 @@ def found(engine: Engine) -> tuple[int, int, int]:
 
 
 def test_updates_among_reports_go_to_their_round_and_each_is_counted_once(engine: Engine) -> None:
-    one = intake(engine)
+    one, sent = intake(engine), [report_to_message(report) for report in mixed()]
     for accepted, duplicates in ((3, 0), (0, 3)):
-        counts = one.take_all(map(report_to_message, mixed()))
+        counts = one.take_all(iter(sent))
         assert (counts.accepted, counts.duplicates) == (accepted, duplicates)
         assert counts.rejected == {ReportReason.UNKNOWN_ROUND: 1}
         assert found(engine) == (2, 1, 0)

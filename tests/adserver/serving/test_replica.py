@@ -222,7 +222,7 @@ def test_the_grants_of_the_how_to_are_all_that_a_replica_needs(
     owner.dispose()
 
 
-@pytest.mark.parametrize("version", [None, 1])
+@pytest.mark.parametrize("version", [None, 2])
 def test_a_replica_refuses_a_database_that_the_ad_server_has_not_made_ready(
     database_url: str, version: int | None
 ) -> None:
@@ -230,7 +230,7 @@ def test_a_replica_refuses_a_database_that_the_ad_server_has_not_made_ready(
     if version is not None:
         create_tables(engine)
         with engine.begin() as connection:
-            connection.execute(text("UPDATE schema_version SET version = 1"))
+            connection.execute(text("UPDATE schema_version SET version = 2"))
     with pytest.raises(InvalidTask, match="start the ad server of this version first"):
         check_tables(engine)
     engine.dispose()
