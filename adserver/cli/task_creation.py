@@ -56,7 +56,7 @@ def _read_fields(
     starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
     expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
 ) -> dict[str, Any]:
-    """The fields of a task that are typed as they are, by name."""
+    """Return the fields of a task that are used as typed, by name."""
     return locals()
 
 
@@ -71,7 +71,7 @@ def _read_labels(
         int | None, _labels("What an impression reports that expires without a conversion.")
     ] = None,
 ) -> dict[str, Any]:
-    """What labels are, as `label_space` takes it by name."""
+    """Return the label options, as `label_space` takes them by name."""
     return locals()
 
 

@@ -58,12 +58,12 @@ def _ask(
 
 
 def read_aggregate(far: RemoteAdServer, query: str) -> AggregateResult:
-    """The answer to an earlier query, as it was kept there."""
+    """Return the stored answer to an earlier query."""
     return result_from_json(_read_stored(far, "queries", query))
 
 
 def read_evaluation(far: RemoteAdServer, query: str) -> EvaluationResult:
-    """The answer to an earlier evaluation, as it was kept there."""
+    """Return the stored answer to an earlier evaluation."""
     return evaluation_from_json(_read_stored(far, "evaluations", query))
 
 
