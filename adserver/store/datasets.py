@@ -90,7 +90,7 @@ class DatasetStore:
         self._engine = engine
 
     def begin(self, task_id: bytes, handle: bytes, *, limit: int, created_at: float) -> Dataset:
-        """A new dataset that takes up to `limit` waiting reports.
+        """Begin a dataset with up to `limit` waiting reports.
 
         What an earlier run was preparing is released first.
 
@@ -114,7 +114,7 @@ class DatasetStore:
             return _one(connection, select(datasets).where(datasets.c.handle == handle))
 
     def choose(self, dataset: Dataset, choice: ChosenReports) -> Dataset:
-        """Fix what the dataset holds; from here on it can only be committed, or given up by a person.
+        """Fix what the dataset holds; from here on it can only be committed, or abandoned by a person.
 
         Raises:
             JobRefused(DATASET_CHANGED): another run has released it meanwhile.
@@ -138,7 +138,7 @@ class DatasetStore:
             return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
 
     def finish(self, dataset: Dataset) -> Dataset:
-        """Both helpers have committed it. Idempotent.
+        """Record that both helpers have committed it. Idempotent.
 
         Raises:
             JobRefused(DATASET_CHANGED): a person has given it up meanwhile.
