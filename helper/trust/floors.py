@@ -169,7 +169,7 @@ class Floors:
 
 
 def fingerprint(helper: "HelperIdentity") -> str:
-    """Both long-term keys of a helper as one hex number, for operators to compare.
+    """Return both long-term keys of a helper as one hex number, for operators to compare.
 
     A helper with the same number under another name is the same helper.
     """

@@ -90,7 +90,7 @@ class TlsFiles:
             check_own(path)
 
     def _there(self) -> Iterator[Path]:
-        """The files that are read."""
+        """Yield the files that are read."""
         yield from (self.certificate, self.private_key, self.trusted_authorities)
         if self.authority_names.exists():
             yield self.authority_names
