@@ -63,12 +63,12 @@ class Job:
 
     @property
     def state(self) -> JobState:
-        """Where it is in its life."""
+        """The state of the job."""
         return self.record.state
 
     @property
     def is_over(self) -> bool:
-        """Whether it has stopped, well or not."""
+        """True once it has stopped, for whatever reason."""
         return self.state in STOPPED
 
     def watch(self, *, progress: bool = True) -> "Job":

@@ -72,7 +72,7 @@ class Intake:
 
     @property
     def counts(self) -> IntakeCounts:
-        """What became of all reports so far."""
+        """The outcomes of all reports so far."""
         return self._counts
 
     def take(self, report: Report) -> bool:

@@ -53,7 +53,7 @@ class Ciphertexts:
 
     @property
     def num_bytes(self) -> int:
-        """How long the object is."""
+        """The length of the object."""
         return len(self._content)
 
     def at(self, position: int, *, role: int) -> bytes:

@@ -56,7 +56,7 @@ class Datasets:
 
     @property
     def preparing_bytes(self) -> int:
-        """How much of their room all preparations take."""
+        """The bytes that all preparations take of their quota."""
         return self.prepared.num_bytes
 
     def check_room(self) -> None:

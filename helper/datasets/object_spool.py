@@ -143,12 +143,12 @@ class ObjectSpool:
 
     @property
     def waiting(self) -> int:
-        """How many records are in memory still."""
+        """The number of records still in memory."""
         return self._num_waiting
 
     @property
     def num_bytes(self) -> int:
-        """How much the objects of all records take."""
+        """The size of the objects of all records."""
         return self._bytes_with(0)
 
     @property

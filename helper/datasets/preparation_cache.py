@@ -79,7 +79,7 @@ class PreparationCache:
 
     @property
     def num_bytes(self) -> int:
-        """How much of the room is taken."""
+        """The bytes taken."""
         with self._lock:
             return self._taken.total()
 

@@ -79,17 +79,17 @@ class SegmentWriter:
 
     @property
     def waiting(self) -> int:
-        """How many records are in memory still."""
+        """The number of records still in memory."""
         return self._num_waiting
 
     @property
     def num_bytes(self) -> int:
-        """How long the file of all records is."""
+        """The length of the file of all records."""
         return _file_bytes(self._shape, self._written + self.waiting)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
+        """True if the file of a stored, uncommitted dataset was swept for its age."""
         return self._stored is not None and not self._stored.exists()
 
     def takes(self, dataset_id: bytes) -> bool:

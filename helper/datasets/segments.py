@@ -62,7 +62,7 @@ class RowShape:
 
     @property
     def segment_records(self) -> int:
-        """How many records every segment but the last one has."""
+        """The number of records of every segment but the last one."""
         return max(1, min(SEGMENT_RECORDS, SEGMENT_BYTES // sum(self.widths)))
 
     def empty(self, records: int) -> "SegmentRows":

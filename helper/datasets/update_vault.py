@@ -97,7 +97,7 @@ class UpdateWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
+        """True if the file of a stored, uncommitted dataset was swept for its age."""
         return self._read_header is not None and not self._read_header.exists()
 
     def add(self, report_id: bytes, payload: bytes) -> None:

@@ -32,7 +32,7 @@ class HeartbeatTarget(Protocol):
 
     @property
     def name(self) -> bytes:
-        """Which; no two that ever joined have the same."""
+        """Unique among all workers that ever joined."""
 
     @property
     def session(self) -> Session:

@@ -124,7 +124,7 @@ class SegmentOrder:
 
     @property
     def place(self) -> SealedPlace:
-        """Which segment it is."""
+        """The segment's name."""
         return SealedPlace(header=self.header, number=self.number, records=self.records)
 
     @property

@@ -15,7 +15,7 @@ class SegmentCache:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory they take."""
+        """The bytes that they take."""
         return self._num_bytes
 
     def get(self, name: bytes) -> SegmentRows | None:

@@ -97,7 +97,7 @@ class Ledger:
 
     @property
     def manifests(self) -> Manifests:
-        """What the datasets in object storage consist of."""
+        """The manifests of datasets in object storage."""
         return Manifests(self._engine)
 
     def add_task(self, task_id: bytes, task: SignedTask) -> None:

@@ -80,7 +80,7 @@ class RunningJob:
 
     @property
     def weights_length(self) -> int:
-        """How many bytes the encoded weights of a round have.
+        """The length of a round's encoded weights in bytes.
 
         In an adaptive job the clip bound stands behind them.
         """

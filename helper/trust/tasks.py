@@ -126,7 +126,7 @@ class Tasks:
 
     @property
     def model_limits(self) -> Limits:
-        """What this helper reads, holds and computes for one model."""
+        """The limits on reading, holding and computing one model."""
         return Limits.admitting(self._floors.max_parameters)
 
     def check_affordable(self, cost: Cost, what: str) -> None:

@@ -65,7 +65,7 @@ class TlsFiles:
 
     @property
     def authority_names(self) -> Path:
-        """Where the operator writes which names a trusted authority may certify; it need not be there."""
+        """The optional file in which the operator names what a trusted authority may certify."""
         return self.trusted_authorities.with_suffix(".names")
 
     @property

@@ -117,7 +117,7 @@ class BufferShelf:
 
     @property
     def num_bytes(self) -> int:
-        """What is kept at the moment."""
+        """The bytes kept at the moment."""
         with self._lock:
             return self._num_bytes()
 
