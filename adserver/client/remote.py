@@ -1,6 +1,6 @@
 """The admin API of an ad server on another machine, with the errors and the records that are used here.
 
-far = FarAdServer("https://ads.example:8443", token, ca=Path("ads.crt"))
+far = RemoteAdServer("https://ads.example:8443", token, ca=Path("ads.crt"))
 far.jobs.find("3f").state
 """
 

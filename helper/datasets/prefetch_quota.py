@@ -1,9 +1,9 @@
 """How far the preparations of a helper are ahead of their answers, all together.
 
-    head_start = HeadStart(executor.opens_at_once, room_bytes=4 << 30)
-    if head_start.take(num_bytes, owner):        # one more chunk may be begun
+    quota = PrefetchQuota(executor.opens_at_once, room_bytes=4 << 30)
+    if quota.take(num_bytes, owner):        # one more chunk may be begun
         ...
-        head_start.give_back(num_bytes, owner)   # it is answered for
+        quota.give_back(num_bytes, owner)   # it is answered for
 
 Two chunks of each preparation are begun at once in any case. Workers on other machines want more, or they
 wait for the head. What is begun and not answered for is in memory several times, as it came, as an order and
