@@ -36,7 +36,7 @@ class _Downloadable(StrEnum):
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """What went wrong, in one line, and exit status 1."""
+    """Report an error in one line, with exit status 1."""
     try:
         yield
     except MaskedLarkError as error:
@@ -195,7 +195,7 @@ def _print(table: "Table") -> None:
 
 @contextmanager
 def _showing_progress() -> "Iterator[Progress]":
-    """On a terminal, show that people live their lives, and then how many reports were answered."""
+    """Show on a terminal how far the simulated people are, and then how many reports were answered."""
     if not may_be_seen():
         yield lambda _total: nullcontext(lambda _count: None)
         return

@@ -132,7 +132,7 @@ class HttpSender(Sender):
 
 
 def connect(destination: str, protection: Protection) -> Sender:
-    """The sender for an http(s) URL or a gRPC HOST:PORT."""
+    """Return the sender for an http(s) URL or a gRPC HOST:PORT."""
     return HttpSender(destination, protection) if is_url(destination) else GrpcSender(destination, protection)
 
 
@@ -195,7 +195,7 @@ def _check_status(response: "httpx.Response") -> None:
 
 
 def _parse_reply(reply: bytes | None) -> Delivered:
-    """The counts in the ad server's JSON."""
+    """Parse the counts in the ad server's JSON."""
     try:
         return _count_delivered(_Counts.model_validate_json(reply or b""))
     except ValidationError:
@@ -213,7 +213,7 @@ class _Counts(BaseModel, strict=True):
 
 
 def _count_delivered(counts: _Counts | ingest_pb2.SubmitReply) -> Delivered:
-    """Reasons of a newer ad server are counted as `other`."""
+    """Count reasons of a newer ad server as `other`."""
     known = {reason.value for reason in ReportReason}
     by_reason: Counter[str] = Counter()
     for reason, count in counts.rejected.items():

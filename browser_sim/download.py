@@ -86,7 +86,7 @@ def fetch_file(
     digest: str,
     right: Callable[[bytes], bytes | None],
 ) -> bytes:
-    """A file from the first mirror that has the right one.
+    """Download a file from the first mirror that has the right one.
 
     Args:
         client: From `session`.
@@ -112,13 +112,13 @@ def fetch_file(
 
 
 def session() -> httpx.Client:
-    """A client for public files; a mirror that cannot be reached is given up soon."""
+    """Create a client for public files that soon abandons an unreachable mirror."""
     timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=_CONNECT_S)
     return httpx.Client(timeout=timeout, follow_redirects=True)
 
 
 def _fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
-    """The body, or None if the mirror does not have it or it has more than `most` bytes."""
+    """Return the body; None if the mirror does not have it, or it exceeds `most` bytes."""
     try:
         with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
             return read_limited(response, most) if response.status_code == 200 else None

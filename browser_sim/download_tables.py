@@ -51,14 +51,14 @@ class PublicData:
 
 
 def _adult_csv(text: str) -> str:
-    """A header, no line that holds no row, no space after commas, and no dot after labels."""
+    """Add a header, and drop empty lines, spaces after commas and dots after labels."""
     rows = [line.removesuffix(".").replace(", ", ",") for line in text.splitlines()]
     kept = [row for row in rows if row.count(",") == len(ADULT_COLUMNS) - 1]
     return "\n".join([",".join(ADULT_COLUMNS), *kept]) + "\n"
 
 
 def _at_home(folder: str, *tables: PublicTable) -> PublicData:
-    """Tables of the UCI repository."""
+    """Return the tables of the UCI repository."""
     return PublicData(mirrors=(f"{_HOME}/{folder}",), tables=tables)
 
 
@@ -118,7 +118,7 @@ def download_tables(
 def download_or_sample(
     name: str, folder: Path, *, mirrors: Sequence[str], is_sample_allowed: bool, tell: Callable[[str], None]
 ) -> None:
-    """The tables of a data set, or its made-up sample where they cannot be had and a sample will do.
+    """Download the tables of a data set, or use its made-up sample where that is allowed.
 
     Raises:
         InvalidSource: they cannot be had, and no sample is allowed.

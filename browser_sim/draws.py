@@ -24,7 +24,7 @@ class Draws:
     seed: int | None
 
     def stream(self, purpose: str) -> Randomness:
-        """The stream of one purpose.
+        """Return the stream of one purpose.
 
         The same bytes for the same seed and purpose, independent of all other purposes.
         """
@@ -32,5 +32,5 @@ class Draws:
 
 
 def permutation(count: int, randomness: Randomness) -> NDArray[np.intp]:
-    """The numbers 0 to count - 1 in random order."""
+    """Return the numbers 0 to count - 1 in random order."""
     return np.argsort(uniform(count, randomness), kind="stable")

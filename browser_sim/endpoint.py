@@ -38,12 +38,12 @@ class Protection:
 
 
 def is_url(location: str) -> bool:
-    """Whether a location is an http or https URL."""
+    """Return whether a location is an http or https URL."""
     return location.startswith(("http://", "https://"))
 
 
 def host_of(destination: str) -> str:
-    """The host of a URL or of HOST:PORT, or InvalidTask."""
+    """Return the host of a URL or of HOST:PORT, or raise InvalidTask."""
     try:
         parts = urlsplit(destination if is_url(destination) else f"//{destination}")
         host, port = parts.hostname, parts.port
@@ -77,7 +77,7 @@ def check_protected(destination: str, protection: Protection) -> None:
 
 
 def http_client(destination: str, protection: Protection) -> "httpx.Client":
-    """A client for one http or https destination.
+    """Create a client for one http or https destination.
 
     Redirects are not followed: a report goes where it was meant to go.
     """
@@ -91,7 +91,7 @@ def http_client(destination: str, protection: Protection) -> "httpx.Client":
 
 
 def tls_context(protection: Protection) -> ssl.SSLContext:
-    """What a client of https trusts, and its own certificate if there is one."""
+    """Build the context of an https client: trusted certificates, and its own if it has one."""
     tls = protection.tls
     if tls is None:
         return ssl.create_default_context()
@@ -107,7 +107,7 @@ def tls_context(protection: Protection) -> ssl.SSLContext:
 
 
 def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
-    """The body of a streamed response, or None as soon as it passes `limit` bytes.
+    """Read the body of a streamed response; None as soon as it exceeds `limit` bytes.
 
     Raises:
         httpx.ReadTimeout: it takes longer than `ANSWER_S`, however steadily its bytes come.
@@ -125,5 +125,5 @@ def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
 
 
 def as_path(location: str) -> Path:
-    """A file location as a path, with ~ for the home folder."""
+    """Convert a file location to a path, with ~ for the home folder."""
     return Path(location).expanduser()

@@ -63,7 +63,7 @@ def table_of(
         _source("csv: the column of a measured value; repeatable.", metavar="NAME[=COLUMN]"),
     ] = None,
 ) -> "Callable[[Path], TableSettings]":
-    """How a table's columns are read, as the options say; or typer.BadParameter."""
+    """Return how a table's columns are read, or raise typer.BadParameter."""
 
     def table(path: Path) -> "TableSettings":
         from browser_sim.sources.table import TableSettings
@@ -103,7 +103,7 @@ def source_settings(
     synthetic_rows: Annotated[int, _source("synthetic: number of records.", min=1)] = 10_000,
     truth: Annotated[Path | None, _source("synthetic: write the true model to this file.")] = None,
 ) -> "SourceSettings":
-    """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
+    """Return the source that the options describe, or raise typer.BadParameter."""
     from browser_sim.sources import SourceSettings
 
     settings = None
@@ -123,12 +123,12 @@ def source_settings(
 
 
 def columns(typed: list[str] | None) -> dict[str, str]:
-    """Columns by name, from NAME=COLUMN, or NAME where the column is called so too."""
+    """Parse columns by name, from NAME=COLUMN, or NAME where the column has the same name."""
     return {name: column or name for name, _, column in (one.partition("=") for one in typed or ())}
 
 
 def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
-    """What columns hold, from COLUMN=number or COLUMN=category, or typer.BadParameter."""
+    """Parse column kinds from COLUMN=number or COLUMN=category, or raise typer.BadParameter."""
     kinds = {}
     for one in typed or ():
         column, _, kind = one.rpartition("=")
@@ -139,7 +139,7 @@ def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
 
 
 def load_encoder(path: Path) -> "Encoder":
-    """An encoder's file.
+    """Load an encoder's file.
 
     Raises:
         InvalidSource: there is none, or it is no encoder.
@@ -165,7 +165,7 @@ def protection(
         _protection("PEM: the authorities that sign peers' certificates.", envvar="BROWSER_SIM_TLS_CA"),
     ] = None,
 ) -> "Protection":
-    """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
+    """Return how connections are protected; typer.BadParameter if TLS files are missing."""
     from browser_sim.endpoint import Protection
     from maskedlark.rpc.tls_files import TlsFiles
     from maskedlark.rpc.transport import TrustOnly
@@ -193,7 +193,7 @@ def parse_trusted_helpers(
         _protection("Ed25519 key (hex) of a trusted helper; repeatable. Default: trust any helper."),
     ] = None,
 ) -> tuple[bytes, ...]:
-    """Keys from hex, or typer.BadParameter."""
+    """Parse keys from hex, or raise typer.BadParameter."""
     try:
         parsed = tuple(bytes.fromhex(key) for key in trust_helper or ())
     except ValueError:

@@ -108,7 +108,7 @@ class Campaign:
     counts: "PeopleCounts"
 
     def reported_rows(self) -> NDArray[np.intp]:
-        """The records that were really reported, in upload order."""
+        """Return the records that were really reported, in upload order."""
         return np.array([upload.row for upload in self.uploads if upload.row is not None], np.intp)
 
 
@@ -187,7 +187,7 @@ class _World:
         self._counts = PeopleCounts(people=people, impressions=len(converts))
 
     def run(self, starts_at_s: float) -> Campaign:
-        """Impressions, the reports made of them, and their uploads; of two at once the older first."""
+        """Yield impressions, their reports, and the uploads; of two at once the older first."""
         shown = [(starts_at_s + at_s, row) for row, at_s in enumerate(self._shown_at.tolist())]
         made = self._made(sorted(shown, key=_BY_TIME))
         due = self._due(sorted(made, key=_BY_TIME))
@@ -195,7 +195,7 @@ class _World:
         return Campaign(uploads=tuple(uploads), counts=self._counts)
 
     def _made(self, shown: Iterable[_Moment]) -> Iterator[_Moment]:
-        """When the label of each impression is known: it converts, or its window closes.
+        """Yield when the label of each impression is known: it converts, or its window closes.
 
         Without consent the browser keeps nothing of it.
         """
@@ -209,7 +209,7 @@ class _World:
                 yield at_s + window_s, row
 
     def _due(self, made: Iterable[_Moment]) -> Iterator[_Due]:
-        """The real report of each, and fake ones beside it, each after a delay of its own."""
+        """Yield the real report of each, and fake ones, each after a delay of its own."""
         cap, fake_rate = self._habits.reports_per_person, self._habits.fake_rate
         longest_s = self._habits.max_extra_delay_s
         for at_s, row in made:
@@ -227,7 +227,7 @@ class _World:
                 yield at_s + longest_s * next(self._delays), None
 
     def _uploads(self, due: Iterable[_Due]) -> Iterator[Upload]:
-        """What leaves the browsers before the task expires."""
+        """Yield what leaves the browsers before the task expires."""
         for at_s, row in due:
             if at_s >= self._expires_at_s:
                 self._counts.too_late += 1
@@ -237,6 +237,6 @@ class _World:
 
 
 def _chances(randomness: Randomness) -> Iterator[float]:
-    """Uniform numbers in [0, 1), drawn many at a time: one at a time, a million people take seconds."""
+    """Yield uniform numbers in [0, 1), drawn in batches: singly, a million people take seconds."""
     while True:
         yield from uniform(_DRAWN_TOGETHER, randomness).tolist()

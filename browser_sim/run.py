@@ -115,7 +115,7 @@ def run(
 
 
 def with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
-    """The source with the encoder that the task names, if it names one and the source is a table.
+    """Return the source with the task's encoder, if it names one and the source is a table.
 
     Raises:
         InvalidTask: another encoder was given, or the task host has none of this digest.
@@ -149,7 +149,7 @@ def _cast(settings: RunSettings, task: Task) -> _Cast:
 
 
 def _count_to_report(settings: RunSettings, available: int) -> int:
-    """How many records to report; InvalidTask if there are fewer than people ask for."""
+    """Return how many records to report; InvalidTask if there are too few."""
     wanted = available
     if settings.people is not None:
         wanted = settings.people * settings.habits.impressions_per_person
@@ -180,7 +180,7 @@ def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
 
 
 def _write_files(settings: RunSettings, cast: _Cast, campaign: Campaign) -> None:
-    """The panel, and for the demo's comparison the reported records in upload order."""
+    """Write the panel, and the reported records in upload order for the demo's comparison."""
     kind = cast.source.label_kind
     if settings.panel_path is not None and cast.split.panel is not None:
         save_records(settings.panel_path, cast.split.panel, kind)

@@ -57,7 +57,7 @@ class _Batch:
     measured: MeasuredRecords | None
 
     def examples(self) -> Iterator[Example]:
-        """What each browser knows."""
+        """Yield what each browser knows."""
         of = self.measured
         measured: Iterable[MeasuredValues | None] = repeat(None, len(self.labels))
         if of is not None:
@@ -70,7 +70,7 @@ class _Batch:
 def seal_all(
     bundle: TaskBundle, uploads: Sequence[Upload], records: SourceRecords, draws: Draws, *, workers: int
 ) -> Iterator[SealedBatch]:
-    """Sealed reports in upload order, in batches of about a mebibyte.
+    """Yield sealed reports in upload order, in batches of about a mebibyte.
 
     Args:
         bundle: The task, verified.
@@ -106,17 +106,17 @@ def seal_all(
 
 
 def batch_size(task: Task) -> int:
-    """How many reports of a task travel together."""
+    """Return how many reports of a task travel together."""
     return max(1, min(_MAX_BATCH, _TARGET_BATCH_BYTES // (2 * task.share_length + 256)))
 
 
 def workers_for(reports: int) -> int:
-    """How many processes are worth starting for this many reports."""
+    """Return how many processes are worth starting for this many reports."""
     return max(1, min(os.cpu_count() or 1, reports // _REPORTS_PER_WORKER))
 
 
 def fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[np.uint8]:
-    """The features of a fake report, u8 (d,): every column on its own, as frequent as in the population.
+    """Draw a fake report's features, u8 (d,): each column alone, as frequent as in the population.
 
     Of what a browser can know (how frequent each bin is, which the origin can publish with the bin edges)
     this hides best. Uniform bytes stand out at every column; another person's features are not the browser's
@@ -129,13 +129,13 @@ def fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[n
 
 
 def fake_keys(records: MeasuredRecords, draws: Draws, index: int) -> NDArray[np.uint32]:
-    """The keys of a fake report, u32 (K,): each on its own, as frequent as in the population."""
+    """Draw a fake report's keys, u32 (K,): each alone, as frequent as in the population."""
     rows = below(len(records.keys), records.keys.shape[1], draws.stream(f"fake keys {index}"))
     return np.asarray(records.keys[rows, np.arange(records.keys.shape[1])])
 
 
 def _batch(records: SourceRecords, draws: Draws, start: int, uploads: Sequence[Upload]) -> _Batch:
-    """What the browsers of some uploads know: records, and in the place of each fake what fakes hold."""
+    """Return the browsers' records of some uploads, with fake values in the place of each fake."""
     known = records.take(np.array([upload.row or 0 for upload in uploads], np.intp))
     labels: list[float | None] = [*known.labels.tolist()]
     for place, upload in enumerate(uploads):
@@ -155,7 +155,7 @@ def _batch(records: SourceRecords, draws: Draws, start: int, uploads: Sequence[U
 
 
 def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> SealedBatch:
-    """All reports split, then all sealed: see `Sealer.split`."""
+    """Split all reports, then seal all: see `Sealer.split`."""
     sealer = _sealer(bundle)
     sealer.check_fresh(time())  # of this machine: the simulated days say nothing of the helpers' keys
     sources = [draws.stream(f"report {batch.start + place}") for place in range(len(batch.at_s))]
@@ -165,13 +165,13 @@ def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> SealedBatch:
 
 @lru_cache(maxsize=1)
 def _sealer(bundle: bytes) -> Sealer:
-    """The sealer of a bundle, built once per process: keys do not travel between processes."""
+    """Return the sealer of a bundle, built once per process: keys do not cross processes."""
     return Sealer(canonical.decode(TaskBundle, bundle), now=time())
 
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that share nothing with this one.
+    """Start worker processes that share nothing with this one.
 
     What is still queued is dropped when the caller stops early.
     """

@@ -95,7 +95,7 @@ class SourceRecords:
         return len(self.labels)
 
     def take(self, rows: NDArray[np.intp]) -> "SourceRecords":
-        """These rows, in this order."""
+        """Return these rows, in this order."""
         measured = self.measured
         return SourceRecords(
             features=self.features[rows],
@@ -183,7 +183,7 @@ def check_fits(source: Source, task: Task) -> None:
 
 
 def with_measurement(source: Source, task: Task) -> Source:
-    """The source with the keys and values that a task measures, read from the columns of these names.
+    """Return the source with the task's keys and values, read from columns of these names.
 
     Values are rounded to whole numbers; browsers hold them to their bounds. `true` and `yes` are 1, `false`
     and `no` are 0. A key's word that is no category is counted as the category `other` where the task
@@ -214,7 +214,7 @@ def with_measurement(source: Source, task: Task) -> Source:
 
 
 def _each(column: Cells, read: Callable[[str], int]) -> list[int]:
-    """What each cell says; the first that says nothing useful is told with its line."""
+    """Read each cell; report the first unusable one with its line."""
     said = []
     for line, cell in zip(column.lines, column.cells, strict=True):
         try:
@@ -225,7 +225,7 @@ def _each(column: Cells, read: Callable[[str], int]) -> list[int]:
 
 
 def _code(key: Key, cell: str) -> int:
-    """A key's code: 3.0 means 3, and `other` stands for what is not declared, if it is a category."""
+    """Return a key's code: 3.0 means 3, and `other` stands for an undeclared category."""
     if not cell:
         raise InvalidTask("the cell is empty, but a key needs a value")
     try:
@@ -241,7 +241,7 @@ def _code(key: Key, cell: str) -> int:
 
 
 def _value(cell: str) -> int:
-    """A value, rounded; TRUE and FALSE are 1 and 0."""
+    """Return a value, rounded; TRUE and FALSE are 1 and 0."""
     word = _TRUTHS.get(cell.lower())
     if word is not None:
         return word

@@ -49,18 +49,18 @@ class Summary:
     seconds: float
 
     def _figures(self) -> dict[str, Any]:
-        """The attributes by name, with each of the counts in their place."""
+        """Return the attributes by name, with each of the counts in their place."""
         named: dict[str, Any] = {}
         for name, value in asdict(self).items():
             named |= value if name == "counts" else {name: value}
         return named
 
     def to_json(self) -> str:
-        """One JSON object with the attributes as keys; each of the counts is one."""
+        """Return one JSON object with the attributes as keys, each of the counts as one."""
         return json.dumps(self._figures(), indent=2, ensure_ascii=False)
 
     def to_table(self) -> "Table":
-        """For people."""
+        """Return a table."""
         from rich.table import Table
 
         figures = self._figures()
@@ -104,11 +104,11 @@ class Description:
     feature_names: tuple[str, ...]
 
     def to_json(self) -> str:
-        """One JSON object with the attributes as keys."""
+        """Return one JSON object with the attributes as keys."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
     def to_table(self) -> "Table":
-        """For people: the balance of labels in full, the names of features in brief."""
+        """Return a table: the balance of labels in full, the names of features in brief."""
         from rich.table import Table
 
         table = Table(title=f"source {self.source}", show_header=False)
@@ -141,7 +141,7 @@ class Description:
 
 
 def describe(source: Source) -> Description:
-    """The shape, the balance of labels, and how features become bytes."""
+    """Describe the shape, the balance of labels, and how features become bytes."""
     labels = source.records.labels
     if source.label_names:
         balance = {

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def load_bundle(
     location: str, protection: Protection, trusted_helpers: Sequence[bytes] = (), *, now: float
 ) -> TaskBundle:
-    """The verified bundle. Called by the browser before it seals anything.
+    """Load the verified bundle. Called by the browser before it seals anything.
 
     Args:
         location: A file, or an http(s) URL.
@@ -75,7 +75,7 @@ def _read(location: str) -> bytes:
 
 
 def load_encoder_of(location: str, protection: Protection) -> "Encoder":
-    """The encoder that a task host serves beside a task; the caller compares its digest with the task's.
+    """Load the encoder that a task host serves; the caller compares its digest with the task's.
 
     Raises:
         InvalidTask: the task is a file, or the host serves no encoder.
@@ -98,7 +98,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES) -> bytes:
-    """The body at a URL. Python's own client loads sooner than others, and one request needs no more."""
+    """Download the body at a URL by Python's own client, which loads fastest."""
     check_protected(url, protection)
     request = _request(url)
     handlers: list[BaseHandler] = [_NoRedirects()]
@@ -140,7 +140,7 @@ def _read_limited(response: HTTPResponse, limit: int) -> bytes:
 
 
 def _request(url: str) -> Request:
-    """What asks for a URL. A name and a password in it become a header: Python takes them for the host's."""
+    """Build the request for a URL. Python takes a name and password for the host's: move them."""
     authority = urlsplit(url).netloc
     credentials, _, host = authority.rpartition("@")
     shown = url.replace(authority, host, 1)
@@ -154,7 +154,7 @@ def _request(url: str) -> Request:
 
 
 def _cause(error: Exception) -> str:
-    """Why a task host does not answer, without its words."""
+    """Describe why a task host does not answer, without its words."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "its certificate is not trusted: give the authority that signed it with --tls-ca"
     return type(error.reason if isinstance(error, URLError) else error).__name__

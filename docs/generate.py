@@ -54,10 +54,11 @@ def pages() -> dict[str, str]:
 
 
 def cli(module: str, name: str) -> str:
-    """A command line's help as Markdown, by typer."""
+    """Return a command line's help as Markdown, by typer, with a paragraph for each option."""
     command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 # our own modules
-    return NOTE + shown.stdout.replace(str(Path.home()), "~").strip() + "\n"
+    text = re.sub(r"\n(?=\* )", "\n\n", shown.stdout.replace(str(Path.home()), "~"))
+    return NOTE + re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def settings() -> str:

@@ -153,11 +153,11 @@ class HelperCore:
         self.datasets.check_room()
 
     def counts(self) -> LedgerCounts:
-        """Counts of what this helper holds."""
+        """Count what this helper holds."""
         return self._ledger.counts()
 
     def status(self) -> Status:
-        """Who this helper is and what it holds. Anyone may ask."""
+        """Return this helper's identity and what it holds. Anyone may ask."""
         return Status(
             version=VERSION,
             identity=self._keys.identity,
@@ -170,7 +170,7 @@ class HelperCore:
 def _objects(
     store: ObjectStore | None, ledger: Ledger, keys: HelperKeys, quota: StorageQuota
 ) -> ObjectSegments | None:
-    """The datasets in object storage, if there is a store; without one, none may lie there."""
+    """Return the datasets in object storage, if there is a store; without one, none may lie there."""
     if store is not None:
         return ObjectSegments(Retrying(store), ledger, keys.vault_key, quota)
     if ledger.manifests.dataset_ids():

@@ -80,14 +80,14 @@ class AuthMiddleware:
     is_tls: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             return
         answer = await self._check(scope) or self.app
         await answer(scope, receive, _strictly(send))
 
     async def _check(self, scope: Scope) -> ASGIApp | None:
-        """What is answered instead of letting a request through, or None."""
+        """Return the answer that refuses a request, or None to let it through."""
         headers = Headers(scope=scope)
         host = headers.getlist("host")
         if len(host) != 1 or _name_in(host[0]) not in self.hosts:
@@ -114,7 +114,7 @@ class AuthMiddleware:
         return self._forbidden(scope, headers, grant, is_cookie=is_cookie)
 
     def _forbidden(self, scope: Scope, headers: Headers, grant: Grant, *, is_cookie: bool) -> ASGIApp | None:
-        """What a known caller may not do; None lets the request through, with its grant."""
+        """Return the refusal of an act that a known caller may not do; otherwise attach its grant."""
         is_safe = scope["method"] in _SAFE
         if is_cookie and not is_safe and "origin" not in headers:
             return problem(
@@ -139,7 +139,7 @@ class AuthMiddleware:
         )
 
     async def _grant(self, scope: Scope, headers: Headers) -> tuple[Grant | None, bool]:
-        """Who asks, and whether a cookie says so."""
+        """Return the caller's grant, and whether a cookie carried it."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         is_cookie = scheme.lower() != "bearer"
         kind = GrantKind.SESSION if is_cookie else GrantKind.TOKEN
@@ -150,7 +150,7 @@ class AuthMiddleware:
         return grant or await run_in_threadpool(self.grants.find, shown, kind), is_cookie
 
     async def _login(self, scope: Scope) -> Response:
-        """A login link: whoever opens it first is logged in."""
+        """Log in the first visitor of a login link."""
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
         session = None
         if len(codes) == 1 and scope["method"] == "GET":
@@ -170,11 +170,11 @@ class AuthMiddleware:
         return answer
 
     def cookie_name(self, scope: Scope) -> str:
-        """The name of this server's cookie: browsers share cookies between the ports of a host."""
+        """Return the name of this server's cookie: browsers share cookies between the ports of a host."""
         return f"{'__Host-' if self.is_tls else ''}maskedlark-{(scope.get('server') or ('', 0))[1]}"
 
     def session_in(self, scope: Scope, headers: Headers) -> str:
-        """The session's secret in a request's cookies, or nothing."""
+        """Return the session's secret in a request's cookies, or an empty string."""
         cookies: SimpleCookie = SimpleCookie()
         try:
             cookies.load(headers.get("cookie", ""))
@@ -185,14 +185,14 @@ class AuthMiddleware:
 
 
 def names_of(listen: str, named: Sequence[str]) -> frozenset[str]:
-    """The names that a server is reached at: where it listens, those of loopback, and the operator's."""
+    """Return the names that reach a server: its own address, loopback's, and the operator's."""
     host = listen.rsplit(":", 1)[0].strip("[]").lower()
     of_loopback = LOOPBACK_NAMES if host in (*LOOPBACK_NAMES, *ALL_INTERFACES) else ()
     return frozenset({host, *of_loopback, *(one.lower() for one in named)}) - {""}
 
 
 def _name_in(host: str) -> str:
-    """The name or address in a Host header, without its port."""
+    """Return the name or address in a Host header, without its port."""
     try:
         parsed = urlsplit(f"//{host}")
         _ = parsed.port
@@ -210,7 +210,7 @@ def _reject_unknown_caller(path: str) -> Response:
 
 
 def _strictly(send: Send) -> Send:
-    """The same, with the headers that every answer has."""
+    """Wrap `send` to add the headers that every answer has."""
 
     async def send_strictly(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -70,5 +70,5 @@ class AdminContext:
 
     @property
     def budgets(self) -> Budgets:
-        """What is held of the budgets."""
+        """The budgets' reservations."""
         return Budgets(engine=self.engine, clock=self.clock)

@@ -30,7 +30,7 @@ _REFUSED: Final = {
 
 
 def api_routes(site: AdminContext) -> list[Route]:
-    """Every route of the API, and its description."""
+    """Return every route of the API, and its description."""
     document = openapi(OPERATIONS)
 
     async def describe(_request: Request) -> Response:
@@ -42,7 +42,7 @@ def api_routes(site: AdminContext) -> list[Route]:
 
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of operations."""
+    """Build the OpenAPI 3.1 document of operations."""
     schemas: dict[str, Any] = {"Problem": _PROBLEM}
     paths: dict[str, Any] = {
         OPENAPI_PATH: {

@@ -11,7 +11,7 @@ from maskedlark.rpc.trust import fingerprint, names_in
 
 
 def certificates_json(files: TlsFiles | None) -> list[dict[str, Any]]:
-    """Every certificate that this server shows or trusts; none where it speaks plaintext on loopback."""
+    """Return every certificate that this server shows or trusts; none on plaintext loopback."""
     if files is None:
         return []
     return [

@@ -19,18 +19,18 @@ class Grants:
     """The grants of an ad server, those of a moment ago at hand. Safe to share between threads."""
 
     def __init__(self, access: AccessStore, *, elapsed: Callable[[], float] = time.monotonic) -> None:
-        """Grants of a store; `elapsed` counts seconds."""
+        """Read the grants of a store; `elapsed` counts seconds."""
         self._access = access
         self._elapsed = elapsed
         self._found: dict[tuple[bytes, GrantKind], tuple[Grant, float]] = {}
 
     def at_hand(self, secret: str, kind: GrantKind) -> Grant | None:
-        """The grant of a secret that was found within the last moment; None: ask `find`."""
+        """Return the grant of a secret that was found a moment ago, or None: then call `find`."""
         grant, found_at = self._found.get((digest_of(secret), kind), (None, 0.0))
         return grant if self._elapsed() - found_at < BELIEVED_S else None
 
     def find(self, secret: str, kind: GrantKind) -> Grant | None:
-        """The grant of a secret, if it is of the kind and has not ended; the database says so."""
+        """Look up the grant of a secret in the database, if it is of the kind and has not ended."""
         asked_at = self._elapsed()
         grant, key = self._access.find(secret, [kind]), (digest_of(secret), kind)
         if grant is None:
@@ -42,11 +42,11 @@ class Grants:
         return grant
 
     def holds(self, grant: Grant) -> bool:
-        """As `AccessStore.holds`: the database says so."""
+        """Check in the database, as `AccessStore.holds` does."""
         return self._access.holds(grant)
 
     def log_in(self, secret: str) -> str | None:
-        """As `AccessStore.log_in`."""
+        """Log in, as `AccessStore.log_in` does."""
         return self._access.log_in(secret)
 
     def end(self, grant: Grant) -> None:

@@ -26,7 +26,7 @@ class AskedHelper(Protocol):
     address: str
 
     def status(self) -> HelperStatus:
-        """Who the helper is and what it holds."""
+        """Return the helper's identity and what it holds."""
 
 
 @frozen
@@ -110,7 +110,7 @@ class HelperWatch:
             thread.stop(waits=False)
 
     def sights(self) -> tuple[HelperHealth, ...]:
-        """Both helpers, by role."""
+        """Return the health of both helpers, by role."""
         with self._lock:
             return tuple(self._sights)
 

@@ -40,7 +40,7 @@ _ROUNDS: Final = {"type": "array", "items": _FIGURES}
 
 
 def list_jobs(asked: ApiRequest) -> dict[str, Any]:
-    """A page of jobs, the newest first."""
+    """Return a page of jobs, newest first."""
     state = asked["state"]
     if state and state not in set(JobState):
         raise InvalidTask(f"`state` must be one of {', '.join(JobState)}")
@@ -54,7 +54,7 @@ def list_jobs(asked: ApiRequest) -> dict[str, Any]:
 
 
 def job_shown(asked: ApiRequest, job: JobRecord) -> dict[str, Any]:
-    """One job, with what it has spent and what can be done about it."""
+    """Return one job with its cost and the possible next acts."""
     evaluated = asked.site.jobs.last_evaluated(job.job_id)
     return {
         **job_json(job, () if evaluated is None else (evaluated,)),
@@ -65,7 +65,7 @@ def job_shown(asked: ApiRequest, job: JobRecord) -> dict[str, Any]:
 
 
 def show_job(asked: ApiRequest) -> dict[str, Any]:
-    """One job."""
+    """Return one job."""
     return job_shown(asked, asked.site.jobs.find(asked["job"]))
 
 
@@ -80,7 +80,7 @@ def submit(asked: ApiRequest) -> dict[str, Any]:
 
 
 def plan(asked: ApiRequest) -> dict[str, Any]:
-    """What fits a dataset's budgets; it spends nothing."""
+    """Return what fits a dataset's budgets; it spends nothing."""
     body: PlanBody = asked.body
     return plan_json(*plan_job(asked.site.engine, body.request(), asked.site.datasets.find(body.dataset)))
 
@@ -102,7 +102,7 @@ def _change(asked: ApiRequest, change: Callable[[bytes], None]) -> dict[str, Any
 
 
 def rounds(asked: ApiRequest) -> dict[str, Any]:
-    """Some of a job's rounds, in order."""
+    """Return some of a job's rounds, in order."""
     job, limit = asked.site.jobs.find(asked["job"]), asked["limit"]
     found = asked.site.jobs.history(job.job_id, after_rounds=asked["after_rounds"], limit=limit + 1)
     return {
@@ -112,12 +112,12 @@ def rounds(asked: ApiRequest) -> dict[str, Any]:
 
 
 def curves(asked: ApiRequest) -> dict[str, Any]:
-    """A bounded number of a job's rounds, evenly over all of them."""
+    """Return a bounded number of a job's rounds, evenly over all of them."""
     return curves_of(asked, asked.site.jobs.find(asked["job"]), asked["points"])
 
 
 def curves_of(asked: ApiRequest, job: JobRecord, points: int) -> dict[str, Any]:
-    """The rounds that a picture of a job shows."""
+    """Return the rounds that a picture of a job shows."""
     shown = rounds_shown(rounds_done=job.rounds_done, eval_every=job.plan.eval_every, most=points)
     return {
         "job_id": job.job_id.hex(),
@@ -128,7 +128,7 @@ def curves_of(asked: ApiRequest, job: JobRecord, points: int) -> dict[str, Any]:
 
 
 def rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
-    """The numbers of rounds that stand for a job's whole curve, ascending.
+    """Return, ascending, the numbers of rounds that represent a job's whole curve.
 
     They are even steps over all rounds, and even steps over those that were evaluated.
 

@@ -55,7 +55,7 @@ class QueryParameter:
     high: float | None = None
 
     def read(self, typed: str | None) -> Any:
-        """The value that was sent, or the default.
+        """Return the value that was sent, or the default.
 
         Raises:
             InvalidTask: it is of another kind, or out of its range.
@@ -75,7 +75,7 @@ class QueryParameter:
         return value
 
     def schema(self) -> dict[str, Any]:
-        """This parameter's schema, as OpenAPI writes it."""
+        """Return this parameter's OpenAPI schema."""
         found: dict[str, Any] = {"type": self.kind}
         for name, value in (("minimum", self.low), ("maximum", self.high), ("default", self.default)):
             if value is not None:
@@ -152,7 +152,7 @@ class Operation:
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
     def route(self, site: AdminContext, bounds: Bounds) -> Route:
-        """The route that answers it."""
+        """Return the route that answers it."""
 
         async def answer(request: Request) -> Response:
             if not request.state.grant.scope.allows(self.needs):
@@ -188,7 +188,7 @@ class Operation:
             return JSONResponse(self.act(asked), self.status)
 
     async def _body(self, request: Request, held: Held) -> bytes:
-        """What was sent, up to a limit; it is given up where it finds no room, or comes too slowly."""
+        """Read a request's body up to a limit; fail if memory is short or the client too slow."""
         if self.body is None:
             return b""
         content = bytearray()
@@ -220,7 +220,7 @@ class Operation:
 
 
 def get(path: str, summary: str, act: Act, answers: Schema, *parameters: QueryParameter) -> Operation:
-    """An operation that looks."""
+    """Describe an operation that reads."""
     return Operation(
         method="GET", path=path, summary=summary, act=act, answers=answers, parameters=parameters
     )
@@ -237,7 +237,7 @@ def post(
     needs: Scope = Scope.OPERATE,
     most_bytes: int = MOST_BYTES,
 ) -> Operation:
-    """An operation that does something."""
+    """Describe an operation that changes something."""
     return Operation(
         method="POST",
         path=path,
@@ -252,12 +252,12 @@ def post(
 
 
 def not_found(request: Request) -> Response:
-    """What the API answers where it has no such path."""
+    """Answer a request for an unknown path of the API."""
     return problem(
         404, f"there is no operation at {request.url.path}: see {PREFIX}/openapi.json for the operations"
     )
 
 
 def encode_json(value: Any) -> str:
-    """JSON in one spelling."""
+    """Encode JSON in one canonical spelling."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -18,7 +18,7 @@ def page_json(
     shown: Callable[[_T], Any],
     **which: Any,
 ) -> dict[str, Any]:
-    """The page that `limit` and `after` of a request ask for.
+    """Return the page that `limit` and `after` of a request select.
 
     Args:
         asked: The request.

@@ -49,7 +49,7 @@ def problem(
     follows: Contract | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A refusal.
+    """Build a refusal as problem details.
 
     Args:
         status: The HTTP status.
@@ -76,7 +76,7 @@ def problem(
 
 
 def problem_of(refusal: MaskedLarkError) -> Response:
-    """A typed error as a problem."""
+    """Convert a typed error to problem details."""
     match refusal:
         case HelperUnavailable():
             return problem(

@@ -36,7 +36,7 @@ def seal(asked: ApiRequest) -> dict[str, Any]:
 
 
 def export(asked: ApiRequest) -> dict[str, Any]:
-    """A job's latest model as an ONNX file, in base64."""
+    """Return a job's latest model as an ONNX file, in base64."""
     takes = asked["takes"]
     if takes not in set(InputForm):
         raise InvalidTask(f"`takes` must be one of {', '.join(InputForm)}")

@@ -88,7 +88,7 @@ class EvaluationBody(BaseModel):
 
 
 def about(asked: AskedQuery) -> str:
-    """What was asked, in a line."""
+    """Describe a query in a line."""
     match asked.spec:
         case QuerySpec() as spec:
             what = ", ".join(dict.fromkeys(measure.value for measure in spec.measures))
@@ -103,7 +103,7 @@ def about(asked: AskedQuery) -> str:
 
 
 def item(asked: AskedQuery) -> dict[str, Any]:
-    """A query in a list."""
+    """Return a query as an item of a list."""
     spec = asked.spec
     return {
         "query_id": spec.query_id.hex(),
@@ -127,23 +127,23 @@ def _page(asked: ApiRequest, kinds: tuple[str, ...]) -> dict[str, Any]:
 
 
 def list_queries(asked: ApiRequest) -> dict[str, Any]:
-    """A page of queries, the newest first."""
+    """Return a page of queries, newest first."""
     return _page(asked, QUERIES_SHOWN)
 
 
 def list_evaluations(asked: ApiRequest) -> dict[str, Any]:
-    """A page of evaluations, the newest first."""
+    """Return a page of evaluations, newest first."""
     return _page(asked, EVALUATIONS_SHOWN)
 
 
 def show_query(asked: ApiRequest) -> dict[str, Any]:
-    """One query with its answer as it was kept. The helpers are not asked: to look never spends."""
+    """Return one query with its stored answer. It spends nothing: the helpers are not called."""
     found = _found(asked, asked["query"], QUERIES_SHOWN)
     return {**item(found), "result": _result(asked, found)}
 
 
 def show_evaluation(asked: ApiRequest) -> dict[str, Any]:
-    """One evaluation with its answer as it was kept."""
+    """Return one evaluation with its stored answer."""
     found = _found(asked, asked["evaluation"], EVALUATIONS_SHOWN)
     return {**item(found), "result": _result(asked, found)}
 
@@ -156,7 +156,7 @@ def _found(asked: ApiRequest, prefix: str, kinds: tuple[str, ...]) -> AskedQuery
 
 
 def _result(asked: ApiRequest, found: AskedQuery) -> dict[str, Any] | None:
-    """What a kept answer says; None where none was kept."""
+    """Decode a stored answer; None if there is none."""
     spec, store = found.spec, asked.site.queries
     answer = store.answer(spec.query_id)
     if answer is None or isinstance(spec, DiscoverySpec):

@@ -68,7 +68,7 @@ _CERTIFICATE: Final = record(
 
 
 def task_item(asked: ApiRequest, stored: StoredTask) -> dict[str, Any]:
-    """A task in a list."""
+    """Return a task as an item of a list."""
     task = stored.bundle.task
     return {
         **task_json(stored, asked.site.reports.counts(stored.task_id)),
@@ -81,7 +81,7 @@ def task_item(asked: ApiRequest, stored: StoredTask) -> dict[str, Any]:
 
 
 def list_tasks(asked: ApiRequest) -> dict[str, Any]:
-    """A page of tasks, the newest first."""
+    """Return a page of tasks, newest first."""
     return page_json(
         asked,
         asked.site.tasks.page,
@@ -91,17 +91,17 @@ def list_tasks(asked: ApiRequest) -> dict[str, Any]:
 
 
 def show_task(asked: ApiRequest) -> dict[str, Any]:
-    """One task with its settings, and the bundle that browsers are served."""
+    """Return one task with its settings, and the bundle that browsers are served."""
     return task_shown(asked, asked.site.tasks.find(asked["task"]))
 
 
 def task_shown(asked: ApiRequest, stored: StoredTask) -> dict[str, Any]:
-    """A task with its bundle."""
+    """Return a task with its bundle."""
     return {**task_item(asked, stored), "bundle": encode(stored.bundle).decode()}
 
 
 def dataset_item(dataset: Dataset) -> dict[str, Any]:
-    """A dataset in a list."""
+    """Return a dataset as an item of a list."""
     return {**dataset_json(dataset), "handle": dataset.handle.hex()}
 
 
@@ -110,17 +110,17 @@ def _place(dataset: Dataset) -> PageMarker:
 
 
 def list_datasets(asked: ApiRequest) -> dict[str, Any]:
-    """A page of datasets, the newest first."""
+    """Return a page of datasets, newest first."""
     return page_json(asked, asked.site.datasets.page, _place, dataset_item)
 
 
 def show_dataset(asked: ApiRequest) -> dict[str, Any]:
-    """One dataset."""
+    """Return one dataset."""
     return dataset_item(asked.site.datasets.find(asked["dataset"]))
 
 
 def show_intake(asked: ApiRequest) -> dict[str, Any]:
-    """What became of reports since the server started. No report has a time of arrival, nor a sender."""
+    """Return counts of reports since the server started. Reports have neither times nor senders."""
     counts = asked.site.intake()
     return {
         "since": asked.site.started_at,
@@ -131,14 +131,14 @@ def show_intake(asked: ApiRequest) -> dict[str, Any]:
 
 
 def list_budgets(asked: ApiRequest) -> dict[str, Any]:
-    """A page of committed datasets with both budgets, the newest first."""
+    """Return a page of committed datasets with both budgets, newest first."""
     page = page_json(asked, asked.site.datasets.page, _place, lambda one: one)
     committed = [one for one in page["items"] if one.state is DatasetState.COMMITTED]
     return {**page, "items": [budget_json(asked.site.budgets.of(one)) for one in committed]}
 
 
 def show_budget(asked: ApiRequest) -> dict[str, Any]:
-    """Both budgets of one dataset, or of a person in a task of updates; with `rounds`, also a forecast."""
+    """Return both budgets of a dataset or person; with `rounds`, also a forecast."""
     planned = None
     if asked["rounds"] is not None:
         planned = PlannedJob(
@@ -158,7 +158,7 @@ def show_budget(asked: ApiRequest) -> dict[str, Any]:
 
 
 def _task_of_people(asked: ApiRequest, refusal: JobRefused) -> StoredTask:
-    """The task of updates that is meant; the refusal if there is none."""
+    """Return the task of updates with this id, or raise the refusal."""
     try:
         stored = asked.site.tasks.find(asked["dataset"])
     except JobRefused:
@@ -172,7 +172,7 @@ _STATUS: Final = ("version", "tasks", "datasets", "open_jobs", "rounds_answered"
 
 
 def helper_json(sight: HelperHealth) -> dict[str, Any]:
-    """A helper as it was last seen."""
+    """Return a helper's last known state as JSON."""
     status = sight.status
     return {
         **pick_attributes(sight, ("role", "address", "is_well", "cause", "answered_at", "latency_ms")),
@@ -185,7 +185,7 @@ def helper_json(sight: HelperHealth) -> dict[str, Any]:
 
 
 def show_helpers(asked: ApiRequest) -> dict[str, Any]:
-    """Both helpers, and the certificates between the parties."""
+    """Return both helpers, and the certificates between the parties."""
     return {
         "helpers": [helper_json(sight) for sight in asked.site.sights()],
         "certificates": certificates_json(asked.site.tls),

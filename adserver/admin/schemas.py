@@ -11,7 +11,7 @@ OBJECT: Final[dict[str, Any]] = {"type": "object"}
 
 
 def record(**fields: "str | Mapping[str, Any]") -> dict[str, Any]:
-    """An object with these fields."""
+    """Describe an object with these fields."""
     return {
         "type": "object",
         "required": list(fields),
@@ -20,12 +20,12 @@ def record(**fields: "str | Mapping[str, Any]") -> dict[str, Any]:
 
 
 def alike(kind: str, *names: str) -> dict[str, str]:
-    """Fields of one kind."""
+    """Describe fields of one kind."""
     return dict.fromkeys(names, kind)
 
 
 def page_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """A page of a long list."""
+    """Describe a page of a long list."""
     return record(items={"type": "array", "items": dict(item)}, next="string?")
 
 

@@ -68,7 +68,7 @@ class Option:
 
     @property
     def steps_worth(self) -> float:
-        """How many steps without noise the job is predicted to be worth.
+        """The number of noise-free steps that the job is predicted to be worth.
 
         A step along a gradient with noise r times as long gains, at its best length, 1 / (1 + r^2) of what
         one without noise gains.

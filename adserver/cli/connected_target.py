@@ -44,7 +44,7 @@ class ConnectedTarget:
 
     @contextmanager
     def asking(self, what: str, traces: Traces = Traces.NONE) -> Iterator["Client"]:
-        """A client for one command, whose calls are the span `what`."""
+        """Open a client for one command, whose calls are the span `what`."""
         from adserver.client import Client
 
         with self._asking(Client, what, traces) as client:
@@ -52,7 +52,7 @@ class ConnectedTarget:
 
     @contextmanager
     def sealing(self, traces: Traces) -> Iterator["Sealing"]:
-        """The part of a client that makes datasets: all of it takes longer to load."""
+        """Open the part of a client that seals datasets, which loads faster than all of it."""
         from adserver.client.sealing import Sealing
 
         with self._asking(Sealing, "seal dataset", traces) as client:
@@ -97,7 +97,7 @@ def anywhere_of(
     reach: Reach,
     wait: WaitOption = False,
 ) -> ConnectedTarget:
-    """The ad server that the options name; of one elsewhere, helpers, TLS and database are not looked at.
+    """Return the ad server that the options name; for a remote one, helpers and TLS are ignored.
 
     Raises:
         typer.BadParameter: as `place_of` and `peers_of`; or no helpers are named, and no URL.

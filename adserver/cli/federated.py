@@ -37,7 +37,7 @@ LayersOption = Annotated[
 
 
 def settings_in(path: Path | None) -> dict[str, Any]:
-    """The JSON object in a file, or none without a file.
+    """Read the JSON object in a file; empty without a file.
 
     Raises:
         InvalidTask: the file is no JSON object.
@@ -54,7 +54,7 @@ def settings_in(path: Path | None) -> dict[str, Any]:
 def read_settings(
     path: Path | None, *, rounds: int | None, noise_multiplier: float | None
 ) -> Mapping[str, Any]:
-    """A strategy's settings: those of a JSON file, and of the options that name one.
+    """Combine a strategy's settings from a JSON file and the options that name one.
 
     Raises:
         InvalidTask: the file is no JSON object.
@@ -64,7 +64,7 @@ def read_settings(
 
 
 def read_widths(typed: str) -> tuple[int, ...]:
-    """The widths of a dense model, from 784,10.
+    """Parse the widths of a dense model, such as 784,10.
 
     Raises:
         InvalidTask: not at least two numbers.
@@ -98,7 +98,7 @@ def read_federated_options(
     eval_set: Path | None = None,
     eval_every: int | None = None,
 ) -> "FederatedSubmission | None":
-    """The federated job that the options describe; None without --strategy."""
+    """Return the federated job that the options describe; None without --strategy."""
     if strategy is None:
         return None
     from adserver.training.federated.submission import FederatedSubmission

@@ -20,7 +20,7 @@ def intake_tls(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
 ) -> "TlsFiles | None":
-    """What a server that only browsers call proves who it is with.
+    """Return the TLS files of a server that only browsers call.
 
     Raises:
         typer.BadParameter: only one file is named, one is not there, or files are named beside --insecure.

@@ -255,7 +255,7 @@ def _show(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: boo
 
 
 def _report_submission(store: "SeenJobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
-    """What is printed of a job that was submitted."""
+    """Print the id of a submitted job, or follow it."""
     from adserver.views.job import job_json
 
     if wait:

@@ -39,7 +39,7 @@ LayersOption = Annotated[
 
 
 def local_jobs_of(*, data: DataOption, local_database: LocalDatabaseOption = None) -> "LocalJobs":
-    """The jobs without helpers of the ad server that the options name."""
+    """Open the jobs without helpers of the ad server that the options name."""
     from adserver.store.local.jobs import LocalJobs
     from adserver.store.local.schema import default_local_url, open_local
 
@@ -174,7 +174,7 @@ def export_command(
 
 
 def _job(strategy: str, settings: Path, layers: str) -> "LocalJob":
-    """A new job of these settings, checked.
+    """Create a job of these settings, checked.
 
     Raises:
         InvalidTask, InvalidModel: naming the setting.

@@ -11,7 +11,7 @@ from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 
 def _commands(module: str, *names: str) -> dict[str, Lazy]:
-    """Commands of one module of this room, each the function that is called like it."""
+    """Return the commands of one module of this room, each named like its function."""
     return {name: Lazy(f"adserver.cli.{module}:{name.replace('-', '_')}_command") for name in names}
 
 

@@ -112,7 +112,7 @@ def release_options(
         ),
     ] = "",
 ) -> dict[str, Any]:
-    """What a query and an evaluation are asked with, by name: what it may cost, over what, and its id."""
+    """Return the options that queries and evaluations share, by name: epsilon, dataset, id."""
     return locals()
 
 
@@ -148,7 +148,7 @@ def sampling_of(
         ),
     ] = None,
 ) -> SamplingOptions:
-    """How a job is to draw its samples and its noise."""
+    """Return how a job draws its samples and its noise."""
     return SamplingOptions(
         is_allocated=sampling is Sampling.ALLOCATION,
         is_sample_public=public_samples,
@@ -186,7 +186,7 @@ def reach_of(
     ] = ROUND_DEADLINE_S,
     wait: WaitOption = False,
 ) -> Reach:
-    """How helpers are reached; typer.BadParameter as `tls_files` once a folder is given."""
+    """Return how helpers are reached; raise typer.BadParameter as `tls_files`."""
 
     def reach(data: Path, helper_0: str, helper_1: str) -> "Peers":
         from adserver.peers.connect import Peers
@@ -218,24 +218,24 @@ def peers_of(
     ],
     reach: Reach,
 ) -> "Peers":
-    """The helpers as the options say."""
+    """Return the helpers that the options name."""
     return reach(data, helper_0, helper_1)
 
 
 def patience(*, wait: bool) -> "Backoff":
-    """How long a command asks again, which says on standard error what it waits for."""
+    """Return how long a command retries, reporting on standard error what it waits for."""
     from adserver.peers.retrying import BRIEF, LONG
 
     return replace(LONG if wait else BRIEF, tell=_tell)
 
 
 def _tell(cause: Exception) -> None:
-    """What a command waits for, in one line on standard error."""
+    """Report on standard error, in one line, what a command waits for."""
     sys.stderr.write(f"waiting: {cause}\n")
 
 
 def open_store(data_dir: Path, database: str | None) -> "Engine":
-    """The database that --data and --database name, with its tables; the folder is made if it is missing."""
+    """Open the database that --data and --database name; create folder and tables if missing."""
     from adserver.store.database import create_tables, default_url
     from maskedlark.runtime.database import open_database
 

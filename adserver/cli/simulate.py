@@ -145,7 +145,7 @@ def simulate_command(
 
 
 def _population(held: "ExampleSet", *, devices: int, shard_size: int, least: int, seed: int) -> "Population":
-    """One device a user, or shards dealt to devices."""
+    """Build one device a user, or deal shards to devices."""
     from maskedlark.federated.populations import by_user, in_shards
     from maskedlark.randomness import seeded
 
@@ -161,7 +161,7 @@ def _population(held: "ExampleSet", *, devices: int, shard_size: int, least: int
 
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Settings over settings, section by section; None leaves what is under it, and an empty section goes."""
+    """Merge settings section by section; None keeps what is under it, an empty section is dropped."""
     merged = dict(under)
     for name, value in over.items():
         if isinstance(value, dict):
@@ -175,7 +175,7 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(strategy: "Strategy", done: "list[SimulatedRound]", delta: float) -> "SimulationResult":
-    """The run and its cost: of a user against a curator, or of an event where devices add the noise."""
+    """Return the run and its cost: for a user with a curator, or for an event with local noise."""
     from adserver.views.simulation import SimulationResult
     from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
     from maskedlark.federated.strategies.line import Line
@@ -207,7 +207,7 @@ def _result(strategy: "Strategy", done: "list[SimulatedRound]", delta: float) ->
 
 
 def _privacy(result: "SimulationResult") -> str:
-    """One line on what the run costs."""
+    """Describe in one line what the run costs."""
     if result.epsilon is None:
         return "no noise: the result is not private"
     if result.unit == "event":

@@ -94,7 +94,7 @@ def simulate_draws_command(
 
 
 def _variance(models: "np.ndarray", settings: "DrawAndDiscard") -> float:
-    """The mean over weights of the variance over instances, in the units of the weights."""
+    """Return the mean over weights of the variance over instances, in the weights' units."""
     import numpy as np
 
     return float(np.ldexp(models.astype(np.float64), -settings.frac_bits).var(axis=0, ddof=1).mean())

@@ -63,7 +63,7 @@ def _far_of(
         ),
     ] = None,
 ) -> "RemoteAdServer | None":
-    """The ad server elsewhere that the options name, or None: it is the one of --data.
+    """Return the remote ad server that the options name, or None for the one of --data.
 
     Raises:
         typer.BadParameter: both are named, or neither.
@@ -107,17 +107,17 @@ class Target:
         return self.data
 
     def opened(self) -> "Engine":
-        """The database of one on this machine, with its tables."""
+        """Open the database of an ad server on this machine, with its tables."""
         return open_store(self.folder, self.database)
 
     def jobs(self) -> "JobQueue":
-        """Its jobs."""
+        """Return its jobs."""
         from adserver.store.jobs import JobStore
 
         return JobStore(self.opened(), time.time) if self.far is None else self.far.jobs
 
     def seen_jobs(self) -> "SeenJobs":
-        """The same to look at only: of the embedded database without what loads for half a second."""
+        """Return its jobs for reading only, without the modules that take half a second to load."""
         from adserver.store.sqlite_jobs import jobs_in
 
         light = jobs_in(self.folder) if self.far is None and self.database is None else None
@@ -128,5 +128,5 @@ class Target:
 def place_of(
     *, data: AnyDataOption = None, far: "RemoteAdServer | None", database: DatabaseOption = None
 ) -> Target:
-    """Where the options say that the ad server is; raises as `_far_of`."""
+    """Return the ad server that the options name; raises as `_far_of`."""
     return Target(data=data, far=far, database=database)

@@ -61,7 +61,7 @@ def _read_fields(
     ] = None,
     expires_at: Annotated[int | None, _period("End in Unix seconds; instead of --days.")] = None,
 ) -> dict[str, Any]:
-    """The fields of a task that are typed as they are, by name."""
+    """Return the fields of a task that are used as typed, by name."""
     return locals()
 
 
@@ -76,7 +76,7 @@ def _read_labels(
         int | None, _labels("Label of an impression that expires without a conversion.")
     ] = None,
 ) -> dict[str, Any]:
-    """What labels are, as `label_space` takes it by name."""
+    """Return the label options, as `label_space` takes them by name."""
     return locals()
 
 

@@ -12,7 +12,7 @@ __all__ = ["Client"]
 
 
 def __getattr__(name: str) -> Any:
-    """`Client`, imported when it is asked for: a command loads only the part that it uses."""
+    """Import `Client` on first use: a command loads only the part that it uses."""
     if name != "Client":
         raise AttributeError(f"module 'adserver.client' has no attribute {name!r}")
     from adserver.client.client import Client

@@ -34,15 +34,15 @@ class Client(Sealing, Measuring, Training):
     """An ad server's tasks, datasets, jobs and measurements. Use it in a `with`, or close it."""
 
     def tasks(self) -> list[StoredTask]:
-        """All tasks, the oldest first."""
+        """Return all tasks, oldest first."""
         return TaskStore(self._engine).all() if self._far is None else self._far.tasks()
 
     def datasets(self) -> list[Dataset]:
-        """All datasets, the oldest first."""
+        """Return all datasets, oldest first."""
         return DatasetStore(self._engine).all() if self._far is None else self._far.datasets()
 
     def dataset(self, dataset: str = "") -> Dataset:
-        """A dataset by the start of its id; not needed if there is only one.
+        """Return a dataset by the start of its id, which is not needed if there is only one.
 
         Raises:
             JobRefused(UNKNOWN_DATASET)
@@ -50,7 +50,7 @@ class Client(Sealing, Measuring, Training):
         return DatasetStore(self._engine).find(dataset) if self._far is None else self._far.dataset(dataset)
 
     def budgets(self, *, task: str = "", dataset: str = "") -> tuple[DatasetBudget, ...]:
-        """Both budgets of committed datasets, the oldest first; only of a task or dataset, if one is named.
+        """Return both budgets of committed datasets, oldest first, optionally of one task or dataset.
 
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
@@ -124,7 +124,7 @@ class Client(Sealing, Measuring, Training):
     def _create_remotely(
         self, far: RemoteAdServer, fields: Mapping[str, Any], encoder: Encoder | None
     ) -> StoredTask:
-        """A task of an ad server elsewhere, which is asked for until an answer arrives."""
+        """Create a task at a remote ad server, retrying until an answer arrives."""
         try:
             return with_retries(lambda: far.create_task(fields, encoder), self._backoff)
         except HelperUnavailable as away:

@@ -91,7 +91,7 @@ class Connection:
 
     @classmethod
     def of(cls, peers: Peers, *, data: Path, database: str | None) -> Self:
-        """A connection from the options of a command."""
+        """Open a connection from the options of a command."""
         return cls(
             data=data,
             helpers=peers.addresses,
@@ -103,7 +103,7 @@ class Connection:
 
     @classmethod
     def over(cls, engine: Engine, helpers: tuple[HelperClient, HelperClient], *, data: Path) -> Self:
-        """A connection over an engine and clients that a server has opened, and closes later."""
+        """Wrap an engine and clients that a server has opened, and closes later."""
         client = cls.__new__(cls)
         client._data, client._opened, client._helpers = data, engine, helpers
         client._stack, client._turns = ExitStack(), KeyedLock()
@@ -112,7 +112,7 @@ class Connection:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """The ad server that `ADSERVER_DATA`, `ADSERVER_HELPER_0` and the like name, as its commands find it.
+        """Connect to the ad server that `ADSERVER_DATA`, `ADSERVER_HELPER_0` and the like name.
 
         Raises:
             InvalidTask: a variable is missing; without `ADSERVER_INSECURE`, the TLS files lie in the data

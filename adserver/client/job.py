@@ -63,12 +63,12 @@ class Job:
 
     @property
     def state(self) -> JobState:
-        """Where it is in its life."""
+        """The state of the job."""
         return self.record.state
 
     @property
     def is_over(self) -> bool:
-        """Whether it has stopped, well or not."""
+        """True once it has stopped, for whatever reason."""
         return self.state in STOPPED
 
     def watch(self, *, progress: bool = True) -> "Job":
@@ -77,15 +77,15 @@ class Job:
         return self
 
     def figures(self) -> tuple[RoundFigures, ...]:
-        """What each round showed, in order."""
+        """Return the figures of each round, in order."""
         return self.at.jobs.history(self.job_id)
 
     def summary(self) -> dict[str, Any]:
-        """Its settings, how far it is, and what it has spent: what `adserver job show --json` prints."""
+        """Return settings, progress and cost, as `adserver job show --json` prints them."""
         return job_json(self.record, self.figures())
 
     def to_pandas(self) -> "pd.DataFrame":
-        """A row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""
+        """Return a row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""
         return frame(asdict(figures) for figures in self.figures())
 
     def export(
@@ -95,7 +95,7 @@ class Job:
         takes: str = "scaled",
         encoder: Encoder | str | Path | None = None,
     ) -> bytes:
-        """Its latest model as an ONNX file.
+        """Return its latest model as an ONNX file.
 
         Args:
             path: Where to write it too.
@@ -113,7 +113,7 @@ class Job:
         return encoded
 
     def exported(self, takes: InputForm, encoder: Encoder | None = None) -> ExportedModel:
-        """Its latest model. An encoder that is given is put into the graph here, wherever the job is.
+        """Export its latest model; a given encoder is put into the graph here, wherever the job is.
 
         Raises as `export`.
         """

@@ -108,7 +108,7 @@ class Measuring(Connection):
         dataset: str = "",
         query_id: str = "",
     ) -> EvaluationResult:
-        """How good a classifier is on a dataset's reports: loss, accuracy, ROC and PR curves, calibration.
+        """Evaluate a classifier on a dataset's reports: loss, accuracy, ROC and PR curves, calibration.
 
         It is charged to the dataset.
 
@@ -149,7 +149,7 @@ class Measuring(Connection):
             return self.evaluator(found).evaluate(planned, chosen)
 
     def again(self, query: str) -> AggregateResult:
-        """The answer to a query that was asked before, by the start of its id; it costs nothing.
+        """Return the stored answer to a query, by the start of its id; it costs nothing.
 
         Raises:
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
@@ -160,7 +160,7 @@ class Measuring(Connection):
         return self.measurer(self._dataset(planned)).again(planned)
 
     def evaluate_again(self, query: str) -> EvaluationResult:
-        """The answer to an evaluation that was asked before, by the start of its id; it costs nothing.
+        """Return the stored answer to an evaluation, by the start of its id; it costs nothing.
 
         Raises:
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
@@ -171,7 +171,7 @@ class Measuring(Connection):
         return self.evaluator(self._dataset(planned)).again(planned)
 
     def _encode_model(self, model: Any, dataset: str) -> bytes:
-        """The ONNX file of a model, as wide as a dataset's reports."""
+        """Encode a model as an ONNX file, as wide as a dataset's reports."""
         if isinstance(model, bytes):
             return model
         if self._far is not None:
@@ -181,7 +181,7 @@ class Measuring(Connection):
         return as_onnx(model, task.bundle.task.num_features)
 
     def _export_trained(self, job: str) -> bytes:
-        """A job's model with its latest weights."""
+        """Return a job's model with its latest weights."""
         at = LocalAdServer(engine=self._engine, data=self._data)
         return Job(job_id=at.jobs.find(job).job_id, at=at).export()
 
@@ -198,11 +198,11 @@ class Measuring(Connection):
         return DatasetStore(self._engine).find(planned.spec.dataset_id.hex())
 
     def evaluator(self, dataset: Dataset) -> Evaluator:
-        """What asks evaluations over one dataset."""
+        """Return the evaluator of one dataset."""
         return self._asking(Evaluator, dataset)
 
     def measurer(self, dataset: Dataset) -> Measurer:
-        """What asks queries over one dataset."""
+        """Return the measurer of one dataset."""
         return self._asking(Measurer, dataset)
 
     def _asking(self, kind: type[_AskingT], dataset: Dataset) -> _AskingT:
@@ -217,7 +217,7 @@ class Measuring(Connection):
 
 
 def _plain(domain: Sequence[str | int] | Mapping[str, int]) -> list[str | int] | dict[str, int]:
-    """A domain as JSON has it, also of numpy's numbers."""
+    """Convert a domain to JSON's types, also from numpy's numbers."""
     if isinstance(domain, Mapping):
         return dict(domain)
     return [one if isinstance(one, str | float | bool) else index(one) for one in domain]

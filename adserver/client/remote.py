@@ -1,6 +1,6 @@
 """The admin API of an ad server on another machine, with the errors and the records that are used here.
 
-far = FarAdServer("https://ads.example:8443", token, ca=Path("ads.crt"))
+far = RemoteAdServer("https://ads.example:8443", token, ca=Path("ads.crt"))
 far.jobs.find("3f").state
 """
 
@@ -84,11 +84,11 @@ class RemoteAdServer:
         return FarJobs(self)
 
     def task_items(self) -> list[dict[str, Any]]:
-        """Its tasks as the API lists them, with their counts of reports; the oldest first."""
+        """Return its tasks as the API lists them, with their counts of reports, oldest first."""
         return list(self.pages("/tasks", limit=200))[::-1]
 
     def task_item(self, task: str) -> dict[str, Any]:
-        """One task as the API shows it, by the start of its id; not needed if there is only one."""
+        """Return one task as the API shows it, by the start of its id; not needed if there is one."""
         if not task:
             with reading_answer():
                 found = [bytes.fromhex(one["task_id"]) for one in items_of(self.get("/tasks", limit=2))]
@@ -96,13 +96,13 @@ class RemoteAdServer:
         return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
 
     def tasks(self) -> list[StoredTask]:
-        """Its tasks, the oldest first."""
+        """Return its tasks, oldest first."""
         with reading_answer():
             ids = [str(one["task_id"]) for one in self.task_items()]
         return [self.task(one) for one in ids]
 
     def task(self, task: str) -> StoredTask:
-        """One task, by the start of its id; not needed if there is only one."""
+        """Return one task, by the start of its id; not needed if there is only one."""
         return task_from_json(self.task_item(task))
 
     def _task_of(self, sent: Mapping[str, Any]) -> Task:
@@ -110,11 +110,11 @@ class RemoteAdServer:
         return self.task(str(sent.get("task_id", ""))).bundle.task
 
     def datasets(self) -> list[Dataset]:
-        """Its datasets, the oldest first."""
+        """Return its datasets, oldest first."""
         return [dataset_from_json(one) for one in self.pages("/datasets", limit=200)][::-1]
 
     def dataset(self, dataset: str) -> Dataset:
-        """One dataset, by the start of its id; not needed if there is only one."""
+        """Return one dataset, by the start of its id; not needed if there is only one."""
         if dataset:
             path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
             return dataset_from_json(self.get(path))
@@ -124,7 +124,7 @@ class RemoteAdServer:
     def budgets(
         self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
     ) -> tuple[DatasetBudget, ...]:
-        """As `adserver.budgets.reservations.Budgets.of_all`, of committed datasets."""
+        """Return the budgets of committed datasets, as `Budgets.of_all` does."""
         asked = {} if planned is None else asdict(planned)
         asked.pop("is_allocated", None)
         wanted = (
@@ -142,7 +142,7 @@ class RemoteAdServer:
         return tuple(budget_from_json(one, self._task_of(one)) for one in sent)
 
     def plan(self, request: PlanRequest, dataset: str) -> Planned:
-        """As `adserver.training.planning.plan_job`: what fits; it spends nothing."""
+        """Plan as `adserver.training.planning.plan_job` does; it spends nothing."""
         body = PlanBody.of(request, dataset)
         sent = self.post("/jobs/plan", body.model_dump_json())
         return plan_from_json(sent, self._task_of(sent))
@@ -154,7 +154,7 @@ class RemoteAdServer:
             return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
 
     def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
-        """Have a task made of every field but its helpers; the same fields are the same task."""
+        """Create a task from every field but its helpers; the same fields are the same task."""
         body = TaskBody.of(fields, encoder)
         return task_from_json(self.post("/tasks", body.model_dump_json(), is_once=True))
 
@@ -164,13 +164,13 @@ class RemoteAdServer:
         return dataset_from_json(self.post_json("/datasets", asked))
 
     def export(self, job_id: bytes, takes: InputForm) -> ExportedModel:
-        """A job's latest model, whose graph takes what it is asked to."""
+        """Export a job's latest model, whose graph takes the requested input."""
         sent = self.get(f"/jobs/{job_id.hex()}/model", takes=takes.value)
         with reading_answer():
             return ExportedModel(encoded=b64decode(sent["model"]), rounds_done=int(sent["rounds_done"]))
 
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
-        """What is there. Raises as `post`."""
+        """Read a path. Raises as `post`."""
         asked = {name: value for name, value in parameters.items() if value not in (None, "")}
         return self._ask("GET", f"{path}?{urlencode(asked)}" if asked else path, None)
 
@@ -193,7 +193,7 @@ class RemoteAdServer:
         return self.post(path, json.dumps(body))
 
     def pages(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Every item of a long list, page after page."""
+        """Yield every item of a long list, page after page."""
         after: str | None = ""
         for _ in range(MOST_PAGES):
             page = self.get(path, after=after, **parameters)
@@ -241,11 +241,11 @@ class FarJobs:
     far: RemoteAdServer
 
     def get(self, job_id: bytes) -> JobRecord:
-        """One job."""
+        """Return one job."""
         return self.find(job_id.hex())
 
     def find(self, prefix: str) -> JobRecord:
-        """The one job whose id starts with some hex digits; without any, the only one there is."""
+        """Return the one job whose id starts with some hex digits; without any, the only job."""
         if not prefix:
             page = items_of(self.far.get("/jobs", limit=2))
             with reading_answer():
@@ -255,11 +255,11 @@ class FarJobs:
         return _record(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
 
     def all(self) -> tuple[JobRecord, ...]:
-        """Every job, oldest first."""
+        """Return every job, oldest first."""
         return tuple(_record(one) for one in self.far.pages("/jobs", limit=200))[::-1]
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
-        """The figures of a job's rounds after `after_rounds`, in order."""
+        """Return the figures of a job's rounds after `after_rounds`, in order."""
         found: list[RoundFigures] = []
         after: int | None = after_rounds
         for _ in range(MOST_PAGES):
@@ -280,7 +280,7 @@ class FarJobs:
 
 
 def safe_id(prefix: str, missing: JobReason) -> str:
-    """What people type of an id, for a path.
+    """Check the typed start of an id before it enters a path.
 
     Raises:
         JobRefused(missing): it is not hexadecimal.
@@ -293,7 +293,7 @@ def safe_id(prefix: str, missing: JobReason) -> str:
 
 
 def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
-    """A problem document as the error that it was made of."""
+    """Convert a problem document back to the error that it was made of."""
     kind, reason, detail = (str(said.get(name, "")) for name in ("error", "reason", "detail"))
     if kind == HelperUnavailable.__name__:
         return HelperUnavailable(detail)

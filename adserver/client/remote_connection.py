@@ -46,7 +46,7 @@ def check_far(url: str, token: str) -> None:
 
 
 def far_connection(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
-    """A connection, not yet opened, to a URL that `check_far` lets pass.
+    """Create a connection, not yet opened, to a URL that `check_far` accepts.
 
     Raises:
         InvalidTask: the file of the certificate to trust holds none, or cannot be read.
@@ -80,5 +80,5 @@ def ended_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
 
 
 def _port(parts: SplitResult) -> int:
-    """The port, which `http.client` would otherwise look for in an IPv6 address."""
+    """Return the port, which `http.client` would otherwise look for in an IPv6 address."""
     return (80 if parts.scheme == "http" else 443) if parts.port is None else parts.port

@@ -58,12 +58,12 @@ def _ask(
 
 
 def read_aggregate(far: RemoteAdServer, query: str) -> AggregateResult:
-    """The answer to an earlier query, as it was kept there."""
+    """Return the stored answer to an earlier query."""
     return result_from_json(_read_stored(far, "queries", query))
 
 
 def read_evaluation(far: RemoteAdServer, query: str) -> EvaluationResult:
-    """The answer to an earlier evaluation, as it was kept there."""
+    """Return the stored answer to an earlier evaluation."""
     return evaluation_from_json(_read_stored(far, "evaluations", query))
 
 
@@ -76,7 +76,7 @@ def _read_stored(far: RemoteAdServer, kind: str, query: str) -> Mapping[str, Any
 
 @reads_answer
 def result_from_json(sent: Mapping[str, Any]) -> AggregateResult:
-    """What `adserver.views.query.result_json` wrote."""
+    """Parse the output of `adserver.views.query.result_json`."""
     columns = tuple(
         Column(**{**one, "bucket": None if one["bucket"] is None else tuple(one["bucket"])})
         for one in sent["columns"]
@@ -100,7 +100,7 @@ def result_from_json(sent: Mapping[str, Any]) -> AggregateResult:
 
 @reads_answer
 def evaluation_from_json(sent: Mapping[str, Any]) -> EvaluationResult:
-    """What `adserver.views.evaluation.evaluation_json` wrote."""
+    """Parse the output of `adserver.views.evaluation.evaluation_json`."""
     return EvaluationResult(
         **_parse_release(sent),
         is_of_classes=sent["positives"] != "label 1",
@@ -114,7 +114,7 @@ def evaluation_from_json(sent: Mapping[str, Any]) -> EvaluationResult:
 
 
 def _parse_release(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """What every release says of itself."""
+    """Parse the fields that every release has."""
     return {
         **{name: sent[name] for name in RELEASE_FIELDS},
         "mechanism": Mechanism(sent["mechanism"]),
@@ -124,12 +124,12 @@ def _parse_release(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epsilons(sent: Mapping[str, float] | None) -> Epsilons:
-    """Both epsilons; infinite without noise."""
+    """Parse both epsilons; infinite without noise."""
     return Epsilons(ad_server=math.inf, colluding=math.inf) if sent is None else Epsilons(**sent)
 
 
 def _estimate(sent: Mapping[str, float | None]) -> Estimate:
-    """An estimate; null is what that number is where nothing is known."""
+    """Parse an estimate; null stands for an unknown number."""
     return Estimate(
         **{name: getattr(NOT_KNOWN, name) if figure is None else figure for name, figure in sent.items()}
     )

@@ -33,7 +33,7 @@ from maskedlark.terminal.budget_view import SIZES, USE_FIELDS
 
 @reads_answer
 def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
-    """A task, from what `GET /tasks/{task}` answers. Its signatures are verified.
+    """Parse a task from `GET /tasks/{task}`, and verify its signatures.
 
     Raises:
         InvalidTask: they are not its helpers'.
@@ -45,13 +45,13 @@ def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
 
 @reads_answer
 def counts_from_json(sent: Mapping[str, Any]) -> ReportCounts:
-    """How many reports a task has, from what `GET /tasks/{task}` answers."""
+    """Parse a task's counts of reports from `GET /tasks/{task}`."""
     return ReportCounts(**_same(sent, *(one.name for one in fields(ReportCounts))))
 
 
 @reads_answer
 def dataset_from_json(sent: Mapping[str, Any]) -> Dataset:
-    """A dataset."""
+    """Parse a dataset."""
     first, second = (
         Counter({ReportReason(reason): count for reason, count in one.items()}) for one in sent["dropped"]
     )
@@ -68,7 +68,7 @@ def dataset_from_json(sent: Mapping[str, Any]) -> Dataset:
 
 @reads_answer
 def budget_from_json(sent: Mapping[str, Any], task: Task) -> DatasetBudget:
-    """A dataset's budgets, or a person's."""
+    """Parse a dataset's budgets, or a person's."""
     is_person = sent["dataset_id"] is None
     identifier = task.task_id if is_person else bytes.fromhex(sent["dataset_id"])
     planned = sent["planned"]
@@ -83,7 +83,7 @@ def budget_from_json(sent: Mapping[str, Any], task: Task) -> DatasetBudget:
 
 @reads_answer
 def plan_from_json(sent: Mapping[str, Any], task: Task) -> Planned:
-    """A plan, and the room that it was found in."""
+    """Parse a plan, and the limits within which it was found."""
     plan = Plan(
         recommended=_option(sent["recommended"]),
         alternatives=tuple(_option(one) for one in sent["alternatives"]),
@@ -94,7 +94,7 @@ def plan_from_json(sent: Mapping[str, Any], task: Task) -> Planned:
 
 
 def _comparison(sent: Mapping[str, Any] | None) -> Comparison | None:
-    """A job with either kind of noise; an ad server of before tells nothing of it."""
+    """Parse a job with either kind of noise; None if there is nothing to compare."""
     if sent is None:
         return None
     independent, correlated = sent["independent"], sent["correlated"]
@@ -106,12 +106,12 @@ def _comparison(sent: Mapping[str, Any] | None) -> Comparison | None:
 
 
 def _same(sent: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """What is sent under the names of the fields."""
+    """Return the sent values under the names of the fields."""
     return {name: sent[name] for name in names}
 
 
 def _number(value: float | None) -> float:
-    """A number; null stands for infinity."""
+    """Parse a number; null stands for infinity."""
     return math.inf if value is None else value
 
 
@@ -124,7 +124,7 @@ def _standing(sent: Mapping[str, float | None]) -> Standing:
 
 
 def _use(sent: Mapping[str, Any]) -> CostedUse:
-    """A job or a query; its charges stay where they are, only what they cost is told."""
+    """Parse a job or a query; only the cost of its charges is sent."""
     use = Use(
         use_id=bytes.fromhex(sent["id"]),
         **_same(sent, *USE_FIELDS),

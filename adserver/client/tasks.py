@@ -27,7 +27,7 @@ _DELTA: Final = 1e-5
 
 
 def read_encoder_of(encoder: Encoder | str | Path | None) -> Encoder | None:
-    """An encoder, or the one in a file.
+    """Return an encoder, or the one in a file.
 
     Raises:
         InvalidTask: the file holds none.
@@ -45,7 +45,7 @@ def task_fields(
     days: float,
     decoys: str = ALL_DECOYS,
 ) -> dict[str, Any]:
-    """Every field of `Task` but the helpers: those that are given and not None, and the others' defaults.
+    """Return every field of `Task` but the helpers: those given and not None, else defaults.
 
     Raises:
         InvalidTask: settings do not go together.

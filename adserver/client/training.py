@@ -35,7 +35,7 @@ class Training(Connection):
         momentum: float = 0.9,
         dataset: str = "",
     ) -> dict[str, Any]:
-        """What fits a dataset's budgets, and how much noise there will be: `adserver job plan --json`.
+        """Return what fits a dataset's budgets, and how much noise: `adserver job plan --json`.
 
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
         rounds alone, and both others are. `noise` is independent or correlated, which is fitted to the
@@ -126,7 +126,7 @@ class Training(Connection):
         return job.watch(progress=progress) if wait else job
 
     def job(self, job: str = "") -> Job:
-        """A job by the start of its id; not needed if there is only one.
+        """Return a job by the start of its id, which is not needed if there is only one.
 
         Raises:
             JobRefused(UNKNOWN_JOB)
@@ -134,7 +134,7 @@ class Training(Connection):
         return self._job(self._at.jobs.find(job).job_id)
 
     def jobs(self) -> list[Job]:
-        """All jobs, the oldest first."""
+        """Return all jobs, oldest first."""
         return [self._job(one.job_id) for one in self._at.jobs.all()]
 
     def _job(self, job_id: bytes) -> Job:
@@ -145,7 +145,7 @@ class Training(Connection):
         return LocalAdServer(engine=self._engine, data=self._data) if self._far is None else self._far
 
     def _over(self, dataset: str) -> tuple[Dataset, Task]:
-        """A dataset by the start of its id, and its task."""
+        """Return a dataset by the start of its id, and its task."""
         if self._far is None:
             found = DatasetStore(self._engine).find(dataset)
             return found, self._task(found).bundle.task
@@ -154,7 +154,7 @@ class Training(Connection):
 
 
 def _step_noise(name: str) -> StepNoise:
-    """The kind of noise of a name.
+    """Return the kind of noise of a name.
 
     Raises:
         InvalidTask

@@ -138,7 +138,7 @@ class RenderedPage:
 
     @property
     def tag(self) -> str:
-        """What a browser says that it has."""
+        """The version that a browser says it has."""
         return f'"{sha256(self.content).hexdigest()[:24]}"'
 
 

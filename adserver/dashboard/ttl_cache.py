@@ -39,7 +39,7 @@ class TtlCache(Generic[_T]):
 
     @property
     def made_so_far(self) -> int:
-        """How many values were made."""
+        """The number of values made."""
         return self._made_so_far
 
     def renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable = None) -> "Future[_T]":

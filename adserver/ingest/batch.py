@@ -22,7 +22,7 @@ _MAX_VARINT_BYTES: Final = 10
 
 
 def reports_in(body: bytes) -> Sequence[report_pb2.Report]:
-    """The reports of an encoded `ReportBatch`.
+    """Parse the reports of an encoded `ReportBatch`.
 
     Raises:
         ReportRejected(MALFORMED): the bytes are no batch, hold another field, or more reports than fit into
@@ -49,7 +49,7 @@ def _check_count(body: bytes) -> None:
 
 
 def _varint(body: bytes, place: int) -> tuple[int, int]:
-    """The number that begins at a place, and the place after it."""
+    """Read the number that begins at a place, and return the place after it."""
     number = 0
     for index, byte in enumerate(body[place : place + _MAX_VARINT_BYTES]):
         number |= (byte & 0x7F) << (7 * index)

@@ -160,7 +160,7 @@ def http_app(
     local: LocalIntake | None = None,
     storing_threads: int | None = None,
 ) -> Starlette:
-    """The application, for any ASGI server.
+    """Create the application, for any ASGI server.
 
     Args:
         intake: Takes the reports.
@@ -205,7 +205,7 @@ def http_app(
 
 
 def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
-    """The same application, with the status of each answer counted."""
+    """Return the same application, counting the status of each answer."""
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_counted(message: Message) -> None:
@@ -219,13 +219,13 @@ def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
 
 
 async def _in_thread(look_up: Callable[[], _T], limiter: CapacityLimiter | None = None) -> _T:
-    """What the database takes its time for, in a thread; HelperUnavailable while it is away."""
+    """Run a slow lookup in a thread; HelperUnavailable while the database is away."""
     with database_at_hand("the ad server"):
         return await to_thread.run_sync(look_up, limiter=limiter)
 
 
 async def _body(request: Request, limit: int, held: Held) -> bytes:
-    """The body.
+    """Read the body.
 
     It is refused as soon as it is known to pass the limit or to find no room, and given up when it comes too
     slowly.
@@ -286,11 +286,11 @@ async def _away(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_disconnect(_request: Request, _error: Exception) -> Response:
-    """The browser is gone; nobody reads this."""
+    """Answer a client that has disconnected, so nobody reads this."""
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 async def _answer_bug(_request: Request, error: Exception) -> Response:
-    """A bug: the details stay here."""
+    """Answer after a bug, without its details."""
     _LOG.error("a bug ended a request", exc_info=error)
     return json_error("Internal", INTERNAL, "internal error", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -44,7 +44,7 @@ class IntakeCounts:
         )
 
     def by_reason(self) -> dict[str, int]:
-        """The rejections under their reasons' names, in alphabetical order."""
+        """Return the rejections by their reasons' names, in alphabetical order."""
         return {reason.value: count for reason, count in sorted(self.rejected.items())}
 
 
@@ -72,7 +72,7 @@ class Intake:
 
     @property
     def counts(self) -> IntakeCounts:
-        """What became of all reports so far."""
+        """The outcomes of all reports so far."""
         return self._counts
 
     def take(self, report: Report) -> bool:
@@ -154,7 +154,7 @@ class Intake:
         check.check(report)
 
     def _refusing_tasks(self) -> frozenset[bytes]:
-        """The tasks whose reports are refused, as they were `REFUSED_EVERY_S` ago at most."""
+        """Return the tasks whose reports are refused, at most `REFUSED_EVERY_S` out of date."""
         now_s = self._monotonic()
         if now_s - self._refused_read_s >= REFUSED_EVERY_S:
             self._refused, self._refused_read_s = self._tasks.refused(), now_s

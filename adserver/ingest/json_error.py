@@ -19,7 +19,7 @@ _UNREAD: Final = (
 
 
 def json_error(kind: str, reason: str, message: str, status: int) -> Response:
-    """An error. Where the body was not read to its end, the rest of it is not waited for.
+    """Build an error; the unread rest of a body is not waited for.
 
     Who finds no room is told when to come again.
     """
@@ -30,5 +30,5 @@ def json_error(kind: str, reason: str, message: str, status: int) -> Response:
 
 
 def refusal(status: int, message: str) -> Response:
-    """A request that is refused whatever it holds; the reason is the status's name."""
+    """Refuse a request whatever it holds; the reason is the status's name."""
     return json_error("RequestRefused", HTTPStatus(status).name.lower(), message, status)

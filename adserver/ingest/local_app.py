@@ -55,7 +55,7 @@ class LocalIntake:
         return [job_id.hex() for job_id in self._jobs.open_ids(MOST_LISTED)]
 
     def served(self, job_id: bytes) -> bytes | None:
-        """What a device downloads; None when the job is over.
+        """Return what a device downloads; None when the job is over.
 
         Raises:
             JobRefused(UNKNOWN_JOB)
@@ -76,7 +76,7 @@ class LocalIntake:
         return len(written).to_bytes(4, "little") + written + content
 
     def most_bytes(self, job_id: bytes) -> int:
-        """The size of an update.
+        """Return the size of an update.
 
         Raises:
             JobRefused(UNKNOWN_JOB)
@@ -116,7 +116,7 @@ class LocalIntake:
             self._jobs.instances.replace(job_id, update, self._randomness, test=test)
 
     def _spam_test(self, job_id: bytes, settings: DrawAndDiscard, weights: int) -> SpamTest:
-        """Limits for as many updates in flight as are measured now, in steps of a factor of two."""
+        """Return limits for the measured number of updates in flight, in steps of a factor of two."""
         in_flight = self._jobs.instances.job(job_id).in_flight
         step = 0 if in_flight < 1 else 1 << (round(in_flight) - 1).bit_length()
         with self._calibrating:  # takes a second; one thread does it
@@ -132,7 +132,7 @@ class LocalIntake:
 
 
 def local_routes(local: LocalIntake, read_body: ReadBody) -> list[Route]:
-    """The routes, for `http_app`.
+    """Return the routes, for `http_app`.
 
     Args:
         local: Does the work.

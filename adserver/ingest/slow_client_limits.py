@@ -117,7 +117,7 @@ def patient_protocol(
             super().connection_lost(exc)
 
         def send_400_response(self, msg: str) -> None:
-            """What comes is no HTTP: say so, unless something was said already, and end.
+            """Answer that the bytes are not HTTP, unless an answer has begun, and end.
 
             uvicorn would say it through h11, which fails in the midst of a request, and the application would
             answer after that.

@@ -123,12 +123,12 @@ class Project:
 
     @property
     def parties(self) -> Path:
-        """Where each server keeps its own folder and its log."""
+        """The folder with each server's own folder and log."""
         return self.folder / "parties"
 
     @property
     def environment_file(self) -> Path:
-        """What a shell sources so that `adserver` commands find this fleet."""
+        """The file that a shell sources so that `adserver` commands find these servers."""
         return self.folder / "env.sh"
 
     def path(self, said: str) -> Path:

@@ -72,7 +72,7 @@ class RunningFleet:
 
     @property
     def is_up(self) -> bool:
-        """Whether all three run."""
+        """True while all three run."""
         return None not in [self._pid(one) for one in self._servers()]
 
     def up(self) -> None:

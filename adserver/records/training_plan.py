@@ -36,7 +36,7 @@ class Optimizer:
 
     @property
     def inertia(self) -> float:
-        """How much of a step's direction the next one keeps: what correlated noise is fitted to."""
+        """The share of a step's direction that the next one keeps; correlated noise is fitted to it."""
         match self.kind:
             case OptimizerKind.MOMENTUM:
                 return self.momentum
@@ -116,7 +116,7 @@ class TrainingPlan:
 
     @property
     def denominator(self) -> float:
-        """What a round's sum is divided by.
+        """The divisor of a round's sum.
 
         The expected batch size, the same in every round whatever the sample's size was.
 

@@ -15,7 +15,7 @@ class IntakeMetrics(Collector):
     """One process's numbers on a registry of their own; an intake replica has no others."""
 
     def __init__(self) -> None:
-        """Numbers of an intake that is named by `watch_intake`; until then, of none."""
+        """Start without an intake; `watch_intake` names it."""
         self.registry: Final = CollectorRegistry()
         self._intake: Callable[[], IntakeCounts] = IntakeCounts
         self._http = CounterMetric(
@@ -28,15 +28,15 @@ class IntakeMetrics(Collector):
         self._intake = counts
 
     def intake(self) -> IntakeCounts:
-        """What became of the reports that this process took in."""
+        """Return what became of the reports that this process received."""
         return self._intake()
 
     def count_http(self, status: int) -> None:
-        """One answer over HTTP."""
+        """Count one answer over HTTP."""
         self._http.labels(str(status)).inc()
 
     def collect(self) -> Iterable[Metric]:
-        """Called at each scrape."""
+        """Return the metrics. Called at each scrape."""
         counts = self._intake()
         taken = CounterMetricFamily(
             "adserver_reports", "Reports that came in, by what became of them.", labels=("outcome",)

@@ -52,7 +52,7 @@ class Addresses:
     http: str
 
     def encode(self) -> bytes:
-        """The content of the addresses file."""
+        """Encode the content of the addresses file."""
         return (json.dumps({"grpc": self.grpc, "http": self.http}) + "\n").encode()
 
 
@@ -67,7 +67,7 @@ def running_ingest(
     local: LocalIntake | None = None,
     bucket: ReportBucket | None = None,
 ) -> Iterator[Addresses]:
-    """Both front doors, open until the block ends; requests that have begun by then are finished.
+    """Run both servers until the block ends; requests that have begun by then are finished.
 
     So is the operator's endpoint, if there is to be one. Browsers need no certificate. `check_disk` raises
     when the disk is full, and is asked with health. `local` takes updates of jobs without helpers.

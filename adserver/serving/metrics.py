@@ -25,7 +25,7 @@ class AdserverMetrics(IntakeMetrics):
     """The ad server's numbers: its intake's, and the store's."""
 
     def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
-        """Numbers of one store; `clock` gives Unix seconds."""
+        """Measure one store; `clock` returns Unix seconds."""
         self._clock = clock
         self._jobs = JobStore(engine, clock)
         self._tasks = TaskStore(engine)
@@ -33,7 +33,7 @@ class AdserverMetrics(IntakeMetrics):
         super().__init__()
 
     def collect(self) -> Iterable[Metric]:
-        """Called at each scrape."""
+        """Return the metrics. Called at each scrape."""
         yield from super().collect()
         yield from self._of_jobs(self._jobs.all())
         yield from self._of_tasks()

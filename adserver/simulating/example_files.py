@@ -39,7 +39,7 @@ class ExampleSet:
 
     @property
     def width(self) -> int:
-        """How many features an example has."""
+        """The number of features of an example."""
         return int(self.training.features.shape[1])
 
 

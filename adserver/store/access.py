@@ -41,7 +41,7 @@ class AccessStore:
         self._clock = clock
 
     def make(self, kind: GrantKind, scope: Scope, *, name: str, lasts_s: float) -> str:
-        """A new grant; its secret, which is told here and never again. Grants that have ended go."""
+        """Create a grant and return its secret, which is not stored; delete grants that have ended."""
         secret = _PREFIXES[kind] + secrets.token_urlsafe(_SECRET_BYTES)
         now_s = self._clock()
         row = {
@@ -58,11 +58,11 @@ class AccessStore:
         return secret
 
     def find(self, secret: str, kinds: Collection[GrantKind]) -> Grant | None:
-        """The grant of a secret, if it is of one of the kinds and has not ended."""
+        """Return the grant of a secret, if it is of one of the kinds and has not ended."""
         return self._found(digest_of(secret), kinds)
 
     def holds(self, grant: Grant) -> bool:
-        """Whether a grant that was found has neither ended nor been revoked since."""
+        """Return whether a grant that was found has neither ended nor been revoked since."""
         return self._found(grant.digest, [grant.kind]) is not None
 
     def log_in(self, secret: str) -> str | None:
@@ -80,7 +80,7 @@ class AccessStore:
         return self.make(GrantKind.SESSION, login.scope, name=login.name, lasts_s=SESSION_S)
 
     def all(self, kinds: Collection[GrantKind]) -> list[Grant]:
-        """The grants of some kinds that have not ended, the oldest first."""
+        """Return the grants of some kinds that have not ended, oldest first."""
         asked = select(access_grants).where(
             access_grants.c.kind.in_(kinds), access_grants.c.expires_at > self._clock()
         )

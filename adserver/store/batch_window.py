@@ -57,7 +57,7 @@ class BatchWindow:
         self._gone.append((self._monotonic(), min(size, self._most_bytes)))
 
     def _recent(self, now_s: float) -> int:
-        """How many bytes went in the last second."""
+        """Return how many bytes were written in the last second."""
         while self._gone and now_s - self._gone[0][0] >= _RECENT_S:
             self._gone.popleft()
         return sum(size for _, size in self._gone)

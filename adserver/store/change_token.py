@@ -42,7 +42,7 @@ class StoreMark:
 
 
 def _numbers(what: str, state: Any, count: Any, amount: Any) -> "Select[str, str, int, int]":
-    """Rows of one form, for the union."""
+    """Select rows of one form, for the union."""
     return select(
         cast(literal(what), String).label("what"),
         cast(state, String).label("state"),
@@ -68,7 +68,7 @@ _ASKED: Final = union_all(
 
 
 def store_mark(engine: Engine) -> StoreMark:
-    """The store's mark now, in one statement."""
+    """Return the store's current mark, with one statement."""
     with reading(engine) as connection:
         found = [tuple(row) for row in connection.execute(_ASKED)]
     return StoreMark(

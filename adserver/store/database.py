@@ -26,7 +26,7 @@ _NOW: Final = select(extract("epoch", func.clock_timestamp()))
 
 
 def database_clock(engine: Engine, clock: Clock) -> Clock:
-    """A clock that all servers over a database read alike: PostgreSQL's; on SQLite, `clock`."""
+    """Return the clock that all servers of a database share: PostgreSQL's; on SQLite, `clock`."""
     if engine.dialect.name == "sqlite":
         return clock
 
@@ -38,7 +38,7 @@ def database_clock(engine: Engine, clock: Clock) -> Clock:
 
 
 def default_url(data_dir: Path) -> str:
-    """The URL of the embedded database in the data folder.
+    """Return the URL of the embedded database in the data folder.
 
     The folder is created if it is missing, for this user only.
     """
@@ -65,7 +65,7 @@ def check_tables(engine: Engine) -> None:
 
 
 def insert_of(dialect: str, table: Table) -> "postgresql.Insert | sqlite.Insert":
-    """An insert that can say what happens to rows that are there: each engine has its own.
+    """Build an insert that can handle existing rows: each engine has its own.
 
     Only the module of the engine that is used is loaded: PostgreSQL's takes as long as half of SQLAlchemy.
     """
@@ -79,7 +79,7 @@ def insert_of(dialect: str, table: Table) -> "postgresql.Insert | sqlite.Insert"
 
 
 def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> "postgresql.Insert | sqlite.Insert":
-    """An insert that leaves rows with a key that is there as they are.
+    """Build an insert that leaves rows with an existing key unchanged.
 
     Both engines spell it the same, each in its own module.
     """
@@ -87,7 +87,7 @@ def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> "postg
 
 
 def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing: JobReason) -> bytes:
-    """The one id in `column` whose hex form starts with `prefix`.
+    """Return the one id in `column` whose hex form starts with `prefix`.
 
     Raises:
         JobRefused(missing): no id or more than one starts so, or the prefix is not hex.

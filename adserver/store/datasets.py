@@ -90,7 +90,7 @@ class DatasetStore:
         self._engine = engine
 
     def begin(self, task_id: bytes, handle: bytes, *, limit: int, created_at: float) -> Dataset:
-        """A new dataset that takes up to `limit` waiting reports.
+        """Begin a dataset with up to `limit` waiting reports.
 
         What an earlier run was preparing is released first.
 
@@ -114,7 +114,7 @@ class DatasetStore:
             return _one(connection, select(datasets).where(datasets.c.handle == handle))
 
     def choose(self, dataset: Dataset, choice: ChosenReports) -> Dataset:
-        """Fix what the dataset holds; from here on it can only be committed, or given up by a person.
+        """Fix what the dataset holds; from here on it can only be committed, or abandoned by a person.
 
         Raises:
             JobRefused(DATASET_CHANGED): another run has released it meanwhile.
@@ -138,7 +138,7 @@ class DatasetStore:
             return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
 
     def finish(self, dataset: Dataset) -> Dataset:
-        """Both helpers have committed it. Idempotent.
+        """Record that both helpers have committed it. Idempotent.
 
         Raises:
             JobRefused(DATASET_CHANGED): a person has given it up meanwhile.
@@ -148,7 +148,7 @@ class DatasetStore:
             return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
 
     def give_back(self, dataset: Dataset) -> None:
-        """Forget a dataset that is not committed, and let its reports wait again.
+        """Forget a dataset that is not committed, and release its reports.
 
         One that is committed stays.
         """
@@ -157,12 +157,12 @@ class DatasetStore:
                 _abort(connection, dataset.task_id, dataset.handle)
 
     def give_back_preparing(self, task_id: bytes) -> None:
-        """Forget what a run was preparing, and let its reports wait again; what is being committed stays."""
+        """Forget a dataset that a run was preparing, and release its reports; a committing one stays."""
         with self._engine.begin() as connection:
             _abort_preparing(connection, task_id)
 
     def committing(self, task_id: bytes) -> Dataset | None:
-        """The task's dataset that waits for its commits, if there is one: the oldest."""
+        """Return the task's oldest dataset that waits for its commits, if any."""
         query = (
             select(datasets)
             .where(*_is(task_id, DatasetState.COMMITTING))
@@ -174,7 +174,7 @@ class DatasetStore:
         return found[0] if found else None
 
     def find(self, prefix: str) -> Dataset:
-        """The dataset whose id starts with these hex digits.
+        """Return the dataset whose id starts with these hex digits.
 
         Raises:
             JobRefused(UNKNOWN_DATASET): none does, or several do.
@@ -195,12 +195,12 @@ class DatasetStore:
                 raise taken_over()
 
     def all(self) -> list[Dataset]:
-        """Every dataset, the oldest first."""
+        """Return every dataset, oldest first."""
         with reading(self._engine) as connection:
             return _all(connection, select(datasets).order_by(datasets.c.created_at, datasets.c.handle))
 
     def page(self, *, limit: int, before: PageMarker | None = None) -> list[Dataset]:
-        """Up to `limit` datasets, the newest first; those before a place, if one is given."""
+        """Return up to `limit` datasets, newest first; those before a place, if one is given."""
         asked = newest_first(
             select(datasets), datasets.c.created_at, datasets.c.handle, before=before, limit=limit
         )
@@ -208,13 +208,13 @@ class DatasetStore:
             return _all(connection, asked)
 
     def of_task(self, task_id: bytes) -> list[Dataset]:
-        """The datasets of a task, the oldest first."""
+        """Return the datasets of a task, oldest first."""
         asked = select(datasets).where(datasets.c.task_id == task_id)
         with reading(self._engine) as connection:
             return _all(connection, asked.order_by(datasets.c.created_at, datasets.c.handle))
 
     def is_chosen(self, dataset: Dataset) -> NDArray[np.bool_]:
-        """Which of the reports that a dataset took are in it: bool (received,), in order of arrival."""
+        """Return which of the reports taken are in the dataset: bool (received,), by arrival."""
         with reading(self._engine) as connection:
             bits = connection.execute(
                 select(datasets.c.chosen).where(datasets.c.handle == dataset.handle)
@@ -224,7 +224,7 @@ class DatasetStore:
         )
 
     def report_ids(self, dataset: Dataset) -> NDArray[np.uint8]:
-        """The ids of the reports that a dataset took: u8 (received, 16), in order of arrival.
+        """Return the ids of the reports that a dataset took: u8 (received, 16), by arrival.
 
         Raises:
             JobRefused(DATASET_CHANGED): another run has released them meanwhile.
@@ -237,7 +237,7 @@ class DatasetStore:
 
 
 def taken_over() -> JobRefused:
-    """The error of a run whose reports another run has taken, or that have expired."""
+    """Build the error of a run whose reports another run has taken, or that have expired."""
     return JobRefused(
         JobReason.DATASET_CHANGED,
         "another run has taken these reports, or their task has ended: see `adserver dataset list`",
@@ -249,7 +249,7 @@ def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:
 
 
 def _lock_state(connection: Connection, handle: bytes) -> DatasetState | None:
-    """A dataset's state, locked until the transaction ends; None if the dataset is gone."""
+    """Return a dataset's state, locked until the transaction ends; None if it is gone."""
     state = connection.execute(
         select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()
     ).scalar()
@@ -277,7 +277,7 @@ def _abort_preparing(connection: Connection, task_id: bytes) -> None:
 
 
 def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:
-    """Forget a dataset, and let its reports wait again."""
+    """Forget a dataset, and release its reports."""
     after(_lock_state(connection, handle) or DatasetState.ABORTED, DatasetEvent.RELEASE)
     reports.give_back(connection, task_id, handle)
     connection.execute(delete(dropped_reports).where(dropped_reports.c.handle == handle))
@@ -292,7 +292,7 @@ def _one(connection: Connection, query: Select[Any]) -> Dataset:
 
 
 def _all(connection: Connection, query: Select[Any]) -> list[Dataset]:
-    """The datasets that a query over `datasets` finds, each with what was dropped."""
+    """Return the datasets that a query finds, each with the counts of dropped reports."""
     rows = connection.execute(query).all()
     counters: dict[tuple[bytes, int], Counter[ReportReason]] = {}
     dropped = select(dropped_reports).where(dropped_reports.c.handle.in_([row.handle for row in rows]))

@@ -60,7 +60,7 @@ class GroupCommit(Generic[_Call]):
         self._is_served = False
 
     def call(self, one: _Call) -> None:
-        """Be served, in a batch of this thread or of another one.
+        """Run one call in a batch of this thread or of another one.
 
         Raises:
             Exception: what `serve` raised for the batch.
@@ -98,12 +98,12 @@ class GroupCommit(Generic[_Call]):
                 self._is_served = False
 
     def _weight(self) -> int:
-        """What all calls that wait weigh."""
+        """Return the total weight of all waiting calls."""
         with self._guard:
             return sum(self._weigh(one.call) for one in self._queue)
 
     def _batch_length(self) -> int:
-        """How many calls at the head of the queue are served now."""
+        """Return how many calls at the head of the queue are run now."""
         weight = 0
         for count, one in enumerate(self._queue[: self._most]):
             weight += self._weigh(one.call)

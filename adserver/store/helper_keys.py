@@ -11,7 +11,7 @@ from maskedlark.runtime.database import reading
 
 
 def first_seen(engine: Engine, public_keys: Sequence[bytes], *, now_s: float) -> list[float]:
-    """When each key was first seen, in Unix seconds; for one that was not, that is now."""
+    """Return when each key was first seen, in Unix seconds; now for a key that is new."""
     digests = [sha256(key).digest() for key in public_keys]
     asked = select(helper_keys).where(helper_keys.c.fingerprint.in_(digests))
     with reading(engine) as connection:

@@ -79,7 +79,7 @@ def find_stored(connection: Connection, digests: Sequence[bytes]) -> frozenset[b
 
 
 def _insert_rows(connection: Connection, rows: list[tuple[Any, ...]]) -> Sequence[bytes]:
-    """Into SQLite, whose transactions are one at a time: what is new has the numbers behind the last one."""
+    """Insert into SQLite, where transactions are serial: new rows are numbered after the last."""
     last = connection.exec_driver_sql(_LAST).scalar_one()
     new = connection.exec_driver_sql(_IN_ROWS, rows).rowcount
     connection.exec_driver_sql(_WAITING, (last,))
@@ -89,7 +89,7 @@ def _insert_rows(connection: Connection, rows: list[tuple[Any, ...]]) -> Sequenc
 
 
 def _row(key: bytes, report: Report, place: int | None) -> tuple[Any, ...]:
-    """A report's values, in the order of the columns above."""
+    """Return a report's values, in the order of the columns above."""
     first, second = report.shares
     ciphertexts = (
         (first.ciphertext, second.ciphertext) if place is None else (place.to_bytes(PLACE_BYTES), b"")

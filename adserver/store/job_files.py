@@ -42,10 +42,10 @@ class JobFiles(Protocol):
     path: Path
 
     def model(self) -> bytes:
-        """The submitted ONNX file; raises JobRefused(WRONG_STATE) if it is not there."""
+        """Return the submitted ONNX file; raise JobRefused(WRONG_STATE) if it is missing."""
 
     def eval_set(self) -> bytes | None:
-        """The submitted evaluation set (npz), if there was one."""
+        """Return the submitted evaluation set (npz), if there was one."""
 
     def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
         """Keep the state after so many rounds, in one step; earlier ones go.
@@ -54,7 +54,7 @@ class JobFiles(Protocol):
         """
 
     def checkpoint(self) -> bytes | None:
-        """The latest checkpoint, or None before the first round."""
+        """Return the latest checkpoint, or None before the first round."""
 
 
 def submit(

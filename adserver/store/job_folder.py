@@ -36,7 +36,7 @@ class JobFolder:
             write_durably(self.path / _EVAL_SET, eval_set)
 
     def model(self) -> bytes:
-        """The submitted ONNX file.
+        """Return the submitted ONNX file.
 
         Raises:
             JobRefused(WRONG_STATE): the folder does not hold it.
@@ -49,7 +49,7 @@ class JobFolder:
         return found
 
     def eval_set(self) -> bytes | None:
-        """The submitted evaluation set (npz), if there was one."""
+        """Return the submitted evaluation set (npz), if there was one."""
         return _read(self.path / _EVAL_SET)
 
     def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
@@ -66,7 +66,7 @@ class JobFolder:
                 other.unlink(missing_ok=True)
 
     def checkpoint(self) -> bytes | None:
-        """The latest checkpoint, or None before the first round."""
+        """Return the latest checkpoint, or None before the first round."""
         while found := self._checkpoints():
             stored = _read(max(found))
             if stored is not None:  # else a later one was written, and this one removed, since it was found
@@ -78,7 +78,7 @@ class JobFolder:
 
 
 def folders_with_files(data_dir: Path) -> Iterator[bytes]:
-    """The ids of the jobs that have a submitted model, or a checkpoint, in a data folder."""
+    """Yield the ids of the jobs that have a submitted model, or a checkpoint, in a data folder."""
     found = (
         path.parent for name in (_MODEL, _ANY_CHECKPOINT) for path in (data_dir / _JOBS).glob(f"*/{name}")
     )

@@ -39,7 +39,7 @@ class JobRows:
             self._write(connection, _EVAL_SET, 0, eval_set)
 
     def model(self) -> bytes:
-        """The submitted ONNX file.
+        """Return the submitted ONNX file.
 
         Raises:
             JobRefused(WRONG_STATE): the database does not hold it.
@@ -53,7 +53,7 @@ class JobRows:
         return found
 
     def eval_set(self) -> bytes | None:
-        """The submitted evaluation set (npz), if there was one."""
+        """Return the submitted evaluation set (npz), if there was one."""
         return self._read(_EVAL_SET, 0)
 
     def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
@@ -67,7 +67,7 @@ class JobRows:
             self._put_checkpoint(connection, encoded, rounds_done=rounds_done)
 
     def checkpoint(self) -> bytes | None:
-        """The latest checkpoint, or None before the first round."""
+        """Return the latest checkpoint, or None before the first round."""
         while True:
             with reading(self._engine) as connection:
                 rounds_done = connection.execute(self._latest()).scalar()
@@ -107,7 +107,7 @@ class JobRows:
         return True
 
     def _read(self, kind: str, rounds_done: int) -> bytes | None:
-        """All parts of a file; None if it is not there."""
+        """Read all parts of a file; None if it is missing."""
         asked = (
             select(job_files.c.content)
             .where(self._of(kind), job_files.c.rounds_done == rounds_done)
@@ -122,7 +122,7 @@ class JobRows:
         return held.getvalue() if parts else None
 
     def _latest(self) -> Select[Any]:
-        """How many rounds the latest checkpoint is after."""
+        """Select the number of rounds before the latest checkpoint."""
         return select(func.max(job_files.c.rounds_done)).where(self._of(_CHECKPOINT))
 
     def _of(self, kind: str) -> ColumnElement[bool]:

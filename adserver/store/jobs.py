@@ -62,7 +62,7 @@ class JobStore:
             connection.execute(insert(jobs).values(row))
 
     def get(self, job_id: bytes) -> JobRecord:
-        """One job.
+        """Return one job.
 
         Raises:
             JobRefused(UNKNOWN_JOB)
@@ -71,7 +71,7 @@ class JobStore:
             return read_job(connection, job_id)
 
     def find(self, prefix: str) -> JobRecord:
-        """The one job whose id starts with some hex digits.
+        """Return the one job whose id starts with some hex digits.
 
         Raises:
             JobRefused(UNKNOWN_JOB): none or several do.
@@ -82,7 +82,7 @@ class JobStore:
             )
 
     def all(self) -> tuple[JobRecord, ...]:
-        """Every job, oldest first."""
+        """Return every job, oldest first."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(jobs).order_by(jobs.c.submitted_at_s, jobs.c.job_id)).mappings()
             return tuple(record_from_row(row) for row in rows)
@@ -90,21 +90,21 @@ class JobStore:
     def page(
         self, *, limit: int, before: PageMarker | None = None, state: JobState | None = None
     ) -> tuple[JobRecord, ...]:
-        """Up to `limit` jobs, the newest first; those before a place, and of a state, if they are given."""
+        """Return up to `limit` jobs, newest first; optionally before a place, and of a state."""
         asked = newest_first(select(jobs), jobs.c.submitted_at_s, jobs.c.job_id, before=before, limit=limit)
         with reading(self._engine) as connection:
             rows = connection.execute(asked if state is None else asked.where(jobs.c.state == state))
             return tuple(record_from_row(row) for row in rows.mappings())
 
     def counts(self) -> dict[JobState, int]:
-        """How many jobs there are in each state."""
+        """Count the jobs in each state."""
         asked = select(jobs.c.state, func.count()).group_by(jobs.c.state)
         with reading(self._engine) as connection:
             found = {JobState(state): int(count) for state, count in connection.execute(asked)}
         return {state: found.get(state, 0) for state in JobState}
 
     def stamps(self, task_ids: Sequence[bytes]) -> dict[tuple[bytes, bytes | None], tuple[int, ...]]:
-        """For each task and dataset what changes whenever one of its jobs takes of a budget otherwise."""
+        """Return, by task and dataset, a value that changes whenever a job's use of a budget changes."""
         asked = (
             select(
                 jobs.c.task_id,
@@ -124,7 +124,7 @@ class JobStore:
             }
 
     def of_task(self, task_id: bytes, dataset_ids: Sequence[bytes | None]) -> tuple[JobRecord, ...]:
-        """The jobs of a task over some of its datasets, oldest first; None stands for no dataset."""
+        """Return a task's jobs over some of its datasets, oldest first; None means no dataset."""
         named = [one for one in dataset_ids if one is not None]
         is_of = jobs.c.dataset_id.in_(named)
         chosen = or_(is_of, jobs.c.dataset_id.is_(None)) if None in dataset_ids else is_of
@@ -136,7 +136,7 @@ class JobStore:
     def history(
         self, job_id: bytes, *, after_rounds: int = -1, limit: int | None = None
     ) -> tuple[RoundFigures, ...]:
-        """The figures of a job's rounds, in order, each round once; only those after `after_rounds`.
+        """Return the figures of a job's rounds, in order, once each; only those after `after_rounds`.
 
         At most `limit` of them, if it is given.
         """
@@ -147,7 +147,7 @@ class JobStore:
         )
 
     def figures_at(self, job_id: bytes, rounds_done: Sequence[int]) -> tuple[RoundFigures, ...]:
-        """The figures of a job after these numbers of rounds, in order; those that are there."""
+        """Return the figures of a job after these numbers of rounds, in order, where they exist."""
         return self._figures(
             select(*_COLUMNS).where(
                 job_rounds.c.job_id == job_id, job_rounds.c.rounds_done.in_(sorted(rounds_done))
@@ -155,7 +155,7 @@ class JobStore:
         )
 
     def last_evaluated(self, job_id: bytes) -> RoundFigures | None:
-        """The latest figures of a job with a loss."""
+        """Return the latest figures of a job with a loss."""
         evaluated = (
             select(*_COLUMNS)
             .where(job_rounds.c.job_id == job_id, job_rounds.c.loss.is_not(None))
@@ -192,7 +192,7 @@ class JobStore:
 
 
 def read_job(connection: Connection, job_id: bytes, *, to_change: bool = False) -> JobRecord:
-    """One job; `to_change` keeps others from changing it until the transaction ends.
+    """Read one job; `to_change` locks it until the transaction ends.
 
     Raises:
         JobRefused(UNKNOWN_JOB)
@@ -215,5 +215,5 @@ def change_state(connection: Connection, job_id: bytes, event: JobEvent, **colum
 
 
 def figures_row(job_id: bytes, figures: RoundFigures) -> Mapping[str, Any]:
-    """The row of `job_rounds` that holds a round's figures."""
+    """Return the row of `job_rounds` that holds a round's figures."""
     return {"job_id": job_id, **dict(zip(_FIGURES, astuple(figures), strict=True))}

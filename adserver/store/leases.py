@@ -54,7 +54,7 @@ class JobLeases:
     """
 
     def __init__(self, engine: Engine, clock: Clock, *, owner: str, lease_s: float) -> None:
-        """Work under a name that no other worker has, with leases of `lease_s` seconds."""
+        """Work under a unique name, with leases of `lease_s` seconds."""
         self._engine = engine
         self._clock = clock
         self._owner = owner
@@ -95,7 +95,7 @@ class JobLeases:
                 _release(connection, bytes(row.job_id), row.workers_lost + 1)
 
     def is_held(self, job_id: bytes) -> bool:
-        """Whether the job is still this worker's: not cancelled and not taken over."""
+        """Return whether the job is still this worker's: neither cancelled nor taken over."""
         with reading(self._engine) as connection:
             return connection.execute(_HELD, self._lease(job_id)).first() is not None
 
@@ -108,15 +108,15 @@ class JobLeases:
             return changed.rowcount == 1
 
     def wait(self, job_id: bytes, stop: Stop) -> None:
-        """A helper is down: the job waits."""
+        """Record that a helper is down and the job waits."""
         self._change(job_id, JobEvent.HELPER_DOWN, stop)
 
     def go_on(self, job_id: bytes) -> None:
-        """The helper is back."""
+        """Record that the helper is back."""
         self._change(job_id, JobEvent.HELPER_BACK, None)
 
     def let_go(self, job_id: bytes, event: JobEvent, stop: Stop | None = None) -> None:
-        """The job leaves this worker: finished, refused, failed, or released for the next worker."""
+        """End the lease: the job is finished, refused, failed, or released for the next worker."""
         self._change(job_id, event, stop, lease_owner=None, lease_until_s=0.0)
 
     def record(self, job_id: bytes, figures: RoundFigures) -> None:
@@ -129,7 +129,7 @@ class JobLeases:
             connection.execute(_ADD_ROUND, figures_row(job_id, figures))
 
     def to_close(self) -> tuple[JobRecord, ...]:
-        """Jobs that are over, and that the helpers were not told of yet."""
+        """Return jobs that are over, of which the helpers have not been informed yet."""
         asked = (
             select(jobs.c.job_id)
             .where(jobs.c.state.in_(FINAL), ~jobs.c.is_closed)
@@ -141,7 +141,7 @@ class JobLeases:
             )
 
     def mark_closed(self, job_id: bytes, *, rounds_charged: int) -> None:
-        """Both helpers know that the job is over, and neither charged more rounds than so many."""
+        """Record that both helpers know the job's end and charged no more than so many rounds."""
         with self._engine.begin() as connection:
             connection.execute(
                 update(jobs)
@@ -156,7 +156,7 @@ class JobLeases:
         return select(jobs.c.job_id, jobs.c.workers_lost).where(is_abandoned)
 
     def _lease(self, job_id: bytes) -> dict[str, Any]:
-        """What `_IS_HELD` is asked with."""
+        """Return the parameters of `_IS_HELD`."""
         return {"of_job": job_id, "by": self._owner}
 
     def _change(self, job_id: bytes, event: JobEvent, stop: Stop | None, **columns: Any) -> None:

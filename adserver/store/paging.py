@@ -30,7 +30,7 @@ class PageMarker:
 def newest_first(
     asked: Select[Any], at: Column[Any], key: Column[Any], *, before: PageMarker | None, limit: int
 ) -> Select[Any]:
-    """Up to `limit` rows of a query in falling order, after a place; an index on both columns answers it."""
+    """Select up to `limit` rows in descending order after a place; an index on both columns serves it."""
     paged = asked.order_by(at.desc(), key.desc()).limit(limit)
     return paged if before is None else paged.where(tuple_(at, key) < tuple_(before.at, before.key))
 

@@ -72,7 +72,7 @@ class QueryStore:
             return rows.one_or_none() is not None
 
     def before(self, chosen: ChosenId, kind: type[S]) -> PlannedQuery[S] | None:
-        """What was asked before under an id that a client chose: the query or evaluation, or its discovery.
+        """Return the earlier query, evaluation or discovery under an id that a client chose.
 
         None: it was not asked yet.
 
@@ -94,7 +94,7 @@ class QueryStore:
         return None
 
     def remove(self, query_id: bytes) -> None:
-        """Forget a query that both helpers refused, and so did not charge; one that is answered stays."""
+        """Forget a query that both helpers refused, and so did not charge; an answered one stays."""
         with self._engine.begin() as connection:
             connection.execute(delete(queries).where(queries.c.query_id == query_id, ~_IS_ANSWERED))
 
@@ -110,7 +110,7 @@ class QueryStore:
             connection.execute(insert_or_ignore(self._engine, query_answers, ["query_id"]).values(row))
 
     def answer(self, query_id: bytes) -> StoredAnswer | None:
-        """What both helpers answered to a query, as it was kept; None: it was not."""
+        """Return both helpers' stored answer to a query, or None."""
         asked = select(query_answers).where(query_answers.c.query_id == query_id)
         with reading(self._engine) as connection:
             row = connection.execute(asked).one_or_none()
@@ -124,21 +124,21 @@ class QueryStore:
     def page(
         self, *, limit: int, before: PageMarker | None = None, kinds: Sequence[str] = ()
     ) -> tuple[AskedQuery, ...]:
-        """Up to `limit` queries, the newest first; those before a place, and of some kinds."""
+        """Return up to `limit` queries, newest first; optionally before a place, and of some kinds."""
         asked = newest_first(_STORED, queries.c.asked_at, queries.c.query_id, before=before, limit=limit)
         with reading(self._engine) as connection:
             rows = connection.execute(asked.where(queries.c.kind.in_(kinds)) if kinds else asked)
             return tuple(_read_row(row) for row in rows)
 
     def counts(self, dataset_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """How many queries were asked over each dataset; those without any are missing."""
+        """Count the queries over each dataset; those without any are missing."""
         asked = select(queries.c.dataset_id, func.count()).where(queries.c.dataset_id.in_(dataset_ids))
         with reading(self._engine) as connection:
             found = connection.execute(asked.group_by(queries.c.dataset_id))
             return {bytes(dataset_id): int(count) for dataset_id, count in found}
 
     def asked(self, prefix: str) -> AskedQuery:
-        """The query of any kind whose id starts with these hex digits.
+        """Return the query of any kind whose id starts with these hex digits.
 
         Raises:
             JobRefused(UNKNOWN_QUERY): no query has such an id, or several do.
@@ -148,7 +148,7 @@ class QueryStore:
             return _read_row(connection.execute(_STORED.where(queries.c.query_id == query_id)).one())
 
     def find(self, prefix: str, kind: type[S]) -> PlannedQuery[S]:
-        """The query of a kind whose id starts with these hex digits.
+        """Return the query of a kind whose id starts with these hex digits.
 
         Raises:
             JobRefused(UNKNOWN_QUERY): no query has such an id, several do, or the one that does is of another
@@ -166,7 +166,7 @@ class QueryStore:
         return PlannedQuery(spec=spec, beside=bytes(row.codes))
 
     def of_dataset(self, dataset_id: bytes) -> "tuple[AnyQuery, ...]":
-        """Every query over a dataset that was asked, or was about to be, in the order of asking."""
+        """Return every query over a dataset, sent or about to be, in order."""
         asked = (
             select(queries)
             .where(queries.c.dataset_id == dataset_id)
@@ -189,7 +189,7 @@ def _read_row(row: Any) -> AskedQuery:
 
 
 def _decode(kind: str, encoded: bytes) -> "AnyQuery":
-    """A stored query. What all kinds are is loaded here: most commands meet none."""
+    """Decode a stored query, importing the modules of all kinds only here."""
     from maskedlark.releases.kinds import decode_query
 
     return decode_query(kind, encoded)

@@ -37,7 +37,7 @@ class ReceiptBook:
         self._newest: dict[str, Receipt] = {}
 
     def newest(self, address: str) -> Receipt | None:
-        """What to show to the helper at an address.
+        """Return the receipt to show to the helper at an address.
 
         The newest that any process has kept of it, from whatever address.
 

@@ -39,7 +39,7 @@ class ReportBucket:
     url: str
 
     def opened(self) -> Retrying:
-        """Its store; nothing is asked of it yet.
+        """Open its store without a request to it.
 
         Raises:
             InvalidTask: obstore is not installed, or the URL or what the environment says of it is wrong.
@@ -48,7 +48,7 @@ class ReportBucket:
 
 
 def bucket_of(engine: Engine, url: str, *, may_add: bool) -> ReportBucket:
-    """The bucket of a URL, for those who write reports to it or sweep it.
+    """Return the bucket of a URL, for processes that write reports to it or sweep it.
 
     Args:
         engine: The ad server's database.

@@ -31,7 +31,7 @@ def shift(connection: Connection, task_id: bytes, changes: Mapping[ReportState, 
 
 
 def count_by_state(connection: Connection, task_id: bytes) -> Mapping[ReportState, int]:
-    """How many reports of a task are in each state; states without any may be missing."""
+    """Count a task's reports in each state; empty states may be missing."""
     asked = select(report_counts.c.state, report_counts.c.reports).where(report_counts.c.task_id == task_id)
     found = Counter({ReportState(state): int(count) for state, count in connection.execute(asked)})
     arrived = select(func.sum(arrived_reports.c.reports)).where(arrived_reports.c.task_id == task_id)

@@ -30,7 +30,7 @@ class Forgotten(NamedTuple):
 
 
 def handles_of(engine: Engine, task_id: bytes) -> Sequence[bytes]:
-    """The datasets that a task's reports are of, and `NO_DATASET` for those that are of none."""
+    """Return the datasets that a task's reports belong to, and `NO_DATASET` for the others."""
     c = report_states.c
     is_there = exists().where(c.task_id == task_id, c.handle == datasets.c.handle)
     asked = select(datasets.c.handle).where(datasets.c.task_id == task_id, is_there)
@@ -94,5 +94,5 @@ def _delete(connection: Connection, these: ColumnElement[bool]) -> Mapping[str, 
 
 
 def _by_state(rows: Iterable[Any]) -> Mapping[str, int]:
-    """Rows of a state and a count."""
+    """Map each state to a count."""
     return {str(state): int(count) for state, count in rows}

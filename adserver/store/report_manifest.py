@@ -12,7 +12,7 @@ _PAGE: Final = 1_000
 
 
 def find_named(engine: Engine, names: Sequence[str]) -> frozenset[str]:
-    """Those of some objects that a row names."""
+    """Return which of some objects a row names."""
     if not names:
         return frozenset()
     with reading(engine) as connection:

@@ -21,7 +21,7 @@ _ROLES: Final = 2
 
 
 def object_of(reports: Sequence[Report]) -> bytes:
-    """The content of an object with the ciphertexts of these reports, in this order."""
+    """Encode an object with the ciphertexts of these reports, in this order."""
     ciphertexts = [report.shares[role].ciphertext for role in range(_ROLES) for report in reports]
     numbers = np.array([len(reports), *map(len, ciphertexts)], _NUMBER)
     return b"".join([_MARK, numbers.tobytes(), *ciphertexts])
@@ -53,11 +53,11 @@ class Ciphertexts:
 
     @property
     def num_bytes(self) -> int:
-        """How long the object is."""
+        """The length of the object."""
         return len(self._content)
 
     def at(self, position: int, *, role: int) -> bytes:
-        """The ciphertext for one role of the report at a position.
+        """Return the ciphertext for one role of the report at a position.
 
         Raises:
             ObjectLost: the object has no such report.

@@ -26,7 +26,7 @@ HELD_BYTES: Final = 64 << 20
 
 
 def place_or_ciphertext(role: int) -> ColumnElement[bytes]:
-    """What a report's row has for a role: its ciphertext, or the place where it lies."""
+    """Select a report's ciphertext for a role, or the place where it lies."""
     if role == 0:
         return reports.c.ciphertext_0
     return func.coalesce(
@@ -37,7 +37,7 @@ def place_or_ciphertext(role: int) -> ColumnElement[bytes]:
 def with_ciphertexts(
     pages: Iterator[ShareColumns], reader: "ReadsObjects", *, role: int
 ) -> Iterator[ShareColumns]:
-    """Pages of `place_or_ciphertext`, with the ciphertexts of all reports; raises as `ciphertexts` does."""
+    """Yield pages with the ciphertexts of all reports; raises as `ciphertexts` does."""
     for page in pages:
         places = {one: int.from_bytes(one) for one in page.ciphertexts if len(one) == PLACE_BYTES}
         if not places:
@@ -52,13 +52,13 @@ class ReadsObjects:
     """Reads ciphertexts, each object once as long as few take turns. Used by one thread at a time."""
 
     def __init__(self, engine: Engine) -> None:
-        """Nothing is read yet; buckets are opened when they are needed."""
+        """Read nothing yet; buckets are opened when they are needed."""
         self._engine = engine
         self._stores: dict[int, Retrying] = {}
         self._held: OrderedDict[int, Ciphertexts] = OrderedDict()
 
     def ciphertexts(self, places: Iterable[int], *, role: int) -> Mapping[int, bytes]:
-        """The ciphertexts for one role of the reports whose rows name these places.
+        """Return the ciphertexts for one role of the reports whose rows name these places.
 
         Each object is read at most once for all of them, in whatever order they come.
 
@@ -71,7 +71,7 @@ class ReadsObjects:
         return {place: self.ciphertext(place, role=role) for place in held_first}
 
     def ciphertext(self, place: int, *, role: int) -> bytes:
-        """The ciphertext for one role of the report whose row names this place; raises as `ciphertexts`."""
+        """Return the ciphertext for one role of the report at this place; raises as `ciphertexts`."""
         number, position = divmod(place, POSITIONS)
         try:
             return self._object(number).at(position, role=role)

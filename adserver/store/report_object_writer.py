@@ -70,7 +70,7 @@ class PutsReports:
         monotonic: Callable[[], float],
         randomness: Randomness = system_randomness,
     ) -> None:
-        """Nothing is asked of the store yet.
+        """Send nothing to the store yet.
 
         Args:
             bucket: The database's row of it.
@@ -111,11 +111,11 @@ class PutsReports:
         return [put for one in putting if one in done and (put := one.result()) is not None]
 
     def may_put(self, num_bytes: int) -> bool:
-        """Whether an object may come of a group of so many bytes."""
+        """Return whether a group of so many bytes may become an object."""
         return num_bytes >= WORTH_BYTES and not self.is_away()
 
     def is_away(self) -> bool:
-        """Whether the store is left alone for now, since it has failed: nothing is put."""
+        """Return whether the store is skipped for now, since it has failed."""
         return self._monotonic() < self._away_until_s
 
     def _put_one(self, task_id: bytes, reports: Mapping[bytes, Report], until_s: float) -> Put | None:
@@ -152,7 +152,7 @@ class PutsReports:
 
 
 def places_of(connection: Connection, puts: Sequence[Put]) -> Mapping[bytes, int]:
-    """Number the objects, and say of each report in them what its row is to say.
+    """Number the objects, and return the value for the row of each report in them.
 
     Args:
         connection: In the transaction that will name them with `name_objects`.
@@ -201,7 +201,7 @@ def name_objects(
 
 
 def _next_numbers(connection: Connection, count: int) -> Sequence[int]:
-    """Numbers that no other object has or gets."""
+    """Return numbers that no other object has or gets."""
     if not count:
         return []
     if connection.dialect.name == "postgresql":

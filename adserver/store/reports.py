@@ -154,7 +154,7 @@ class ReportStore:
         return self._putting.put({key: one for key, one in reports.items() if key not in repeated})
 
     def counts(self, task_id: bytes) -> ReportCounts:
-        """What there is of a task; as quick of a million reports as of one."""
+        """Count a task's reports, as fast for a million reports as for one."""
         with reading(self._engine) as connection:
             found = count_by_state(connection, task_id)
         return ReportCounts(
@@ -165,7 +165,7 @@ class ReportStore:
         )
 
     def handles(self, task_id: bytes) -> Sequence[bytes]:
-        """What `forget` is called with, one after the other, to forget all reports of a task."""
+        """Return the arguments with which `forget` deletes all reports of a task."""
         return handles_of(self._engine, task_id)
 
     def forget(self, task_id: bytes, handle: bytes, *, after: int, limit: int) -> Forgotten:
@@ -178,7 +178,7 @@ class ReportStore:
         return forget_objects(self._engine, task_id)
 
     def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[ShareColumns]:
-        """One helper's shares of the reports that a dataset took, in order of arrival.
+        """Yield one helper's shares of the reports that a dataset took, in order of arrival.
 
         Each page is well under the limit of a gRPC message.
 
@@ -205,7 +205,7 @@ class ReportStore:
 
 
 def _batch_window_options(putting: PutsReports | None) -> dict[str, Any]:
-    """How long groups are held open: longer than a transaction takes only where objects are put."""
+    """Return how long groups stay open: longer than a transaction only if objects are put."""
     if putting is None:
         return {}
     gathering = BatchWindow(
@@ -241,7 +241,7 @@ def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray
 
 
 def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
-    """The ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
+    """Return the ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
     query = select(reports.c.report_id).where(_taken(task_id, handle) & _IS_OF_REPORT)
     found = connection.execute(query.order_by(report_states.c.sequence)).scalars().all()
     return np.frombuffer(b"".join(found), np.uint8).reshape(-1, REPORT_ID_BYTES)
@@ -278,10 +278,10 @@ _IS_OF_REPORT: Final = report_states.c.sequence == reports.c.sequence
 
 
 def _taken(task_id: bytes, handle: bytes) -> ColumnElement[bool]:
-    """The reports of a task that a dataset took; of `NO_DATASET`: that none did."""
+    """Match the reports of a task that a dataset took, or with `NO_DATASET` no dataset."""
     return (report_states.c.task_id == task_id) & (report_states.c.handle == handle)
 
 
 def _sequences(which: ColumnElement[bool]) -> Select[Any]:
-    """The sequences of some reports, in order of arrival."""
+    """Select the sequences of some reports, in order of arrival."""
     return select(report_states.c.sequence).where(which).order_by(report_states.c.sequence)

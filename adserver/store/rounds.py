@@ -93,7 +93,7 @@ class RoundStore:
             return self._read_row(connection.execute(found).one(), connection)
 
     def newest_open(self, task_id: bytes) -> DeviceRound | None:
-        """The round of a task that devices are to answer now, or None."""
+        """Return the round of a task that devices should answer now, or None."""
         query = select(update_rounds).where(
             update_rounds.c.task_id == task_id, update_rounds.c.state == DeviceRoundState.OPEN
         )
@@ -125,7 +125,7 @@ class RoundStore:
             return bool(connection.execute(self._insert, [row]).all())
 
     def count(self, round_id: bytes) -> int:
-        """How many updates of a round are stored."""
+        """Count the stored updates of a round."""
         query = select(func.count()).where(update_reports.c.round_id == round_id)
         with reading(self._engine) as connection:
             return int(connection.execute(query).scalar_one())
@@ -182,7 +182,7 @@ class RoundStore:
             )
 
     def release_before(self, job_id: bytes, round_index: int) -> None:
-        """The rounds before one were answered by both helpers and used: their sealed updates are deleted.
+        """Delete the sealed updates of rounds before one, which both helpers have answered.
 
         Idempotent.
         """
@@ -201,7 +201,7 @@ class RoundStore:
             )
 
     def may_be_charged(self, job_id: bytes, round_index: int) -> bool:
-        """Whether helpers may have been asked for a round's sum: its dataset is chosen."""
+        """Return whether helpers may have been asked for a round's sum: its dataset is chosen."""
         query = select(update_rounds.c.dataset_id).where(
             update_rounds.c.job_id == job_id, update_rounds.c.round_index == round_index
         )
@@ -218,14 +218,14 @@ class RoundStore:
             )
 
     def report_ids(self, round_id: bytes) -> NDArray[np.uint8]:
-        """The ids of a round's updates, u8 (n, 16), in order of arrival."""
+        """Return the ids of a round's updates, u8 (n, 16), in order of arrival."""
         query = select(update_reports.c.report_id).where(update_reports.c.round_id == round_id)
         with reading(self._engine) as connection:
             found = connection.execute(query.order_by(update_reports.c.sequence)).scalars().all()
         return np.frombuffer(b"".join(found), np.uint8).reshape(-1, REPORT_ID_BYTES)
 
     def share_pages(self, round_id: bytes, role: int, share_bytes: int) -> Iterator[ShareColumns]:
-        """One helper's shares of a round, in order of arrival, in pages well under a gRPC message."""
+        """Yield one helper's shares of a round, by arrival, in pages well under a gRPC message."""
         chosen, page_rows = update_reports.c.round_id == round_id, PAGE_BYTES // share_bytes
         sequence = update_reports.c.sequence
         return share_pages(self._engine, update_reports, chosen, sequence, role=role, page_rows=page_rows)

@@ -44,7 +44,7 @@ NO_DATASET: Final = b""
 
 
 def _report_columns() -> tuple[Column[Any], ...]:
-    """The columns of a report or an update as it came in."""
+    """Return the columns of a report or an update as it came in."""
     return (
         Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
         Column("time_bucket", BigInteger, nullable=False),

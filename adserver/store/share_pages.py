@@ -13,7 +13,7 @@ MAX_PAGE_ROWS: Final = 1_000
 
 
 def report_row(report: Report) -> dict[str, Any]:
-    """What a table keeps of a report, or of an update, as it came in."""
+    """Return the row that stores a report, or an update, as it came in."""
     row: dict[str, Any] = {
         "report_id": report.report_id, "time_bucket": report.time_bucket, "digest": report.digest
     }  # fmt: skip
@@ -32,7 +32,7 @@ def share_pages(
     page_rows: int,
     ciphertext: ColumnElement[bytes] | None = None,
 ) -> Iterator[ShareColumns]:
-    """One helper's shares of the rows of a table that are chosen, page after page.
+    """Yield one helper's shares of the chosen rows of a table, page after page.
 
     Args:
         engine: The ad server's database.

@@ -31,7 +31,7 @@ class SqliteJobs:
         self._path = path
 
     def get(self, job_id: bytes) -> JobRecord:
-        """One job.
+        """Return one job.
 
         Raises:
             JobRefused(UNKNOWN_JOB)
@@ -42,7 +42,7 @@ class SqliteJobs:
         return record_from_row(rows[0])
 
     def find(self, prefix: str) -> JobRecord:
-        """The one job whose id starts with some hex digits.
+        """Return the one job whose id starts with some hex digits.
 
         Raises:
             JobRefused(UNKNOWN_JOB): none or several do.
@@ -52,11 +52,11 @@ class SqliteJobs:
         return self.get(the_only([row["job_id"] for row in rows], prefix, JobReason.UNKNOWN_JOB))
 
     def all(self) -> tuple[JobRecord, ...]:
-        """Every job, oldest first."""
+        """Return every job, oldest first."""
         return tuple(map(record_from_row, self._rows("SELECT * FROM jobs ORDER BY submitted_at_s, job_id")))
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
-        """The figures of a job's rounds, in order, each round once; only those after `after_rounds`."""
+        """Return the figures of a job's rounds, in order, once each; only those after `after_rounds`."""
         return tuple(RoundFigures(**dict(row)) for row in self._rows(_HISTORY, job_id, after_rounds))
 
     def _rows(self, asked: str, *values: object) -> list[Any]:
@@ -65,7 +65,7 @@ class SqliteJobs:
 
 
 def jobs_in(data_dir: Path) -> SqliteJobs | None:
-    """The jobs of a data folder; None unless its database is there, in SQLite, and of today's version."""
+    """Return the jobs of a data folder; None unless it has a SQLite database of this version."""
     path = data_dir / FILE_NAME
     if not path.is_file():
         return None
@@ -78,7 +78,7 @@ def jobs_in(data_dir: Path) -> SqliteJobs | None:
 
 
 def _open(path: Path) -> closing[sqlite3.Connection]:
-    """A connection to a database that is there: none is made. Closed at the end of the block."""
+    """Open an existing database, never a new one; close it at the end of the block."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
     connection.row_factory = sqlite3.Row
     return closing(connection)

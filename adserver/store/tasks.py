@@ -90,13 +90,13 @@ class TaskStore:
         return task_id
 
     def get(self, task_id: bytes) -> TaskBundle | None:
-        """What browsers are served of the task of an id, as it is now, or None."""
+        """Return what browsers are served of a task at present, or None."""
         with reading(self._engine) as connection:
             encoded = connection.execute(select(tasks.c.bundle).where(tasks.c.task_id == task_id)).scalar()
         return None if encoded is None else canonical.decode(TaskBundle, encoded)
 
     def task(self, task_id: bytes) -> Task | None:
-        """The task of an id, or None."""
+        """Return the task of an id, or None."""
         known = self._known.get(task_id)
         if known is None:
             bundle = self.get(task_id)
@@ -106,7 +106,7 @@ class TaskStore:
         return known
 
     def encoder(self, task_id: bytes) -> "Encoder | None":
-        """The encoder that the task of an id names, or None."""
+        """Return the encoder that the task of an id names, or None."""
         task = self.task(task_id)
         if task is None or task.encoder is None:
             return None
@@ -133,19 +133,19 @@ class TaskStore:
             )
 
     def refuse(self, task_id: bytes, now_s: float) -> None:
-        """Have intakes refuse the reports of a task from now on; a task that is refused already stays so."""
+        """Have intakes refuse a task's reports from now on; a task that is refused already stays so."""
         is_open = (tasks.c.task_id == task_id) & tasks.c.refused_since.is_(None)
         with self._engine.begin() as connection:
             connection.execute(tasks.update().where(is_open).values(refused_since=now_s))
 
     def refused(self) -> frozenset[bytes]:
-        """The tasks whose reports are refused."""
+        """Return the tasks whose reports are refused."""
         asked = select(tasks.c.task_id).where(tasks.c.refused_since.is_not(None))
         with reading(self._engine) as connection:
             return frozenset(bytes(task_id) for task_id in connection.execute(asked).scalars())
 
     def find(self, prefix: str) -> StoredTask:
-        """The task whose id starts with these hex digits.
+        """Return the task whose id starts with these hex digits.
 
         Raises:
             JobRefused(UNKNOWN_TASK): none does, or several do.
@@ -156,7 +156,7 @@ class TaskStore:
         return _read_row(row)
 
     def page(self, *, limit: int, before: PageMarker | None = None) -> list[StoredTask]:
-        """Up to `limit` tasks, the newest first; those before a place, if one is given."""
+        """Return up to `limit` tasks, newest first; those before a place, if one is given."""
         asked = newest_first(select(tasks), tasks.c.created_at, tasks.c.task_id, before=before, limit=limit)
         with reading(self._engine) as connection:
             return [_read_row(row) for row in connection.execute(asked)]
@@ -184,7 +184,7 @@ class TaskStore:
         return [self._listed[task_id] for task_id in ids]
 
     def all(self) -> list[StoredTask]:
-        """Every task, the oldest first."""
+        """Return every task, oldest first."""
         with reading(self._engine) as connection:
             return [
                 _read_row(row)

@@ -16,7 +16,7 @@ class ExponentialBackoff:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no pause now."""
+        """True while there is no pause."""
         return self._monotonic() >= self._until_s
 
     def begin(self) -> float:

@@ -61,7 +61,7 @@ class AnswerStore(DeviceFile):
         super().__init__(path, _TABLE)
 
     def get(self, device: int, one: UpdateRound) -> DeviceAnswer | None:
-        """A device's answer to a round of a job, whatever the round's content was then."""
+        """Return a device's answer to a round of a job, whatever the round's content was then."""
         found = self._database.execute(
             "SELECT round_id, report, outcome FROM answers "
             "WHERE device = ? AND task_id = ? AND job_id = ? AND round_index = ?",
@@ -92,7 +92,7 @@ class AnswerStore(DeviceFile):
             )
 
     def answered(self, device: int) -> int:
-        """How many rounds a device has answered, drawn or not, sent or not: what a cap counts.
+        """Count the rounds that a device has answered, drawn or not, sent or not: a cap limits them.
 
         An ad server that never acknowledges cannot have more of a device than one that does.
         """

@@ -50,7 +50,7 @@ def holdings_of(
     least: Annotated[int, _holdings("csv and text: the fewest examples of a person.", min=1)] = 1,
     seed: SeedOption = None,
 ) -> "Holdings":
-    """What devices hold, of the options that say so."""
+    """Return the data of the devices that the options describe."""
     from browser_sim.devices.device_data import dealing_stream, mnist_in_shards, text_by_speaker
     from browser_sim.draws import Draws
 

@@ -111,7 +111,7 @@ class Device:
     sealing: Callable[[int, int], Randomness]
 
     def answer(self, asked: DeviceRequest, *, unix_s: float, is_ready: bool = True) -> DeviceAnswer:
-        """The device's answer to a round: the stored one, or a new one that is stored before this returns.
+        """Answer a round: return the stored answer, or a new one that is stored first.
 
         Args:
             asked: The round.
@@ -138,7 +138,7 @@ class Device:
         return self.answers.put(self.number, one, self._seal(asked, unix_s, is_ready=is_ready))
 
     def _seal(self, asked: DeviceRequest, unix_s: float, *, is_ready: bool) -> bytes | None:
-        """The report of this round, by a new coin; None for a device that stays silent."""
+        """Seal the report of this round, by a new coin; None for a device that stays silent."""
         one, strategy = asked.round, asked.strategy
         training = self.training(one.round_index, self.number)
         part = toss(asked.content.terms.sampling_rate, strategy.cover_rate, training)
@@ -157,7 +157,7 @@ class Device:
         return encode_report(report)
 
     def _update(self, asked: DeviceRequest, training: Randomness) -> UpdateVector:
-        """The trained update; cover where training came to nothing that may be sent.
+        """Return the trained update, or cover where training gave nothing that may be sent.
 
         A device that fell silent because its training failed would show that it was drawn, and weights on
         which training fails are the ad server's to choose.

@@ -44,14 +44,14 @@ class Holdings:
     test: Examples | None = None
 
     def examples(self, device: int) -> Examples:
-        """One device's examples."""
+        """Return one device's examples."""
         return self.population.examples(self.features, self.labels, device)
 
 
 def mnist_in_shards(
     folder: Path | None, *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
 ) -> Holdings:
-    """MNIST sorted by digit and dealt in shards, as Geyer et al.
+    """Sort MNIST by digit and deal it in shards, as Geyer et al.
 
     2017 do; the published test set is held by nobody.
 
@@ -74,7 +74,7 @@ def mnist_in_shards(
 
 
 def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings:
-    """A CSV whose rows belong to people, by the column `user`, which is no feature.
+    """Read a CSV whose rows belong to people, by the column `user`, which is not a feature.
 
     The rest as `browser-sim run` reads it.
 
@@ -103,7 +103,7 @@ def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings
 
 
 def text_by_speaker(path: Path, *, least: int) -> Holdings:
-    """Plays by speaker: each character is to be guessed from the `CONTEXT` before it, which are the features.
+    """Read plays by speaker: each character is predicted from the `CONTEXT` before it.
 
     Raises:
         InvalidSource: the file is not gzip-packed JSON of lists of lines by speaker.
@@ -131,7 +131,7 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
 
 
 def dealing_stream(kind: HoldingKind, draws: Draws) -> Randomness:
-    """The stream that shards are dealt from."""
+    """Return the stream from which shards are dealt."""
     return draws.stream(f"{kind} shards")
 
 
@@ -140,7 +140,7 @@ def _is_lines(found: object) -> bool:
 
 
 def _codes(text: str) -> NDArray[np.uint8]:
-    """The characters of a text as their places in `CHARACTERS`."""
+    """Convert the characters of a text to their positions in `CHARACTERS`."""
     places = {character: place for place, character in enumerate(CHARACTERS)}
     last = len(CHARACTERS) - 1
     return np.array([places.get(character, last) for character in text.lower()], np.uint8)

@@ -48,7 +48,7 @@ class HttpClient:
         self._pause = pause
 
     def fetch(self, path: str, *, limit: int) -> bytes | None:
-        """What the ad server asks of devices now, or None; a longer body than `limit` bytes is None too.
+        """Download what devices should do now; None if there is nothing, or over `limit` bytes.
 
         Raises:
             HelperUnavailable: also, and at once, where the ad server refuses.

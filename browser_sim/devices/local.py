@@ -87,7 +87,7 @@ class LocalTold:
     most_user_epsilon: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the attributes as JSON."""
         return dict(vars(self))
 
 
@@ -114,7 +114,7 @@ def read_asked(body: bytes, job_id: bytes, most_epsilon: float) -> LocalAsked:
 
 
 def draw_and_discard_update(asked: LocalAsked, examples: Examples, randomness: Randomness) -> LocalUpdate:
-    """One noised step on the instance that the device drew; the id is drawn before the noise.
+    """Take one noised step on the drawn instance; the id is drawn before the noise.
 
     Called by a device in a draw-and-discard job.
 
@@ -169,7 +169,7 @@ class LocalFleet:
         return self.told
 
     def _visit(self, visit: int, device: int) -> bool:
-        """One device comes; whether the job goes on."""
+        """Let one device act; return whether the job goes on."""
         body = self._site.fetch(f"/v1/local/{self._settings.job_id.hex()}", limit=MAX_BODY_BYTES)
         if body is None:
             return False
@@ -233,7 +233,7 @@ class LocalFleet:
         self._store.answered(device, waiting.update_id)
 
     def _stream(self, updates: int, device: int) -> Randomness:
-        """The randomness of a device's next update, after so many."""
+        """Return the randomness of a device's next update, after so many."""
         seed = self._settings.seed
         return system_randomness if seed is None else device_stream(seed, updates, device)
 

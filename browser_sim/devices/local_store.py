@@ -54,7 +54,7 @@ class LocalStore(DeviceFile):
         super().__init__(path, _TABLES)
 
     def logs(self, device: int, job_id: bytes, held: int) -> OneUseLogs:
-        """A device's logs: those that it holds less those that an update of any job used.
+        """Return a device's unused logs: those it holds less those that an update of any job used.
 
         `used_events` counts the updates of this job: other jobs have other noise.
         """
@@ -64,7 +64,7 @@ class LocalStore(DeviceFile):
         return OneUseLogs(fresh=fresh, used_events=self.events(device, job_id))
 
     def events(self, device: int, job_id: bytes) -> int:
-        """How many updates a device has made for a job."""
+        """Count the updates that a device has made for a job."""
         query = "SELECT count FROM events WHERE device = ? AND job_id = ?"
         found = self._database.execute(query, (device, job_id)).fetchone()
         return 0 if found is None else int(found[0])
@@ -82,7 +82,7 @@ class LocalStore(DeviceFile):
             self._put(device, waiting)
 
     def waiting(self, device: int) -> list[Waiting]:
-        """The updates of a device that no answer came for."""
+        """Return the updates of a device that have no answer yet."""
         query = "SELECT job_id, update_id, position, body FROM local_updates WHERE device = ?"
         return [
             Waiting(job_id=row[0], update_id=row[1], position=row[2], body=row[3])
@@ -90,7 +90,7 @@ class LocalStore(DeviceFile):
         ]
 
     def answered(self, device: int, update_id: bytes) -> None:
-        """An answer came, whatever it was: the update is forgotten."""
+        """Forget an update that was answered, whatever the answer was."""
         with self._database:
             self._database.execute(
                 "DELETE FROM local_updates WHERE device = ? AND update_id = ?", (device, update_id)
@@ -108,5 +108,5 @@ class LocalStore(DeviceFile):
 
 
 def number_of(log: bytes) -> int:
-    """The place of a log among those that its device holds."""
+    """Return the position of a log among those that its device holds."""
     return int.from_bytes(log, "big")

@@ -68,7 +68,7 @@ class Told:
     silent: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the attributes as JSON."""
         return dict(vars(self))
 
 
@@ -172,7 +172,7 @@ class DeviceFleet:
         return self.told
 
     def _answer_all(self, asked: DeviceRequest) -> None:
-        """All devices answer, and only then the first one sends.
+        """Have all devices answer before the first one sends.
 
         Its time does not show whether it trained.
         """
@@ -199,7 +199,7 @@ class DeviceFleet:
             self._send_stored(device, asked, times=times)
 
     def _send_late(self) -> None:
-        """Devices that went away come back.
+        """Send the updates of devices that went away.
 
         They send what they stored, which is too late, and are told so.
         """

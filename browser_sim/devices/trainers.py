@@ -17,7 +17,7 @@ from maskedlark.federated.local_training import LocalModel
 
 
 def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalModel:
-    """The model of a job, ready to be trained.
+    """Return the model of a job, ready to be trained.
 
     Raises:
         InvalidTask: the job trains a graph, and the trainer is numpy; or torch is not installed.
@@ -32,7 +32,7 @@ def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalMo
 
 @lru_cache(maxsize=4)
 def _by_torch(model: DenseModel | GraphModel) -> LocalModel:
-    """The model in torch; a graph is checked once, not in each round."""
+    """Return the model in torch; a graph is checked once, not in each round."""
     try:
         from maskedlark.autodiff.torch_models import torch_model
     except ModuleNotFoundError as missing:

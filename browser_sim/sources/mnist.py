@@ -13,12 +13,12 @@ _CLASSES: Final = 10
 
 
 def default_folder() -> Path:
-    """The folder `mnist` under the environment variable MASKEDLARK_DATA, or under ../shared/data."""
+    """Return the folder `mnist` under MASKEDLARK_DATA, or under ../shared/data."""
     return Path(os.environ.get("MASKEDLARK_DATA", "../shared/data")) / "mnist"
 
 
 def load_mnist(folder: Path) -> Source:
-    """The training digits to report, and the test digits as the panel.
+    """Load the training digits to report, and the test digits as the panel.
 
     Every impression converts, to its digit.
 

@@ -28,13 +28,13 @@ class LogisticTruth:
     bias: float
 
     def probabilities(self, features: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """float64 (n,) for u8 (n, d)."""
+        """Return probabilities, float64 (n,), for features u8 (n, d)."""
         logits = features / 256.0 @ self.weights + self.bias
         return np.asarray(1.0 / (1.0 + np.exp(-logits)))
 
 
 def draw_truth(num_features: int, draws: Draws) -> LogisticTruth:
-    """Weights in random directions, scaled to one spread of the logits, and the bias that centres them."""
+    """Draw weights in random directions, scaled to one spread of logits, and a centring bias."""
     directions = 2.0 * uniform(num_features, draws.stream("synthetic weights")) - 1.0
     # Uniform bytes over 256 have variance 1/12 and mean 255/512.
     weights = directions * (_LOGIT_SPREAD * np.sqrt(12.0) / max(float(np.linalg.norm(directions)), 1e-9))
@@ -42,7 +42,7 @@ def draw_truth(num_features: int, draws: Draws) -> LogisticTruth:
 
 
 def synthesise(truth: LogisticTruth, rows: int, draws: Draws) -> Source:
-    """Records with independent uniform feature bytes, labelled by chance with the true probabilities."""
+    """Draw independent uniform feature bytes, and labels with the true probabilities."""
     width = len(truth.weights)
     features = np.frombuffer(draws.stream("synthetic features")(rows * width), np.uint8).reshape(rows, width)
     labels = uniform(rows, draws.stream("synthetic labels")) < truth.probabilities(features)

@@ -62,7 +62,7 @@ class _Table:
 
 
 def load_table(settings: TableSettings) -> Source:
-    """The table's records.
+    """Load the table's records.
 
     Raises:
         InvalidSource: unreadable, ragged, without such a column, or not what the encoder reads; `InvalidCell`
@@ -97,7 +97,7 @@ def load_table(settings: TableSettings) -> Source:
 
 
 def fit_table(settings: TableSettings) -> Encoder:
-    """An encoder for tables like this one, fitted to its rows that have a label.
+    """Fit an encoder for tables like this one to its rows that have a label.
 
     Raises:
         InvalidSource: as `load_table`.
@@ -112,7 +112,7 @@ def fit_table(settings: TableSettings) -> Encoder:
 
 
 def _label(settings: TableSettings) -> str:
-    """The label's column: the encoder's, or the one that was said."""
+    """Return the label's column: the encoder's, or the given one."""
     fitted = settings.encoder and settings.encoder.label
     if settings.encoder is not None and fitted is None:
         raise InvalidSource("the encoder was fitted without a label: fit it with --label COLUMN")
@@ -125,7 +125,7 @@ def _label(settings: TableSettings) -> str:
 
 
 def _column(of: str) -> str:
-    """The column of COLUMN or COLUMN==WORD."""
+    """Return the column of COLUMN or COLUMN==WORD."""
     return of.partition(_IS)[0]
 
 
@@ -136,7 +136,7 @@ def _check_columns(table: _Table, names: Collection[str]) -> None:
 
 
 def _check_secret(encoder: Encoder, secret: Collection[str]) -> None:
-    """A measured value is secret; helpers see features."""
+    """Check that no measured value is a feature: values are secret, helpers see features."""
     shown = [column.name for column in encoder.columns if column.name in secret]
     if shown:
         raise InvalidSource(
@@ -163,7 +163,7 @@ def _fit(table: _Table, settings: TableSettings, label: str | None) -> Encoder:
 
 @contextmanager
 def _locating(table: _Table) -> Iterator[None]:
-    """What an encoder refuses, told with the file, and with the line where one cell is at fault."""
+    """Add to an encoder's refusal the file, and the line where one cell is at fault."""
     try:
         yield
     except WrongCell as wrong:
@@ -193,7 +193,7 @@ def _notes(encoder: Encoder, unlabelled: int) -> tuple[str, ...]:
 
 
 def _cells(table: _Table, of: str) -> Cells:
-    """The cells of a measured column; of COLUMN==WORD, whether each is the word."""
+    """Read the cells of a measured column; for COLUMN==WORD, whether each is the word."""
     column, asked, word = of.partition(_IS)
     cells = table.columns[column]
     return Cells(
@@ -236,7 +236,7 @@ def _row(cells: list[str], header: list[str], where: str) -> list[str | None]:
 
 
 def _complete(table: _Table, needed: Collection[str]) -> _Table:
-    """The rows that lack neither label nor measured cells."""
+    """Return the rows that lack neither label nor measured cells."""
     kept = [
         row for row in range(len(table.lines)) if all(table.columns[name][row] is not None for name in needed)
     ]

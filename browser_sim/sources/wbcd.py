@@ -18,7 +18,7 @@ from maskedlark.encoding.fit import number_column
 
 
 def load_wbcd() -> Source:
-    """The data with label malignant = 1; a benign record stands for an impression that did not convert."""
+    """Load the data with label malignant = 1; benign stands for an unconverted impression."""
     with resources.files("browser_sim.sources").joinpath("wbcd.csv").open(encoding="utf-8") as file:
         names, *rows = csv.reader(file)
     *columns, malignant = zip(*(map(float, row) for row in rows), strict=True)

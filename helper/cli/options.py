@@ -30,7 +30,7 @@ def tls_of(
     tls_key: Annotated[Path | None, _tls("PEM: the certificate's private key.")] = None,
     tls_ca: Annotated[Path | None, _tls("PEM: the authorities that sign peers' certificates.")] = None,
 ) -> "TlsFiles | None":
-    """The TLS files that the options name, or those in --data; see `tls_files`."""
+    """Return the TLS files that the options name, or those in --data; see `tls_files`."""
     from maskedlark.terminal.tls_options import tls_files
 
     return tls_files(

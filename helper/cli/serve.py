@@ -209,7 +209,7 @@ def serve_command(
 def _cluster_of(
     address: str | None, join_token: Path | None, worker_bytes: int, *, opens_shares: bool = False
 ) -> RayCluster | None:
-    """The cluster of the options, or none."""
+    """Return the cluster of the options, or None."""
     if address is None:
         return None
     if join_token is None:

@@ -56,7 +56,7 @@ class Datasets:
 
     @property
     def preparing_bytes(self) -> int:
-        """How much of their room all preparations take."""
+        """The bytes that all preparations take of their quota."""
         return self.prepared.num_bytes
 
     def check_room(self) -> None:
@@ -132,7 +132,7 @@ class Datasets:
         return size
 
     def stored(self, dataset_id: bytes, task_id: bytes) -> StoredDataset:
-        """What the ledger knows of a dataset of a task.
+        """Return the ledger's record of a dataset of a task.
 
         Raises:
             JobRefused(UNKNOWN_DATASET)
@@ -145,7 +145,7 @@ class Datasets:
         return stored
 
     def opened(self, dataset_id: bytes) -> OpenedDataset:
-        """The shares of a committed dataset, from memory or from disk.
+        """Return the shares of a committed dataset, from memory or from disk.
 
         Raises:
             JobRefused(DATASET_LOST): the stored shares are missing or damaged.
@@ -159,7 +159,7 @@ class Datasets:
         return dataset
 
     def labels(self, dataset_id: bytes, interrupt: Interrupt = never) -> InputShares:
-        """The shares of a committed dataset in canonical order; without features if it has no room in memory.
+        """Return a committed dataset's shares in canonical order; no features if memory is short.
 
         `interrupt` is called while a segment is awaited.
 
@@ -173,7 +173,7 @@ class Datasets:
             return self.vault.read_without_features(dataset_id, interrupt).shares
 
     def records(self, dataset_id: bytes, task_id: bytes) -> DatasetRecords:
-        """The records of a committed dataset of a task, for an executor.
+        """Return the records of a committed dataset of a task, for an executor.
 
         Raises:
             JobRefused(UNKNOWN_DATASET)
@@ -186,7 +186,7 @@ class Datasets:
         )
 
     def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Iterator[SegmentSlice]:
-        """The shares of a committed dataset: in one piece where it has room in memory, else by segments.
+        """Yield a committed dataset's shares: whole where it fits in memory, else by segments.
 
         Args:
             dataset_id: The dataset.
@@ -208,7 +208,7 @@ class Datasets:
         return segments and [replace(one, read=partial(read_told, one.read)) for one in segments]
 
     def _is_small(self, dataset_id: bytes) -> bool:
-        """Whether a dataset is in memory, or has room there."""
+        """Return whether a dataset is in memory, or fits there."""
         if self._opened.get(dataset_id) is not None:
             return True
         with loss_told():
@@ -217,7 +217,7 @@ class Datasets:
     def _store(
         self, task_id: bytes, prepared: PreparedReports, rows: NDArray[np.intp], expected_id: bytes
     ) -> int:
-        """First the shares, then the ledger.
+        """Store the shares first, then the ledger's record.
 
         A crash between leaves a file or objects that no ledger names, and that are written again or swept.
 
@@ -259,7 +259,7 @@ def loss_told(how: str = "lost or damaged") -> Iterator[None]:
 
 
 def read_told(read: Callable[[], bytes]) -> bytes:
-    """What `read` of a sealed part gives, whose dataset a vault has found.
+    """Read a sealed part whose dataset a vault has found.
 
     Raises:
         JobRefused(DATASET_LOST): it is missing.
@@ -270,7 +270,7 @@ def read_told(read: Callable[[], bytes]) -> bytes:
 
 
 def dataset_lost(how: str = "lost or damaged") -> JobRefused:
-    """What a caller is told whose dataset cannot be read."""
+    """Build the refusal for a dataset that cannot be read."""
     return JobRefused(JobReason.DATASET_LOST, f"this helper's shares of the dataset are {how}")
 
 
@@ -287,7 +287,7 @@ def check_expected(expected_id: bytes, computed_id: bytes) -> None:
 
 
 def chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:
-    """The bitmap as bool (n,), a non-empty subset of the admitted rows.
+    """Decode the bitmap to bool (n,), a non-empty subset of the admitted rows.
 
     Raises:
         JobRefused(MALFORMED, DATASET_EMPTY)

@@ -46,13 +46,13 @@ class SeenIds:
         return came
 
     def _hashes(self, report_ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """The first half of each id's block."""
+        """Return the first half of each id's block."""
         blocks = self._blocks.encryptor().update(np.ascontiguousarray(report_ids).tobytes())
         return np.frombuffer(blocks, "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
 
 
 def _is_in(hashes: NDArray[np.uint64], run: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of the hashes are in a sorted run."""
+    """Return which of the hashes are in a sorted run."""
     if not len(run):
         return np.zeros(len(hashes), np.bool_)
     places = np.minimum(np.searchsorted(run, hashes), len(run) - 1)

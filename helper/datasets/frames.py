@@ -74,7 +74,7 @@ class SealedSegment:
 
 
 def seal_frames(cipher: ChaCha20Poly1305, rows: SegmentRows, number: int, header: bytes) -> Iterator[bytes]:
-    """The frames of a segment; the same number is never used for other records under one key."""
+    """Yield the frames of a segment; a number is never reused for other records under one key."""
     for place, column in enumerate(rows.columns):
         plain = np.ascontiguousarray(column).reshape(-1).view(np.uint8).data  # without a copy of it
         yield cipher.encrypt(nonce(number, place), plain, header)
@@ -83,7 +83,7 @@ def seal_frames(cipher: ChaCha20Poly1305, rows: SegmentRows, number: int, header
 def open_segment(
     shape: RowShape, segment: SealedPlace, key: bytes, frames: bytes | memoryview
 ) -> SegmentRows:
-    """The rows of a segment that left its file or object; called wherever its key is.
+    """Decrypt the rows of a segment that left its file or object; called wherever its key is.
 
     Raises:
         InvalidTag, ValueError: the frames are cut, altered or another segment's.
@@ -101,10 +101,10 @@ def open_segment(
 
 
 def frames_bytes(shape: RowShape, records: int) -> int:
-    """How long the frames of so many records are together."""
+    """Return the total length of the frames of so many records."""
     return sum(records * width + TAG_BYTES for width in shape.widths)
 
 
 def nonce(segment: int, column: int) -> bytes:
-    """The nonce of a frame. Ranks are a frame of column 0, under a key of their own."""
+    """Return the nonce of a frame. Ranks are a frame of column 0, under a key of their own."""
     return segment.to_bytes(8, "little") + column.to_bytes(4, "little")

@@ -58,7 +58,7 @@ class ObjectSegments:
         quota: StorageQuota,
         randomness: Randomness = system_randomness,
     ) -> None:
-        """Nothing is asked of the store yet.
+        """Send nothing to the store yet.
 
         Helpers may share one: each has a folder of its own. So has each ledger of a helper: one that was made
         anew by mistake does not take an older one's objects for orphans.
@@ -106,7 +106,7 @@ class ObjectSegments:
             self._is_counted = True
 
     def num_bytes(self, dataset_id: bytes) -> int:
-        """How many bytes the objects of a dataset have.
+        """Return how many bytes the objects of a dataset have.
 
         Raises:
             ObjectLost: it has none.
@@ -114,7 +114,7 @@ class ObjectSegments:
         return sum(one.num_bytes for one in self._manifest(dataset_id))
 
     def records(self, dataset_id: bytes) -> int:
-        """How many records a dataset has.
+        """Return how many records a dataset has.
 
         Raises:
             ObjectLost: the ledger does not know it.
@@ -125,7 +125,7 @@ class ObjectSegments:
         return stored.size
 
     def sealed(self, one: SealedObject) -> bytes:
-        """The bytes of one object, sealed as they are.
+        """Return the bytes of one object, still sealed.
 
         Raises:
             ObjectLost: it is missing, cut, or another one.
@@ -134,7 +134,7 @@ class ObjectSegments:
         return read_exactly(self._store, one.name, one.num_bytes, one.digest)
 
     def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Generator[SegmentSlice, None, None]:
-        """The chosen records of each segment, in order; segments without any are not fetched.
+        """Yield the chosen records of each segment, in order; skip segments without any.
 
         Args:
             dataset_id: The dataset.
@@ -173,7 +173,7 @@ class ObjectSegments:
     def sealed_segments(
         self, dataset_id: bytes, interrupt: Interrupt = never
     ) -> Generator[SealedSegment, None, None]:
-        """Each segment with a chosen record, as it lies in the store; only ranks are fetched.
+        """Yield each segment with a chosen record, still in the store; only ranks are fetched.
 
         Args:
             dataset_id: The dataset.
@@ -207,7 +207,7 @@ class ObjectSegments:
             raise ValueError("not as many records as it says")
 
     def listed(self) -> Iterator[list[Listed]]:
-        """Everything in this helper's folder, in pages.
+        """Yield everything in this helper's folder, in pages.
 
         Raises:
             HelperUnavailable: the store cannot be read at the moment.
@@ -241,7 +241,7 @@ class ObjectSegments:
         return manifest
 
     def _piece(self, segment: _Segment, tail: Tail, dataset_id: bytes) -> SegmentSlice | None:
-        """The chosen records of a segment; None if there are none."""
+        """Return the chosen records of a segment; None if there are none."""
         number = segment.rows.number
         sealed_ranks = self.sealed(segment.ranks)
         ranks = open_ranks(sealed_ranks, number, tail, dataset_id, self._key_for)
@@ -261,7 +261,7 @@ def _await(fetched: Future[SegmentSlice | None], interrupt: Interrupt) -> Segmen
 
 
 def _pair(manifest: Manifest) -> list[_Segment]:
-    """The segments of a manifest, if it has no gaps."""
+    """Return the segments of a manifest, if it has no gaps."""
     segments = [
         _Segment(rows=rows, ranks=ranks) for rows, ranks in zip(manifest[::2], manifest[1::2], strict=True)
     ]

@@ -110,7 +110,7 @@ class ObjectWriter:
             self._dropped.update(names)
 
     def take_dropped(self) -> list[str]:
-        """The objects that were dropped, to be removed; each is given once."""
+        """Return the dropped objects to be removed; each is returned once."""
         with self._lock:
             dropped, self._dropped = sorted(self._dropped), set()
         return dropped
@@ -143,12 +143,12 @@ class ObjectSpool:
 
     @property
     def waiting(self) -> int:
-        """How many records are in memory still."""
+        """The number of records still in memory."""
         return self._num_waiting
 
     @property
     def num_bytes(self) -> int:
-        """How much the objects of all records take."""
+        """The size of the objects of all records."""
         return self._bytes_with(0)
 
     @property
@@ -157,7 +157,7 @@ class ObjectSpool:
         return False
 
     def takes(self, dataset_id: bytes) -> bool:
-        """Whether it may be stored as a dataset.
+        """Return whether it may be stored as a dataset.
 
         Not while another one, stored and not withdrawn, may be committed: both would have the same objects.
         """
@@ -220,7 +220,7 @@ class ObjectSpool:
             self._stored = None
 
     def remove(self) -> None:
-        """Forget what was taken; of a dataset that was stored, the ledger says whether it is one."""
+        """Forget a preparation; for one that was stored, the ledger decides whether it is a dataset."""
         self._waiting, self._num_waiting = [], 0
         if self._stored is None:
             self._writer.drop(_sizes(self._segments))
@@ -239,7 +239,7 @@ class ObjectSpool:
         self._segments.append(self._put(self._sealer.seal(rows, number), number, len(rows), is_ranks=False))
 
     def _put_ranks(self, dataset_id: bytes, ranks: Ranks) -> tuple[SealedObject, ...]:
-        """The ranks of each segment, a few at a time; all of them or, if one fails, none."""
+        """Put the ranks of each segment, a few at a time; all of them or, if one fails, none."""
         tail = Tail(count=len(ranks), records=int((ranks != NOT_CHOSEN).sum()))
         if tail.count != sum(one.records for one in self._segments):
             raise AssertionError("a spool is stored with a rank for each of its records")

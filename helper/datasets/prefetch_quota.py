@@ -1,9 +1,9 @@
 """How far the preparations of a helper are ahead of their answers, all together.
 
-    head_start = HeadStart(executor.opens_at_once, room_bytes=4 << 30)
-    if head_start.take(num_bytes, owner):        # one more chunk may be begun
+    quota = PrefetchQuota(executor.opens_at_once, room_bytes=4 << 30)
+    if quota.take(num_bytes, owner):        # one more chunk may be begun
         ...
-        head_start.give_back(num_bytes, owner)   # it is answered for
+        quota.give_back(num_bytes, owner)   # it is answered for
 
 Two chunks of each preparation are begun at once in any case. Workers on other machines want more, or they
 wait for the head. What is begun and not answered for is in memory several times, as it came, as an order and
@@ -46,12 +46,12 @@ class PrefetchQuota:
         self._chunks, self._bytes = Counter[str](), Counter[str]()
 
     def is_open(self, owner: str) -> bool:
-        """Whether an ad server may begin a chunk of some bytes now: else its next one is not even read."""
+        """Return whether an ad server may begin a chunk now: otherwise its next one is not read."""
         with self._lock:
             return self._has_place(1, owner)
 
     def take(self, num_bytes: int, owner: str) -> bool:
-        """Whether an ad server may begin a chunk of so many bytes; then it counts."""
+        """Count a chunk of so many bytes if an ad server may begin it; return whether it may."""
         with self._lock:
             if not self._has_place(num_bytes, owner):
                 return False
@@ -60,7 +60,7 @@ class PrefetchQuota:
             return True
 
     def give_back(self, num_bytes: int, owner: str) -> None:
-        """A chunk that counted is answered for, or given up."""
+        """Release a chunk that was answered or abandoned."""
         with self._lock:
             self._chunks -= Counter({owner: 1})  # which forgets an owner that has none
             self._bytes -= Counter({owner: num_bytes})

@@ -46,7 +46,7 @@ class Discardable(Protocol):
     """What a preparation leaves elsewhere, too."""
 
     def discard(self) -> None:
-        """Forget that. Called once the preparation is forgotten; an OSError is logged, and nothing more."""
+        """Discard the preparation, once it is forgotten; an OSError is logged, and nothing more."""
 
 
 _Prepared = TypeVar("_Prepared", bound=Discardable)
@@ -79,7 +79,7 @@ class PreparationCache:
 
     @property
     def num_bytes(self) -> int:
-        """How much of the room is taken."""
+        """The bytes taken."""
         with self._lock:
             return self._taken.total()
 
@@ -150,12 +150,12 @@ class PreparationCache:
                     self._end(kept, handle.owner)
 
     def drop(self, handle: Handle) -> None:
-        """Forget one preparation, and free its room."""
+        """Forget one preparation, and free its memory."""
         with self._lock:
             self._forget(handle)
 
     def forget_overdue(self, owner: str) -> bool:
-        """Forget an ad server's oldest preparation that waited for its commit longer than `KEPT_S`, if any.
+        """Forget an ad server's oldest preparation that waited for its commit longer than `KEPT_S`.
 
         Called when its quota has no room; returns whether there was one.
         """
@@ -169,20 +169,20 @@ class PreparationCache:
                 pass
 
     def _has_room(self, num_bytes: int, owner: str) -> bool:
-        """Under the lock: whether so much more fits, of all and of one owner."""
+        """Return, with the lock held, whether so much more fits, in total and for one owner."""
         return (
             self._taken.total() + num_bytes <= self._capacity
             and self._taken[owner] + num_bytes <= self._of_one
         )
 
     def _forget(self, handle: Handle) -> None:
-        """Under the lock."""
+        """Forget a preparation, with the lock held."""
         kept = self._prepared.pop(handle, None)
         if kept is not None:
             self._end(kept, handle.owner)
 
     def _end(self, kept: _Kept, owner: str) -> None:
-        """Under the lock: free its room, whatever the disk says of its file, which the next start removes."""
+        """Free a preparation's memory, with the lock held; the next start removes its file if need be."""
         self._free(kept.num_bytes, owner)
         try:
             kept.prepared.discard()
@@ -190,17 +190,17 @@ class PreparationCache:
             _LOG.warning("cannot delete what a preparation wrote: %s", error.strerror)
 
     def _free(self, num_bytes: int, owner: str) -> None:
-        """Under the lock."""
+        """Free so many bytes, with the lock held."""
         self._taken[owner] -= num_bytes
         if not self._taken[owner]:
             del self._taken[owner]
 
     def _would_help(self, num_bytes: int, owner: str, handle: Handle) -> bool:
-        """Under the lock: whether an ad server has more room without the preparation of a handle."""
+        """Return, with the lock held, whether an ad server gains room by forgetting a preparation."""
         return self._taken.total() + num_bytes > self._capacity or handle.owner == owner
 
     def _forget_older(self, age_s: float, is_meant: Callable[[Handle], bool]) -> bool:
-        """Under the lock: forget the oldest preparation of this age that is meant; whether there was one."""
+        """Forget, with the lock held, the oldest matching preparation of this age, if any."""
         for handle, kept in self._prepared.items():
             if self._clock() - kept.since >= age_s and is_meant(handle):
                 self._forget(handle)
@@ -225,7 +225,7 @@ class DatasetCache:
                 self._opened.popitem(last=False)
 
     def get(self, dataset_id: bytes) -> OpenedDataset | None:
-        """The dataset of an id, if it is still kept."""
+        """Return the dataset of an id, if it is still cached."""
         with self._lock:
             if dataset_id in self._opened:
                 self._opened.move_to_end(dataset_id)

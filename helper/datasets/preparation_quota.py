@@ -89,7 +89,7 @@ class PreparationQuota:
             return False
 
     def answered(self) -> None:
-        """One chunk less, whichever it was; the first ones that are left need no head start any more."""
+        """Count one chunk less; the first remaining ones need no prefetch quota any more."""
         with self._changed:
             self._give_back(self._unanswered.popleft())
             for place in range(min(AT_ONCE, len(self._unanswered))):
@@ -110,7 +110,7 @@ class PreparationQuota:
             self._taken_bytes -= freed
 
     def hand_over(self) -> int:
-        """What room is taken, in bytes: from now on somebody else gives it back."""
+        """Return the bytes taken, and leave their release to the caller."""
         with self._changed:
             taken, self._taken_bytes = self._taken_bytes, 0
             return taken

@@ -83,17 +83,17 @@ class PreparedReports:
     order: NDArray[np.intp] = field(repr=False)
 
     def chosen(self, is_chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """The rows of some admitted reports, in canonical order."""
+        """Return the rows of some admitted reports, in canonical order."""
         return self.order[is_chosen[self.order]]
 
     def ranks(self, rows: NDArray[np.intp]) -> Ranks:
-        """For each record of the spool its place among these rows, which are in canonical order."""
+        """Return each spooled record's position among these rows, which are in canonical order."""
         ranks = np.full(len(self.is_admitted), NOT_CHOSEN, np.uint32)
         ranks[rows] = np.arange(len(rows), dtype=np.uint32)
         return ranks[self.is_admitted]
 
     def discard(self) -> None:
-        """Forget the shares. Called once the preparation is forgotten."""
+        """Discard the shares, once the preparation is forgotten."""
         self.spool.remove()
 
 
@@ -172,7 +172,7 @@ class Preparation:
             yield from map(self._taken, opened)
 
     def _with_room(self, chunks: Iterable[Sequence[ShareForHelper]]) -> Iterator[Sequence[ShareForHelper]]:
-        """The chunks, each once there is room for it; one that comes when all is over takes none."""
+        """Yield each chunk once there is memory for it; a chunk after the end takes none."""
         source = iter(chunks)
         while self._room.await_turn() and (incoming := next(source, None)) is not None:
             self._check_size(len(incoming))
@@ -182,7 +182,7 @@ class Preparation:
             yield incoming
 
     def _begun_bytes(self, incoming: Sequence[ShareForHelper]) -> int:
-        """Of a chunk, as it came and opened."""
+        """Return the bytes of a chunk, as it came and opened."""
         ciphertexts = ShareColumns.of(incoming).ciphertexts
         return sum(map(len, ciphertexts)) + len(incoming) * self._task.share_length
 
@@ -245,7 +245,7 @@ class Preparation:
         return totals
 
     def _keep(self, opened: PreparedShares) -> None:
-        """Spool the admitted shares, and give back the room of those that left memory."""
+        """Write the admitted shares to the spool, and release the memory of those that left it."""
         is_admitted = opened.admitted.is_admitted
         rows = SegmentRows(report_ids=opened.report_ids, shares=opened.shares)
         if self._spool is None:
@@ -270,7 +270,7 @@ class Preparation:
 
 
 def _without(prepared: PreparedShares, is_dropped: NDArray[np.bool_], reason: ReportReason) -> PreparedShares:
-    """These rows, but those that are dropped are no longer admitted, and their tags no longer told."""
+    """Return these rows with the dropped ones no longer admitted, nor their tags sent."""
     before = prepared.admitted
     newly = before.is_admitted & is_dropped
     if not newly.any():

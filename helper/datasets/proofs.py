@@ -14,7 +14,7 @@ _ZERO = np.uint64(0)
 
 
 def fast_residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
-    """`proof_check.residues`, bit for bit. Called by a helper's processes that open shares.
+    """Compute `proof_check.residues` bit for bit. Called by a helper's processes that open shares.
 
     Every array that a loop gets is contiguous and writable, whatever the shape and however many rows there
     are: so each loop is compiled once, in `warm_up`, and never while a dataset is prepared.
@@ -59,13 +59,13 @@ def fast_residues(shape: ProofShape, role: int, table: ProofTable, points: Field
 
 
 def _whole(array: FieldVector) -> FieldVector:
-    """The array itself, or a copy that is contiguous and writable."""
+    """Return the array itself, or a copy that is contiguous and writable."""
     return np.require(array, requirements=["C_CONTIGUOUS", "WRITEABLE"])
 
 
 @inline
 def _subtract(a: np.uint64, b: np.uint64) -> np.uint64:
-    """A - b."""
+    """Return a - b."""
     return a - b + (_P if a < b else _ZERO)
 
 
@@ -79,7 +79,7 @@ def _vector_residues(
     points: FieldVector,
     out: FieldVector,
 ) -> None:
-    """Out (n, 6): for each point, the sides of X(t) + rho = A and of X(t^2) + 2 A rho - rho^2 = A^2."""
+    """Fill out (n, 6) with the sides of X(t) + rho = A and of X(t^2) + 2 A rho - rho^2 = A^2."""
     for i in range(len(vectors)):
         for j in range(points.shape[1]):
             t = points[i, j]
@@ -97,7 +97,7 @@ def _vector_residues(
 
 @kernel
 def _row_sums(rows: FieldVector, sums: FieldVector) -> None:
-    """Sums (n,): the sum of each row."""
+    """Fill sums (n,) with the sum of each row."""
     for i in range(len(rows)):
         total = np.uint64(0)
         for c in range(rows.shape[1]):
@@ -107,7 +107,7 @@ def _row_sums(rows: FieldVector, sums: FieldVector) -> None:
 
 @kernel
 def _sum_residues(role: int, rows: FieldVector, count: FieldVector, out: FieldVector) -> None:
-    """Out (n,): a helper's side of: each row adds to the count."""
+    """Fill out (n,) with a helper's side of: each row adds to the count."""
     _row_sums(rows, out)
     for i in range(len(rows)):
         out[i] = _subtract(count[i], out[i]) if role == 0 else _subtract(out[i], count[i])
@@ -126,7 +126,7 @@ def _range_residues(
     weights_h: FieldVector,
     out: FieldVector,
 ) -> None:
-    """Out (n, 6): for each point, the sides of f(t) = F and of n + Z(t) H(t) = F^2."""
+    """Fill out (n, 6) with the sides of f(t) = F and of n + Z(t) H(t) = F^2 for each point."""
     m = bits.shape[1]
     for i in range(len(bits)):
         for j in range(points.shape[1]):

@@ -63,12 +63,12 @@ class SegmentSealer:
         self._cipher = ChaCha20Poly1305(key_for(b"segments" + self._salt))
 
     def seal(self, rows: SegmentRows, number: int) -> bytes:
-        """The segment of a number; the same number is never used for other records."""
+        """Seal the segment of a number; a number is never reused for other records."""
         header = self._header(SEGMENT_MAGIC, number, len(rows))
         return b"".join([header, *seal_frames(self._cipher, rows, number, header)])
 
     def seal_ranks(self, ranks: Ranks, number: int, tail: Tail, dataset_id: bytes) -> bytes:
-        """The ranks of a segment's records in a dataset."""
+        """Seal the ranks of a segment's records in a dataset."""
         header = self._header(RANKS_MAGIC, number, len(ranks))
         cipher = ChaCha20Poly1305(self._key_for(b"ranks" + dataset_id + self._salt))
         frame = ranks.astype("<u4").tobytes()
@@ -79,7 +79,7 @@ class SegmentSealer:
 
 
 def open_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_for: KeyFor) -> Ranks:
-    """The ranks of a segment's records.
+    """Decrypt the ranks of a segment's records.
 
     Raises:
         ValueError, InvalidTag: the bytes are cut, altered, or of another segment or dataset.
@@ -95,7 +95,7 @@ def open_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_fo
 
 
 def open_rows(sealed: bytes, number: int, key_for: KeyFor) -> SegmentRows:
-    """The records of a segment, in the order in which they came.
+    """Decrypt the records of a segment, in the order in which they came.
 
     Raises:
         ValueError, InvalidTag: the bytes are cut, altered, or of another segment.
@@ -109,7 +109,7 @@ def open_rows(sealed: bytes, number: int, key_for: KeyFor) -> SegmentRows:
 def seal_ranks(
     sealed_ranks: bytes, ranks: Ranks, number: int, key_for: KeyFor, read: Callable[[], bytes]
 ) -> SealedSegment:
-    """A segment that may leave the helper's process sealed, by its ranks and what reads its bytes.
+    """Describe a segment that may leave the helper's process sealed, by its ranks and reader.
 
     Its frames do not open if they are of another attempt or place than the ranks.
     """
@@ -124,12 +124,12 @@ def seal_ranks(
 
 
 def is_of_one_attempt(segment: bytes, ranks: bytes) -> bool:
-    """Whether sealed records and sealed ranks have the same salt and number of records."""
+    """Return whether sealed records and sealed ranks have the same salt and number of records."""
     return segment[_MAGIC_BYTES:HEADER_BYTES] == ranks[_MAGIC_BYTES:HEADER_BYTES]
 
 
 def estimate_bytes(shape: RowShape, records: int) -> int:
-    """How long the segments and ranks of so many records are together, but for a few bytes."""
+    """Estimate the length of the segments and ranks of so many records, to a few bytes."""
     segments = -(-records // shape.segment_records)
     return records * (sum(shape.widths) + 4) + segments * (
         2 * HEADER_BYTES + (len(shape.widths) + 1) * TAG_BYTES
@@ -137,7 +137,7 @@ def estimate_bytes(shape: RowShape, records: int) -> int:
 
 
 def _check(sealed: bytes, magic: bytes, number: int) -> tuple[bytes, int]:
-    """The header and the number of records."""
+    """Return the header and the number of records."""
     header = sealed[:HEADER_BYTES]
     if len(header) != HEADER_BYTES or not header.startswith(magic):
         raise ValueError("not a sealed segment")

@@ -79,21 +79,21 @@ class SegmentWriter:
 
     @property
     def waiting(self) -> int:
-        """How many records are in memory still."""
+        """The number of records still in memory."""
         return self._num_waiting
 
     @property
     def num_bytes(self) -> int:
-        """How long the file of all records is."""
+        """The length of the file of all records."""
         return _file_bytes(self._shape, self._written + self.waiting)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
+        """True if the file of a stored, uncommitted dataset was swept for its age."""
         return self._stored is not None and not self._stored.exists()
 
     def takes(self, dataset_id: bytes) -> bool:
-        """Whether it may be stored as a dataset.
+        """Return whether it may be stored as a dataset.
 
         Not while another one, stored and not withdrawn, may be committed: that one has the file.
         """
@@ -156,7 +156,7 @@ class SegmentWriter:
             self._drop_file()
 
     def remove(self) -> None:
-        """Forget what was taken; of a file that was stored there is nothing to forget."""
+        """Remove what was written; nothing to remove of a file that was stored."""
         self._waiting, self._num_waiting = [], 0
         self._drop_file()
         if self._stored is None:
@@ -186,7 +186,7 @@ class SegmentWriter:
         stream.writelines(seal_frames(self._cipher, rows, number, self._header))
 
     def _open(self) -> BinaryIO:
-        """The file, which is made if there is none, but not where segments were in one that is gone."""
+        """Open the file; create it if missing, but not in place of one that was lost."""
         if self._has_file or self._written:
             return self._path.open("r+b")
         stream = open(self._path, "xb", opener=private)  # noqa: SIM115 # the caller closes it
@@ -223,7 +223,7 @@ class StoredSegments:
         self._cipher = ChaCha20Poly1305(self._key)
 
     def pieces(self, *, has_features: bool = True) -> Iterator[SegmentSlice]:
-        """The chosen records of each segment; segments without any are not read.
+        """Yield the chosen records of each segment; skip segments without any.
 
         Without features those are neither read nor checked, and have no width.
         """
@@ -247,7 +247,7 @@ class StoredSegments:
             raise ValueError("not as many records as it says")
 
     def sealed(self, path: Path) -> Iterator[SealedSegment]:
-        """Each segment with a chosen record, as it lies in the file at `path`; its frames are read later."""
+        """Yield each segment with a chosen record, still in its file; its frames are read later."""
         size, widths = self._shape.segment_records, self._shape.widths
         found = 0
         for number, start in enumerate(range(0, self._count, size)):
@@ -291,12 +291,12 @@ def _salt(header: bytes) -> bytes:
 
 
 def _index_start(shape: RowShape, count: int) -> int:
-    """Where the index of a file of so many records begins."""
+    """Return where the index of a file of so many records begins."""
     segments = -(-count // shape.segment_records)
     return _HEADER_BYTES + count * sum(shape.widths) + segments * len(shape.widths) * TAG_BYTES
 
 
 def _file_bytes(shape: RowShape, count: int) -> int:
-    """How long a file of so many records is."""
+    """Return the length of a file of so many records."""
     segments = -(-count // shape.segment_records)
     return _index_start(shape, count) + _RANK_BYTES * count + TAG_BYTES * segments + _TAIL_BYTES

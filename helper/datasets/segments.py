@@ -45,7 +45,7 @@ class RowShape:
 
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
-        """What `encoded` gave."""
+        """Decode what `encoded` gave."""
         features, candidates, keys, columns = np.frombuffer(encoded, "<u8").tolist()
         return cls(features=features, candidates=candidates, keys=keys, columns=columns)
 
@@ -62,11 +62,11 @@ class RowShape:
 
     @property
     def segment_records(self) -> int:
-        """How many records every segment but the last one has."""
+        """The number of records of every segment but the last one."""
         return max(1, min(SEGMENT_RECORDS, SEGMENT_BYTES // sum(self.widths)))
 
     def empty(self, records: int) -> "SegmentRows":
-        """Room for so many records."""
+        """Allocate so many records."""
         measured = MeasuredShares(
             keys=np.empty((records, self.keys), np.uint32),
             value_shares=np.empty((records, self.columns), np.uint64),
@@ -111,7 +111,7 @@ class SegmentRows:
         return [*plain, measured.keys, measured.value_shares] if measured else plain
 
     def rows(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> "SegmentRows":
-        """These records."""
+        """Return these records."""
         places = np.arange(len(self))[chosen] if isinstance(chosen, slice) else chosen
         return SegmentRows(report_ids=self.report_ids[places], shares=self.shares.rows(places))
 
@@ -163,20 +163,20 @@ class Ids(Sequence[bytes]):
 
 
 def whole(dataset: OpenedDataset) -> SegmentSlice:
-    """A dataset in one piece."""
+    """Return a dataset in one piece."""
     rows = SegmentRows(report_ids=dataset.report_ids, shares=dataset.shares)
     return SegmentSlice(ranks=np.arange(len(dataset)), rows=rows)
 
 
 def chosen_of(rows: SegmentRows, ranks: NDArray[np.uint32]) -> SegmentSlice:
-    """The records of a segment that are in the dataset, by rank."""
+    """Return the records of a segment that are in the dataset, by rank."""
     chosen = np.flatnonzero(ranks != NOT_CHOSEN)
     order = chosen[np.argsort(ranks[chosen])]
     return SegmentSlice(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
 
 
 def put_together(dataset_id: bytes, pieces: Iterable[SegmentSlice], records: int) -> OpenedDataset:
-    """All pieces of a dataset, in canonical order.
+    """Combine all pieces of a dataset, in canonical order.
 
     Raises:
         ValueError: there are no records, or not as many.
@@ -197,7 +197,7 @@ def put_together(dataset_id: bytes, pieces: Iterable[SegmentSlice], records: int
 
 
 def without_features(piece: SegmentSlice) -> SegmentSlice:
-    """The same records, with features of no width."""
+    """Return the same records, with features of zero width."""
     shares = piece.shares
     narrow = InputShares(
         features=np.empty((len(shares), 0), np.uint8),
@@ -209,7 +209,7 @@ def without_features(piece: SegmentSlice) -> SegmentSlice:
 
 
 def join(parts: Sequence[SegmentRows]) -> SegmentRows:
-    """The records of at least one part, one after the other."""
+    """Concatenate the records of at least one part."""
     into = parts[0].shape.empty(sum(map(len, parts)))
     start = 0
     for part in parts:

@@ -126,13 +126,13 @@ class StorageQuota:
             return None
 
     def _set(self, name: str, tag: bytes, num_bytes: int) -> None:
-        """Under the lock."""
+        """Set an entry, with the lock held."""
         self._drop(name)
         self._held[name] = _Held(tag, num_bytes)
         self._sums[tag] += num_bytes
 
     def _drop(self, name: str) -> None:
-        """Under the lock."""
+        """Drop an entry, with the lock held."""
         held = self._held.pop(name, None)
         if held is not None:
             self._sums[held.tag] -= held.num_bytes

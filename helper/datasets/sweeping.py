@@ -42,7 +42,7 @@ class Files(Protocol):
     """A folder of datasets."""
 
     def files(self) -> Iterator[StoredFile]:
-        """The datasets that are files, committed or not."""
+        """Yield the datasets that are files, committed or not."""
 
     def remove_file(self, dataset_id: bytes) -> None:
         """Remove the file of one."""
@@ -140,7 +140,7 @@ class Sweeper:
         return len(dropped)
 
     def _expire_objects(self, objects: ObjectSegments, is_stopped: IsStopped) -> int:
-        """First the rows, then the objects: a crash between leaves orphans."""
+        """Delete first the rows, then the objects: a crash between them leaves orphans."""
         expired = 0
         for dataset_id in self.ledger.manifests.dataset_ids():
             if is_stopped():
@@ -153,7 +153,7 @@ class Sweeper:
         return expired
 
     def _remove_orphans(self, objects: ObjectSegments, is_stopped: IsStopped) -> int:
-        """What is in this helper's folder, old, and in no manifest."""
+        """Remove old objects in this helper's folder that are in no manifest."""
         removed = 0
         for page in objects.listed():
             if is_stopped():
@@ -169,7 +169,7 @@ class Sweeper:
         return removed
 
     def _first_seen(self) -> float:
-        """When this ledger was first seen with this folder."""
+        """Return when this ledger was first seen with this folder."""
         mark = self.seen / f"swept-by-{self.ledger.manifests.ledger_id().hex()[:16]}"
         if not mark.exists():
             mark.touch(mode=0o600)

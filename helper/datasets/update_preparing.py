@@ -54,7 +54,7 @@ class PreparedUpdates:
     is_admitted: NDArray[np.bool_]
 
     def discard(self) -> None:
-        """Forget the shares. Called once the preparation is forgotten."""
+        """Discard the shares, once the preparation is forgotten."""
         self.spool.remove()
 
 

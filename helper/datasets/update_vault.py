@@ -69,7 +69,7 @@ class SealedUpdates:
 
 
 def open_updates(header: bytes, rows: Sequence[int], key: bytes, frames: bytes) -> Iterator[StoredUpdate]:
-    """The shares of `SealedUpdates` that left their file; called wherever their key is.
+    """Yield the shares of `SealedUpdates` that left their file; called wherever their key is.
 
     Raises:
         InvalidTag, ValueError: the frames are cut, altered, or of other places; perhaps after some shares.
@@ -97,7 +97,7 @@ class UpdateWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
+        """True if the file of a stored, uncommitted dataset was swept for its age."""
         return self._read_header is not None and not self._read_header.exists()
 
     def add(self, report_id: bytes, payload: bytes) -> None:
@@ -119,14 +119,14 @@ class UpdateWriter:
             self._stream = None
 
     def remove(self) -> None:
-        """Forget what was written; of one that was committed there is nothing to forget."""
+        """Remove what was written; nothing to remove of a committed one."""
         self.finish()
         self._path.unlink(missing_ok=True)
         if self._read_header is None:
             self._claim.end()
 
     def takes(self, final: Path) -> bool:
-        """Whether it may be stored under a name: not while a dataset of another one has its file."""
+        """Return whether it may be stored under a name: not while its file is another dataset's."""
         return self._read_header is None or self._read_header == final
 
     def store(self, final: Path, key: bytes, chosen: NDArray[np.bool_]) -> None:
@@ -201,7 +201,7 @@ class UpdateVault:
         self._quota.drop([self._path(dataset_id).name])
 
     def shares(self, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
-        """The shares of a dataset, one at a time, in the order in which they came.
+        """Yield the shares of a dataset, in the order in which they came.
 
         Raises:
             VaultDamaged: the file is missing, cut, altered, or of another dataset or round.
@@ -211,7 +211,7 @@ class UpdateVault:
             yield from self._read(stream, dataset_id, round_id)
 
     def sealed(self, dataset_id: bytes, round_id: bytes, most_shares: int) -> list[SealedUpdates]:
-        """The shares of a dataset as they lie in its file, some together, to be read when they are needed.
+        """Return the shares of a dataset, still sealed, in groups that are read when needed.
 
         Args:
             dataset_id: The dataset.
@@ -236,7 +236,7 @@ class UpdateVault:
         ]
 
     def files(self) -> Iterator[StoredFile]:
-        """The datasets that are files, committed or not."""
+        """Yield the datasets that are files, committed or not."""
         return files_of(self._folder, _SUFFIX)
 
     def _read(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
@@ -248,7 +248,7 @@ class UpdateVault:
             yield _open(cipher, header, row, stream.read(length))
 
     def _read_header(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> "_Stored":
-        """What a file says of itself."""
+        """Read a file's header."""
         header = stream.read(_HEADER_BYTES)
         if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC) or _round(header) != round_id:
             raise ValueError("not a dataset of the round")
@@ -280,7 +280,7 @@ def _open(cipher: ChaCha20Poly1305, header: bytes, row: int, frame: bytes | memo
 
 
 def _read_at(path: Path, length: int, rows: Sequence[int]) -> bytes:
-    """The frames at some places of a file."""
+    """Read the frames at some positions of a file."""
     frames = []
     with path.open("rb") as stream:
         for row in rows:

@@ -130,7 +130,7 @@ class UpdateDatasets:
         return size
 
     def records(self, one: UpdateRound, of_dataset: bytes) -> Updates:
-        """The shares of a committed dataset of a round, for an executor.
+        """Return the shares of a committed dataset of a round, for an executor.
 
         Reading them raises JobRefused(DATASET_LOST) if they are missing, damaged, or of another round, and
         HelperUnavailable if they cannot be read at the moment.
@@ -141,7 +141,7 @@ class UpdateDatasets:
         )
 
     def shares(self, one: UpdateRound, of_dataset: bytes) -> Iterator[StoredUpdate]:
-        """The shares of a committed dataset of a round, one at a time; raises as `records` says."""
+        """Yield the shares of a committed dataset of a round; raises as `records` says."""
         with loss_told(_LOST):
             yield from self.vault.shares(of_dataset, one.round_id)
 

@@ -60,7 +60,7 @@ class VaultDamaged(Exception):
 
 
 def clean_folder(folder: Path, suffix: str) -> Path:
-    """A private folder, made if need be, without the files that a process that was killed left behind.
+    """Create a private folder if need be, and remove files that a killed process left.
 
     Args:
         folder: Which.
@@ -186,7 +186,7 @@ class Vault:
         check_room(self._folder, max(LEAST_FREE_BYTES, self._lacked_bytes))
 
     def num_bytes(self, dataset_id: bytes) -> int:
-        """How many bytes a dataset takes, sealed.
+        """Return how many bytes a dataset takes, sealed.
 
         Raises:
             VaultDamaged: it is missing.
@@ -198,7 +198,7 @@ class Vault:
             return self._path(dataset_id).stat().st_size
 
     def read(self, dataset_id: bytes) -> OpenedDataset:
-        """The dataset of an id, all of it.
+        """Read all of a dataset.
 
         Raises:
             VaultDamaged: it is missing, cut, altered, or another dataset's.
@@ -214,7 +214,7 @@ class Vault:
             return put_together(dataset_id, stored.pieces(), stored.records)
 
     def read_without_features(self, dataset_id: bytes, interrupt: Interrupt = never) -> OpenedDataset:
-        """The dataset of an id but for its features, which are of no width.
+        """Read a dataset without its features, which have zero width.
 
         `interrupt` is called while a segment is awaited.
 
@@ -229,7 +229,7 @@ class Vault:
     def pieces(
         self, dataset_id: bytes, interrupt: Interrupt = never, *, has_features: bool = True
     ) -> Generator[SegmentSlice, None, None]:
-        """The dataset of an id, one segment after the other; an old file in one piece.
+        """Yield a dataset segment by segment; an old file in one piece.
 
         Args:
             dataset_id: The dataset.
@@ -252,7 +252,7 @@ class Vault:
                 yield from stored.pieces(has_features=has_features)
 
     def sealed(self, dataset_id: bytes, interrupt: Interrupt = never) -> list[SealedSegment] | None:
-        """The segments of the dataset of an id, still sealed; None for an old file, which has none.
+        """Return the still sealed segments of a dataset; None for an old file, which has none.
 
         Args:
             dataset_id: The dataset.
@@ -272,7 +272,7 @@ class Vault:
             return list(StoredSegments(stream, dataset_id, self._key_for).sealed(path))
 
     def files(self) -> Iterator[StoredFile]:
-        """The datasets that are files, committed or not."""
+        """Yield the datasets that are files, committed or not."""
         return files_of(self._folder, _SUFFIX)
 
     def remove_file(self, dataset_id: bytes) -> None:
@@ -281,7 +281,7 @@ class Vault:
         self._quota.drop([self._path(dataset_id).name])
 
     def _objects_of(self, dataset_id: bytes) -> ObjectSegments | None:
-        """The store, if a dataset is not a file."""
+        """Return the store, if a dataset is not a file."""
         return None if self._path(dataset_id).exists() else self._objects
 
     def _path(self, dataset_id: bytes) -> Path:
@@ -289,7 +289,7 @@ class Vault:
 
 
 def files_of(folder: Path, suffix: str) -> Iterator[StoredFile]:
-    """The files of datasets in a folder."""
+    """Yield the files of datasets in a folder."""
     for path in folder.glob(f"*{suffix}"):
         with suppress(ValueError, FileNotFoundError):  # not named for a dataset, or gone meanwhile
             dataset_id = bytes.fromhex(path.stem)
@@ -332,7 +332,7 @@ def damage_told() -> Iterator[None]:
 
 
 def _is_whole(stream: BinaryIO) -> bool:
-    """Whether a file is of an earlier version; it is looked at from its beginning either way."""
+    """Return whether a file is of an earlier version; either way it is read from its beginning."""
     magic = stream.read(len(whole_file.MAGIC))
     stream.seek(0)
     return magic == whole_file.MAGIC

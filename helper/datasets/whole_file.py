@@ -24,7 +24,7 @@ _HEADER_BYTES: Final = len(MAGIC) + SALT_BYTES + _SHAPE_BYTES
 
 
 def read_whole(stream: BinaryIO, dataset_id: bytes, key_for: KeyFor) -> OpenedDataset:
-    """The dataset of a file.
+    """Read the dataset of a file.
 
     Raises:
         ValueError, InvalidTag, OSError: the file is cut, altered, or another dataset's.
@@ -38,7 +38,7 @@ def read_whole(stream: BinaryIO, dataset_id: bytes, key_for: KeyFor) -> OpenedDa
 
 
 def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
-    """A dataset of the header's shape, to be filled in place.
+    """Allocate a dataset of the header's shape, to be filled in place.
 
     Nothing is allocated for a shape that the file does not have.
     """
@@ -53,13 +53,13 @@ def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
 
 
 def _file_bytes(array_bytes: Sequence[int]) -> int:
-    """How long a file of these arrays is."""
+    """Return the length of a file of these arrays."""
     frames = sum(-(-length // FRAME_BYTES) for length in array_bytes)
     return _HEADER_BYTES + sum(array_bytes) + TAG_BYTES * frames
 
 
 def _frames(dataset: OpenedDataset) -> Iterator[memoryview]:
-    """The bytes of all arrays, in place, in pieces of at most `FRAME_BYTES`."""
+    """Yield the bytes of all arrays, in place, in pieces of at most `FRAME_BYTES`."""
     shares = dataset.shares
     arrays: list[Column] = [dataset.report_ids, shares.features, shares.labels, shares.mask_shares]
     if shares.measured is not None:

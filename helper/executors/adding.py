@@ -106,7 +106,7 @@ class _Work:
         self._add(part, sum_updates(self._adding, _read(self._sealed[part]), self._interrupt))
 
     def summed(self) -> SummedUpdates:
-        """The whole sum."""
+        """Return the whole sum."""
         if len(self._done) != len(self._sealed):
             raise AssertionError("each part is added once")
         return SummedUpdates(vector=self._vector, records=sum(len(one.rows) for one in self._sealed))
@@ -119,7 +119,7 @@ class _Work:
 
 
 def _read(part: SealedUpdates) -> Iterator[StoredUpdate]:
-    """The shares of a part, which are read again.
+    """Read the shares of a part again.
 
     Raises:
         JobRefused(DATASET_LOST)

@@ -56,7 +56,7 @@ class _Added:
 
 
 def write_order(order: AddingOrder, rows: Sequence[int]) -> bytes:
-    """An order of the shares at these places of their file."""
+    """Write an order for the shares at these positions of their file."""
     return write(order, [np.array(rows, "<u8").tobytes()])
 
 
@@ -75,7 +75,7 @@ def add(message: Message, frames: bytes, interrupt: Interrupt) -> bytes:
 
 
 def read_added(answer: bytes, adding: Adding, records: int) -> SummedUpdates:
-    """What a worker answered, if it is a sum of so many shares in this form.
+    """Read a worker's answer, if it is a sum of so many shares in this form.
 
     Raises:
         InvalidTask: it is not.

@@ -151,7 +151,7 @@ class ClusterExecutor:
     def _work(
         self, what: Summing | Scanning, loss: Loss, file: ModelFile, weights: tuple[QuantisedTensor, ...]
     ) -> DispatchedWork:
-        """What all orders have in common, sealed once for all workers under a key of its own."""
+        """Seal what all orders have in common, once for all workers, under a key of its own."""
         key = os.urandom(32)
         shared = write(Shared(num_features=file.num_features), (file.read(), weights_format.encode(weights)))
         sealed = ChaCha20Poly1305(key).encrypt(bytes(NONCE_BYTES), shared, SHARED)
@@ -159,7 +159,7 @@ class ClusterExecutor:
 
 
 def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[WorkItem]:
-    """Which records of each segment a round evaluates, and which of them count."""
+    """Return which records of each segment a round evaluates, and which of them count."""
     told = evaluated.is_evaluated * _EVALUATED | evaluated.counts * _COUNTS
     told = np.append(told, np.uint8(0))  # of a record that is in no dataset: its rank is past all others
     pieces = []
@@ -180,7 +180,7 @@ def _pieces(segments: Sequence[SealedSegment], evaluated: Evaluated) -> list[Wor
 
 
 def _partial(answer: WorkerAnswer, length: int) -> PartialSum:
-    """The partial sum of an answer, of so many values.
+    """Read the partial sum of an answer, of so many values.
 
     Raises:
         InvalidTask: it is of more or fewer, of other records than it should be, or no sum in the field.
@@ -193,7 +193,7 @@ def _partial(answer: WorkerAnswer, length: int) -> PartialSum:
 
 
 def _scores(answer: WorkerAnswer, num_bins: int, classes: int | None) -> list[tuple[WorkItem, Scores]]:
-    """The scores of an answer, by its segments.
+    """Read the scores of an answer, by its segments.
 
     Args:
         answer: A worker's.
@@ -215,7 +215,7 @@ def _scores(answer: WorkerAnswer, num_bins: int, classes: int | None) -> list[tu
 
 
 def _parts(answer: WorkerAnswer, count: int) -> tuple[bytes, ...]:
-    """The byte strings of an answer, which are so many.
+    """Split an answer into so many byte strings.
 
     Raises:
         InvalidTask: they are more, or fewer.
@@ -226,7 +226,7 @@ def _parts(answer: WorkerAnswer, count: int) -> tuple[bytes, ...]:
 
 
 def _numbers(part: bytes, count: int) -> NDArray[np.int64]:
-    """So many numbers.
+    """Read so many numbers.
 
     Raises:
         InvalidTask: there are more, or fewer.
@@ -237,5 +237,5 @@ def _numbers(part: bytes, count: int) -> NDArray[np.int64]:
 
 
 def _is_below(numbers: NDArray[np.int64], most: int) -> bool:
-    """Whether all numbers are from 0 up, and less than `most`."""
+    """Return whether all numbers are at least 0 and less than `most`."""
     return not ((numbers < 0) | (numbers >= most)).any()

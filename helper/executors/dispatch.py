@@ -102,7 +102,7 @@ class Dispatcher:
         read_answer: Callable[[WorkerAnswer], _T],
         interrupt: Interrupt,
     ) -> list[_T]:
-        """What workers say of all pieces, each piece in one of their answers.
+        """Run all pieces on workers, each piece in exactly one of the returned answers.
 
         Args:
             work: What is asked.
@@ -155,7 +155,7 @@ class Dispatcher:
         return told
 
     def _forget(self) -> None:
-        """Forget what is known of workers that are gone."""
+        """Forget workers that are gone."""
         names = set(self._fleet.workers())
         self._pulses.forget_all_but(names)
         for name in set(self._held) - names:
@@ -164,7 +164,7 @@ class Dispatcher:
     def _lose(
         self, sent: _Sent, queues: dict[bytes, deque[WorkItem]], error: Exception | None = None
     ) -> None:
-        """Forget a worker, and give what it had to do to the others."""
+        """Forget a worker, and give its work to the others."""
         give_up(self._fleet, sent.worker, error)
         self._held.pop(sent.worker.name, None)
         self._queue((*sent.pieces, *queues.pop(sent.worker.name, ())), queues)
@@ -247,7 +247,7 @@ class Dispatcher:
 
 
 def _done(opened: bytes, sent: _Sent) -> Message:
-    """The answer of a worker that did its order, or as much of it as it had the segments for.
+    """Read the answer of a worker that did its order, as far as it had the segments.
 
     Raises:
         WorkerLost: it could not, or this is no answer.
@@ -296,7 +296,7 @@ def _widths(shape: RowShape) -> tuple[int, int, int, int]:
 
 
 def _failure(failed: Failed, pieces: Sequence[WorkItem]) -> Exception:
-    """What an order that was not done means for the caller.
+    """Map a failed order to the caller's error.
 
     Frames may be damaged on their way: a dataset is lost only if they do not open here either.
     """
@@ -310,7 +310,7 @@ def _failure(failed: Failed, pieces: Sequence[WorkItem]) -> Exception:
 
 
 def _opens(segment: SealedSegment) -> bool:
-    """Whether the frames of a segment, read again, are what was sealed."""
+    """Return whether the frames of a segment, read again, are what was sealed."""
     try:
         open_segment(segment.shape, segment.place, segment.key, segment.read())
     except (InvalidTag, ValueError):

@@ -92,10 +92,10 @@ class Executor(Protocol):
     """Works on many records. Safe to call from many threads."""
 
     def opens_at_once(self) -> int:
-        """With how many chunks to call `open` at once, so that nobody who opens shares waits for more."""
+        """Return with how many chunks to call `open` at once to keep all openers busy."""
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
-        """`opener.open(incoming)`, but without looking for repeats among them.
+        """Run `opener.open(incoming)` without looking for repeats among the shares.
 
         Raises:
             HelperUnavailable: a worker was lost; the caller may ask again.
@@ -104,14 +104,14 @@ class Executor(Protocol):
     def masked_sum(
         self, gradient: Gradient, records: DatasetRecords, evaluated: Evaluated, interrupt: Interrupt
     ) -> MaskedSum:
-        """The masked sum over the evaluated records of a dataset; see `GradientEngine.masked_sum`.
+        """Return the masked sum over a dataset's evaluated records; see `GradientEngine.masked_sum`.
 
         Raises:
             JobRefused(DATASET_LOST, MALFORMED)
         """
 
     def scan(self, scoring: Scoring, records: DatasetRecords, interrupt: Interrupt) -> Scores:
-        """The scores of all records of a dataset, in canonical order; see `helper.gradient.scoring.score`.
+        """Score all records of a dataset, in canonical order; see `helper.gradient.scoring.score`.
 
         Raises:
             InvalidModel: the model has no exact form.
@@ -119,7 +119,7 @@ class Executor(Protocol):
         """
 
     def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
-        """The sum of all shares of a federated round's dataset; see `UpdateSum`.
+        """Add all shares of a federated round's dataset; see `UpdateSum`.
 
         Raises:
             JobRefused(DATASET_LOST)

@@ -55,13 +55,13 @@ class Fleet(Protocol):
     """The workers of a helper, who come and go."""
 
     def workers(self) -> Mapping[bytes, Worker]:
-        """Those that have joined and are not known to be lost, by name."""
+        """Return the workers that have joined and are not known to be lost, by name."""
 
     def drop(self, name: bytes) -> None:
         """Forget a worker that is lost."""
 
     def refuse(self, name: bytes) -> None:
-        """Forget a worker that answers wrongly, and let no other one in that its machine starts."""
+        """Forget a worker that answers wrongly, and admit no other one that its machine starts."""
 
     def share(self, sealed: bytes) -> Any:
         """Put bytes where every worker finds them; what `Worker.work` takes.
@@ -75,7 +75,7 @@ class Fleet(Protocol):
 
 
 def give_up(fleet: Fleet, worker: Worker, error: Exception | None = None) -> None:
-    """Forget a worker whose work goes to others; after a wrong answer its machine gets no other one."""
+    """Forget a worker whose work goes to others; after a wrong answer, ban its machine."""
     if isinstance(error, WrongAnswer):
         _LOG.error("a worker of the cluster answers something else than its order asks for")
         fleet.refuse(worker.name)

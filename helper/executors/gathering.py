@@ -41,7 +41,7 @@ class _Stretch:
 def gather(
     held: Sequence[SegmentRows], evaluated: Evaluated, work: int, interrupt: Interrupt
 ) -> Iterator[Batch]:
-    """The evaluated records of some segments, and behind them as many others as `work` still wants.
+    """Yield the evaluated records of some segments, then as many others as `work` still needs.
 
     How many batches there are, and of how many records each, follows from `work` alone, unless more records
     are evaluated. There is at least one batch, perhaps an empty one.
@@ -64,7 +64,7 @@ def gather(
 
 
 def _stretches(held: Sequence[SegmentRows], places: NDArray[np.intp], first: int) -> list[_Stretch]:
-    """The segments of ascending places, which stand in the order from `first` on."""
+    """Return the segments of ascending positions, which follow each other from `first` on."""
     starts = np.cumsum([0, *map(len, held)])
     cuts = (first + np.searchsorted(places, starts)).tolist()
     return [
@@ -76,7 +76,7 @@ def _stretches(held: Sequence[SegmentRows], places: NDArray[np.intp], first: int
 def _batch(
     stretches: Sequence[_Stretch], places: NDArray[np.intp], counts: NDArray[np.bool_], part: range
 ) -> Batch:
-    """The records of a part of the order; the mask shares of those that do not count are zero."""
+    """Return the records of a part of the order; mask shares that do not count are zero."""
     like = stretches[0].shares
     batch = Batch(
         features=np.empty((len(part), like.features.shape[1]), np.uint8),

@@ -60,7 +60,7 @@ class JoinToken(NeverPickled):
 
     @classmethod
     def read(cls, path: Path) -> "JoinToken":
-        """The token of a file that nobody else may read.
+        """Read the token of a file that nobody else may read.
 
         Raises:
             InvalidTask: it cannot be read, others may read it, or it is too short.
@@ -74,11 +74,11 @@ class JoinToken(NeverPickled):
         return cls(secret)
 
     def proof(self, challenge: bytes, public_key: bytes, software: bytes) -> bytes:
-        """What only those can say of a challenge who have the token."""
+        """Return the answer to a challenge that only holders of the token can compute."""
         return hmac_sha256(self._secret, _PROOF + challenge + public_key + software)
 
     def session(self, secret: bytes, challenge: bytes, public_key: bytes, *, is_head: bool) -> "Session":
-        """The two keys of a session that both sides have the secret of."""
+        """Derive the two keys of a session from the secret that both sides share."""
         root = derive_key(self._secret, b"cluster session", secret + challenge + public_key)
         keys = derive_key(root, b"to the worker"), derive_key(root, b"to the head")
         return Session(*(keys if is_head else keys[::-1]))
@@ -96,12 +96,12 @@ class Session(NeverPickled):
         self._outgoing, self._incoming = ChaCha20Poly1305(outgoing), ChaCha20Poly1305(incoming)
 
     def seal(self, message: bytes, about: bytes) -> bytes:
-        """The message, bound to what it is about; no two are alike."""
+        """Seal a message, bound to its context; no two are alike."""
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._outgoing.encrypt(nonce, message, about)
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
-        """A message of the other side.
+        """Decrypt a message of the other side.
 
         Raises:
             NotSealed
@@ -139,13 +139,13 @@ class HandshakeClient(NeverPickled):
         self._key = OpeningKey.generate(key_id=0, suite=_SUITE)
 
     def apply(self, challenge: bytes) -> bytes:
-        """The encoded application."""
+        """Return the encoded application."""
         public = self._key.public().public_key
         proof = self._token.proof(challenge, public, self._software)
         return encode(Application(public_key=public, software=self._software, proof=proof))
 
     def finish(self, challenge: bytes, welcome: bytes) -> Session:
-        """The session with the head that sent the challenge.
+        """Return the session with the head that sent the challenge.
 
         Raises:
             JoinRefused: the welcome is to another worker.
@@ -174,11 +174,11 @@ class HandshakeServer(NeverPickled):
         self._token, self._randomness = token, randomness
 
     def challenge(self) -> bytes:
-        """32 bytes that were never sent before."""
+        """Return 32 bytes that were never sent before."""
         return self._randomness(32)
 
     def admit(self, challenge: bytes, application: bytes) -> Admitted:
-        """A session with the worker that answered a challenge.
+        """Open a session with the worker that answered a challenge.
 
         Raises:
             JoinRefused: it does not have the token, or computes with other numerics.

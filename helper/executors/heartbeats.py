@@ -32,7 +32,7 @@ class HeartbeatTarget(Protocol):
 
     @property
     def name(self) -> bytes:
-        """Which; no two that ever joined have the same."""
+        """Unique among all workers that ever joined."""
 
     @property
     def session(self) -> Session:
@@ -69,7 +69,7 @@ class Heartbeats:
         self._pulses: dict[bytes, _Pulse] = {}
 
     def heard(self, worker: HeartbeatTarget) -> None:
-        """It has answered something, whatever it was asked."""
+        """Record that a worker has answered something."""
         with self._lock:
             now = self._clock()
             self._pulses[worker.name] = _Pulse(since_s=now, looked_s=now)
@@ -80,7 +80,7 @@ class Heartbeats:
             self._pulses = {name: pulse for name, pulse in self._pulses.items() if name in names}
 
     def is_silent(self, worker: HeartbeatTarget) -> bool:
-        """Whether it has left questions open for too long; asks it, if it was not asked lately."""
+        """Return whether a worker has left questions open too long; ask it if it was not asked lately."""
         with self._lock:
             now = self._clock()
             pulse = self._pulses.setdefault(worker.name, _Pulse(since_s=now, looked_s=now))
@@ -100,7 +100,7 @@ class Heartbeats:
 
 
 def _is_answer(session: Session, question: bytes, answer: "Future[bytes]") -> bool:
-    """Whether this worker has answered this question."""
+    """Return whether this worker has answered this question."""
     if answer.exception() is not None:
         return False
     try:

@@ -77,7 +77,7 @@ class SharedOpening:
 
 
 def _part_records(incoming: Sequence[ShareForHelper]) -> int:
-    """How many shares go with one order: all that it carries, in parts of about the same size."""
+    """Return how many shares go with one order: all that fit, in parts of about equal size."""
     a_share = REPORT_ID_BYTES + _NUMBERS_BYTES + len(incoming[0].share.ciphertext)
     carried = MOST_CARRIED // a_share
     most = min(MAX_CHUNK, carried) if carried >= _WORTH_A_CALL else MAX_CHUNK

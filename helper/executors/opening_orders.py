@@ -77,7 +77,7 @@ class OpeningOrder:
 
 
 def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> bytes:
-    """What a worker needs to open these shares."""
+    """Write what a worker needs to open these shares."""
     keys = tuple(
         _Key(key_id=key.key_id, suite=key.suite, secret=key.secret_bytes()) for key in opener.opening_keys
     )
@@ -89,7 +89,7 @@ def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> bytes:
 
 
 def read_order(encoded: bytes) -> OpeningOrder:
-    """An order that `write_order` wrote, with an opener of its own: keys that end are not kept at workers.
+    """Read an order with an opener of its own, as workers do not keep keys that end.
 
     Raises:
         InvalidTask, ValueError: it is none.
@@ -119,7 +119,7 @@ def read_order(encoded: bytes) -> OpeningOrder:
 
 
 def write_opened(prepared: PreparedShares) -> bytes:
-    """What a worker answers; as long for all shares of a task, whatever was found in them."""
+    """Write a worker's answer, of equal length for all shares of a task, whatever they hold."""
     admitted = prepared.admitted
     columns = SegmentRows(report_ids=prepared.report_ids, shares=prepared.shares).columns[1:]
     dropped = np.array([admitted.dropped[reason] for reason in _REASONS], "<u8")
@@ -131,7 +131,7 @@ def write_opened(prepared: PreparedShares) -> bytes:
 
 
 def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHelper]) -> PreparedShares:
-    """What a worker found in these shares, in the form that `opener.open(shares)` gives.
+    """Read a worker's answer, in the form that `opener.open(shares)` gives.
 
     The worker is believed what it read. Its answer must be of all shares, in shape, with canonical masks,
     with labels and keys of the task, and admit nothing whose id is none.
@@ -177,7 +177,7 @@ def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHe
 
 
 def _shape(task: Task) -> RowShape:
-    """The shape of what is read of the task's reports."""
+    """Return the shape of what is read of the task's reports."""
     measurement = task.measurement
     return RowShape(
         features=task.num_features,
@@ -188,18 +188,18 @@ def _shape(task: Task) -> RowShape:
 
 
 def _strings(strings: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Byte strings as their lengths, and all of them together."""
+    """Encode byte strings as their lengths, and their concatenation."""
     return np.array(list(map(len, strings)), "<u4").tobytes(), b"".join(strings)
 
 
 def _split(lengths: bytes, together: bytes) -> list[bytes]:
-    """What `_strings` gave."""
+    """Split what `_strings` gave."""
     ends = np.cumsum(np.frombuffer(lengths, "<u4"), dtype=np.int64).tolist()
     return [together[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _fill(column: NDArray[Any], part: bytes) -> NDArray[Any]:
-    """A column, filled with the little-endian numbers of a part.
+    """Fill a column with the little-endian numbers of a part.
 
     Raises:
         InvalidTask: there are not as many.

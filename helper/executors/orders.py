@@ -60,7 +60,7 @@ class Summing:
 
     @classmethod
     def of(cls, clip: Clip, evaluated: Evaluated) -> "Summing":
-        """The order of a round with this bound over these records."""
+        """Build the order of a round with this bound over these records."""
         return cls(
             norm=clip.norm,
             bound=clip.bound,
@@ -73,7 +73,7 @@ class Summing:
         )
 
     def work(self, records: int) -> int:
-        """On how many records to spend time for so many of the dataset's, whichever of them are sampled.
+        """Return how many records to work on for so many of the dataset's, whichever are sampled.
 
         All reports of one person may be among them. No part of a round evaluates more than all of it does, so
         one that has the whole dataset pads nothing.
@@ -124,7 +124,7 @@ class SegmentOrder:
 
     @property
     def place(self) -> SealedPlace:
-        """Which segment it is."""
+        """The segment's name."""
         return SealedPlace(header=self.header, number=self.number, records=self.records)
 
     @property
@@ -178,7 +178,7 @@ class Totals:
 
     @classmethod
     def decode(cls, encoded: bytes) -> "Totals":
-        """What `encoded` gave.
+        """Decode what `encoded` gave.
 
         Raises:
             InvalidTask: it is of another length.
@@ -217,7 +217,7 @@ class Message:
 
 
 def write(head: Any, parts: Sequence[bytes] = ()) -> bytes:
-    """The bytes of a message."""
+    """Encode a message."""
     encoded = encode(head)
     return b"".join(
         piece for part in (encoded, *parts) for piece in (len(part).to_bytes(_LENGTH_BYTES, "little"), part)
@@ -225,7 +225,7 @@ def write(head: Any, parts: Sequence[bytes] = ()) -> bytes:
 
 
 def read(kind: type[Any], message: bytes) -> Message:
-    """A message that `write` wrote.
+    """Decode a message that `write` wrote.
 
     Raises:
         InvalidTask: it is none of this kind.
@@ -243,7 +243,7 @@ def read(kind: type[Any], message: bytes) -> Message:
 
 
 def elements(part: bytes, count: int) -> FieldVector:
-    """So many field elements of a message.
+    """Read so many field elements of a message.
 
     Raises:
         InvalidTask: there are more or fewer, or one is none.
@@ -255,18 +255,18 @@ def elements(part: bytes, count: int) -> FieldVector:
 
 
 def pieces(order: bytes) -> list[bytes]:
-    """An order in pieces that each go with its call; one that is too long is one piece."""
+    """Split an order into pieces that each go with its call; one that is too long is one piece."""
     size = CARRIED_BYTES if len(order) <= MOST_CARRIED else len(order)
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def bits(flags: NDArray[np.bool_]) -> bytes:
-    """Flags, eight a byte."""
+    """Pack flags, eight a byte."""
     return np.packbits(flags, bitorder="little").tobytes()
 
 
 def flags(packed: bytes, count: int) -> NDArray[np.bool_]:
-    """So many flags of `bits`.
+    """Unpack so many flags of `bits`.
 
     Raises:
         InvalidTask: there are not as many.

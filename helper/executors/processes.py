@@ -53,7 +53,7 @@ class OpeningPool:
         self._replacing = threading.Lock()
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
-        """`opener.open(incoming)`, but on all cores, and without looking for repeats between the parts.
+        """Run `opener.open(incoming)` on all cores, without looking for repeats between the parts.
 
         Raises:
             HelperUnavailable: a worker was killed; the caller may ask again.
@@ -99,7 +99,7 @@ class OpeningPool:
 
 
 def _end_with_parent() -> None:
-    """A spawned worker waits on a queue that outlives a killed parent; this thread ends it.
+    """End with the parent: a spawned worker waits on a queue that outlives a killed parent.
 
     Its memory is as secret as its parent's.
     """

@@ -91,7 +91,7 @@ def _await_answer(address: str, interrupt: Interrupt) -> None:
 
 
 def _take_bytes_only() -> None:
-    """From now on this process gets bytes from Ray, and an error in the place of anything else.
+    """Restrict what this process takes from Ray to bytes, and an error in place of all else.
 
     What an actor returns or raises is a pickle otherwise, and runs as it is read: here, beside the keys, and
     before a worker has proved that it has the token. Bytes are the one thing that Ray hands on as they are.
@@ -108,12 +108,12 @@ def _take_bytes_only() -> None:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The machines of the cluster that are there."""
+    """Return the machines that are in the cluster."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def answer(ask: Callable[[], Any]) -> "Future[bytes]":
-    """What an actor answers; WorkerLost for whatever went wrong, whose text is not ours to show.
+    """Return an actor's answer; WorkerLost, without Ray's text, for whatever went wrong.
 
     Raises:
         NoWorkers: there is no room for what it is asked, which is not its fault.
@@ -137,7 +137,7 @@ def answer(ask: Callable[[], Any]) -> "Future[bytes]":
 
 
 def is_far(answer: Any) -> bool:
-    """Whether an answer is so long that it waits in an object store; a short one came with the word of it.
+    """Return whether an answer is so long that it waits in an object store.
 
     In which store a long one lies, Ray tells its head only later.
     """

@@ -225,7 +225,7 @@ class RayFleet:
                 self._ask(node)
 
     def _is_allowed(self, node: str, address: str) -> bool:
-        """Whether a machine may have workers."""
+        """Return whether a machine may have workers."""
         try:
             self._check_machine(address)
         except InvalidTask as refusal:

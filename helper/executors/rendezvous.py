@@ -12,7 +12,7 @@ from hashlib import sha256
 
 
 def assign(segments: Sequence[bytes], workers: Sequence[bytes]) -> dict[bytes, bytes]:
-    """A worker for each segment: nearly the same one again, whoever else comes or goes.
+    """Assign a worker to each segment, stable when other workers come or go.
 
     Rendezvous hashing with bounded loads: each segment goes to the worker that ranks highest for it and has
     less than its share.

@@ -15,11 +15,11 @@ class SegmentCache:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory they take."""
+        """The bytes that they take."""
         return self._num_bytes
 
     def get(self, name: bytes) -> SegmentRows | None:
-        """A segment, if it is still kept."""
+        """Return a segment, if it is still cached."""
         rows = self._held.get(name)
         if rows is not None:
             self._held.move_to_end(name)

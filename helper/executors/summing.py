@@ -29,7 +29,7 @@ def sum_batches(
     evaluated: Evaluated,
     interrupt: Interrupt,
 ) -> MaskedSum:
-    """The engine's masked sum over the evaluated records of a dataset. Called by a helper once a round."""
+    """Return the engine's masked sum over the evaluated records. Called by a helper once a round."""
     if isinstance(engine, OrderFree):
         return engine.masked_sums(weights, batches(pieces, evaluated, interrupt), interrupt)
     parts, ranks = [], []
@@ -42,7 +42,7 @@ def sum_batches(
 
 
 def batches(pieces: Iterable[SegmentSlice], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
-    """The evaluated records in batches that are worth an engine's while, at least one, perhaps empty.
+    """Yield the evaluated records in efficient batches, at least one, perhaps empty.
 
     How many batches there are, and of how many records each, follows from the number of evaluated records
     alone. So the time of a round does not tell in which segments the sampled ones are.
@@ -65,7 +65,7 @@ def batches(pieces: Iterable[SegmentSlice], evaluated: Evaluated, interrupt: Int
 
 
 def sum_updates(adding: Adding, shares: Iterable[StoredUpdate], interrupt: Interrupt) -> SummedUpdates:
-    """The sum of a federated round's shares, in the memory of a few of them, however many there are."""
+    """Add a federated round's shares, in the memory of a few of them."""
     summed = UpdateSum(form=adding.form, role=adding.role, task_id=adding.task_id)
     records = 0
     for report_id, payload in shares:
@@ -76,6 +76,6 @@ def sum_updates(adding: Adding, shares: Iterable[StoredUpdate], interrupt: Inter
 
 
 def batch_records(batch: Batch) -> int:
-    """How many records like these are worth an engine's while."""
+    """Return how many records like these make an efficient batch."""
     row: int = batch.features.shape[1] + 12 * batch.labels.shape[1]
     return min(SEGMENT_RECORDS, -(-_BATCH_BYTES // row))

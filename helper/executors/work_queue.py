@@ -179,7 +179,7 @@ class WorkQueue:
 
 
 def _failure(answer: bytes) -> Failed | None:
-    """What a worker says of an order that it could not do; None if it says something else."""
+    """Return a worker's report that it could not do an order; None for another answer."""
     try:
         failed: Failed = read(Failed, answer).head
     except InvalidTask:

@@ -243,7 +243,7 @@ class SegmentWorker(NeverPickled):
         return write(Done(done=tuple(held)), parts)
 
     def _rows(self, segment: SegmentOrder, frames: bytes | None) -> SegmentRows | None:
-        """The rows of a segment, from memory or from its frames; None if it is not held any more."""
+        """Return the rows of a segment, from memory or from its frames; None if not cached any more."""
         name = segment.place.name
         rows = self._held.get(name)
         if rows is None and frames is not None:
@@ -255,7 +255,7 @@ class SegmentWorker(NeverPickled):
         return rows
 
     def _load_weights(self, order: Order, sealed_shared: bytes) -> _Weighted:
-        """The model and weights of an order; those of the round that was last worked on are still there."""
+        """Return the model and weights of an order, cached from the round that was last worked on."""
         if self._last is None or self._last[0] != order.shared_key:
             opened = ChaCha20Poly1305(order.shared_key).decrypt(bytes(NONCE_BYTES), sealed_shared, SHARED)
             shared = read(Shared, opened)
@@ -271,7 +271,7 @@ class SegmentWorker(NeverPickled):
         return self._last[1]
 
     def _engine(self, model: Model, loss: Loss, clip: Clip) -> ExactEngine:
-        """The engine of a job, which is made anew if another job was worked on last."""
+        """Return the engine of a job, created anew if another job was worked on last."""
         if self._made is None or self._made[0] is not model or self._made[1] is not loss:
             self._made = model, loss, ExactEngine(model, loss, clip)
         return self._made[2].with_clip(clip)
@@ -290,7 +290,7 @@ class SegmentWorker(NeverPickled):
 
 
 def _answer(work: Callable[[], bytes]) -> bytes:
-    """What some work answers, or what became of it: an error is an answer too."""
+    """Encode the result of some work, or its error."""
     try:
         return work()
     except _Stopped:
@@ -304,13 +304,13 @@ def _answer(work: Callable[[], bytes]) -> bytes:
 
 
 def _open(order: bytes) -> bytes:
-    """What is found in the shares of an order."""
+    """Encode what is found in the shares of an order."""
     asked = read_order(order)
     return write_opened(asked.opener.open_columns(asked.shares))
 
 
 def _join_flags(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Evaluated:
-    """The flags of the segments at some places of an order, one behind the other."""
+    """Concatenate the flags of the segments at some positions of an order."""
     is_evaluated, counts = (
         np.concatenate([flags(parts[2 * place + kind], order.segments[place].records) for place in held])
         for kind in (0, 1)

@@ -15,7 +15,7 @@ from maskedlark.privacy.clip import Clip
 def choose_engine(
     model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, threads: int = 1
 ) -> GradientEngine:
-    """The engine of a job. Called by a helper when a job opens.
+    """Return the engine of a job. Called by a helper when a job opens.
 
     Both helpers choose alike: the choice depends on the arguments alone, and a helper without torch refuses
     what it cannot run.

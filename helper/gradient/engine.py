@@ -35,12 +35,12 @@ class GradientEngine(Protocol):
         """One sentence on why this path was taken."""
 
     def with_clip(self, clip: Clip) -> Self:
-        """This engine at another bound, for a round of an adaptive job."""
+        """Return this engine at another bound, for a round of an adaptive job."""
 
     def masked_sum(
         self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
     ) -> MaskedSum:
-        """The masked sum over the batch at these weights; an empty batch gives zeros.
+        """Return the masked sum over the batch at these weights; an empty batch gives zeros.
 
         One element a parameter; then, where the clip is counted, one more: the sum of `count_units` for each
         value within the bound and minus that for each that was clipped.
@@ -77,7 +77,7 @@ class OrderFree(Protocol):
     def masked_sums(
         self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never
     ) -> MaskedSum:
-        """The masked sum over all batches.
+        """Return the masked sum over all batches.
 
         What `GradientEngine.masked_sum` gives of their records together.
         """
@@ -90,13 +90,13 @@ class OrderFree(Protocol):
         *,
         hashed: int | None = None,
     ) -> PartialSum:
-        """The part of a masked sum that these batches are, at least one.
+        """Return these batches' part of a masked sum, at least one batch.
 
         Given `hashed`, hashes and count are of the first so many records alone. The time is the same.
         """
 
     def whole_sum(self, parts: Iterable[PartialSum]) -> MaskedSum:
-        """What `masked_sums` gives of all parts' records together, at least one."""
+        """Combine parts, at least one, to what `masked_sums` gives for all their records together."""
 
 
 class Reclippable:

@@ -104,6 +104,6 @@ def _forward(model: Model, loss: Loss) -> ForwardPass:
 
 @lru_cache(maxsize=8)
 def edge_logits(num_bins: int) -> NDArray[np.float64]:
-    """(num_bins - 1,) log(k / (num_bins - k)), each the double nearest to it."""
+    """Return (num_bins - 1,) log(k / (num_bins - k)), each the double nearest to it."""
     ratios = (_DIGITS.divide(Decimal(k), Decimal(num_bins - k)) for k in range(1, num_bins))
     return np.array([float(_DIGITS.ln(ratio)) for ratio in ratios])

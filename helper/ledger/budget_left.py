@@ -42,7 +42,7 @@ class BudgetsLeft:
     """What one ledger leaves. Safe to share between threads."""
 
     def __init__(self, ledger: Ledger, monotonic: Callable[[], float] = monotonic) -> None:
-        """Figures of a ledger; `monotonic` is a clock in seconds that never goes back."""
+        """Measure a ledger; `monotonic` is a clock in seconds that never goes back."""
         self._ledger = ledger
         self._report = BudgetReport(ledger.engine)
         self._monotonic = monotonic
@@ -51,7 +51,7 @@ class BudgetsLeft:
         self._whole_at: Position | None = None
 
     def current(self) -> tuple[BudgetLeft, ...]:
-        """Figures of up to 200 datasets that a job or query ran over, those of open jobs first.
+        """Return the figures of up to 200 used datasets, those of open jobs first.
 
         Guarantees: a dataset for which there was no time yet is missing until a later call. The others were
             true when they were looked at: now, or, while another thread looks, at its last time. So no call

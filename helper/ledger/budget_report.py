@@ -29,7 +29,7 @@ class BudgetReport:
         self._engine = engine
 
     def datasets(self, prefix: str = "") -> tuple[BudgetedDataset, ...]:
-        """The datasets whose ids start with some hex digits, by id.
+        """Return the datasets whose ids start with some hex digits, by id.
 
         Raises:
             JobRefused(UNKNOWN_DATASET): none does.
@@ -50,7 +50,7 @@ class BudgetReport:
         return tuple(found)
 
     def charged(self, most: int) -> tuple[BudgetedDataset, ...]:
-        """So many of the datasets that a job or query ran over, those of open jobs first."""
+        """Return up to `most` datasets that a job or query used, those of open jobs first."""
         ran = exists().where(JOBS.c.dataset_id == DATASETS.c.dataset_id)
         asked = exists().where(QUERIES.c.dataset_id == DATASETS.c.dataset_id)
         is_open = ran.where(JOBS.c.is_closed.is_(False))
@@ -59,7 +59,7 @@ class BudgetReport:
             return tuple(_dataset(row) for row in connection.execute(query))
 
     def uses(self, dataset: BudgetedDataset) -> tuple[Use, ...]:
-        """What takes of a dataset's budgets: its jobs, then its queries, then federated jobs, each by id.
+        """Return the uses of a dataset's budgets: its jobs, queries, federated jobs, each by id.
 
         In a task of unit user, those of all datasets of the task.
         """
@@ -68,7 +68,7 @@ class BudgetReport:
 
 
 def open_ledger(data: Path, database: str | None) -> Engine:
-    """The database of a helper's ledger, which must exist.
+    """Open the database of a helper's ledger, which must exist.
 
     Raises:
         JobRefused(UNKNOWN_DATASET): nothing was ever served from this folder.

@@ -24,7 +24,7 @@ def begin_chain(engine: Engine) -> None:
 
 
 def move_on(connection: Connection, *what: str | bytes) -> None:
-    """Lengthen the chain by what the transaction has done; the last act of a transaction.
+    """Extend the chain by what the transaction has done; the last act of a transaction.
 
     In PostgreSQL it locks the beginning of the chain, and other transactions wait for that.
     """
@@ -36,6 +36,6 @@ def move_on(connection: Connection, *what: str | bytes) -> None:
 
 
 def position_of(connection: Connection) -> Position:
-    """The newest link."""
+    """Return the newest link."""
     row = connection.execute(NEWEST_LINK).one()
     return Position(sequence=row.sequence, head=row.head)

@@ -56,7 +56,7 @@ def check_whole(engine: Engine) -> None:
 
 
 def _counts() -> Select[tuple[int, ...]]:
-    """All in one statement, so that they are of one moment."""
+    """Select all counts in one statement, so that they are of one moment."""
     counted = {
         "links": select(func.count()).select_from(CHAIN),
         "last": select(func.max(CHAIN.c.sequence)),

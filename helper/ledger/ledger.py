@@ -97,7 +97,7 @@ class Ledger:
 
     @property
     def manifests(self) -> Manifests:
-        """What the datasets in object storage consist of."""
+        """The manifests of datasets in object storage."""
         return Manifests(self._engine)
 
     def add_task(self, task_id: bytes, task: SignedTask) -> None:
@@ -117,7 +117,7 @@ class Ledger:
             return  # the id is the digest of the task: it is the same one
 
     def encode_tasks(self) -> list[bytes]:
-        """The canonical bytes of every task."""
+        """Return the canonical bytes of every task."""
         with reading(self._engine) as connection:
             return list(connection.scalars(select(TASKS.c.task)))
 
@@ -137,7 +137,7 @@ class Ledger:
         return row and SignedTask(encoded=row.task, origin=row.origin, role=row.role, signature=row.signature)
 
     def find_used(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
-        """Those of some reports that a dataset of the task holds already.
+        """Return those of some reports that a dataset of the task already holds.
 
         Ids may come of any length; no dataset holds one that has not 16 bytes.
         """
@@ -202,7 +202,7 @@ class Ledger:
         return row and StoredDataset(task_id=row.task_id, size=row.size)
 
     def has_open_job(self, dataset_id: bytes) -> bool:
-        """Whether a job over a dataset is not closed: it may ask for a round still."""
+        """Return whether a job over a dataset is open: it may still ask for a round."""
         found = select(JOBS.c.job_id).where(JOBS.c.dataset_id == dataset_id, JOBS.c.is_closed.is_(False))
         with reading(self._engine) as connection:
             return connection.execute(found.limit(1)).first() is not None
@@ -236,7 +236,7 @@ class Ledger:
         return self._reserve(spec, check_budget, add)
 
     def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
-        """What the jobs and queries of a dataset take of its budget; those that take nothing are left out.
+        """Return the jobs and queries of a dataset that take something of its budget.
 
         Of a task whose unit is a person: of all its datasets, for they have one budget.
         """
@@ -357,18 +357,18 @@ class Ledger:
         return row and StoredQuery(spec=decode_query(row.kind, row.spec), answer=row.answer)
 
     def position(self) -> Position:
-        """Where the ledger stands."""
+        """Return the ledger's position."""
         with reading(self._engine) as connection:
             return position_of(connection)
 
     def holds(self, position: Position) -> bool:
-        """Whether the ledger stands at a position, or stood there."""
+        """Return whether the ledger is, or was, at a position."""
         with reading(self._engine) as connection:
             head = connection.execute(HEAD, {"sequence": position.sequence}).scalar()
         return head == position.head
 
     def counts(self) -> LedgerCounts:
-        """How much the ledger holds."""
+        """Count what the ledger holds."""
         with reading(self._engine) as connection:
             return LedgerCounts(
                 tasks=connection.execute(select(func.count()).select_from(TASKS)).scalar_one(),
@@ -387,7 +387,7 @@ class Ledger:
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of the embedded ledger."""
+    """Return the URL of the embedded ledger."""
     return f"sqlite:///{path.absolute()}"
 
 
@@ -405,7 +405,7 @@ def _job_row(spec: JobSpec, model: bytes) -> dict[str, Any]:
 
 
 def _is_full(connection: Connection, dataset_id: bytes) -> bool:
-    """Whether a dataset, which is locked, has had all its jobs."""
+    """Return whether a dataset, which is locked, has had all its jobs."""
     return (
         connection.execute(select(func.count()).where(JOBS.c.dataset_id == dataset_id)).scalar_one()
         >= MAX_JOBS

@@ -25,12 +25,12 @@ class Manifests:
         self._engine = engine
 
     def ledger_id(self) -> bytes:
-        """The random beginning of the ledger's chain: no two ledgers have the same."""
+        """Return the random beginning of the ledger's chain, which no two ledgers share."""
         with reading(self._engine) as connection:
             return bytes(connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).scalar_one())
 
     def of(self, dataset_id: bytes) -> Manifest:
-        """The objects of a dataset, by number, records before ranks; none if it is a file or has expired."""
+        """Return a dataset's objects by number, records before ranks; none for a file or if expired."""
         found = (
             select(*_COLUMNS)
             .where(SEGMENTS.c.dataset_id == dataset_id)
@@ -40,7 +40,7 @@ class Manifests:
             return tuple(SealedObject(**row) for row in connection.execute(found).mappings())
 
     def named_among(self, names: Sequence[str]) -> set[str]:
-        """Those of some names that a manifest holds."""
+        """Return those of some names that a manifest holds."""
         named: set[str] = set()
         with reading(self._engine) as connection:
             for start in range(0, len(names), _LOOKUP_BATCH):
@@ -49,7 +49,7 @@ class Manifests:
         return named
 
     def dataset_ids(self) -> list[bytes]:
-        """The datasets that have a manifest."""
+        """Return the datasets that have a manifest."""
         with reading(self._engine) as connection:
             return list(connection.scalars(select(SEGMENTS.c.dataset_id).distinct()))
 
@@ -61,7 +61,7 @@ class Manifests:
             return {bytes(of): (str(one), int(size)) for of, one, size in connection.execute(found)}
 
     def drop(self, dataset_id: bytes) -> bool:
-        """Forget the manifest of a dataset; False, and nothing changed, if a job over it is not closed."""
+        """Forget a dataset's manifest; False, and no change, while a job over it is open."""
         is_open = exists().where(JOBS.c.dataset_id == dataset_id, JOBS.c.is_closed.is_(False))
         with self._engine.begin() as connection:
             of_it = SEGMENTS.c.dataset_id == dataset_id

@@ -58,7 +58,7 @@ class Progress:
     is_closed: bool
 
     def state_of(self, round_index: int) -> RoundState:
-        """The state of a round, from 0."""
+        """Return the state of a round, from 0."""
         if round_index >= self.rounds:
             return RoundState.UNPLANNED
         if self.is_closed or round_index < self.rounds_answered - KEPT_ANSWERS:

@@ -43,12 +43,12 @@ def job_in(key: ReleaseKey) -> dict[str, bytes]:
 
 @lru_cache(maxsize=1_024)
 def _spec(encoded: bytes) -> JobSpec:
-    """A stored job's spec: each call for a round reads it several times."""
+    """Decode a stored job's spec, cached as each call for a round needs it several times."""
     return decode(JobSpec, encoded)
 
 
 def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
-    """What jobs and queries take of the budget of a dataset, jobs first, each by id."""
+    """Return what jobs and queries take of a dataset's budget, jobs first, each by id."""
     together = sharing_a_budget(connection, dataset_id)
     takes_some = JOBS.c.dataset_id.in_(together) & (
         JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0)
@@ -70,12 +70,12 @@ def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservat
 
 @lru_cache(maxsize=_KEPT_QUERIES)
 def _query(kind: str, encoded: bytes) -> AnyQuery:
-    """A stored query: at thousands of them decoding takes as long as adding up what they cost."""
+    """Decode a stored query, cached: for thousands, decoding takes as long as composing them."""
     return decode_query(kind, encoded)
 
 
 def sharing_a_budget(connection: Connection, dataset_id: bytes) -> Any:
-    """The ids of the datasets that share a budget with one.
+    """Select the ids of the datasets that share a budget with one.
 
     Itself, or all of its task where a person is protected.
     """
@@ -86,7 +86,7 @@ def sharing_a_budget(connection: Connection, dataset_id: bytes) -> Any:
 
 
 def _is_of_user(connection: Connection, dataset_id: bytes) -> bool:
-    """Whether the budget of a dataset is that of its task."""
+    """Return whether the budget of a dataset is that of its task."""
     of_task = DATASETS.join(TASKS, DATASETS.c.task_id == TASKS.c.task_id)
     encoded = connection.execute(
         select(TASKS.c.task).select_from(of_task).where(DATASETS.c.dataset_id == dataset_id)
@@ -95,7 +95,7 @@ def _is_of_user(connection: Connection, dataset_id: bytes) -> bool:
 
 
 def lock_budget(connection: Connection, dataset_id: bytes) -> None:
-    """Until the transaction ends, nothing else of this budget is opened, closed or charged.
+    """Lock a budget until the transaction ends: nothing else of it is opened, closed or charged.
 
     On SQLite nothing at all.
     """

@@ -17,7 +17,7 @@ from maskedlark.reports.task import Task
 
 
 def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
-    """The cost of a dataset's jobs and queries at the task's delta, open jobs with all their planned rounds.
+    """Return the cost of a dataset's jobs and queries, open jobs with all their planned rounds.
 
     Infinite without noise.
     """
@@ -25,7 +25,7 @@ def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
 
 
 def left(task: Task, reservations: Sequence[Reservation]) -> float:
-    """What a dataset's jobs and queries leave of the epsilon against the ad server.
+    """Return what a dataset's jobs and queries leave of the epsilon against the ad server.
 
     Never negative, and 0 without noise.
     """
@@ -57,7 +57,7 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
 
 
 def _jobs(task: Task, reservations: Sequence[Reservation]) -> list[Sequence[Charge]]:
-    """The charges of each job and query; a federated job has those of all rounds up to its highest."""
+    """Return the charges of each job and query; a federated job's up to its highest round."""
     rounds = rounds_by_job(one.spec.round for one in reservations if isinstance(one.spec, UpdateSpec))
     return [
         *(one.spec.charges(task, one.rounds) for one in reservations if not isinstance(one.spec, UpdateSpec)),
@@ -70,7 +70,7 @@ def _what(new: Reservation) -> str:
 
 
 def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str:
-    """What would fit: for a query, the epsilon at which the same one is affordable."""
+    """Describe what would fit: for a query, the epsilon at which it is affordable."""
     spec = new.spec
     if isinstance(spec, JobSpec):
         return f"Use fewer rounds, more noise, or another {task.unit.budgeted}"

@@ -67,7 +67,7 @@ class Witness:
                     raise _refuse_rolled_back(told)
 
     def receipt(self) -> bytes:
-        """Where the ledger stands, for the caller to show next time.
+        """Return the ledger's position, for the caller to show next time.
 
         Called before anything that the ledger committed is told.
         """
@@ -92,7 +92,7 @@ class Witness:
         )
 
     def _verify(self, shown: bytes | None) -> Position | None:
-        """The position on a receipt that this helper made."""
+        """Return the position on a receipt that this helper made."""
         receipt = decode_receipt(shown) if shown is not None else None
         if receipt is None:
             return None
@@ -119,7 +119,7 @@ class Witness:
 
 
 def _refuse_rolled_back(forgotten: Position) -> JobRefused:
-    """What every caller is told from then on; the operator's log says more."""
+    """Build every caller's refusal after a rollback; the operator's log says more."""
     _LOG.error(
         "the ledger was rolled back: it does not contain position %d, at which it was seen",
         forgotten.sequence,

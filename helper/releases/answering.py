@@ -59,7 +59,7 @@ def answer_once(
     commit: Callable[[bytes, Interrupt], bool],
     superseded: Callable[[], JobRefused],
 ) -> bytes:
-    """The answer to a release: computed and charged once, and from then on the same bytes.
+    """Answer a release: compute and charge it once, then return the same bytes each time.
 
     Args:
         call: Who waits, and when the answer may leave.

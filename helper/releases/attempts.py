@@ -62,7 +62,7 @@ class Attempts:
         return begun <= MAX_UNCHARGED
 
     def end(self, job: ReleaseKey) -> None:
-        """A computation that might not end uncharged is over: it was charged, or failed."""
+        """Record that a computation was charged or failed, and cannot end uncharged any more."""
         with self._changed:
             _less(self._due, job)
             self._changed.notify_all()
@@ -92,7 +92,7 @@ class Attempts:
 
 
 def _less(counts: dict[ReleaseKey, int], job: ReleaseKey) -> None:
-    """One less, and nothing is kept of none."""
+    """Decrement a job's count and drop the entry at zero."""
     counts[job] -= 1
     if not counts[job]:
         del counts[job]

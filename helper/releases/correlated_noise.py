@@ -56,13 +56,13 @@ class CorrelatedNoise:
         ledger: Ledger,
         randomness: Randomness = system_randomness,
     ) -> None:
-        """Seeds of `randomness`, sealed under `noise_key`: 32 secret bytes for a job's digest."""
+        """Seal seeds of `randomness` under `noise_key`, which gives 32 secret bytes a job digest."""
         self._noise_key = noise_key
         self._ledger = ledger
         self._randomness = randomness
 
     def new_seed(self, job: JobSpec, round_index: int) -> StepSeed:
-        """A seed for one computation of a round; another one each time, also of the same round."""
+        """Draw a seed for one computation of a round, a new one each time."""
         secret, nonce = self._randomness(STREAM_KEY_BYTES), self._randomness(_NONCE_BYTES)
         sealed = nonce + self._cipher(job).encrypt(nonce, secret, _context(round_index))
         return StepSeed(secret=secret, sealed=sealed)
@@ -77,7 +77,7 @@ class CorrelatedNoise:
         count: int,
         interrupt: Interrupt,
     ) -> NoiseVector:
-        """The noise of a round from its seed, less a part of the noise of the answer before it.
+        """Return a round's noise from its seed, less a part of the noise of the answer before it.
 
         Args:
             job: With correlated noise.
@@ -106,7 +106,7 @@ class CorrelatedNoise:
         return draw_step_noise(job.carried, scale, count, streams)
 
     def _seed_before(self, job: JobSpec, round_index: int) -> bytes | None:
-        """The seed of the answer that stands before a round.
+        """Return the seed of the answer before a round.
 
         None if there is none, or if a helper answered it that kept no seeds yet. Then nothing is taken out,
         and less is told than is charged.
@@ -129,5 +129,5 @@ class CorrelatedNoise:
 
 
 def _context(round_index: int) -> bytes:
-    """What a sealed seed is bound to, beside the job."""
+    """Return the context to which a sealed seed is bound, besides the job."""
     return round_index.to_bytes(8, "little")

@@ -54,7 +54,7 @@ class JobAtWork:
     running: RunningJob
 
     def answer(self, round_index: int, weights: bytes, call: Call) -> bytes:
-        """The encoded aggregate share of a round; see `RunningJob.answer`."""
+        """Return the encoded aggregate share of a round; see `RunningJob.answer`."""
         return self.running.answer(self.served, round_index, weights, call)
 
 
@@ -128,7 +128,7 @@ class RunningJobs:
             self._state(job)
 
     def at_work(self, job: ReleaseKey, caller: Caller) -> JobAtWork:
-        """An open job, ready to answer; after a restart it is made again from what the ledger holds.
+        """Return an open job, ready to answer; after a restart it is rebuilt from the ledger.
 
         One that is at work here may have been closed by another process: `RunningJob.answer` finds that out.
 
@@ -205,7 +205,7 @@ class RunningJobs:
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 
     def _open(self, served: ServedTask, onnx: bytes, computation: Computation, interrupt: Interrupt) -> None:
-        """Every check that a new job must pass, the budget last.
+        """Run every check that a new job must pass, the budget last.
 
         If the same id is opened meanwhile, that one stands.
         """
@@ -234,7 +234,7 @@ class RunningJobs:
             )
 
     def _keep(self, computation: Computation) -> RunningJob:
-        """The job in memory.
+        """Keep the job in memory.
 
         The least recently started one makes room; it is read from the ledger when it is asked for again.
         """

@@ -78,7 +78,7 @@ class NoiseCache:
                 oldest.vector.cancel()
 
     def take(self, job: ReleaseKey, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
-        """The noise of one answer.
+        """Return the noise of one answer.
 
         What was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either.
         """
@@ -93,7 +93,7 @@ class NoiseCache:
         return self._draw(order, interrupt)
 
     def drop(self, job: ReleaseKey) -> None:
-        """Forget what was drawn for a job."""
+        """Discard the noise that was drawn for a job."""
         with self._lock:
             self._ahead.pop(job, None)
 

@@ -15,7 +15,7 @@ _DECIDE_GENERAL_BITS: Final = ("numpy", "torch")
 
 
 def numerics_digest(engine: GradientEngine) -> bytes:
-    """32 bytes that name the numerics of an engine.
+    """Return 32 bytes that identify the numerics of an engine.
 
     Equal at two helpers only if their engines for a job are meant to give the same bits. On the general path
     that hangs on the processor too: see `helper.gradient.general.processor`.
@@ -24,7 +24,7 @@ def numerics_digest(engine: GradientEngine) -> bytes:
 
 
 def software_digest() -> bytes:
-    """32 bytes for a helper's status: of its software alone, so that it needs no torch.
+    """Return 32 bytes for a helper's status: of its software alone, so without loading torch.
 
     Equal at two helpers whose engines give the same bits for any job on the exact path, and on the general
     path if their processors do.
@@ -33,7 +33,7 @@ def software_digest() -> bytes:
 
 
 def _exact_digest() -> bytes:
-    """The digest of the golden vectors, which a helper reproduces before it serves.
+    """Return the digest of the golden vectors, which a helper reproduces before it serves.
 
     Versions of libraries do not count: they change no integer.
     """
@@ -45,7 +45,7 @@ def _general_digest() -> bytes:
 
 
 def _processor() -> bytes:
-    """What this processor makes of the general path's golden vectors."""
+    """Return this processor's results for the general path's golden vectors."""
     from helper.gradient.general.processor import golden_digest  # torch, which only such jobs need
 
     return golden_digest()

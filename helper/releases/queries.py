@@ -70,7 +70,7 @@ class Queries:
     memory: MemoryQuota
 
     def answer(self, spec: AnyQuery, beside: Beside, call: Call) -> AnsweredQuery:
-        """The answer to a query of any kind, and what its dataset has spent with it.
+        """Return the answer to a query of any kind, and what its dataset has spent with it.
 
         Called by the ad server; idempotent.
 
@@ -205,7 +205,7 @@ class Queries:
         )
 
     def _sum(self, spec: UpdateSpec, served: ServedTask, interrupt: Interrupt) -> AggregateShare:
-        """The sum of the updates of a federated round."""
+        """Return the sum of the updates of a federated round."""
         adding = Adding(form=form_of(served.task), role=served.role, task_id=served.task_id)
         summed = self.executor.add_up(adding, self.updates.records(spec.round, spec.dataset_id), interrupt)
         return answer_update(
@@ -221,13 +221,13 @@ class Queries:
         return self.datasets.labels(spec.dataset_id, interrupt)
 
     def _noise(self, interrupt: Interrupt) -> NoiseSource:
-        """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
+        """Return fresh noise of this helper alone, drawn interruptibly."""
         return partial(
             noise_vector, randomness=interruptible(Stream(self.randomness(STREAM_KEY_BYTES)), interrupt)
         )
 
     def _find_stored(self, spec: AnyQuery) -> bytes | None:
-        """The query's answer if it was answered before; refused if it was another one."""
+        """Return the query's stored answer, if any; refuse another query under its id."""
         stored = self.ledger.query(key_of(spec))
         if stored is None:
             return None
@@ -240,7 +240,7 @@ class Queries:
         return stored.answer
 
     def _check(self, served: ServedTask, spec: AnyQuery) -> None:
-        """Every check that a new query must pass.
+        """Run every check that a new query must pass.
 
         The budget once before the work, and again when it is charged.
         """
@@ -255,7 +255,7 @@ class Queries:
 
 
 def _check_weights(model: Model, spec: EvaluationSpec) -> tuple[QuantisedTensor, ...]:
-    """The weights of a model on their grid, if the model and they are what the evaluation names."""
+    """Return a model's weights on their grid, if both are what the evaluation names."""
     tensors = tuple(
         weights.quantise(values, known.name)
         for values, known in zip(model.initial_values, model.parameters, strict=True)

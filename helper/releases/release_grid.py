@@ -25,7 +25,7 @@ Hold: TypeAlias = Callable[[], None]
 
 
 def at_once() -> None:
-    """A `Hold` that does not."""
+    """Hold nothing back: a `Hold` without delay."""
 
 
 @frozen

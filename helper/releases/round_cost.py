@@ -45,7 +45,7 @@ _ANY_ROUND: Final = 4 << 20
 
 
 def round_seconds(model: Model, path: str, *, records: int, candidates: int) -> float:
-    """How long one round takes a core, roughly.
+    """Estimate roughly how long one round takes a core.
 
     Args:
         model: The model.

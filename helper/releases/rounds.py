@@ -80,7 +80,7 @@ class RunningJob:
 
     @property
     def weights_length(self) -> int:
-        """How many bytes the encoded weights of a round have.
+        """The length of a round's encoded weights in bytes.
 
         In an adaptive job the clip bound stands behind them.
         """
@@ -88,7 +88,7 @@ class RunningJob:
         return weights_format.length_in_bytes(self.computation.model.parameters) + bound
 
     def answer(self, served: ServedTask, round_index: int, weights: bytes, call: Call) -> bytes:
-        """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
+        """Return a round's encoded share: computed once, then the same bytes for the same weights.
 
         Args:
             served: The task.
@@ -160,7 +160,7 @@ class RunningJob:
 
     @contextmanager
     def _exclusively(self, interrupt: Interrupt) -> Iterator[None]:
-        """The job's rounds are computed one at a time; who waits for another one can still be interrupted."""
+        """Run the job's rounds one at a time; a waiting round can still be interrupted."""
         while not self._computing.acquire(timeout=_INTERRUPTED_EVERY_S):
             interrupt()
         try:
@@ -184,7 +184,7 @@ class RunningJob:
         self.noise.prepare(self.computation.key, order)
 
     def _find_answer(self, round_index: int, weights: bytes) -> bytes | None:
-        """The bytes of an answered round, or None if it is the job's next one."""
+        """Return the bytes of an answered round, or None if it is the job's next one."""
         job = self.ledger.job_state(self.computation.key)
         if job is None:
             raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
@@ -236,7 +236,7 @@ class RunningJob:
         return share.encode()
 
     def _model_file(self) -> bytes:
-        """The job's ONNX file, as the ledger keeps it while the job is open.
+        """Return the job's ONNX file, which the ledger keeps while the job is open.
 
         Raises:
             JobRefused(JOB_CLOSED)
@@ -247,7 +247,7 @@ class RunningJob:
         return onnx
 
     def _clip(self, served: ServedTask, weights: bytes) -> Clip:
-        """The bound of a round: the task's, or the one behind the weights of an adaptive job."""
+        """Return the bound of a round: the task's, or the one after an adaptive job's weights."""
         spec = self.computation.spec
         bound = adaptive_clip.decode(weights, served.task.clip).bound if spec.is_clip_adaptive else None
         return job_clip(served.task, spec, bound)
@@ -255,7 +255,7 @@ class RunningJob:
     def _noise_source(
         self, served: ServedTask, round_index: int, seed: StepSeed | None, interrupt: Interrupt
     ) -> NoiseSource:
-        """What was drawn ahead for the job, or the correlated noise of a computation's seed."""
+        """Return noise drawn ahead for the job, or the correlated noise of a computation's seed."""
         spec = self.computation.spec
 
         def independent(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:

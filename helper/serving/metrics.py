@@ -34,13 +34,13 @@ class HelperMetrics(Collector):
         self.registry.register(self)
 
     def count_opens(self, admitted: int, dropped: Tally[ReportReason]) -> None:
-        """A preparation is over."""
+        """Count the shares of a finished preparation."""
         self._opens.labels(ADMITTED).inc(admitted)
         for reason, count in dropped.items():
             self._opens.labels(reason.value).inc(count)
 
     def collect(self) -> Iterable[Metric]:
-        """What the helper holds. Called at each scrape."""
+        """Return what the helper holds. Called at each scrape."""
         counts = self._core.counts()
         yield GaugeMetricFamily("helper_tasks", "Tasks that this helper signed.", counts.tasks)
         yield GaugeMetricFamily("helper_datasets", "Committed datasets.", counts.datasets)

@@ -137,7 +137,7 @@ def serve(settings: HelperSettings, stop: Event) -> None:
 
 
 def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
-    """What removes, beside the calls, what is of no use any more."""
+    """Return the periodic tasks that remove what is no longer needed."""
 
     def told(work: Callable[[IsStopped], object]) -> Callable[[IsStopped], None]:
         def swept(is_stopped: IsStopped) -> None:
@@ -168,7 +168,7 @@ def _check_settings(settings: HelperSettings) -> None:
 def _create_server(
     settings: HelperSettings, core: HelperCore, metrics: HelperMetrics, stack: ExitStack
 ) -> WatchedServer:
-    """The gRPC server with the helper's service, not listening yet."""
+    """Create the gRPC server with the helper's service, not listening yet."""
     # set when every call has ended: a thread that holds an answer back for its time would hold the process up
     is_over = Event()
     stack.callback(is_over.set)
@@ -214,7 +214,7 @@ class _Stopped(Exception):
 
 
 def _stopping(stop: Event) -> Interrupt:
-    """Ends what calls it once the event is set."""
+    """Return an interrupt that ends its caller once the event is set."""
 
     def check() -> None:
         if stop.is_set():
@@ -234,7 +234,7 @@ def _check_files(settings: HelperSettings) -> None:
 
 
 def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt) -> HelperCore:
-    """The core on the data folder; what it holds open is closed when the stack unwinds."""
+    """Open the core on the data folder; its resources close when the stack unwinds."""
     keys = HelperKeys.read(settings.data)
     stack.enter_context(_only_process(settings.data))
     ledger = stack.enter_context(
@@ -258,7 +258,7 @@ def _open_core(settings: HelperSettings, stack: ExitStack, interrupt: Interrupt)
 
 
 def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
-    """This machine's processors, or those of a cluster too.
+    """Return an executor for this machine's processors, or also those of a cluster.
 
     Raises:
         InvalidTask: Ray is not installed, or no cluster answers.

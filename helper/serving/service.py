@@ -76,7 +76,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     @contextmanager
     def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Around every call that acts on the ledger.
+        """Wrap every call that acts on the ledger.
 
         Refused if the ledger was rolled back; errors become a status.
         """
@@ -85,7 +85,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             yield
 
     def _call(self, context: grpc.ServicerContext) -> Call:
-        """Who waits for an answer; its time on the release grid begins now."""
+        """Describe the call that waits for an answer; its time on the release grid begins now."""
         return Call(
             caller=client_names(context),
             check_awaited=partial(_check_awaited, context),
@@ -101,7 +101,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
-        """Who this helper is; anyone may ask. How much it holds is told to callers on this machine only."""
+        """Return this helper's identity to anyone, and what it holds to callers on this machine."""
         with answering(context), database_at_hand("the helper"):
             status = self._core.status()
             reply = pb.StatusReply(
@@ -161,7 +161,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     def _preparation(
         self, header: pb.PrepareRequest.Header, caller: Caller
     ) -> Preparation | UpdatePreparation:
-        """What opens the shares of a stream: of labels, or of a federated round."""
+        """Return the preparation that opens a stream's shares: of labels, or of a federated round."""
         is_of_updates = self._core.tasks.authorize(header.task_id, caller).updates is not None
         if is_of_updates != bool(header.update_round):
             raise JobRefused(JobReason.MALFORMED, "update_round must be given exactly for a task of updates")
@@ -246,7 +246,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                     yield pb.QueryReply(chunk=chunk)
 
     def _rest(self, part: str, rest: Iterator[_Part], context: grpc.ServicerContext, limit: int) -> bytes:
-        """What the messages after the first one hold: a model, weights, or what is sent beside a query."""
+        """Join the messages after the first one: a model, weights, or a query's attachment."""
         with within(self._body_s, context):
             pieces = (getattr(_expect(request, part), part) for request in rest)
             return join(pieces, limit=limit, what=f"the {part}")
@@ -272,14 +272,14 @@ def _check_serving(is_over: Event) -> None:
 
 
 def _first(requests: Iterator[_Part], part: str) -> _Part:
-    """The first message of a stream, which holds the part that names what the stream is about."""
+    """Return the first message of a stream, which must hold the part that names its subject."""
     for request in requests:
         return _expect(request, part)
     raise JobRefused(JobReason.MALFORMED, f"the stream is empty: it must begin with its {part}")
 
 
 def _to_the_end(requests: Iterator[pb.PrepareRequest]) -> Iterator[pb.PrepareRequest]:
-    """The messages before the one that says that there are no more.
+    """Yield the messages before the one that says that there are no more.
 
     A stream may stop without it as if all had come: of a call that is cancelled, gRPC sometimes tells so.
 
@@ -294,7 +294,7 @@ def _to_the_end(requests: Iterator[pb.PrepareRequest]) -> Iterator[pb.PrepareReq
 
 
 def _expect(request: _Part, part: str) -> _Part:
-    """A message of a stream that holds this part."""
+    """Return the named part of a stream's message."""
     if request.WhichOneof("part") != part:
         raise JobRefused(JobReason.MALFORMED, f"a message of the stream contains no {part}")
     return request

@@ -125,7 +125,7 @@ def write_machine_certificate(
 
 
 def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """The key and the certificate of the authority in a folder."""
+    """Read the key and the certificate of the authority in a folder."""
     key_file, certificate_file = folder / AUTHORITY_KEY, folder / AUTHORITY
     check_secret_file(key_file)
     check_own(key_file)

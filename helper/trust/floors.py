@@ -144,8 +144,8 @@ class Floors:
             raise JobRefused(
                 JobReason.TOO_LARGE,
                 f"{what} would take about {_rounded(cost.seconds)} core seconds, but this helper allows at"
-                f" most {self.max_round_seconds:,g} (--max-round-seconds): use a smaller model, fewer records,"
-                " or a graph that has an exact form",
+                f" most {self.max_round_seconds:,g} (--max-round-seconds): use a smaller model, fewer"
+                " records, or a graph that has an exact form",
             )
         if not cost.num_bytes <= self.max_round_bytes:
             raise JobRefused(
@@ -169,7 +169,7 @@ class Floors:
 
 
 def fingerprint(helper: "HelperIdentity") -> str:
-    """Both long-term keys of a helper as one hex number, for operators to compare.
+    """Return both long-term keys of a helper as one hex number, for operators to compare.
 
     A helper with the same number under another name is the same helper.
     """

@@ -54,7 +54,7 @@ class RingKey:
     secret: bytes = Field(max_length=96, repr=False)
 
     def state(self, now: float) -> KeyState:
-        """Pending, active or expired at a moment."""
+        """Return pending, active or expired at a moment."""
         if not self.secret or (self.expires_at is not None and now >= self.expires_at):
             return KeyState.EXPIRED
         return KeyState.ACTIVE if now >= self.active_from else KeyState.PENDING
@@ -65,12 +65,12 @@ Ring = tuple[RingKey, ...]
 
 
 def first_ring(suite: HpkeSuite) -> Ring:
-    """The ring of a new helper: one key, active from the start."""
+    """Create the ring of a new helper: one key, active from the start."""
     return (_fresh(1, suite, active_from=0),)
 
 
 def opening_keys(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
-    """The keys that open at a moment.
+    """Return the keys that open at a moment.
 
     Pending ones do too: a browser's or another machine's clock may run ahead.
     """
@@ -82,7 +82,7 @@ def opening_keys(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
 
 
 def keys_to_publish(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
-    """What browsers may seal to at a moment, the newest first; they use that one.
+    """Return the keys to seal to at a moment, newest first; browsers use the first.
 
     If none is active, as after a clock that ran ahead was set back, the next one is served early: it opens
     already.
@@ -100,7 +100,7 @@ def keys_to_publish(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
 
 
 def list_ends_at(ring: Ring, now: float) -> int:
-    """The last second at which browsers may seal by the list of now: never after the key that they use."""
+    """Return the last second at which the current list is valid, within its first key's life."""
     (newest, *_) = keys_to_publish(ring, now)
     expires_at = next(key.expires_at for key in ring if key.key_id == newest.key_id)
     ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
@@ -108,7 +108,7 @@ def list_ends_at(ring: Ring, now: float) -> int:
 
 
 def rotate_ring(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
-    """The ring with a new key. Called by the operator.
+    """Return the ring with a new key. Called by the operator.
 
     Args:
         ring: As it is.
@@ -138,10 +138,10 @@ def _fresh(key_id: int, suite: HpkeSuite, *, active_from: int) -> RingKey:
 
 
 def _ending(key: RingKey, expires_at: int) -> RingKey:
-    """The key with an end, if it had none."""
+    """Return the key with an end, if it had none."""
     return key if key.expires_at is not None else replace(key, expires_at=expires_at)
 
 
 def _erase_if_expired(key: RingKey, now: float) -> RingKey:
-    """The key without its secret if it is expired."""
+    """Return the key without its secret if it is expired."""
     return replace(key, secret=b"") if key.state(now) is KeyState.EXPIRED else key

@@ -75,7 +75,7 @@ class HelperKeys(NeverPickled):
         ring: Ring,
         path: Path | None = None,
     ) -> None:
-        """Secrets of the file at `path`, whose HPKE keys are looked up again when it changes.
+        """Hold the secrets of the file at `path`, whose HPKE keys are reread when it changes.
 
         Or of no file.
         """
@@ -92,7 +92,7 @@ class HelperKeys(NeverPickled):
     def generate(
         cls, *, name: str, suite: HpkeSuite, randomness: Randomness = system_randomness
     ) -> "HelperKeys":
-        """Fresh secrets. Called by the operator, once."""
+        """Generate fresh secrets. Called by the operator, once."""
         return cls(
             name=name,
             signing=Ed25519PrivateKey.generate(),
@@ -103,7 +103,7 @@ class HelperKeys(NeverPickled):
 
     @classmethod
     def read(cls, folder: Path) -> "HelperKeys":
-        """The secrets of a data folder.
+        """Read the secrets of a data folder.
 
         Raises:
             InvalidTask: there is no key file, others may read it, or it is damaged.
@@ -161,7 +161,7 @@ class HelperKeys(NeverPickled):
         )
 
     def ring(self) -> Ring:
-        """The HPKE keys, as they stand in the file now; if it cannot be read at the moment, as they stood."""
+        """Return the HPKE keys in the file; while it cannot be read, those read before."""
         with self._lock:
             stamp = _stamp(self._path)
             if self._path is not None and stamp is not None and stamp != self._stamp:
@@ -172,32 +172,32 @@ class HelperKeys(NeverPickled):
             return self._ring
 
     def opening_keys(self, now: float) -> tuple[OpeningKey, ...]:
-        """The HPKE keys that open report shares now."""
+        """Return the HPKE keys that open report shares now."""
         return opening_keys(self.ring(), now)
 
     def key_list(self, now: float) -> SignedKeyList:
-        """The HPKE keys that browsers seal to now, signed, and good for three days."""
+        """Return the signed HPKE keys that browsers seal to now, valid for three days."""
         ring = self.ring()
         return sign_keys(self._signing, keys_to_publish(ring, now), not_after=list_ends_at(ring, now))
 
     def sign_task(self, task: Task) -> bytes:
-        """This helper's acceptance of a task."""
+        """Sign this helper's acceptance of a task."""
         return self._signing.sign(signing_bytes(task))
 
     def pair(self, task: Task, role: int) -> PairKey:
-        """The key that only the two helpers of a task share, or InvalidTask."""
+        """Return the key that only the two helpers of a task share, or raise InvalidTask."""
         return pair_key(self._agreement, task, role)
 
     def vault_key(self, context: bytes) -> bytes:
-        """A 32-byte key for one file at rest."""
+        """Return a 32-byte key for one file at rest."""
         return derive_key(self._storage_key, b"dataset at rest", context)
 
     def noise_key(self, job_digest: bytes) -> bytes:
-        """The 32-byte key that seeds of a job's correlated noise are sealed under; this helper's alone."""
+        """Return this helper's 32-byte key that seals the seeds of a job's correlated noise."""
         return derive_key(self._storage_key, b"correlated noise", job_digest)
 
     def witness_key(self) -> bytes:
-        """The 32-byte key of the receipts that show whether the ledger was rolled back."""
+        """Return the 32-byte key of the receipts that show whether the ledger was rolled back."""
         return derive_key(self._storage_key, b"ledger receipt", b"")
 
     def _as_file(self) -> _KeyFile:
@@ -259,7 +259,7 @@ def _replace(path: Path, encoded: bytes) -> None:
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:
-    """Something that differs once the file was replaced; None if there is none."""
+    """Return a value that changes when the file is replaced; None if there is no file."""
     try:
         stat = path.stat() if path else None
     except OSError:

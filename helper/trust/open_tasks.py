@@ -28,7 +28,7 @@ class OpenTasks:
     """
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
-        """Nothing is read yet.
+        """Read nothing yet.
 
         Args:
             ledger: Where tasks are kept.
@@ -65,7 +65,7 @@ class OpenTasks:
             of_host.setdefault(task.task_id, max(task.expires_at, self._clock() + LEAST_COUNTED_S))
 
     def _read(self) -> defaultdict[str, dict[bytes, float]]:
-        """Under the lock: the tasks by host."""
+        """Read the tasks by host, with the lock held."""
         if self._ends is None:
             self._ends = defaultdict(dict)
             for task in (decode(Task, encoded) for encoded in self._ledger.encode_tasks()):

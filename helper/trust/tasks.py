@@ -83,7 +83,7 @@ class Tasks:
         return stored.signature
 
     def served(self, task_id: bytes, caller: Caller) -> ServedTask:
-        """The task of an id, if the caller may use it and it still respects the floors.
+        """Return a task if the caller may use it and it still respects the floors.
 
         Raises:
             JobRefused(UNKNOWN_TASK, TASK_REFUSED)
@@ -97,7 +97,7 @@ class Tasks:
         return ServedTask(task=task, task_id=task_id, role=role, pair=pair)
 
     def authorize(self, task_id: bytes, caller: Caller) -> Task:
-        """The task of an id, if the caller may use it, whatever the floors are by now.
+        """Return a task if the caller may use it, whatever the floors are by now.
 
         Enough to give budget back.
 
@@ -125,7 +125,7 @@ class Tasks:
 
     @property
     def model_limits(self) -> Limits:
-        """What this helper reads, holds and computes for one model."""
+        """The limits on reading, holding and computing one model."""
         return Limits.admitting(self._floors.max_parameters)
 
     def check_affordable(self, cost: Cost, what: str) -> None:
@@ -146,7 +146,7 @@ class Tasks:
             raise JobRefused(JobReason.TASK_EXPIRED, f"the task expired at {task.expires_at} (Unix seconds)")
 
     def _check_role(self, task: Task) -> int:
-        """This helper's role in the task, if the other role's helper is one that it works with."""
+        """Return this helper's role in the task, if it accepts the other role's helper."""
         verify_key = self._keys.identity.verify_key
         for role, helper in enumerate(task.helpers):
             if helper.verify_key == verify_key:

@@ -52,7 +52,7 @@ class TorchModel:
 
     @property
     def size(self) -> int:
-        """How many parameters."""
+        """The number of parameters."""
         return sum(self.layer_sizes)
 
     def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:

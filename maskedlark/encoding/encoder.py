@@ -217,7 +217,7 @@ class Encoder:
 
     @property
     def digest(self) -> bytes:
-        """What names this encoder in a task: 32 bytes."""
+        """The 32 bytes that name this encoder in a task."""
         return digest("encoder", encode(self))
 
     def features(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.uint8]:

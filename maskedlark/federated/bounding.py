@@ -94,7 +94,7 @@ class UpdateBound:
 
     @property
     def extra_coordinates(self) -> int:
-        """How many coordinates follow the parameters."""
+        """The number of coordinates after the parameters."""
         return int(self.is_weight_summed) + int(self.is_counted)
 
     @property

@@ -48,7 +48,7 @@ class DenseModel:
 
     @property
     def size(self) -> int:
-        """How many parameters."""
+        """The number of parameters."""
         return sum(self.layer_sizes)
 
     def initial(self, randomness: Randomness) -> Parameters:

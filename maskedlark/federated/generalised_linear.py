@@ -35,7 +35,7 @@ class LinearModel(Protocol):
 
     @property
     def size(self) -> int:
-        """How many weights."""
+        """The number of weights."""
 
     def mean_gradient(self, weights: Reals, batches: Batches) -> Reals:
         """Return (devices, weights): each device's mean gradient over its examples, at its own weights."""

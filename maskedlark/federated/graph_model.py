@@ -37,7 +37,7 @@ class GraphModel:
 
     @property
     def size(self) -> int:
-        """How many parameters."""
+        """The number of parameters."""
         return sum(self.layer_sizes)
 
     @classmethod

@@ -81,7 +81,7 @@ class LocalModel(Protocol):
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """How many parameters each vector of weights has; their sum is the length of `Parameters`."""
+        """The number of parameters of each weight vector; their sum is the length of `Parameters`."""
 
     def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
         """Let every device of a stack take its SGD steps from the same start.

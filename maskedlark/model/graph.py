@@ -38,7 +38,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of its entries."""
         return prod(self.shape)
 
 

@@ -43,7 +43,7 @@ class RawNode:
 
     @property
     def row(self) -> Operator:
-        """What the allow-list says about its operator."""
+        """The allow-list's entry for its operator."""
         return OPERATORS[self.operator]
 
 

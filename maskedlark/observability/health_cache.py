@@ -35,7 +35,7 @@ class Wellness:
 
     @property
     def is_well(self) -> bool:
-        """Whether the check returned when it was asked last, `FRESH_S` ago at most.
+        """True if the check succeeded last time, at most `FRESH_S` ago.
 
         A change for the worse is logged with its cause.
 

@@ -97,7 +97,7 @@ class Charge:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the ad server cannot know in which releases a record takes part."""
+        """True if the ad server cannot know in which releases a record takes part."""
         return self.sampling_rate < 1 or self.epoch_steps > 1
 
     def without_sampling(self) -> "Charge":

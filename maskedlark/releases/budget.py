@@ -84,17 +84,17 @@ class Standing:
 
     @property
     def reserved(self) -> float:
-        """What open jobs may add to the spent."""
+        """The epsilon that open jobs may add to the spent part."""
         return self.held - self.spent
 
     @property
     def left(self) -> float:
-        """What a new job may add to the held; never negative."""
+        """The epsilon that a new job may add; never negative."""
         return max(0.0, self.budget - self.held)
 
     @property
     def is_kept(self) -> bool:
-        """Whether the held is within the budget."""
+        """True if spent and reserved epsilons are within the budget."""
         return self.held <= self.budget
 
 
@@ -165,7 +165,7 @@ class Forecast:
 
     @property
     def fits(self) -> bool:
-        """Whether both helpers would open it."""
+        """True if both helpers would open it."""
         return self.ad_server.is_kept and self.colluding.is_kept
 
 

@@ -43,7 +43,7 @@ class CountingQuery(ReleaseSpec, Protocol):
 
     @property
     def count_lists(self) -> int:
-        """How many counts one report is in at most: one of each list."""
+        """The most counts that one report is in: one of each list."""
 
     @property
     def count_multiplier(self) -> float:

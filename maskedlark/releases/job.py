@@ -111,7 +111,7 @@ class JobSpec:
 
     @property
     def samples(self) -> Samples:
-        """How its rounds take their samples."""
+        """The way in which its rounds take their samples."""
         return Samples(
             sampling_numerator=self.sampling_numerator,
             epoch_steps=self.epoch_steps,
@@ -126,7 +126,7 @@ class JobSpec:
 
     @property
     def is_sample_secret(self) -> bool:
-        """Whether the secrecy of the samples is counted."""
+        """True if the secrecy of the samples is counted."""
         return self.sampling_rate < 1 and not self.is_sample_public and self.carried is None
 
     def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:

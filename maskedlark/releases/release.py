@@ -100,7 +100,7 @@ class AnsweredOnce:
 
     @property
     def transcript(self) -> bytes:
-        """What both helpers' blinds and their common noise hang on."""
+        """The digest from which both helpers derive their blinds and common noise."""
         return digest(self.kind, encode(self))
 
     @property

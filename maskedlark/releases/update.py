@@ -83,7 +83,7 @@ class UpdateSpec:
 
     @property
     def transcript(self) -> bytes:
-        """What both helpers' blinds hang on."""
+        """The digest from which both helpers derive their blinds."""
         return digest(self.kind, encode(self))
 
     def check(self, task: Task, *, records: int) -> None:

@@ -69,7 +69,7 @@ class PairKey(NeverPickled):
 
     @property
     def view_key(self) -> ViewKey:
-        """What tags views, and can do nothing else."""
+        """A key that tags views, and can do nothing else."""
         return ViewKey(derive_key(self._secret, b"view"))
 
     def blind(self, transcript: bytes, count: int) -> FieldVector:

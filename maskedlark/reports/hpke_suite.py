@@ -14,5 +14,5 @@ class HpkeSuite(StrEnum):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether the key encapsulation is the post-quantum hybrid."""
+        """True if the key encapsulation is the post-quantum hybrid."""
         return self.value.startswith("mlkem768")

@@ -180,12 +180,12 @@ class Measurement:
 
     @property
     def view_bytes(self) -> int:
-        """What the keys add to the part of a share that both helpers see alike."""
+        """The bytes that keys add to the part of a share that both helpers see alike."""
         return 4 * len(self.keys)
 
     @property
     def share_bytes(self) -> int:
-        """What the value shares add to a share."""
+        """The bytes that value shares add to a share."""
         return 8 * self.num_columns
 
     def value(self, name: str) -> Value | None:

@@ -78,7 +78,7 @@ class LabelSpace:
 
     @property
     def num_reachable(self) -> int:
-        """How many labels a report can hold. A million classes are not listed to be counted."""
+        """The number of labels that a report can hold, found without listing them."""
         return self.size if self.kind is LabelKind.CLASSES else len(self.reachable())
 
     def _holds(self, label: int) -> bool:
@@ -245,7 +245,7 @@ class Task:
 
     @property
     def proof_shape(self) -> ProofShape | None:
-        """What reports prove, or None in a task without proofs."""
+        """The shape of reports' proofs, or None in a task without proofs."""
         return proof_shape(self.num_candidates, self.measurement) if self.proof else None
 
     def plaintext_length(self, role: int) -> int:
@@ -262,7 +262,7 @@ class Task:
 
     @property
     def opened_length(self) -> int:
-        """What a helper keeps of a report, in bytes: the view, mask shares, value shares; or an update."""
+        """The bytes a helper keeps of a report: view, mask shares, value shares; or an update."""
         if self.updates is not None:
             return self.updates.share_length(role=1)
         return (

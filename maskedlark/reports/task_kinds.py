@@ -14,7 +14,7 @@ class PrivacyUnit(StrEnum):
 
     @property
     def budgeted(self) -> str:
-        """What has a budget of its own, in a word."""
+        """A word for the owner of a budget."""
         return "task" if self is PrivacyUnit.USER else "dataset"
 
 

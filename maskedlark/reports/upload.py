@@ -216,7 +216,7 @@ class SharesOpener:
 
     @property
     def task(self) -> Task:
-        """Whose shares are opened."""
+        """The task whose shares are opened."""
         return self._task
 
     @property
@@ -226,12 +226,12 @@ class SharesOpener:
 
     @property
     def opening_keys(self) -> tuple[OpeningKey, ...]:
-        """What opens the shares."""
+        """The keys that open the shares."""
         return tuple(self._keys.values())
 
     @property
     def view_key(self) -> ViewKey:
-        """What tags their views."""
+        """The key that tags their views."""
         return self._view_key
 
     def _open(self, report_id: bytes, time_bucket: int, key_id: int, ciphertext: bytes) -> bytes:

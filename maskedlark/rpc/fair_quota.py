@@ -20,7 +20,7 @@ class FairQuota:
     """
 
     def __init__(self, places: int, full: str = "the limit of calls in progress is reached") -> None:
-        """So many places; `full` is what a peer is told that gets none."""
+        """Share so many places; `full` is the message for a peer that gets none."""
         self._places = places
         self._full = full
         self._lock = Lock()

@@ -69,7 +69,7 @@ class LightThreads(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-st
 
 
 def is_light(method: str) -> bool:
-    """Whether a method takes no time, and must be answered whatever else goes on."""
+    """Return whether a method takes no time, and must always be answered."""
     return method.endswith(_LIGHT)
 
 
@@ -97,12 +97,12 @@ def peers_of(context: Any, proxies: TrustedProxies = _NO_PROXIES) -> frozenset[H
 
 
 def _read_forwarded(context: Any) -> list[str]:
-    """What proxies say of a call's way."""
+    """Return the forwarding addresses that proxies added to a call."""
     return [value for key, value in context.invocation_metadata() if key == FORWARDED_FOR]
 
 
 def _host(peer: str) -> str:
-    """The address in gRPC's `ipv4:1.2.3.4:567` or `ipv6:[2001:db8::1]:567`."""
+    """Return the address in gRPC's `ipv4:1.2.3.4:567` or `ipv6:[2001:db8::1]:567`."""
     return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 

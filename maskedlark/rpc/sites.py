@@ -46,7 +46,7 @@ class TrustedProxies:
             ) from None
 
     def trust(self, peer: str) -> bool:
-        """Whether a peer's address is that of a trusted proxy."""
+        """Return whether a peer's address is that of a trusted proxy."""
         address = _address(peer)
         return address is not None and any(address in one for one in self.networks)
 

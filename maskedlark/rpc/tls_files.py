@@ -65,7 +65,7 @@ class TlsFiles:
 
     @property
     def authority_names(self) -> Path:
-        """Where the operator writes which names a trusted authority may certify; it need not be there."""
+        """The optional file in which the operator names what a trusted authority may certify."""
         return self.trusted_authorities.with_suffix(".names")
 
     @property
@@ -90,7 +90,7 @@ class TlsFiles:
             check_own(path)
 
     def _there(self) -> Iterator[Path]:
-        """The files that are read."""
+        """Yield the files that are read."""
         yield from (self.certificate, self.private_key, self.trusted_authorities)
         if self.authority_names.exists():
             yield self.authority_names

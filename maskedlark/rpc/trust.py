@@ -44,7 +44,7 @@ class Authority:
     names: Names
 
     def may_certify(self, names: Names) -> bool:
-        """Whether a certificate of these names is within what the operator wrote down.
+        """Return whether a certificate of these names is within what the operator wrote down.
 
         One without names never is.
         """
@@ -88,11 +88,11 @@ class Trust:
         return cls(frozenset(found) - {one.certificate for one in authorities}, tuple(authorities))
 
     def vouches_for(self, chain: tuple[bytes, ...], now: datetime) -> bool:
-        """Whether a peer's certificate (PEM), followed by those that it sent along, is trusted at `now`."""
+        """Return whether a peer's certificate (PEM), with those sent along, is trusted at `now`."""
         return now <= self._until(chain)
 
     def roots(self, host: str | None = None) -> bytes:
-        """What TLS is told to trust, as PEM.
+        """Return the certificates that TLS should trust, as PEM.
 
         Of the authorities, if `host` is given, those that may certify it.
 
@@ -108,7 +108,7 @@ class Trust:
         return b"".join(roots)
 
     def _trust_end(self, chain: tuple[bytes, ...]) -> datetime:
-        """The end of the trust in a chain, or the beginning of time if there is none."""
+        """Return the end of the trust in a chain, or the beginning of time if there is none."""
         try:
             leaf, *others = [x509.load_pem_x509_certificate(one) for one in chain]
         except ValueError:
@@ -135,7 +135,7 @@ class Trust:
 
 
 def can_sign(certificate: x509.Certificate) -> bool:
-    """Whether TLS might take a certificate for an issuer.
+    """Return whether TLS might take a certificate for an issuer.
 
     Whatever does not say CA:FALSE, also the old forms that say nothing.
     """
@@ -146,7 +146,7 @@ def can_sign(certificate: x509.Certificate) -> bool:
 
 
 def names_in(certificate: x509.Certificate) -> Names:
-    """The origins, host names and addresses that a certificate is for.
+    """Return the origins, host names and addresses that a certificate is for.
 
     The common name is none of them: nobody checked it.
     """
@@ -158,7 +158,7 @@ def names_in(certificate: x509.Certificate) -> Names:
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """The SHA-256 of a certificate, in hexadecimal."""
+    """Return the SHA-256 of a certificate, in hexadecimal."""
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
@@ -168,7 +168,7 @@ def host_of(name: str) -> str:
 
 
 def _parse_names(encoded: bytes) -> dict[str, Names]:
-    """The names that each fingerprint may certify, as `trusted.names` says."""
+    """Parse the names that each fingerprint may certify from `trusted.names`."""
     named: dict[str, Names] = {}
     for line in encoded.decode("utf-8", "replace").splitlines():
         shown, *names = line.partition("#")[0].split() or [""]
@@ -185,7 +185,7 @@ def _parse_names(encoded: bytes) -> dict[str, Names]:
 
 
 def _is_issuer_of(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
-    """Whether one certificate, of an issuer of certificates, signed the other."""
+    """Return whether one certificate, of an issuer of certificates, signed the other."""
     if not can_sign(issuer):
         return False
     try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plain(value: object) -> "Text":
-    """A value in one line: it is no markup, and what cannot be seen is shown as an escape."""
+    """Show a value in one line: without markup, invisible characters as escapes."""
     from rich.text import Text
 
     return Text(escape(str(value)))

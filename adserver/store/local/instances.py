@@ -135,7 +135,7 @@ class InstanceStore:
             connection.execute(insert(model_instances), rows)
 
     def job(self, job_id: bytes) -> InstanceJob:
-        """A job's state.
+        """Return a job's state.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is none.
@@ -144,7 +144,7 @@ class InstanceStore:
             return _job(connection, job_id)
 
     def draw(self, job_id: bytes, randomness: Randomness) -> DrawnInstances:
-        """A uniformly random instance, as it is now or was `OLDEST_S` ago.
+        """Draw a uniformly random instance, as it is now or was `OLDEST_S` ago.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is none.
@@ -187,7 +187,7 @@ class InstanceStore:
             raise call.refusal
 
     def _settings_of(self, job_id: bytes) -> DrawAndDiscard:
-        """A job's settings, which never change; its queues are made with them."""
+        """Return a job's settings, which never change; its queues are created with them."""
         if job_id not in self._settings:
             job = self.job(job_id)
             settings = job.settings
@@ -225,7 +225,7 @@ class InstanceStore:
         self._at_hand[job_id].move(changed)
 
     def instances(self, job_id: bytes) -> SignedVector:
-        """All instances, (k, weights), of one moment.
+        """Return all instances, (k, weights), of one moment.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is no such job.
@@ -235,14 +235,14 @@ class InstanceStore:
             return _all(connection, job_id)
 
     def accepted(self, job_id: bytes) -> int:
-        """How many updates have a digest stored: as many as `InstanceJob.returns`, or something was lost."""
+        """Count stored digests of updates: as many as `InstanceJob.returns`, or something was lost."""
         with reading(self._engine) as connection:
             wanted = select(func.count()).where(instance_updates.c.job_id == job_id)
             return int(connection.execute(wanted).scalar_one())
 
 
 def _seen(connection: Connection, job_id: bytes, batch: list[_Return]) -> set[bytes]:
-    """The digests among a batch that were accepted before."""
+    """Return the digests of a batch that were accepted before."""
     offered = {"job": job_id, "offered": [one.digest for one in batch]}
     return {bytes(found) for found in connection.execute(_SEEN, offered).scalars()}
 
@@ -284,7 +284,7 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: 
 def _refusal(
     one: _Return, weights: int, seen: set[bytes], instances: SignedVector | None
 ) -> ReportRejected | None:
-    """Why an update is not taken in; None if it is."""
+    """Return why an update is rejected, or None."""
     returned, test = one.returned, one.test
     if returned.vector.shape != (weights,):
         return ReportRejected(

@@ -67,7 +67,7 @@ class InstancesAtHand:
         self._instances: dict[int, SignedVector] = {}
 
     def lately(self, place: int, *, now_s: float) -> DrawnInstances | None:
-        """The instance at a place, if it is at hand and was the newest `OLDEST_S` ago."""
+        """Return the cached instance at a place if it was the newest `OLDEST_S` ago."""
         with self._lock:
             instance = self._instances.get(place)
             if instance is None or now_s > self._as_of_s + OLDEST_S:
@@ -75,7 +75,7 @@ class InstancesAtHand:
             return DrawnInstances(instance=instance, returns=self._returns)
 
     def get(self, returns: int, place: int) -> SignedVector | None:
-        """The instance at a place as of a count of returns, if it is at hand."""
+        """Return the cached instance at a place as of a count of returns."""
         with self._lock:
             return self._instances.get(place) if returns == self._returns else None
 

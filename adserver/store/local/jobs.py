@@ -105,7 +105,7 @@ class LocalJobs:
             connection.execute(insert(local_jobs).values(row))
 
     def all(self) -> tuple[StoredLocalJob, ...]:
-        """Every job, the oldest first."""
+        """Return every job, oldest first."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(local_jobs).order_by(local_jobs.c.submitted_at)).all()
         return tuple(_read_row(row) for row in rows)
@@ -118,7 +118,7 @@ class LocalJobs:
             return [bytes(job_id) for job_id in connection.execute(asked).scalars()]
 
     def get(self, job_id: bytes) -> StoredLocalJob:
-        """A job.
+        """Return a job.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is none of this id.
@@ -130,7 +130,7 @@ class LocalJobs:
         return _read_row(row)
 
     def find(self, prefix: str) -> StoredLocalJob:
-        """A job by the start of its id in hex.
+        """Return a job by the start of its id in hex.
 
         Raises:
             JobRefused(UNKNOWN_JOB): no job, or more than one.
@@ -140,7 +140,7 @@ class LocalJobs:
         return self.get(found)
 
     def state(self, stored: StoredLocalJob) -> LocalState:
-        """Where a job is."""
+        """Return a job's state."""
         settings, _ = read_local_job(stored.job)
         if isinstance(settings, Line) and self.rounds.asked(stored.job.job_id, settings) is None:
             return LocalState.DONE
@@ -163,7 +163,7 @@ class LocalJobs:
         self._set_open(job_id, is_open=True)
 
     def accepted(self, job: LocalJob) -> int:
-        """How many updates were taken in."""
+        """Count the accepted updates."""
         settings, _ = read_local_job(job)
         if isinstance(settings, Line):
             rounds_done = self.rounds.state(job.job_id).rounds_done
@@ -171,7 +171,7 @@ class LocalJobs:
         return self.instances.job(job.job_id).returns
 
     def parameters(self, job: LocalJob) -> NDArray[np.float64]:
-        """The model as it is now: LINE's weights, or the mean of the instances."""
+        """Return the current model: LINE's weights, or the mean of the instances."""
         settings, _ = read_local_job(job)
         if isinstance(settings, DrawAndDiscard):
             return settings.mean(self.instances.instances(job.job_id))

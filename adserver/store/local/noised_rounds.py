@@ -65,7 +65,7 @@ class NoisedRounds:
                 raise JobRefused(JobReason.JOB_CHANGED, "a job with this id already exists: use a new id")
 
     def state(self, job_id: bytes) -> ServerState:
-        """The state before the round that is open.
+        """Return the state before the open round.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is none.
@@ -74,7 +74,7 @@ class NoisedRounds:
             return ServerState.decode(bytes(_row(connection, job_id).state))
 
     def received(self, job_id: bytes) -> int:
-        """How many updates of the open round are in its sum.
+        """Count the updates in the open round's sum.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is none.
@@ -83,7 +83,7 @@ class NoisedRounds:
             return int(_row(connection, job_id).received)
 
     def asked(self, job_id: bytes, line: Line) -> Round | None:
-        """The round that devices are to answer; None after the last.
+        """Return the round that devices should answer; None after the last.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is none.
@@ -143,7 +143,7 @@ def _write(
 
 
 def _refusal(one: _Arrival, asked: Round | None, seen: set[bytes], largest: int) -> ReportRejected | None:
-    """Why an update is not taken in; None if it is."""
+    """Return why an update is rejected, or None."""
     arrived = one.update
     if one.digest in seen:
         return ReportRejected(ReportReason.DUPLICATE_ID, "the update was already accepted")

@@ -80,7 +80,7 @@ noised_updates = Table(
 
 
 def default_local_url(data_dir: Path) -> str:
-    """The URL of the embedded database in the data folder."""
+    """Return the URL of the embedded database in the data folder."""
     return URL.create("sqlite", database=str(data_dir / _FILE_NAME)).render_as_string()
 
 

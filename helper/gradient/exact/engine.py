@@ -145,7 +145,7 @@ class ExactEngine(Reclippable):
     def _parts(
         self, weights: tuple[QuantisedTensor, ...], batch: Batch, hashed: int, interrupt: Interrupt
     ) -> list[tuple[FieldVector, ValuesDigest]]:
-        """The masked sums of the parts of a batch, one a thread, and the digests of their values.
+        """Return the masked sums of a batch's parts, one a thread, and the digests of their values.
 
         The digests are of the first records of the batch, so many.
         """
@@ -184,7 +184,7 @@ class ExactEngine(Reclippable):
         )
 
     def _record_ns(self, labels: int) -> float:
-        """What a record takes a core that multiplies digits fast, roughly."""
+        """Estimate roughly how long a record takes a core that multiplies digits fast."""
         entries = self._plan.block_entries(count_seeds(self._loss, labels))
         return _NS_A_MULTIPLICATION * self._multiplications + _NS_AN_ENTRY * entries
 
@@ -229,7 +229,7 @@ class _Work:
     owner: Owner
 
     def run(self, part: range) -> tuple[FieldVector, ValuesDigest]:
-        """The masked sum over a range of records, and the digest of their values."""
+        """Return the masked sum over a range of records, and the digest of their values."""
         with _SHELF.lent(self.owner) as buffers:
             return self._run(part, buffers)
 
@@ -302,7 +302,7 @@ class _Work:
         digest.add(hashes[: max(0, self.hashed - block.start)])
 
     def _clip_jointly(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
-        """All layers and the bound; or each that has parameters by itself, and its part of the bound."""
+        """Return all layers and the bound; or each trainable layer alone, and its part of the bound."""
         if not self.clip.is_per_layer:
             return [running], self.clip
         trained = [
@@ -326,7 +326,7 @@ class _Work:
 
 
 def _with_hashed(batches: Iterable[Batch], hashed: int | None) -> Iterator[tuple[Batch, int]]:
-    """Each batch, and of how many of its first records the digest is."""
+    """Yield each batch, and how many of its first records the digest covers."""
     before = 0
     for batch in batches:
         yield batch, len(batch) if hashed is None else min(len(batch), max(0, hashed - before))
@@ -334,7 +334,7 @@ def _with_hashed(batches: Iterable[Batch], hashed: int | None) -> Iterator[tuple
 
 
 def cut(records: int, parts: int, record_ns: float) -> list[range]:
-    """Ranges of nearly equal length, at least one and at most `parts`, each worth a thread.
+    """Cut into ranges of nearly equal length, at least one and at most `parts`, each worth a thread.
 
     `record_ns` is what a record takes, roughly: it follows from the model and the number of labels alone.
     """
@@ -344,7 +344,7 @@ def cut(records: int, parts: int, record_ns: float) -> list[range]:
 
 
 def _chunks(part: range, most: int) -> list[range]:
-    """A thread's records in chunks of nearly equal length, at most `most`."""
+    """Cut a thread's records into chunks of nearly equal length, at most `most`."""
     return list(_even(part, -(-len(part) // most)))
 
 

@@ -53,7 +53,7 @@ class ForwardPass:
     def outputs(
         self, weights: tuple[QuantisedTensor, ...], features: Bytes, interrupt: Interrupt = never
     ) -> Real:
-        """Each record's outputs at these weights.
+        """Return each record's outputs at these weights.
 
         Shapes: features (n, d), each byte b read as b / 256 -> float64 (n, outputs).
 

@@ -130,7 +130,7 @@ def _random_signs(rng: np.random.Generator) -> Callable[[tuple[int, int]], NDArr
 
 
 def _extreme_elements(rng: np.random.Generator, shape: tuple[int, int]) -> FieldVector:
-    """Elements at the edges of every digit and limb."""
+    """Draw elements at the edges of every digit and limb."""
     half = MODULUS // 2
     edges = [
         0,
@@ -151,7 +151,7 @@ def _extreme_elements(rng: np.random.Generator, shape: tuple[int, int]) -> Field
 def _masked_sum(
     backend: Backend, operand: NDArray[Any], masked: FieldVector, *, is_transposed: bool
 ) -> FieldVector:
-    """The sum of two chunks, perhaps where it lies transposed."""
+    """Return the sum of two chunks, transposed if asked."""
     is_bytes = operand.dtype == np.uint8
     shape = operand.shape[1], masked.shape[1]
     total = np.zeros(shape[::-1], np.uint64).T if is_transposed else np.zeros(shape, np.uint64)
@@ -181,7 +181,7 @@ class GoldenResult:
 def golden_results(
     backend: Backend, *, is_read_only: bool, interrupt: Interrupt = never
 ) -> list[GoldenResult]:
-    """Every golden vector run on a backend."""
+    """Run every golden vector on a backend."""
     results = []
     for case in json.loads(_GOLDEN.read_text()):
         interrupt()
@@ -190,7 +190,7 @@ def golden_results(
 
 
 def golden_digest(backend: Backend, *, is_read_only: bool = False, interrupt: Interrupt = never) -> bytes:
-    """SHA-256 over the names and results of all golden vectors.
+    """Return the SHA-256 over the names and results of all golden vectors.
 
     Args:
         backend: How products are computed.

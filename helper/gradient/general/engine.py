@@ -102,7 +102,7 @@ class GeneralEngine(Reclippable):
     def masked_sum(
         self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
     ) -> MaskedSum:
-        """The masked sum over the batch at these weights. Called by a helper once a round.
+        """Return the masked sum over the batch at these weights. Called by a helper once a round.
 
         Guarantees: every value summed is an integer vector of clip norm at most `sensitivity`; the products
             with the mask shares and their sum are exact; records are evaluated in chunks whose size depends
@@ -137,7 +137,7 @@ class GeneralEngine(Reclippable):
         )
 
     def _chunk_records(self, num_labels: int) -> int:
-        """How many records to evaluate at once.
+        """Return how many records to evaluate at once.
 
         The same at both helpers, for sums in float64 depend on it.
         """
@@ -155,7 +155,7 @@ class GeneralEngine(Reclippable):
         )
 
     def _clip_rows(self, gradients: NDArray[np.float64]) -> SignedVector:
-        """Rows of gradients as integers within the bound: as a whole, or each tensor's part by itself."""
+        """Clip gradients to integers within the bound: whole rows, or each tensor's part alone."""
         if not self._clip.is_per_layer:
             return clip_to_integers(gradients, self._clip)
         sizes = [parameter.size for parameter in self._model.parameters]
@@ -166,7 +166,7 @@ class GeneralEngine(Reclippable):
     def _gradients(
         self, parameters: Sequence[Tensor], features: NDArray[np.uint8], labels: NDArray[np.uint32]
     ) -> NDArray[np.float64]:
-        """Every (record, label)'s flat gradient.
+        """Return every (record, label)'s flat gradient.
 
         Shapes: features (records, d), labels (records, labels); the result (records * labels, parameters),
             labels innermost.
@@ -179,7 +179,7 @@ class GeneralEngine(Reclippable):
         return flat
 
     def _record_gradients(self, parameters: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> Tensor:
-        """One record's gradient for each label, from one forward pass: (labels, parameters)."""
+        """Return one record's gradient for each label, from one forward pass: (labels, parameters)."""
         outputs, pull_back, *_ = torch.func.vjp(
             lambda *given: self._interpreter.evaluate(given, features), *parameters
         )

@@ -54,7 +54,7 @@ class MaskedProducts:
             self._reduce(interrupt)
 
     def total(self, interrupt: Interrupt = never) -> FieldVector:
-        """The sum so far; `interrupt` as of `add`."""
+        """Return the sum so far; `interrupt` as of `add`."""
         self._reduce(interrupt)
         return self._total
 

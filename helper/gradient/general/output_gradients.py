@@ -10,7 +10,7 @@ from maskedlark.model.losses import Loss
 
 
 def output_gradients(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor:
-    """The derivative of one record's loss with respect to its outputs, for each of its candidate labels.
+    """Differentiate one record's loss by its outputs, for each of its candidate labels.
 
     Shapes: outputs float64 (c,); labels int64 (labels,); the result float64 (labels, c).
 

@@ -26,7 +26,7 @@ _ROWS: Final = (1, 5, 64)
 
 @lru_cache(maxsize=1)
 def golden_digest() -> bytes:
-    """SHA-256 over the bits of fixed computations, in the state that rounds run in.
+    """Return the SHA-256 over the bits of fixed computations, in the state that rounds run in.
 
     Equal at two helpers whose processors and libraries add in one order, as far as these computations show.
     """
@@ -38,7 +38,7 @@ def golden_digest() -> bytes:
 
 
 def _results() -> Iterator[Tensor]:
-    """Products, sums, convolutions and functions, as graphs of the general path are made of."""
+    """Yield products, sums, convolutions and functions as in graphs of the general path."""
     for size in _SIZES:
         vector = _numbers("vector", size)
         yield torch.stack([vector.sum(), vector.mean(), (vector * vector).sum(), vector.var()])
@@ -65,6 +65,6 @@ def _loss(record: Tensor, weights: Tensor) -> Tensor:
 
 
 def _numbers(name: str, *shape: int) -> Tensor:
-    """Fixed numbers between -1 and 1 with full mantissas."""
+    """Return fixed numbers between -1 and 1 with full mantissas."""
     words = np.frombuffer(seeded(0, f"golden {name}")(8 * int(np.prod(shape))), "<i8")
     return torch.from_numpy(words.astype(np.float64) / 2.0**63).reshape(shape)

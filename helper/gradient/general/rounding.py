@@ -48,7 +48,7 @@ def clip_to_integers(gradients: NDArray[np.float64], clip: Clip) -> SignedVector
 
 
 def with_count(values: SignedVector, gradients: NDArray[np.float64], clip: Clip) -> SignedVector:
-    """Rows of integers with the coordinate that tells whether the gradient was within the bound.
+    """Append to rows of integers whether each gradient was within the bound.
 
     One that is not finite counts as clipped.
 
@@ -100,7 +100,7 @@ def _shrink(values: SignedVector, clip: Clip) -> SignedVector:
 
 
 def _sizes(values: SignedVector, clip: Clip) -> list[int]:
-    """The exact L1 norm of each row, or the exact square of its L2 norm.
+    """Return the exact L1 norm of each row, or the exact square of its L2 norm.
 
     A row's norm exceeds the bound by no more than half a grid step a coordinate, a 2^-9 of it in L2: 64 bits
     hold the square of a bound of up to 2^30, and the sums of products of 20-bit limbs of larger ones.

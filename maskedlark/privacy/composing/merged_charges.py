@@ -49,7 +49,7 @@ class ChargeParts:
 
     @property
     def is_laplace(self) -> bool:
-        """Whether no epoch is Gaussian."""
+        """True if no epoch is Gaussian."""
         return all(key[0] is not Mechanism.GAUSSIAN for key in self.epochs)
 
     def others(self) -> tuple[Charge, ...]:

@@ -53,14 +53,14 @@ class Buffers:
         return self._counted.num_bytes
 
     def part(self, name: str) -> "Buffers":
-        """The buffers of a part of the work: names in it are its own."""
+        """Return the buffers of a part of the work, with a namespace of its own."""
         found = self._parts.get(name)
         if found is None:
             found = self._parts[name] = Buffers(self._counted)
         return found
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-        """An array to be filled, in C order. One name has one dtype."""
+        """Return an uninitialised array, in C order. One name has one dtype."""
         size = prod(shape)
         kept = self._arrays.get(name)
         if kept is None or kept.size < size:
@@ -69,13 +69,13 @@ class Buffers:
         return kept[:size].reshape(shape)
 
     def zeros(self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
-        """An array of zeros, in C order. One name has one dtype."""
+        """Return an array of zeros, in C order. One name has one dtype."""
         found = self.empty(name, shape, dtype)
         found.fill(0)
         return found
 
     def _larger(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Another array of a name, in place of the one that there may be."""
+        """Replace a name's array by a larger one."""
         if (before := self._arrays.pop(name, None)) is not None:
             self._counted.num_bytes -= before.nbytes
             del before
@@ -105,7 +105,7 @@ class BufferShelf:
 
     @contextmanager
     def lent(self, owner: Owner) -> Iterator[Buffers]:
-        """A set of an owner's buffers, kept or new, which nobody else has during a `with` block."""
+        """Lend a set of an owner's buffers, kept or new, exclusively for a `with` block."""
         with self._lock:
             kept = self._kept.get(owner)
             buffers = kept.pop() if kept else Buffers()
@@ -117,12 +117,12 @@ class BufferShelf:
 
     @property
     def num_bytes(self) -> int:
-        """What is kept at the moment."""
+        """The bytes kept at the moment."""
         with self._lock:
             return self._num_bytes()
 
     def _put(self, owner: Owner, buffers: Buffers) -> None:
-        """Under the lock: keep a set as the one that was used last."""
+        """Keep a set, with the lock held, as the most recently used one."""
         if buffers.num_bytes > self._capacity:
             return
         self._kept[owner] = [*self._kept.pop(owner, ()), buffers]  # a dictionary's last key is its newest
@@ -133,5 +133,5 @@ class BufferShelf:
                 del self._kept[oldest]
 
     def _num_bytes(self) -> int:
-        """Under the lock."""
+        """Return the total size, with the lock held."""
         return sum(one.num_bytes for sets in self._kept.values() for one in sets)

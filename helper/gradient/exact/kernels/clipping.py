@@ -24,14 +24,14 @@ MAX_SENSITIVITY: Final = 2**62
 
 @lru_cache(maxsize=64)
 def safe_bound(clip: Clip) -> float:
-    """sensitivity * (1 - 2^-40) * 2^-frac_bits, rounded down to a float64."""
+    """Return sensitivity * (1 - 2^-40) * 2^-frac_bits, rounded down to a float64."""
     lowered = clip.sensitivity * (2**MARGIN_BITS - 1) >> MARGIN_BITS
     excess = max(0, lowered.bit_length() - 53)
     return float(np.ldexp(float(lowered >> excess << excess), -clip.frac_bits))
 
 
 def clip_factors(squares: Real, coefficients: Real, clip: Clip) -> Real:
-    """What each record's seed gradient is multiplied by for each label.
+    """Return the factor of each record's seed gradient for each label.
 
     Args:
         squares: (seeds, records): the squared L2 norm, or the L1 norm, of each seed's gradient.
@@ -46,7 +46,7 @@ def clip_factors(squares: Real, coefficients: Real, clip: Clip) -> Real:
 
 @kernel
 def _factors(norms: Real, coefficients: Real, bound: float, factors: Real) -> None:
-    """The coefficient itself if its gradient is within the bound, else +-bound / norm.
+    """Fill in the coefficient itself if its gradient is within the bound, else +-bound / norm.
 
     0 for a norm that is not finite.
     """

@@ -84,16 +84,16 @@ class PackageCacheLocator(UserProvidedCacheLocator):
         self._module = py_func.__module__.rpartition(".")[2]
 
     def get_source_stamp(self) -> str:
-        """Nothing but the folder's name."""
+        """Return nothing but the folder's name."""
         return Path(self._cache_path).name
 
     def get_disambiguator(self) -> str:
-        """Loops of one name in several modules are several loops."""
+        """Distinguish loops of one name in several modules."""
         return f"{self._module}-{self._lineno}"
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "PackageCacheLocator":
-        """Always: `ensure_cache_path` says so if a loop that is not cached cannot be written."""
+        """Always return a locator: `ensure_cache_path` reports a loop that cannot be cached."""
         return cls(py_func, py_file)
 
 
@@ -101,7 +101,7 @@ class _Kept(FunctionCache):
     """A loop's cache; where it cannot be read or written, what is compiled is used by this process alone."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As numba does it; None: nothing is kept."""
+        """Load as numba does it; None if nothing is cached."""
         try:
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]  # numba's
         except OSError:
@@ -123,7 +123,7 @@ class _Kept(FunctionCache):
 
 
 def kernel(function: Function) -> Function:
-    """A loop over arrays that runs without the interpreter's lock."""
+    """Compile a loop over arrays that runs without the interpreter's lock."""
     _use_kind()
     given = getattr(config, _LOCATORS)
     setattr(config, _LOCATORS, f"{__name__}.{PackageCacheLocator.__name__}")
@@ -136,7 +136,7 @@ def kernel(function: Function) -> Function:
 
 
 def inline(function: Function) -> Function:
-    """An expression that kernels contain: in a loop it vectorises with the rest."""
+    """Compile an expression that kernels contain: in a loop it vectorises with the rest."""
     _use_kind()  # numba looks at it as soon as there is any function
     return cast("Function", njit(inline="always", error_model="numpy")(function))
 
@@ -162,7 +162,7 @@ def _use_kind() -> None:
 
 
 def runnable() -> tuple[ProcessorKind, ...]:
-    """The kinds of processors whose machine code this one runs, the fastest first; none but on x86."""
+    """Return the kinds of processors whose code this one runs, fastest first; none but on x86."""
     if not _is_x86():
         return ()
     has = get_host_cpu_features()
@@ -174,7 +174,7 @@ def _is_x86() -> bool:
 
 
 def processor_kind() -> str:
-    """The kind that loops are compiled for, or a digest of what else the operator or the processor says."""
+    """Return the kind that loops are compiled for, or a digest of other operator's settings."""
     _use_kind()
     name, features = getattr(config, _PROCESSOR), getattr(config, _FEATURES)
     for kind in KINDS:
@@ -185,7 +185,7 @@ def processor_kind() -> str:
 
 
 def cache_folder() -> Path:
-    """Where compiled loops are kept, as `NUMBA_CACHE_DIR` and this package's contents say.
+    """Return where compiled loops are cached, from `NUMBA_CACHE_DIR` and the package's contents.
 
     Without the variable that is the folder that a wheel brings (setup.py), if it holds all loops for this
     Python and numba, and a kind of processor whose code runs here; or beside Python's own cache; or in the
@@ -195,7 +195,7 @@ def cache_folder() -> Path:
 
 
 def complete(folder: Path) -> Path:
-    """The file that says that a folder holds every loop that this process would compile.
+    """Return the file that marks a folder as holding every loop that this process would compile.
 
     With this Python and numba, for the kind of processor that it compiles for.
     """

@@ -16,13 +16,13 @@ _TOP: Final = np.uint64(2**63 - 2**31)  # from here on the high limb of a itself
 
 @inline
 def canonical(a: np.uint64) -> np.uint64:
-    """The representative below p of any 64-bit number."""
+    """Return the representative below p of any 64-bit number."""
     return a - (_P if a >= _P else _ZERO)
 
 
 @inline
 def add(a: np.uint64, b: np.uint64) -> np.uint64:
-    """a + b."""
+    """Return a + b."""
     total = a + b
     total += _EPSILON if total < a else _ZERO
     return canonical(total)
@@ -30,13 +30,13 @@ def add(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @inline
 def from_signed(value: np.int64) -> np.uint64:
-    """The element of an integer of magnitude below p / 2."""
+    """Return the element of an integer of magnitude below p / 2."""
     return np.uint64(value) + (_P if value < 0 else _ZERO)
 
 
 @inline
 def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
-    """a * b, from four 32-bit products."""
+    """Return a * b, from four 32-bit products."""
     a_low, a_high, b_low, b_high = a & _EPSILON, a >> _32, b & _EPSILON, b >> _32
     low = a_low * b_low
     cross, other = a_low * b_high, a_high * b_low
@@ -47,7 +47,7 @@ def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @inline
 def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
-    """low + 2^64 high: 2^64 = 2^32 - 1 and 2^96 = -1."""
+    """Reduce low + 2^64 high: 2^64 = 2^32 - 1 and 2^96 = -1."""
     top = high >> _32
     result = low - top
     result -= _EPSILON if low < top else _ZERO
@@ -59,13 +59,13 @@ def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
 
 @inline
 def shift(a: np.uint64, bits: int) -> np.uint64:
-    """2^bits * a for 0 < bits <= 32."""
+    """Return 2^bits * a for 0 < bits <= 32."""
     return _reduce(a << np.uint64(bits), a >> np.uint64(64 - bits))
 
 
 @inline
 def split_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
-    """(low, high) with a = low + 2^32 high, both of 32 bits.
+    """Return (low, high) with a = low + 2^32 high, both of 32 bits.
 
     The signed reading of a, or where its high limb is 2^31, of a - p.
     """
@@ -76,14 +76,14 @@ def split_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
 
 @kernel
 def add_to(total: FieldVector, more: FieldVector) -> None:
-    """total += more, entry by entry."""
+    """Add entry by entry: total += more."""
     for i in range(len(total)):
         total[i] = add(total[i], more[i])
 
 
 @kernel
 def add_transposed(block: FieldVector, total: FieldVector, first: int) -> None:
-    """total (N, K) += block (K', N) transposed, from column `first` on.
+    """Add to total (N, K) the transpose of block (K', N), from column `first` on.
 
     So many rows of the total at a time as a processor has their pages at hand.
     """

@@ -46,7 +46,7 @@ class Hashed(IntEnum):
 
 
 def hash_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
-    """(rows, width) public odd multipliers for one part of a layer.
+    """Return (rows, width) public odd multipliers for one part of a layer.
 
     SplitMix64 from the state 2^40 (3 layer + part), lowest bit set. Few are kept, for each round asks for
     the same ones; nobody changes them.
@@ -55,7 +55,7 @@ def hash_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
 
 
 def _made_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
-    """`hash_keys`."""
+    """Make the keys of `hash_keys`."""
     counter = np.arange(1, rows * width + 1, dtype=np.uint64) + np.uint64((3 * layer + part) << 40)
     keys = mix(counter * np.uint64(_GOLDEN)) | np.uint64(1)
     return keys.reshape(rows, width)
@@ -70,7 +70,7 @@ def hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:
 
 
 def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser: a permutation of 64-bit words that is far from linear."""
+    """Apply SplitMix64's finaliser: a permutation of 64-bit words that is far from linear."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -96,7 +96,7 @@ class ValuesDigest:
         self.records += other.records
 
     def digest(self) -> bytes:
-        """32 bytes."""
+        """Return 32 bytes."""
         return sha256(
             b"maskedlark/v1 values\0" + self.records.to_bytes(8, "little") + self.total.to_bytes(8, "little")
         ).digest()
@@ -110,7 +110,7 @@ def mask_rows(
     largest: int,
     buffers: Buffers | None = None,
 ) -> FieldVector:
-    """Field elements (records, width) to be multiplied by the operand.
+    """Return field elements (records, width) to be multiplied by the operand.
 
     Deltas have rows (seeds * records, width). No value's magnitude is above `largest`, whatever the records
     are. Given buffers, the elements lie in them until the next call.
@@ -134,7 +134,7 @@ def mask_rows(
 
 
 def mask_sum(deltas: RowBlock, masking: Masking, keys: Keys, total: FieldVector) -> None:
-    """total (width,) += the field elements of a bias, whose operand is the number 1."""
+    """Add to total (width,) the field elements of a bias, whose operand is the number 1."""
     labels, largest = masking.factors.shape[1], masking.sensitivity
     limbs = count_limbs(largest, labels)
     _mask_sum(
@@ -152,7 +152,7 @@ def mask_sum(deltas: RowBlock, masking: Masking, keys: Keys, total: FieldVector)
 
 
 def count_limbs(largest: int, labels: int) -> int:
-    """How many limbs each value is multiplied in, so that no sum over the labels leaves 63 bits.
+    """Return how many limbs each value needs so that no sum over the labels leaves 63 bits.
 
     It follows from public figures alone: values that happen to be small are masked no faster. A limb of a
     share is at most 2^31.
@@ -172,13 +172,13 @@ def count_limbs(largest: int, labels: int) -> int:
 
 
 def _limbs_of(largest: int) -> tuple[int, int]:
-    """The largest magnitudes of a value's lower limb and of its upper one."""
+    """Return the largest magnitudes of a value's lower limb and of its upper one."""
     return (1 << _LOW_BITS) - 1, largest >> _LOW_BITS
 
 
 @kernel
 def _hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:
-    """`hash_operand`."""
+    """Run the loop of `hash_operand`."""
     for r in range(operand.shape[0]):
         digest = np.uint64(0)
         for j in range(operand.shape[1]):
@@ -200,7 +200,7 @@ def _mask_rows(
     masked: FieldVector,
     hashes: NDArray[np.uint64],
 ) -> None:
-    """`mask_rows`; a record whose operand is zero contributes zeros, in as many steps."""
+    """Run the loop of `mask_rows`; a record whose operand is zero contributes zeros."""
     records, labels = factors.shape
     stride = records if exponent.size > records else 0
     scales, sums = np.empty(labels), np.empty((4, q.shape[1]), np.int64)
@@ -234,7 +234,7 @@ def _mask_sum(
     total: FieldVector,
     hashes: NDArray[np.uint64],
 ) -> None:
-    """`mask_sum`; so many records' products add up before they are reduced."""
+    """Run the loop of `mask_sum`; so many records' products add up before they are reduced."""
     records, labels = factors.shape
     stride = records if exponent.size > records else 0
     scales, masked = np.empty(labels), np.empty(len(total), np.uint64)
@@ -265,7 +265,7 @@ def _multiply_reduced(
     keys: Keys,
     masked: FieldVector,
 ) -> np.uint64:
-    """masked (width,) = sum over labels of share * trunc(q * scale); gives the values' hash."""
+    """Fill masked (width,) with sums over labels of share * trunc(q * scale); return the values' hash."""
     digest = np.uint64(0)
     masked[:] = 0
     for k in range(len(scales)):
@@ -317,5 +317,5 @@ def _add_products(
 
 @inline
 def _whole(low: np.int64, high: np.int64) -> np.uint64:
-    """The element low + 2^32 high, each of a magnitude below 2^62."""
+    """Return the element low + 2^32 high, each of a magnitude below 2^62."""
     return add(from_signed(low), shift(from_signed(high), 32))

@@ -37,12 +37,12 @@ POWER: Final = np.ldexp(1.0, np.arange(-1022, 1024))
 
 @inline
 def power(k: int) -> float:
-    """2^k for -1022 <= k <= 1023."""
+    """Return 2^k for -1022 <= k <= 1023."""
     return POWER[k + 1022]  # type: ignore[no-any-return]  # compiled: a float64
 
 
 def power_of(k: NDArray[np.int64]) -> Real:
-    """2^k for each -1022 <= k <= 1023."""
+    """Return 2^k for each -1022 <= k <= 1023."""
     result: Real = POWER[k + 1022]
     return result
 
@@ -75,19 +75,19 @@ def quantise(values: Real, norm: Norm, buffers: Buffers | None = None) -> RowBlo
 
 
 def from_bytes(features: Bytes, norm: Norm) -> RowBlock:
-    """Byte features (rows, width) as they are."""
+    """Return byte features (rows, width) as they are."""
     total = np.empty(len(features), np.int64)
     _byte_norms(features, norm is Norm.L2, total)
     return RowBlock(q=features, exponent=np.full(len(features), BYTE_EXPONENT, np.int64), norm=total)
 
 
 def to_real(value: Value) -> Real:
-    """Any value of the graph as reals."""
+    """Convert any value of the graph to reals."""
     return value * 2.0**-BYTE_EXPONENT if value.dtype == np.uint8 else value
 
 
 def row_norms(rows: RowBlock, norm: Norm) -> NDArray[np.float64]:
-    """Each row's squared L2 norm, or L1 norm, in units of the real numbers.
+    """Return each row's squared L2 norm, or L1 norm, in units of the real numbers.
 
     One exact integer times a power of two.
     """
@@ -96,7 +96,7 @@ def row_norms(rows: RowBlock, norm: Norm) -> NDArray[np.float64]:
 
 @inline
 def _row_exponent(top: np.int64) -> int:
-    """The exponent that brings a row's largest magnitude, given as its bits, to 15 bits."""
+    """Return the exponent that brings a row's largest magnitude, given as its bits, to 15 bits."""
     return min(max(int(15 + 1022 - (top >> 52)), MIN_ROW_EXPONENT), MAX_ROW_EXPONENT)
 
 
@@ -134,7 +134,7 @@ def _quantise(
 
 @kernel
 def _byte_norms(features: Bytes, squares: bool, norm: NDArray[np.int64]) -> None:
-    """Each row's sum of squares or of values."""
+    """Fill in each row's sum of squares or of values."""
     for r in range(features.shape[0]):
         total = np.int64(0)
         for j in range(features.shape[1]):
@@ -147,7 +147,7 @@ def _byte_norms(features: Bytes, squares: bool, norm: NDArray[np.int64]) -> None
 def scale_rows(
     values: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: NDArray[np.float64]
 ) -> None:
-    """In place: integers (rows, width) become integer * 2^-(row's + weights' exponent) + bias.
+    """Convert integers (rows, width) in place to integer * 2^-(row's + weights' exponent) + bias.
 
     The sum is rounded once.
 

@@ -28,7 +28,7 @@ def first_largest(outputs: Real) -> Integers:
 
 @kernel
 def _count_edges_up_to(values: Real, edges: Real, longest: int, counts: Integers) -> None:
-    """`count_edges_up_to`: from the largest power of two edges on, each step is half of the one before."""
+    """Run the loop of `count_edges_up_to` with halving steps, from the largest power of two edges."""
     for r in range(len(values)):
         count, step = 0, longest
         while step > 0:
@@ -41,7 +41,7 @@ def _count_edges_up_to(values: Real, edges: Real, longest: int, counts: Integers
 
 @kernel
 def _first_largest(outputs: Real, places: Integers) -> None:
-    """`first_largest`."""
+    """Run the loop of `first_largest`."""
     for r in range(outputs.shape[0]):
         best, place = outputs[r, 0], 0
         for c in range(1, outputs.shape[1]):

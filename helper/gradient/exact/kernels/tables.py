@@ -38,7 +38,7 @@ _END: Final = CELLS << 16
 
 @cache
 def exponential() -> Table:
-    """round(2^40 e^(-k/256)): powers of one number known to 160 bits."""
+    """Return round(2^40 e^(-k/256)): powers of one number known to 160 bits."""
     unit, step = 1 << _GUARD, _power_step()
     entries, power = [], unit
     for _ in range(CELLS + 1):
@@ -49,7 +49,7 @@ def exponential() -> Table:
 
 @cache
 def softplus_tail() -> Table:
-    """round(2^40 log(1 + e^(-k/256))) by log(1 + x) = 2 artanh(x / (2 + x))."""
+    """Return round(2^40 log(1 + e^(-k/256))) by log(1 + x) = 2 artanh(x / (2 + x))."""
     unit, step = 1 << _GUARD, _power_step()
     entries, power = [], unit
     for _ in range(CELLS + 1):
@@ -64,7 +64,7 @@ def softplus_tail() -> Table:
 
 
 def _power_step() -> int:
-    """e^(-1/256) to 160 bits, from the alternating series."""
+    """Return e^(-1/256) to 160 bits, from the alternating series."""
     total = term = 1 << _GUARD
     k = 0
     while term:
@@ -75,14 +75,14 @@ def _power_step() -> int:
 
 
 def _to_unit(value: int) -> int:
-    """A number with 160 fraction bits rounded to 40."""
+    """Round a number with 160 fraction bits to 40."""
     shift = _GUARD - 40
     return (value + (1 << (shift - 1))) >> shift
 
 
 @inline
 def look_up(table: Table, t: float) -> np.int64:
-    """The chord's value at 0 <= t < 32, in units of 2^-40.
+    """Return the chord's value at 0 <= t < 32, in units of 2^-40.
 
     0 for every other t, NaN among them: no t reads outside the table.
     """

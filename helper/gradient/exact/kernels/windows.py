@@ -56,7 +56,7 @@ def slide(
     pads: Sequence[int],
     dilations: Sequence[int],
 ) -> Windows:
-    """The windows of ONNX's Conv and pools.
+    """Return the windows of ONNX's Conv and pools.
 
     Pads lists all that goes before each axis, then all that goes after.
     """
@@ -78,13 +78,13 @@ def slide(
 
 
 def _outer(left: NDArray[Any], right: NDArray[Any], join: np.ufunc) -> NDArray[Any]:
-    """(a, k) and (b, l) to (a * b, k * l), each pair joined."""
+    """Join each pair: (a, k) and (b, l) to (a * b, k * l)."""
     joined: NDArray[Any] = join(left[:, None, :, None], right[None, :, None, :])
     return joined.reshape(len(left) * len(right), -1)
 
 
 def reduce_windows(shape: Sequence[int], axes: Sequence[int]) -> Windows:
-    """For each entry that is left when axes are reduced, the window that it is reduced from.
+    """Return, for each entry that is left when axes are reduced, the window it is reduced from.
 
     The whole value is one channel.
     """

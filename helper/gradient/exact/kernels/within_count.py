@@ -42,7 +42,7 @@ class WithinCount:
             self._sum = into(self._sum, total((masking.shares * counted).reshape(-1, 1)))
 
     def append_to(self, vector: FieldVector) -> FieldVector:
-        """The vector, and behind it the coordinate if there is one."""
+        """Append the coordinate to the vector, if there is one."""
         if not self._clip.is_counted:
             return vector
         return np.append(vector, multiply(self._sum, np.full(1, self._clip.count_units, np.uint64)))

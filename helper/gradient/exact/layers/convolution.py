@@ -87,7 +87,7 @@ class _RunningConvolution(Whole):
         return (result.reshape(seeds, records, -1),)
 
     def _gradients(self, deltas: RowBlock, seeds: int) -> Real:
-        """Each record's and seed's gradient, weights then bias: (seeds * records, width)."""
+        """Return each record's and seed's gradient, weights then bias: (seeds * records, width)."""
         records, positions, _ = self._patches.shape
         outputs, size = len(self._bias), self._layer.weight.size
         left = deltas.q.reshape(seeds, records, outputs, positions).swapaxes(0, 1).astype(np.float64)
@@ -117,7 +117,7 @@ Convolution.running = _RunningConvolution
 def _cut_patches(
     source: NDArray[np.int16], places: NDArray[np.int32], channels: int, patches: Patches
 ) -> None:
-    """Rows (R, channels * space) to patches (R, positions, channels * window).
+    """Cut rows (R, channels * space) into patches (R, positions, channels * window).
 
     Zeros where a window looks outside.
     """
@@ -135,7 +135,7 @@ def _cut_patches(
 def _paste_patches(
     sums: Real, places: NDArray[np.int32], channels: int, exponent: NDArray[np.int64], result: Real
 ) -> None:
-    """The transpose of `_cut_patches` on integers (R * positions, channels * window), scaled at the end."""
+    """Transpose `_cut_patches` on integers (R * positions, channels * window), scaled at the end."""
     records, positions, window = len(result), places.shape[0], places.shape[1]
     space = result.shape[1] // channels
     for r in range(records):
@@ -152,7 +152,7 @@ def _paste_patches(
 
 @kernel
 def _finish(sums: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: Real, result: Real) -> None:
-    """Integers (R * positions, outputs) to reals (R, outputs * positions) with their bias."""
+    """Convert integers (R * positions, outputs) to reals (R, outputs * positions) with their bias."""
     records, outputs = len(result), len(bias)
     positions = result.shape[1] // outputs
     for r in range(records):

@@ -105,7 +105,7 @@ class _RunningDense(Running):
         self._accumulator.begin(records)
 
     def _accumulating(self) -> Accumulator:
-        """Into the flat sum itself."""
+        """Add into the flat sum itself."""
         layer, setup = self._layer, self._setup
         place = layer.weight.place(setup.vector)
         return setup.backend.accumulator(
@@ -131,7 +131,7 @@ class _RunningDense(Running):
             mask_sum(self._deltas, masking, self._bias_keys, self._bias_total)
 
     def _largest(self, sensitivity: int) -> int:
-        """The most that a value can be; the proof: docs/explanation/numerics.md, "Why nothing overflows".
+        """Bound a value; docs/explanation/numerics.md, "Why nothing overflows", has the proof.
 
         Without a bias a record's only entry may be a 1, and the value is then its whole gradient. With one
         the delta itself is within the bound, and the value is it in units of the operand.

@@ -72,7 +72,7 @@ Activation.running = _RunningActivation
 
 @kernel
 def _rectify(argument: Real, alpha: float, value: Real, slope: Real) -> None:
-    """Relu (alpha = 0) and LeakyRelu; the slope at 0 is alpha, as in torch."""
+    """Compute Relu (alpha = 0) and LeakyRelu; the slope at 0 is alpha, as in torch."""
     for r in range(argument.shape[0]):
         for j in range(argument.shape[1]):
             z = argument[r, j]
@@ -85,7 +85,7 @@ def _rectify(argument: Real, alpha: float, value: Real, slope: Real) -> None:
 def _activate(
     curve: int, alpha: float, exp: Table, tail: Table, argument: Real, value: Real, slope: Real
 ) -> None:
-    """The curves that need a table."""
+    """Compute the curves that need a table."""
     one = np.float64(ONE)
     for r in range(argument.shape[0]):
         for j in range(argument.shape[1]):
@@ -140,7 +140,7 @@ Softmax.running = _RunningSoftmax
 
 @kernel
 def softmax_weights(argument: Real, exp: Table, weights: NDArray[np.int64]) -> None:
-    """Units of 2^-40 of e^(z_c - max z), (records, classes)."""
+    """Fill weights (records, classes) with e^(z_c - max z), in units of 2^-40."""
     for r in range(argument.shape[0]):
         top = argument[r, 0]
         for c in range(1, argument.shape[1]):
@@ -151,7 +151,7 @@ def softmax_weights(argument: Real, exp: Table, weights: NDArray[np.int64]) -> N
 
 @kernel
 def _softmax_back(value: Real, deltas: Real, result: Real) -> None:
-    """d_in = p (d - p . d), the dot product summed in the order of the classes."""
+    """Compute d_in = p (d - p . d), the dot product summed in the order of the classes."""
     seeds, records, classes = deltas.shape
     for s in range(seeds):
         for r in range(records):

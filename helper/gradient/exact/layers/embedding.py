@@ -85,14 +85,14 @@ Embedding.running = _RunningEmbedding
 
 
 def _unit(records: int) -> RowBlock:
-    """The operand 1 for every record."""
+    """Return the operand 1 for every record."""
     ones = np.ones(records, np.int64)
     return RowBlock(q=np.ones((records, 1), np.int16), exponent=np.zeros(records, np.int64), norm=ones)
 
 
 @kernel
 def _penalise(features: Bytes, size: int, penalties: Real) -> None:
-    """Infinity for each record with an index outside the table, and 0 for the others."""
+    """Fill in infinity for each record with an index outside the table, and 0 for the others."""
     for r in range(features.shape[0]):
         top = np.uint8(0)
         for place in range(features.shape[1]):
@@ -121,7 +121,7 @@ def _gather_equal(deltas: Real, indices: Bytes, gathered: Real) -> None:
 
 @kernel
 def _scatter(masked: FieldVector, indices: Bytes, total: FieldVector) -> None:
-    """total[index] += the masked values of each place."""
+    """Add the masked values of each place to total[index]."""
     width = total.shape[1]
     for r in range(indices.shape[0]):
         for place in range(indices.shape[1]):

@@ -40,7 +40,7 @@ class Trainable:
         return prod(self.shape)
 
     def place(self, vector: FieldVector) -> FieldVector:
-        """Its part of a flat vector, in its shape: a view."""
+        """Return its part of a flat vector, in its shape: a view."""
         return vector[self.offset : self.offset + self.size].reshape(self.shape)
 
 
@@ -77,18 +77,18 @@ class Running:
     __slots__ = ()
 
     def forward(self, *inputs: Value) -> Real:
-        """The layer's value (records, size) from those of its inputs; keeps what the later steps need."""
+        """Return the layer's value (records, size) from its inputs; keep what later steps need."""
         raise NotImplementedError
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
-        """The inputs' deltas from the output's, (seeds, records, size) each.
+        """Return the inputs' deltas from the output's, (seeds, records, size) each.
 
         None where no parameter lies before the input.
         """
         raise NotImplementedError
 
     def begin(self, records: int) -> None:
-        """A chunk of this many records starts."""
+        """Start a chunk of this many records."""
 
     def add_norm(self, squares: Real) -> None:
         """Add each gradient's squared L2 norm, or L1 norm, to `squares` (seeds, records)."""
@@ -97,7 +97,7 @@ class Running:
         """Take in the masked values of the block, whose first record is the chunk's record `first`."""
 
     def flush(self) -> None:
-        """The chunk ends."""
+        """End the chunk."""
 
     def write(self, vector: FieldVector) -> None:
         """Set the layer's part of the flat sum, where it is not written on the way."""

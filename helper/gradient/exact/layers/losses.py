@@ -38,7 +38,7 @@ class Seeds:
 
 
 def count_seeds(loss: Loss, labels: int) -> int:
-    """How many ways back a record takes."""
+    """Return how many backward passes a record takes."""
     match loss:
         case Loss.CROSS_ENTROPY:
             return labels
@@ -47,7 +47,7 @@ def count_seeds(loss: Loss, labels: int) -> int:
 
 
 def seeds(loss: Loss, output: Real, labels: Labels, buffers: Buffers | None = None) -> Seeds:
-    """The deltas of a block.
+    """Return the deltas of a block.
 
     Output (records, outputs), labels (records, labels); binary losses read the output as a logit. Given
     buffers, the deltas lie in them until the next call.
@@ -84,7 +84,7 @@ def _class_seeds(output: Real, labels: Labels, buffers: Buffers) -> Seeds:
 
 @kernel
 def _cross_entropy(weights: NDArray[np.int64], labels: Labels, deltas: Real) -> None:
-    """(w_c - [c = label] sum w) / sum w: an exact integer over an exact integer."""
+    """Compute (w_c - [c = label] sum w) / sum w: an exact integer over an exact integer."""
     for r in range(weights.shape[0]):
         total = weights[r].sum()
         for k in range(labels.shape[1]):
@@ -95,7 +95,7 @@ def _cross_entropy(weights: NDArray[np.int64], labels: Labels, deltas: Real) -> 
 
 @kernel
 def _binary(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
-    """sigmoid(z) - y as one division of integers, so that it does not cancel."""
+    """Compute sigmoid(z) - y as one division of integers, so that it does not cancel."""
     one = np.float64(ONE)
     for r in range(len(z)):
         e = np.float64(look_up(exp, abs(z[r])))
@@ -105,7 +105,7 @@ def _binary(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
 
 @kernel
 def _poisson(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
-    """e^z - y; the rate saturates at e^20."""
+    """Compute e^z - y; the rate saturates at e^20."""
     one = np.float64(ONE)
     for r in range(len(z)):
         e = np.float64(look_up(exp, min(abs(z[r]), MAX_RATE_LOG)))

@@ -82,7 +82,7 @@ class AveragePool(Stateless):
 
 @kernel
 def _largest(source: Real, places: Places, channels: int, result: Real, chosen: Places) -> None:
-    """Each window's first largest value and its place in the record."""
+    """Find each window's first largest value and its position in the record."""
     space, outputs = source.shape[1] // channels, places.shape[0]
     for r in range(source.shape[0]):
         for c in range(channels):
@@ -116,7 +116,7 @@ def _mean(
     channels: int,
     result: Real,
 ) -> None:
-    """Window sums as exact integers, scaled, over counts."""
+    """Divide window sums, exact integers, scaled, by counts."""
     space, outputs = q.shape[1] // channels, places.shape[0]
     for r in range(q.shape[0]):
         scale = power(-exponent[r])
@@ -133,7 +133,7 @@ def _mean(
 def _spread(
     q: NDArray[np.int16], exponent: NDArray[np.int64], places: Places, channels: int, result: Real
 ) -> None:
-    """Each place gets the exact sum of its windows' quantised deltas."""
+    """Give each position the exact sum of its windows' quantised deltas."""
     space, outputs = result.shape[1] // channels, places.shape[0]
     for r in range(q.shape[0]):
         for c in range(channels):

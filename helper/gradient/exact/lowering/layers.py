@@ -19,7 +19,7 @@ from maskedlark.model.graph import Node
 
 
 def gemm(builder: LoweredBuilder, node: Node) -> None:
-    """A dense layer with its bias."""
+    """Lower a dense layer with its bias."""
     if attribute(node, "alpha") != 1.0 or attribute(node, "beta") != 1.0 or node.attributes["transA"]:
         raise NotExact("Gemm has a factor or a transposed first input")
     bias = node.inputs[2] if len(node.inputs) > 2 else None
@@ -27,7 +27,7 @@ def gemm(builder: LoweredBuilder, node: Node) -> None:
 
 
 def matmul(builder: LoweredBuilder, node: Node) -> None:
-    """A dense layer, which takes in the Add of a bias that follows it."""
+    """Lower a dense layer, including the Add of a bias that follows it."""
     follower = builder.only_reader(node.outputs[0], "Add")
     bias = next((name for name in follower.inputs if builder.is_parameter(name)), None) if follower else None
     if follower is None or bias is None:
@@ -63,7 +63,7 @@ def _dense(
 
 
 def conv(builder: LoweredBuilder, node: Node) -> None:
-    """A convolution."""
+    """Lower a convolution."""
     source, weight = builder.value(node.inputs[0]), builder.parameter(node.inputs[1], "Conv")
     outputs, kernel = weight.shape[0], weight.shape[2:]
     _require_width(node, outputs, prod(weight.shape[1:]))
@@ -80,7 +80,7 @@ def conv(builder: LoweredBuilder, node: Node) -> None:
 
 
 def _bias(builder: LoweredBuilder, node: Node, name: str | None, outputs: int) -> Trainable | None:
-    """A bias as a vector of one entry an output."""
+    """Return a bias as a vector of one entry an output."""
     if name is None:
         return None
     bias = builder.parameter(name, node.operator)
@@ -95,7 +95,7 @@ def _require_width(node: Node, *widths: int) -> None:
 
 
 def _windows(builder: LoweredBuilder, source: LoweredValue, kernel: tuple[int, ...], node: Node) -> Windows:
-    """The windows of a Conv or pool on a value (channels, *space).
+    """Return the windows of a Conv or pool on a value (channels, *space).
 
     Their places are counted before they are listed: a window as large as the image at each of a million
     positions would take the memory of the machine while a job starts.
@@ -110,14 +110,14 @@ def _windows(builder: LoweredBuilder, source: LoweredValue, kernel: tuple[int, .
 
 
 def max_pool(builder: LoweredBuilder, node: Node) -> None:
-    """The largest value of each window."""
+    """Lower the largest value of each window."""
     source = builder.value(node.inputs[0])
     windows = _windows(builder, source, integers(node, "kernel_shape"), node)
     builder.add(node.outputs[0], MaxPool(windows=windows), (source,), (source.shape[0], *windows.result))
 
 
 def average_pool(builder: LoweredBuilder, node: Node) -> None:
-    """The mean of each window."""
+    """Lower the mean of each window."""
     source = builder.value(node.inputs[0])
     windows = _windows(builder, source, integers(node, "kernel_shape"), node)
     inside = (
@@ -135,7 +135,7 @@ def average_pool(builder: LoweredBuilder, node: Node) -> None:
 
 
 def reduce(builder: LoweredBuilder, node: Node) -> None:
-    """ReduceMean or ReduceSum over some of a record's axes, as one pool.
+    """Lower ReduceMean or ReduceSum over some of a record's axes, as one pool.
 
     GlobalAveragePool becomes the first.
     """
@@ -156,7 +156,7 @@ def reduce(builder: LoweredBuilder, node: Node) -> None:
 
 
 def batch_normalization(builder: LoweredBuilder, node: Node) -> None:
-    """Normalisation with the graph's running statistics."""
+    """Lower normalisation with the graph's running statistics."""
     source = builder.value(node.inputs[0])
     mean, variance = (builder.constant(name) for name in node.inputs[3:5])
     if mean is None or variance is None:
@@ -175,7 +175,7 @@ def batch_normalization(builder: LoweredBuilder, node: Node) -> None:
 
 
 def activation(curve: Curve) -> Callable[[LoweredBuilder, Node], None]:
-    """The lowering of one curve."""
+    """Return the lowering of one curve."""
 
     def lowering(builder: LoweredBuilder, node: Node) -> None:
         source = builder.value(node.inputs[0])
@@ -188,7 +188,7 @@ def activation(curve: Curve) -> Callable[[LoweredBuilder, Node], None]:
 
 
 def softmax(builder: LoweredBuilder, node: Node) -> None:
-    """Softmax over a vector."""
+    """Lower softmax over a vector."""
     source = builder.value(node.inputs[0])
     if len(source.shape) != 1:
         raise NotExact("Softmax is exact only over all of a record's values")

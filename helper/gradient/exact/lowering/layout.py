@@ -20,7 +20,7 @@ _BYTE_RANGE = 256.0
 
 
 def arithmetic(builder: LoweredBuilder, node: Node) -> None:
-    """A residual sum; or a value and a constant."""
+    """Lower a residual sum; or a value and a constant."""
     constants = [builder.constant(name) for name in node.inputs]
     if constants[0] is None and constants[1] is None:
         _join(builder, node)
@@ -50,7 +50,7 @@ def _join(builder: LoweredBuilder, node: Node) -> None:
 
 
 def _factor_and_offset(operator: str, constant: Constant, *, is_second: bool) -> tuple[Constant, Constant]:
-    """(factor, offset) of x op constant, or of constant op x."""
+    """Return (factor, offset) of x op constant, or of constant op x."""
     zero, one = np.array(0.0), np.array(1.0)
     if operator == "Add":
         return one, constant
@@ -64,7 +64,7 @@ def _factor_and_offset(operator: str, constant: Constant, *, is_second: bool) ->
 
 
 def _broadcast(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float64]:
-    """A constant broadcast to one record's entries."""
+    """Broadcast a constant to one record's entries."""
     if constant.ndim > len(shape) + 1:
         raise NotExact("a constant has more axes than the value that it is joined with")
     try:
@@ -74,7 +74,7 @@ def _broadcast(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float6
 
 
 def cast(builder: LoweredBuilder, node: Node) -> None:
-    """Features times 256 as integers: categorical bytes."""
+    """Lower features times 256 as integers: categorical bytes."""
     source = builder.stored(node.inputs[0])
     if not source.is_bytes or source.is_index or source.scale != _BYTE_RANGE:
         raise NotExact("Cast is exact only of features times 256, which are the bytes themselves")
@@ -82,7 +82,7 @@ def cast(builder: LoweredBuilder, node: Node) -> None:
 
 
 def gather(builder: LoweredBuilder, node: Node) -> None:
-    """Rows of a trained table by categorical bytes, or a fixed choice of entries."""
+    """Lower rows of a trained table by categorical bytes, or a fixed choice of entries."""
     axis = int(attribute(node, "axis"))
     chosen = builder.constant(node.inputs[1])
     if chosen is not None:
@@ -103,12 +103,12 @@ def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) ->
 
 
 def _number_entries(source: LoweredValue) -> NDArray[np.int64]:
-    """The entries of a value numbered in C order."""
+    """Number the entries of a value in C order."""
     return np.arange(source.size).reshape(source.shape)
 
 
 def reshape(builder: LoweredBuilder, node: Node) -> None:
-    """Another shape of the same entries."""
+    """Lower another shape of the same entries."""
     shape = integers(node, "shape")
     source = builder.stored(node.inputs[0])
     if shape[:1] != (1,):
@@ -117,7 +117,7 @@ def reshape(builder: LoweredBuilder, node: Node) -> None:
 
 
 def transpose(builder: LoweredBuilder, node: Node) -> None:
-    """Another order of a record's axes; of a matrix parameter, a note for the layer that multiplies by it."""
+    """Lower another order of a record's axes; for a matrix parameter, note it for its layer."""
     perm = integers(node, "perm")
     if builder.is_parameter(node.inputs[0]):
         if perm != (1, 0):
@@ -133,7 +133,7 @@ def transpose(builder: LoweredBuilder, node: Node) -> None:
 
 
 def cut(builder: LoweredBuilder, node: Node) -> None:
-    """A part of a value (Slice)."""
+    """Lower a part of a value (Slice)."""
     source = builder.stored(node.inputs[0])
     cuts = [slice(None)] * len(source.shape)
     for axis, start, end, step in zip(
@@ -146,7 +146,7 @@ def cut(builder: LoweredBuilder, node: Node) -> None:
 
 
 def split(builder: LoweredBuilder, node: Node) -> None:
-    """Several parts along one axis."""
+    """Lower several parts along one axis."""
     source, axis = builder.stored(node.inputs[0]), int(attribute(node, "axis"))
     if axis == 0:
         raise NotExact("Split cuts the record axis")
@@ -157,7 +157,7 @@ def split(builder: LoweredBuilder, node: Node) -> None:
 
 
 def concat(builder: LoweredBuilder, node: Node) -> None:
-    """Values one after the other along an axis."""
+    """Lower a concatenation along an axis."""
     sources = [builder.value(name) for name in node.inputs]
     axis = int(attribute(node, "axis"))
     if axis == 0:

@@ -36,7 +36,7 @@ class Step:
 
 
 def start_all(steps: Sequence[Step], setup: RoundSetup) -> list[Running]:
-    """The layers at work, each with buffers of its own."""
+    """Start the layers, each with buffers of its own."""
     return [
         step.layer.start(replace(setup, buffers=setup.buffers.part(f"step {index}")))
         for index, step in enumerate(steps)
@@ -62,7 +62,7 @@ class Lowered:
     num_parameters: int
 
     def block_entries(self, seeds: int) -> int:
-        """How many numbers a record takes on the way: each value, and its delta for each seed.
+        """Return how many numbers a record takes: each value, and its delta for each seed.
 
         The features are bytes, and have no deltas.
         """
@@ -138,26 +138,26 @@ class LoweredBuilder:
             )
 
     def only_reader(self, name: str, operator: str) -> Node | None:
-        """The one node that reads a value, if there is one and it is this operator."""
+        """Return the only node that reads a value, if it is this operator."""
         readers = self._readers.get(name, ())
         return readers[0] if len(readers) == 1 and readers[0].operator == operator else None
 
     def constant(self, name: str) -> Constant | None:
-        """A constant by name; None for anything else."""
+        """Return a constant by name; None for anything else."""
         return self._constants.get(name)
 
     def is_parameter(self, name: str) -> bool:
-        """Whether the name is a parameter's."""
+        """Return whether the name is a parameter's."""
         return name in self._trainables
 
     def stored(self, name: str) -> LoweredValue:
-        """An input that must be data, as it is known: perhaps bytes with a scale, or indices."""
+        """Return an input that must be data, as it is known: perhaps scaled bytes, or indices."""
         if name not in self._values:
             raise NotExact(f"{name!r} is a parameter or a constant where the exact path needs data")
         return self._values[name]
 
     def value(self, name: str) -> LoweredValue:
-        """An input that must be data with a number for each entry."""
+        """Return an input that must be data with a number for each entry."""
         value = self.stored(name)
         if value.is_index:
             raise NotExact(f"{name!r} holds indices, which only a Gather reads")
@@ -166,7 +166,7 @@ class LoweredBuilder:
         return self._values[name]
 
     def parameter(self, name: str, operator: str) -> Trainable:
-        """An input that must be a parameter of no other node.
+        """Return an input that must be a parameter of no other node.
 
         A gradient that is a sum over two uses has no factored norm.
         """
@@ -180,7 +180,7 @@ class LoweredBuilder:
         return self._trainables[name]
 
     def is_trained(self, value: LoweredValue) -> bool:
-        """Whether a parameter lies before a value."""
+        """Return whether a parameter lies before a value."""
         return self._is_trained[value.number]
 
     def alias(self, name: str, value: LoweredValue) -> None:
@@ -214,7 +214,7 @@ class LoweredBuilder:
         self._values[name] = replace(source, number=self._values[name].number, shape=order.shape)
 
     def finish(self) -> Lowered:
-        """The plan that ends in the model's output."""
+        """Return the plan that ends in the model's output."""
         if self._unused:
             raise NotExact(f"the parameter {min(self._unused)!r} is not reached by the exact path")
         return Lowered(
@@ -230,7 +230,7 @@ _OUTPUT: Final = Node(operator="", inputs=(), outputs=(), attributes={})
 
 
 def _readers(nodes: Sequence[Node], output_name: str) -> dict[str, tuple[Node, ...]]:
-    """The nodes that read each value; the caller who asks for the model's output counts as one."""
+    """Return the nodes that read each value; the caller that wants the output counts as one."""
     readers: dict[str, tuple[Node, ...]] = {output_name: (_OUTPUT,)}
     for node in nodes:
         for name in node.inputs:
@@ -239,7 +239,7 @@ def _readers(nodes: Sequence[Node], output_name: str) -> dict[str, tuple[Node, .
 
 
 def attribute(node: Node, name: str) -> float:
-    """A numeric attribute."""
+    """Return a numeric attribute."""
     value = node.attributes[name]
     if not isinstance(value, int | float):
         raise NotExact(f"{node.operator} has an attribute {name} that is not a number")
@@ -247,7 +247,7 @@ def attribute(node: Node, name: str) -> float:
 
 
 def integers(node: Node, name: str) -> tuple[int, ...]:
-    """An attribute that lists integers."""
+    """Return an attribute that lists integers."""
     value = node.attributes[name]
     if not isinstance(value, tuple):
         raise NotExact(f"{node.operator} has an attribute {name} that is not a list")

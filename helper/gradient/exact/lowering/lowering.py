@@ -44,7 +44,7 @@ _LOWERINGS: Final[Mapping[str, Callable[[LoweredBuilder, Node], None]]] = {
 
 
 def lower(model: Model, loss: Loss) -> Lowered:
-    """The exact form of a model under a loss.
+    """Return the exact form of a model under a loss.
 
     Raises:
         NotExact: there is none.
@@ -61,7 +61,7 @@ def lower(model: Model, loss: Loss) -> Lowered:
 
 
 def _without_head(model: Model, loss: Loss) -> tuple[tuple[Node, ...], str]:
-    """The nodes of the model, and the value that the loss then reads.
+    """Return the nodes of the model, and the value that the loss then reads.
 
     A last Sigmoid or LogSoftmax that the loss takes in is left out.
     """

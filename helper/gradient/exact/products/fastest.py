@@ -120,7 +120,7 @@ def _backends() -> dict[str, Backend]:
 
 @cache
 def measure() -> BackendChoice:
-    """The faster way of each kind on this machine."""
+    """Measure the faster way of each kind on this machine."""
     rng = np.random.default_rng(0)
     weights = rng.integers(-8127, 8128, (_WIDTH, _OUTPUTS)).astype(np.int16)
     features = rng.integers(0, 256, (_RECORDS, _WIDTH)).astype(np.uint8)
@@ -154,7 +154,7 @@ def measure() -> BackendChoice:
 
 
 def _fastest(sides: dict[str, Callable[[], object]]) -> str:
-    """Which takes the least time of this thread, the best of a few turns."""
+    """Return which takes the least time of this thread, the best of a few turns."""
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(1 + _TURNS):  # the first one warms up
         for name, run in sides.items():

@@ -55,7 +55,7 @@ class Float64Backend:
         return ProductBytes(weight=8, entry=8, output=0, chunk_entry=8, chunk_output=8 * limbs, sum=8 * limbs)
 
     def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
-        """A (K, N) matrix as float64."""
+        """Return a (K, N) matrix as float64."""
         buffers = buffers or Buffers()
         matrix: Real = buffers.empty("matrix", weights.shape)
         matrix[...] = weights
@@ -64,7 +64,7 @@ class Float64Backend:
     def accumulator(
         self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
     ) -> Accumulator:
-        """Two 32-bit limbs beside 8-bit operands, three of 22 bits beside 16-bit ones.
+        """Return an accumulator: two 32-bit limbs for 8-bit operands, three of 22 bits for 16-bit ones.
 
         So 8 + 32 + 11 and 15 + 22 + 11 bits are enough.
         """
@@ -107,7 +107,7 @@ class _LimbAccumulator:
 
 @kernel
 def _split(masked: FieldVector, limbs: int, bits: int, result: Real) -> None:
-    """Field elements (R, N) as limbs of at most 32 bits (R, limbs * N), low first."""
+    """Split field elements (R, N) into limbs of at most 32 bits (R, limbs * N), low first."""
     rows, outputs = masked.shape
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     for r in range(rows):
@@ -119,7 +119,7 @@ def _split(masked: FieldVector, limbs: int, bits: int, result: Real) -> None:
 
 @kernel
 def _recombine(raw: Real, limbs: int, bits: int, total: FieldVector) -> None:
-    """total (K, N) += sum over limbs of raw (K, limbs * N) * 2^(bits * limb)."""
+    """Add to total (K, N) the sum over limbs of raw (K, limbs * N) * 2^(bits * limb)."""
     rows, outputs = total.shape
     unit = np.uint64(1)
     for limb in range(limbs):

@@ -75,7 +75,7 @@ class DigitWeights:
 
 @cache
 def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
-    """A graph of one product.
+    """Create a graph of one product.
 
     A helper's parallelism is over records, so each product runs on the calling thread.
     """
@@ -99,7 +99,7 @@ def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
 
 
 def multiply_digits(left: Bytes, right: Digits, *, transposes: bool = False) -> Sums:
-    """left (M, K) @ right (K, N), or left (K, M) transposed first.
+    """Return left (M, K) @ right (K, N), or left (K, M) transposed first.
 
     Exact in 32 bits if the digits suit the machine.
     """
@@ -109,7 +109,7 @@ def multiply_digits(left: Bytes, right: Digits, *, transposes: bool = False) -> 
 
 @cache
 def is_saturating() -> bool:
-    """Whether this machine's kernel loses sums of full 8-bit digits.
+    """Return whether this machine's kernel loses sums of full 8-bit digits.
 
     Found by multiplying the extremes at several shapes.
     """
@@ -146,7 +146,7 @@ class Int8Backend:
         )
 
     def factor(self, weights: Weights, buffers: Buffers | None = None) -> DigitWeights:
-        """A (K, N) matrix as digits."""
+        """Return a (K, N) matrix as digits."""
         width, outputs = weights.shape
         buffers = buffers or Buffers()
         digits = buffers.empty("digits", (width, 2 * outputs), np.int8)
@@ -158,7 +158,7 @@ class Int8Backend:
     def accumulator(
         self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
     ) -> Accumulator:
-        """With the digits that suit this machine."""
+        """Return an accumulator with the digits that suit this machine."""
         count = 8 if self._base_bits == 8 else 10
         return _DigitAccumulator(total, records, buffers or Buffers(), is_bytes=is_bytes, count=count)
 
@@ -209,7 +209,7 @@ class _DigitAccumulator:
             _recombine(sums, planes.shape[1], self._count, self._column_sums, into)
 
     def _columns(self, planes: Bytes, inputs: slice) -> Bytes:
-        """Some inputs of all planes, (records, planes * inputs)."""
+        """Return some inputs of all planes, (records, planes * inputs)."""
         chosen = planes[:, :, inputs]
         if chosen.shape == planes.shape:
             return planes.reshape(self._records, -1)
@@ -220,7 +220,7 @@ class _DigitAccumulator:
 
 @kernel
 def _split_weights(weights: Weights, digits: Digits, offset: NDArray[np.int64]) -> None:
-    """w = low + 128 high with low in [-64, 63]; offset = 32768 * column sums."""
+    """Split w = low + 128 high with low in [-64, 63]; offset = 32768 * column sums."""
     width, outputs = weights.shape
     for i in range(width):
         for j in range(outputs):
@@ -233,7 +233,7 @@ def _split_weights(weights: Weights, digits: Digits, offset: NDArray[np.int64]) 
 
 @kernel
 def _split_operand(operand: NDArray[np.int16], high: Bytes, low: Bytes) -> None:
-    """The two bytes of q + 32768, each (R, K)."""
+    """Split q + 32768 into its two bytes, each (R, K)."""
     for r in range(operand.shape[0]):
         for j in range(operand.shape[1]):
             q = np.int32(operand[r, j]) + _OFFSET
@@ -243,7 +243,7 @@ def _split_operand(operand: NDArray[np.int16], high: Bytes, low: Bytes) -> None:
 
 @kernel
 def _combine_bytes(sums: Sums, result: Real) -> None:
-    """Digit sums (R, 2N) of byte operands to integers (R, N)."""
+    """Combine digit sums (R, 2N) of byte operands to integers (R, N)."""
     rows, outputs = result.shape
     for r in range(rows):
         for j in range(outputs):
@@ -252,7 +252,7 @@ def _combine_bytes(sums: Sums, result: Real) -> None:
 
 @kernel
 def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None:
-    """Digit sums (2R, 2N) of two byte planes to integers (R, N)."""
+    """Combine digit sums (2R, 2N) of two byte planes to integers (R, N)."""
     rows, outputs = result.shape
     for r in range(rows):
         for j in range(outputs):
@@ -263,7 +263,7 @@ def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None
 
 @kernel
 def _split_256(masked: FieldVector, digits: Digits) -> None:
-    """Field elements (R, N) as eight balanced base-256 digits (R, 8N).
+    """Split field elements (R, N) into eight balanced base-256 digits (R, 8N).
 
     The bytes of s + 0x80...80, each with its top bit flipped.
 
@@ -281,7 +281,7 @@ def _split_256(masked: FieldVector, digits: Digits) -> None:
 
 @kernel
 def _split_128(masked: FieldVector, digits: Digits) -> None:
-    """Field elements (R, N) as ten balanced base-128 digits (R, 10N) of their signed reading.
+    """Split signed field elements (R, N) into ten balanced base-128 digits (R, 10N).
 
     The tenth is -1, 0 or 1.
     """
@@ -300,7 +300,7 @@ def _split_128(masked: FieldVector, digits: Digits) -> None:
 
 @kernel
 def _add_columns(masked: FieldVector, sums: FieldVector) -> None:
-    """sums (N,) += the columns' sums."""
+    """Add the columns' sums to sums (N,)."""
     for r in range(masked.shape[0]):
         for j in range(masked.shape[1]):
             sums[j] = add(sums[j], masked[r, j])
@@ -308,7 +308,7 @@ def _add_columns(masked: FieldVector, sums: FieldVector) -> None:
 
 @kernel
 def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, total: FieldVector) -> None:
-    """total (K, N) += digit sums (planes * K, count * N), put together in the field.
+    """Combine digit sums (planes * K, count * N) in the field, and add them to total (K, N).
 
     With two planes less 32768 * column sums.
     """

@@ -64,7 +64,7 @@ class Factor(Protocol):
     """A weight matrix (K, N) in the form that its backend multiplies by."""
 
     def product(self, operand: Operand) -> Real:
-        """The exact integers operand @ weights, (rows, N), each below 2^53, as float64.
+        """Return the exact integers operand @ weights, (rows, N), each below 2^53, as float64.
 
         They lie in the factor's buffers until the next call.
         """
@@ -111,12 +111,12 @@ class Backend(Protocol):
         """Return what products of operands of K values take: features as bytes, or rows."""
 
     def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
-        """A (K, N) matrix of magnitudes at most 8127, ready to multiply by."""
+        """Prepare a (K, N) matrix of magnitudes at most 8127 for multiplication."""
 
     def accumulator(
         self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
     ) -> Accumulator:
-        """Adds to a sum (K, N), in C order or the transpose of one: for operands of K values and deltas of N.
+        """Return an adder to a sum (K, N), in C order or transposed, for K operands and N deltas.
 
         It is all zeros at first. Chunks have at most `records`.
         """
@@ -135,7 +135,7 @@ class BlockedSum:
         self._is_zero = True
 
     def blocks(self, bytes_an_input: int) -> Iterator[tuple[slice, FieldVector]]:
-        """Inputs in equal blocks, and for each where to add its part of the sum, (inputs, N) in C order.
+        """Yield inputs in equal blocks, and where to add each block's sum, (inputs, N) in C order.
 
         Args:
             bytes_an_input: What an input's products take: a block's are to stay in a cache.
@@ -165,6 +165,6 @@ def _count_blocks(width: int, bytes_an_input: int) -> int:
 
 
 def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:
-    """The inputs of a layer in equal blocks whose products take about `_CACHED_BYTES`."""
+    """Yield a layer's inputs in equal blocks whose products take about `_CACHED_BYTES`."""
     count = _count_blocks(width, bytes_an_input)
     return (slice(width * one // count, width * (one + 1) // count) for one in range(count))
