@@ -321,7 +321,7 @@ def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
     assert len(fleet._applying) == 1
     fleet._applying.clear()
     session = Session(bytes(32), bytes(32))
-    fleet._join[b"one"] = ray_fleet._Actor(name=b"one", node="node", actor=None, session=session)
+    fleet._joined[b"one"] = ray_fleet._Actor(name=b"one", node="node", actor=None, session=session)
     for _ in range(3):
         fleet._look(lambda: False)
     assert len(fleet._applying) == (2 if cores == 3 else ray_fleet._MOST_WORKERS - 1)
@@ -349,7 +349,7 @@ def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
     monkeypatch.setattr(fleet, "_ask", lambda node: fleet._applying.append(asked(node)))
     session = Session(bytes(32), bytes(32))
     for name, node in ((b"1", "wrong"), (b"2", "wrong"), (b"3", "right")):
-        fleet._join[name] = ray_fleet._Actor(name=name, node=node, actor=None, session=session)
+        fleet._joined[name] = ray_fleet._Actor(name=name, node=node, actor=None, session=session)
     fleet._look(lambda: False)
     assert sorted(one.node for one in fleet._applying) == ["right", "right", "wrong"]
     fleet.refuse(b"1")
@@ -386,8 +386,8 @@ def test_a_fleet_closes_while_a_round_drops_a_worker(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Periodic, "stop", lambda _: None)
     fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
     session = Session(bytes(32), bytes(32))
-    fleet._join = Dropped({b"1": ray_fleet._Actor(name=b"1", node="node", actor="one", session=session)})
-    fleet._join.lock = fleet._lock
+    fleet._joined = Dropped({b"1": ray_fleet._Actor(name=b"1", node="node", actor="one", session=session)})
+    fleet._joined.lock = fleet._lock
     fleet.close()
     assert ended == ["one"]
 
@@ -415,7 +415,7 @@ def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: 
 
     monkeypatch.setattr(ray, "get", applied)
     session = Session(bytes(32), bytes(32))
-    fleet._join[b"1"] = ray_fleet._Actor(name=b"1", node="wrong", actor=None, session=session)
+    fleet._joined[b"1"] = ray_fleet._Actor(name=b"1", node="wrong", actor=None, session=session)
     fleet._applying.append(
         ray_fleet._Applying(node="wrong", actor=other, challenge=challenge, application=None)
     )
