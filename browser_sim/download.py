@@ -11,6 +11,7 @@ from typing import Final
 
 import httpx
 
+from browser_sim.bounded_client import BoundedClient
 from browser_sim.endpoint import REQUEST_TIMEOUT_S, read_limited
 from browser_sim.source import InvalidSource
 from maskedlark.encoding.idx import MAX_IDX_BYTES, TEST, TRAIN, unpack
@@ -114,13 +115,13 @@ def fetch_file(
 def session() -> httpx.Client:
     """Create a client for public files that soon abandons an unreachable mirror."""
     timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=_CONNECT_S)
-    return httpx.Client(timeout=timeout, follow_redirects=True)
+    return BoundedClient(timeout=timeout, follow_redirects=True)
 
 
 def _fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
     """Return the body; None if the mirror does not have it, or it exceeds `most` bytes."""
     try:
-        with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
+        with client.stream("GET", url) as response:
             return read_limited(response, most) if response.status_code == 200 else None
     except httpx.HTTPError:
         return None

@@ -3,8 +3,12 @@
 Addresses are parsed, and plaintext refused beyond loopback, in one place.
 """
 
+import socket
 import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Timer
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -81,13 +85,13 @@ def http_client(destination: str, protection: Protection) -> "httpx.Client":
 
     Redirects are not followed: a report goes where it was meant to go.
     """
-    import httpx
+    from browser_sim.bounded_client import BoundedClient
 
     check_protected(destination, protection)
     if destination.startswith("https://"):
-        return httpx.Client(verify=tls_context(protection), timeout=REQUEST_TIMEOUT_S)
+        return BoundedClient(verify=tls_context(protection), timeout=REQUEST_TIMEOUT_S)
     nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # else httpx loads the system's authorities, for 20 ms
-    return httpx.Client(verify=nobody, timeout=REQUEST_TIMEOUT_S, trust_env=False)
+    return BoundedClient(verify=nobody, timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
 
 def tls_context(protection: Protection) -> ssl.SSLContext:
@@ -111,9 +115,13 @@ def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
 
     Raises:
         httpx.ReadTimeout: it takes longer than `ANSWER_S`, however steadily its bytes come.
+        httpx.DecodingError: it is compressed, though no compression was asked for.
     """
     import httpx
 
+    if response.headers.get("content-encoding", "identity") != "identity":
+        # A kilobyte may unpack to a gigabyte, and encodings can be stacked.
+        raise httpx.DecodingError("an answer is compressed")
     body, until_s = bytearray(), monotonic() + ANSWER_S
     for piece in response.iter_bytes():
         body += piece
@@ -122,6 +130,36 @@ def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
         if monotonic() > until_s:
             raise httpx.ReadTimeout(f"an answer took longer than {ANSWER_S:g} s")
     return bytes(body)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[Callable[[socket.socket], None]]:
+    """End connections that are still in use after some seconds, however steadily bytes come.
+
+    Yields:
+        Takes each connected socket, under TLS too.
+
+    Raises:
+        TimeoutError: at the end, if the time was over: what was read may be cut.
+    """
+    watched: list[socket.socket] = []
+    is_over = Event()
+
+    def end() -> None:
+        is_over.set()
+        for one in watched:
+            with suppress(OSError):
+                socket.socket.shutdown(one, socket.SHUT_RDWR)  # also of a TLS socket: the reader sees an end
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield watched.append
+    finally:
+        timer.cancel()
+    if is_over.is_set():
+        raise TimeoutError
 
 
 def as_path(location: str) -> Path:

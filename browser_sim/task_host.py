@@ -4,14 +4,15 @@ Get the task's bundle from a file or a task host, and believe nothing in it that
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
-from http.client import HTTPException, HTTPResponse, IncompleteRead
-from time import monotonic
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from socket import socket
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote_to_bytes, urlsplit
 from urllib.request import (
     BaseHandler,
+    HTTPHandler,
     HTTPRedirectHandler,
     HTTPSHandler,
     ProxyHandler,
@@ -26,6 +27,7 @@ from browser_sim.endpoint import (
     as_path,
     check_protected,
     is_url,
+    time_limit,
     tls_context,
 )
 from maskedlark import canonical
@@ -97,20 +99,56 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow none."""
 
 
+def _watched(kind: type[HTTPConnection], watch: Callable[[socket], None]) -> type[HTTPConnection]:
+    """Return a kind of connection that shows its socket once it is connected."""
+
+    class Watched(kind):  # type: ignore[valid-type,misc]  # one of two
+        def connect(self) -> None:
+            super().connect()
+            watch(self.sock)
+
+    return Watched
+
+
+class _HttpHandler(HTTPHandler):
+    """Opens watched connections."""
+
+    def __init__(self, watch: Callable[[socket], None]) -> None:
+        super().__init__()
+        self._kind = _watched(HTTPConnection, watch)
+
+    def http_open(self, req: Request) -> HTTPResponse:
+        """Send a request, and return the answer."""
+        return self.do_open(self._kind, req)
+
+
+class _HttpsHandler(HTTPSHandler):
+    """Opens watched connections."""
+
+    def __init__(self, watch: Callable[[socket], None], context: Any) -> None:
+        super().__init__()
+        self._kind, self._own = _watched(HTTPSConnection, watch), context
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        """Send a request, and return the answer."""
+        return self.do_open(self._kind, req, context=self._own)
+
+
 def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES) -> bytes:
     """Download the body at a URL by Python's own client, which loads fastest."""
     check_protected(url, protection)
     request = _request(url)
     handlers: list[BaseHandler] = [_NoRedirects()]
-    if url.startswith("https://"):
-        handlers.append(HTTPSHandler(context=tls_context(protection)))
-    else:
-        handlers.append(ProxyHandler({}))  # plaintext stays on this machine
     try:
-        with build_opener(*handlers).open(request, timeout=REQUEST_TIMEOUT_S) as response:
-            status, body = response.status, _read_limited(response, limit)
-            if len(body) <= limit and response.length:
-                raise IncompleteRead(body, response.length)
+        with time_limit(ANSWER_S) as watch:
+            if url.startswith("https://"):
+                handlers.append(_HttpsHandler(watch, tls_context(protection)))
+            else:
+                handlers += [_HttpHandler(watch), ProxyHandler({})]  # plaintext stays on this machine
+            with build_opener(*handlers).open(request, timeout=REQUEST_TIMEOUT_S) as response:
+                status, body = response.status, _read_limited(response, limit)
+                if len(body) <= limit and response.length:
+                    raise IncompleteRead(body, response.length)
     except HTTPError as error:
         status, body = error.code, b""
         error.close()
@@ -126,16 +164,10 @@ def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES
 
 
 def _read_limited(response: HTTPResponse, limit: int) -> bytes:
-    """Return the body, or its first bytes once they are more than `limit`.
-
-    Raises:
-        TimeoutError: it takes longer than `ANSWER_S`, however steadily its bytes come.
-    """
-    body, until_s = bytearray(), monotonic() + ANSWER_S
+    """Return the body, or its first bytes once they are more than `limit`."""
+    body = bytearray()
     while len(body) <= limit and (piece := response.read1(limit + 1 - len(body))):
         body += piece
-        if monotonic() > until_s:
-            raise TimeoutError
     return bytes(body)
 
 

@@ -9,8 +9,13 @@ servers go through here too.
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 from unicodedata import category
+
+DELETE: Final = "\x7f"
+"""The one control character that Python's JSON does not escape."""
+SHOWN_DELETE: Final = "\\u007f"
+"""How it is written in JSON."""
 
 
 def escape(text: str) -> str:

@@ -100,14 +100,16 @@ def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
     from adserver.store.reports import ReportStore
     from adserver.store.tasks import TaskStore
-    from adserver.views.task import TASK_FIELDS, task_json
+    from adserver.views.task import task_json
 
     if at.far is None:
         engine = at.opened()
         reports = ReportStore(engine)
         rows = [task_json(one, reports.counts(one.task_id)) for one in TaskStore(engine).all()]
     else:
-        rows = [{name: item[name] for name in TASK_FIELDS} for item in at.far.task_items()]
+        from adserver.client.remote_values import listed_task_from_json
+
+        rows = [asdict(listed_task_from_json(item)) for item in at.far.task_items()]
     if as_json:
         print_json(rows)
     else:

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from adserver.client.far_answer import items_of, no_answer, reading_answer, reads_answer
+from adserver.client.far_answer import items_of, no_answer, reading_answer, reads_answer, require
 from adserver.client.remote_connection import check_far, ended_after, far_connection
 from adserver.client.remote_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
 from adserver.collecting.task_body import TaskBody
@@ -52,11 +53,46 @@ _MAY_BE_DONE: Final = "; the request may have been carried out: check that ad se
 MOST_ANSWER_BYTES: Final = 96 << 20
 """Of one answer: the model of the most parameters that helpers take has 56 MiB in Base64."""
 MOST_PAGES: Final = 1_000
+MOST_PAGE_BYTES: Final = 16 << 20
+MOST_LIST_BYTES: Final = 256 << 20
+"""Of all pages of one list: a million rounds have 200 MB."""
+_MOST_DETAIL: Final = 4_000
+"""Characters of what a refusal says."""
+_ITEMS: Final = 200
+_ROUNDS: Final = 1_000
+"""Items of a page that are asked for, of rounds and of all else."""
 _CANONICAL: Final = frozenset({"bundle", "plan"})
 """Fields whose bytes are signed or digested: names in them are escaped where they are printed."""
-_record: Final = reads_answer(record_from_json)
 _figures: Final = reads_answer(figures_from_json)
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
+
+
+@reads_answer
+def _record(sent: dict[str, Any]) -> JobRecord:
+    """A job, whose figures are possible."""
+    found = record_from_json(sent)
+    require(0 <= found.rounds_done <= found.plan.job.rounds, "rounds_done is no number of its rounds")
+    return found
+
+
+@dataclass(slots=True)
+class _Bound:
+    """What is left to one answer, or to all pages of a list.
+
+    Attributes:
+        each: Bytes of one answer.
+        left: Bytes of all.
+        until_s: By `monotonic`.
+    """
+
+    each: int
+    left: int
+    until_s: float
+
+    @property
+    def most(self) -> int:
+        """Bytes that the next answer may have."""
+        return min(self.each, self.left)
 
 
 @frozen
@@ -67,7 +103,7 @@ class RemoteAdServer:
         url: Of its dashboard; https, or http on loopback.
         token: As `adserver token create` printed it.
         ca: PEM: the certificate to trust, where the system does not.
-        timeout_s: For one answer.
+        timeout_s: For one answer, and for all pages of a list.
     """
 
     url: str
@@ -85,13 +121,13 @@ class RemoteAdServer:
 
     def task_items(self) -> list[dict[str, Any]]:
         """Return its tasks as the API lists them, with their counts of reports, oldest first."""
-        return list(self.pages("/tasks", limit=200))[::-1]
+        return list(self.pages("/tasks"))[::-1]
 
     def task_item(self, task: str) -> dict[str, Any]:
         """Return one task as the API shows it, by the start of its id; not needed if there is one."""
         if not task:
             with reading_answer():
-                found = [bytes.fromhex(one["task_id"]) for one in items_of(self.get("/tasks", limit=2))]
+                found = [bytes.fromhex(one["task_id"]) for one in items_of(self.get("/tasks", limit=2), 2)]
             task = the_only(found, task, JobReason.UNKNOWN_TASK).hex()
         return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
 
@@ -111,7 +147,7 @@ class RemoteAdServer:
 
     def datasets(self) -> list[Dataset]:
         """Return its datasets, oldest first."""
-        return [dataset_from_json(one) for one in self.pages("/datasets", limit=200)][::-1]
+        return [dataset_from_json(one) for one in self.pages("/datasets")][::-1]
 
     def dataset(self, dataset: str) -> Dataset:
         """Return one dataset, by the start of its id; not needed if there is only one."""
@@ -172,7 +208,7 @@ class RemoteAdServer:
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
         """Read a path. Raises as `post`."""
         asked = {name: value for name, value in parameters.items() if value not in (None, "")}
-        return self._ask("GET", f"{path}?{urlencode(asked)}" if asked else path, None)
+        return self._ask("GET", f"{path}?{urlencode(asked)}" if asked else path, None, self._bound())
 
     def post(self, path: str, body: str = "", *, is_once: bool = False) -> dict[str, Any]:
         """Do something.
@@ -186,42 +222,76 @@ class RemoteAdServer:
             MaskedLarkError: what the ad server refuses with, as it would here.
             HelperUnavailable: it does not answer.
         """
-        return self._ask("POST", path, body.encode(), is_once=is_once)
+        return self._ask("POST", path, body.encode(), self._bound(), is_once=is_once)
 
     def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Do something that takes settings. Raises as `post`."""
         return self.post(path, json.dumps(body))
 
-    def pages(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """Yield every item of a long list, page after page."""
-        after: str | None = ""
+    def pages(
+        self,
+        path: str,
+        limit: int = _ITEMS,
+        *,
+        cursor: str = "after",
+        following: str = "next",
+        after: Any = "",
+    ) -> Iterator[dict[str, Any]]:
+        """Yield every item of a long list, page after page, within one bound of bytes and time.
+
+        Args:
+            path: After `/api/v1`.
+            limit: Items of a page.
+            cursor: The parameter that says where a page begins.
+            following: The field that says where the next one does; null on the last page.
+            after: Where the first page begins.
+
+        Raises:
+            JobRefused(BAD_ANSWER): the list is longer than any that an ad server has.
+            HelperUnavailable: it takes longer than `timeout_s`.
+        """
+        bound = self._bound(each=MOST_PAGE_BYTES, left=MOST_LIST_BYTES)
         for _ in range(MOST_PAGES):
-            page = self.get(path, after=after, **parameters)
-            yield from items_of(page)
-            after = page.get("next")
+            asked = {"limit": limit} if after == "" else {"limit": limit, cursor: after}
+            page = self._ask("GET", f"{path}?{urlencode(asked)}", None, bound)
+            yield from items_of(page, limit)
+            after = page.get(following)
             if after is None:
                 return
         raise no_answer(f"a list of more than {MOST_PAGES} pages")
 
-    def _ask(self, method: str, path: str, body: bytes | None, *, is_once: bool = True) -> dict[str, Any]:
-        connection, may_be_done = far_connection(self.url, ca=self.ca, timeout_s=self.timeout_s), False
+    def _bound(self, *, each: int | None = None, left: int | None = None) -> _Bound:
+        """What one answer may take."""
+        one = MOST_ANSWER_BYTES
+        return _Bound(
+            each=one if each is None else each,
+            left=one if left is None else left,
+            until_s=monotonic() + self.timeout_s,
+        )
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, bound: _Bound, *, is_once: bool = True
+    ) -> dict[str, Any]:
+        most, may_be_done, left_s = bound.most, False, max(bound.until_s - monotonic(), 0.001)
+        connection = far_connection(self.url, ca=self.ca, timeout_s=left_s)
         try:
             connection.connect()
             may_be_done = not is_once
             headers = {"authorization": f"Bearer {self.token}"}
-            with ended_after(connection, self.timeout_s):
+            with ended_after(connection, left_s):
                 connection.request(method, f"{_PREFIX}{path}", body, headers)
                 with connection.getresponse() as answer:
-                    content, left = answer.read(MOST_ANSWER_BYTES + 1), answer.length
-            if len(content) <= MOST_ANSWER_BYTES and left:
+                    content, left = answer.read(most + 1), answer.length
+            if len(content) <= most and left:
                 raise IncompleteRead(content, left)
         except (OSError, HTTPException) as error:
             told = f"the ad server at {self.url} does not answer: {error}"
             raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
         finally:
             connection.close()
-        if len(content) > MOST_ANSWER_BYTES:
-            raise no_answer(f"more than {MOST_ANSWER_BYTES} bytes" + (_MAY_BE_DONE if may_be_done else ""))
+        if len(content) > most:
+            raise no_answer(f"more than {most} bytes" + (_MAY_BE_DONE if may_be_done else ""))
+        bound.left -= len(content)
         try:
             said = escape_values(json.loads(content), verbatim=_CANONICAL)
         except (ValueError, RecursionError):
@@ -247,7 +317,7 @@ class FarJobs:
     def find(self, prefix: str) -> JobRecord:
         """Return the one job whose id starts with some hex digits; without any, the only job."""
         if not prefix:
-            page = items_of(self.far.get("/jobs", limit=2))
+            page = items_of(self.far.get("/jobs", limit=2), 2)
             with reading_answer():
                 found = [bytes.fromhex(one["job_id"]) for one in page]
             the_only(found, prefix, JobReason.UNKNOWN_JOB)
@@ -256,19 +326,18 @@ class FarJobs:
 
     def all(self) -> tuple[JobRecord, ...]:
         """Return every job, oldest first."""
-        return tuple(_record(one) for one in self.far.pages("/jobs", limit=200))[::-1]
+        return tuple(_record(one) for one in self.far.pages("/jobs"))[::-1]
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
         """Return the figures of a job's rounds after `after_rounds`, in order."""
-        found: list[RoundFigures] = []
-        after: int | None = after_rounds
-        for _ in range(MOST_PAGES):
-            page = self.far.get(f"/jobs/{job_id.hex()}/rounds", limit=1_000, after_rounds=after)
-            found += [_figures(one) for one in items_of(page)]
-            after = page.get("next_after_rounds")
-            if after is None:
-                return tuple(found)
-        raise no_answer(f"a list of more than {MOST_PAGES} pages")
+        sent = self.far.pages(
+            f"/jobs/{job_id.hex()}/rounds",
+            _ROUNDS,
+            cursor="after_rounds",
+            following="next_after_rounds",
+            after=after_rounds,
+        )
+        return tuple(map(_figures, sent))
 
     def cancel(self, job_id: bytes) -> None:
         """Stop a job for good."""
@@ -294,7 +363,7 @@ def safe_id(prefix: str, missing: JobReason) -> str:
 
 def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
     """Convert a problem document back to the error that it was made of."""
-    kind, reason, detail = (str(said.get(name, "")) for name in ("error", "reason", "detail"))
+    kind, reason, detail = (str(said.get(name, ""))[:_MOST_DETAIL] for name in ("error", "reason", "detail"))
     if kind == HelperUnavailable.__name__:
         return HelperUnavailable(detail)
     if kind in REFUSALS and kind != InvalidTask.__name__:

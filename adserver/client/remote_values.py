@@ -9,15 +9,18 @@ from typing import Any
 from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import Cost, JobLimits, Limit
 from adserver.budgets.planner import Option, Plan
-from adserver.client.far_answer import reads_answer
+from adserver.client.far_answer import reads_answer, require
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
 from adserver.store.reports import ReportCounts
 from adserver.store.tasks import StoredTask
 from adserver.training.planning import Planned
+from adserver.views.task import TASK_FIELDS
 from maskedlark.canonical import decode
 from maskedlark.errors import ReportReason
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import (
     BudgetedDataset,
     CostedUse,
@@ -29,6 +32,26 @@ from maskedlark.releases.budget import (
 )
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.terminal.budget_view import SIZES, USE_FIELDS
+
+
+@frozen
+class ListedTask:
+    """A task in a list, with the fields of `adserver.views.task.task_json`."""
+
+    task_id: str
+    name: str
+    origin: str
+    expires_at: int
+    waiting: int
+    sealed: int
+    dropped: int
+    expired: int
+
+
+@reads_answer
+def listed_task_from_json(sent: Mapping[str, Any]) -> ListedTask:
+    """Parse a task in a list from `GET /tasks`."""
+    return ListedTask(**_same(sent, *TASK_FIELDS))
 
 
 @reads_answer
@@ -72,6 +95,9 @@ def budget_from_json(sent: Mapping[str, Any], task: Task) -> DatasetBudget:
     is_person = sent["dataset_id"] is None
     identifier = task.task_id if is_person else bytes.fromhex(sent["dataset_id"])
     planned = sent["planned"]
+    for standing in (sent["ad_server"], sent["colluding"]):
+        is_kept = task.mechanism is not Mechanism.NONE
+        require(not is_kept or 0 < _number(standing["budget"]) < math.inf, "a budget is finite and above 0")
     return DatasetBudget(
         dataset=BudgetedDataset(dataset_id=identifier, task=task, size=sent["reports"], is_person=is_person),
         ad_server=_standing(sent["ad_server"]),
@@ -111,8 +137,10 @@ def _same(sent: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float:
-    """Parse a number; null stands for infinity."""
-    return math.inf if value is None else value
+    """Parse an amount; null stands for infinity."""
+    amount = math.inf if value is None else value
+    require(amount >= 0, "an amount is not negative and not NaN")
+    return amount
 
 
 def _epsilons(sent: Mapping[str, float | None]) -> Epsilons:

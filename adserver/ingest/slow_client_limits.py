@@ -5,6 +5,7 @@ Not every connection brings a request to the application, or takes the answer:
     no head of a request within `head_s`          408, closed
     answers that are not read within `write_s`    reset
     a site has its share of the connections       503, closed
+    bodies in pieces of a few bytes               400, closed
 
 uvicorn by itself waits without end for all of these, also for the end of a connection that it has closed
 while something was unread. Once a head is there, `adserver.ingest.http_app` limits how long its body may
@@ -31,10 +32,40 @@ from maskedlark.rpc.sites import FORWARDED_FOR, TrustedProxies
 HttpHeaders: TypeAlias = Sequence[tuple[str, str]]
 """Names and values, in the order in which they are sent."""
 
+_MOST_HEAD_BYTES: Final = 64 << 10
 _BAD: Final = b"HTTP/1.1 400 Bad Request"
 _TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout"
 _RESET: Final = struct.pack("ii", 1, 0)
 """Close without waiting: else the system keeps what is unread for as long as the other side answers."""
+
+
+_PIECES: Final = 1_024
+_PIECE_BYTES: Final = 256
+"""A body has so many pieces, and one more for each of so many bytes: a chunk takes the event loop 20
+microseconds and more, whatever it holds. Packets of a slow network are longer."""
+
+
+class _Connection(h11.Connection):
+    """Counts the pieces of each body."""
+
+    _pieces = 0
+    _body_bytes = 0
+
+    def next_event(self) -> Any:
+        """Return the next event.
+
+        Raises:
+            h11.RemoteProtocolError: it is no HTTP, or one more piece of a body in too many.
+        """
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._pieces = self._body_bytes = 0
+        elif isinstance(event, h11.Data):
+            self._pieces += 1
+            self._body_bytes += len(event.data)
+            if self._pieces > _PIECES + self._body_bytes // _PIECE_BYTES:
+                raise h11.RemoteProtocolError("a body in too many pieces")
+        return event
 
 
 @frozen
@@ -78,6 +109,7 @@ def patient_protocol(
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.conn = _Connection(h11.SERVER, _MOST_HEAD_BYTES)
             transport.set_write_buffer_limits(high=1, low=0)  # `resume_writing` says that all was taken
             self._next_look = self.loop.call_later(limits.write_s, self._look)
             self._set_deadline()

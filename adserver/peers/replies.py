@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from maskedlark.releases.started_job import StartedJob
 
 _DIGEST_BYTES: Final = 32
+_MOST_NAME: Final = 200
 _Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
 _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
@@ -130,6 +131,8 @@ def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
         keys.verify(identity.verify_key)
     except InvalidTask as error:
         raise bad_answer(peer, f"a wrong status: {error}") from None
+    for told in (reply.name, reply.version):
+        require(told.isprintable() and len(told) <= _MOST_NAME, peer, "a name that cannot be printed")
     return HelperStatus(
         version=reply.version,
         identity=identity,

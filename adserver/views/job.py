@@ -145,7 +145,7 @@ def _bar(store: SeenJobs, job_id: bytes) -> Iterator[Callable[[JobRecord], None]
 
     evaluated: RoundFigures | None = None
     seen = -1
-    figures = TextColumn("{task.fields[figures]}")
+    figures = TextColumn("{task.fields[figures]}", markup=False)  # a helper's words are in them
     with progress_on(Console(stderr=True), figures, is_shown=True, transient=False) as progress:
         bar = progress.add_task("queued", total=None, figures="")
 

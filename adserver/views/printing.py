@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from maskedlark.errors import InvalidTask
+from maskedlark.escape import DELETE, SHOWN_DELETE
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.escape import plain
 from maskedlark.terminal.interactive import may_be_seen
@@ -26,7 +27,7 @@ _T = TypeVar("_T")
 
 def print_json(value: Any) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2).replace(DELETE, SHOWN_DELETE) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -64,8 +65,8 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def moment(unix_s: float) -> str:
-    """Format a time in UTC; a time past the calendar's end becomes its last day."""
-    return datetime.fromtimestamp(min(unix_s, _LAST_DAY_S), UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """Format a time in UTC; a time past the calendar's end becomes its last day, and one before 1970 that."""
+    return datetime.fromtimestamp(max(0.0, min(unix_s, _LAST_DAY_S)), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def short(identifier: bytes) -> str:
@@ -116,7 +117,7 @@ def progress_on(
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

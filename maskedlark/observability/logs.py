@@ -11,12 +11,10 @@ from typing import Final
 
 from opentelemetry import trace
 
-from maskedlark.escape import escape
+from maskedlark.escape import DELETE, SHOWN_DELETE, escape
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOG = logging.getLogger(__name__)
-_DELETE: Final = "\x7f"
-"""The one control character that JSON does not escape."""
 
 
 @unique
@@ -58,7 +56,7 @@ class JsonFormatter(logging.Formatter):
         span = trace.get_current_span().get_span_context()
         if span.is_valid:
             line |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
-        return json.dumps(line).replace(_DELETE, "\\u007f")
+        return json.dumps(line).replace(DELETE, SHOWN_DELETE)
 
 
 def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:

@@ -20,6 +20,7 @@ from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,
     InvalidTask,
+    JobReason,
     JobRefused,
     MaskedLarkError,
     ReportRejected,
@@ -32,6 +33,8 @@ from protos import helper_pb2 as pb
 from tests.builders import examples, reports, shares_for, world
 from tests.fuzz.mutations import almost
 from tests.maskedlark.query_specs import query
+from tests.maskedlark.test_escape import HOSTILE as OBEYED_TEXT
+from tests.maskedlark.test_escape import OBEYED
 from tests.measured import measuring_world
 from tests.patience import HANGS_S
 
@@ -206,3 +209,32 @@ def test_a_helper_that_answers_with_anything_causes_a_typed_error_at_most(
 
 def test_the_typed_errors_are_all_there_are() -> None:
     assert all(issubclass(one, MaskedLarkError) for one in TYPED)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("code", [one for one in grpc.StatusCode if one is not grpc.StatusCode.OK])
+def test_no_word_of_a_helper_is_obeyed_by_a_terminal(
+    code: grpc.StatusCode, kind: str, hostile: Hostile, client: HelperClient
+) -> None:
+    sent = OBEYED_TEXT.encode("utf-8", "replace").decode()
+    reason = "not_onnx" if kind == "InvalidModel" else "malformed"
+    said = (("maskedlark-kind", kind), ("maskedlark-reason", reason))
+    hostile.behaviour = Behaviour(replies=(), code=code, said=sent, trailing=said)
+    with pytest.raises(MaskedLarkError) as refused:
+        client.status()
+    assert "ERROR forged" in str(refused.value)
+    assert not OBEYED.search(str(refused.value))
+
+
+@pytest.mark.parametrize("field", ["name", "version"])
+@pytest.mark.parametrize("word", ["a\u202eb", "a\x9b31m", "a\x7f", "a\nb", "a" * 201])
+def test_a_helper_s_name_and_version_can_be_printed(
+    field: str, word: str, hostile: Hostile, client: HelperClient
+) -> None:
+    status = pb.StatusReply()
+    status.CopyFrom(CALLS["status"].replies[0])
+    setattr(status, field, word)
+    hostile.behaviour = Behaviour(replies=(status.SerializeToString(),))
+    with pytest.raises(JobRefused) as refused:
+        client.status()
+    assert refused.value.reason is JobReason.BAD_ANSWER

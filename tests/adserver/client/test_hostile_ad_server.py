@@ -36,6 +36,9 @@ COMMANDS: Final = (
     ("aggregate", "--again", "00"),
     ("evaluate", "--again", "00"),
 )
+HOSTILE_VALUES: Final[tuple[Any, ...]] = (
+    "text", "12", -1, -(10**18), 10**300, 10**400, 1e999, -1e308, float("nan"), True, None, [], {},
+)  # fmt: skip
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 Change = Callable[[str, Any], Any]
@@ -115,6 +118,52 @@ def test_no_field_of_an_answer_moves_a_cursor_or_forges_a_line(
         assert not OBEYED.search(said), hostile
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids="-".join)
+def test_no_value_of_an_answer_ends_a_command_with_a_traceback(
+    served: tuple[Painted, str],
+    command: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of, url = served
+    token, answers, names = of.grant(GrantKind.TOKEN, Scope.OPERATE), dict[str, Any](), set[str]()
+    honest = RemoteAdServer._ask
+
+    def kept(far: RemoteAdServer, method: str, path: str, *rest: Any, **named: Any) -> dict[str, Any]:
+        answer = answers[path] = honest(far, method, path, *rest, **named)
+        return answer
+
+    def note(name: str, value: Any) -> Any:
+        names.add(name)
+        return value
+
+    monkeypatch.setattr(RemoteAdServer, "_ask", kept)
+    printed(capsys, url, token, *command)
+    changed(list(answers.values()), note)
+    for name in sorted(names):
+        for hostile in HOSTILE_VALUES:
+
+            def spoil(at: str, value: Any, name: str = name, hostile: Any = hostile) -> Any:
+                return hostile if at == name else value
+
+            def spoilt(
+                _far: RemoteAdServer,
+                _method: str,
+                path: str,
+                *_rest: Any,
+                spoil: Change = spoil,
+                **_named: Any,
+            ) -> Any:
+                if path not in answers:
+                    raise JobRefused(JobReason.UNKNOWN_TASK, "another was asked for")
+                return changed(answers[path], spoil)
+
+            monkeypatch.setattr(RemoteAdServer, "_ask", spoilt)
+            said = printed(capsys, url, token, *command)
+            assert "Traceback" not in said, (name, hostile, said[-600:])
+            assert len(said) < 20_000
+
+
 def test_a_refusal_s_words_are_text(served: tuple[Painted, str], capsys: pytest.CaptureFixture[str]) -> None:
     of, url = served
     with between(url, lambda _name, value: value, refuses=True) as refusing:
@@ -190,10 +239,64 @@ def test_a_list_without_end_is_given_up(
     listed: Callable[[RemoteAdServer], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(far_module, "MOST_PAGES", 3)
-    page = {"items": [], "next": "more", "next_after_rounds": 1}
-    monkeypatch.setattr(RemoteAdServer, "get", lambda _self, _path, **_parameters: page)
-    with pytest.raises(JobRefused, match="a list of more than 3 pages"):
-        listed(RemoteAdServer(url="http://127.0.0.1:1", token=""))
+    with pages() as url, pytest.raises(JobRefused, match="a list of more than 3 pages"):
+        listed(RemoteAdServer(url=url, token=""))
+
+
+@contextmanager
+def pages(page: dict[str, Any] | None = None) -> Iterator[str]:
+    """The URL of a server on which every page has another one after it."""
+    body = json.dumps({"items": [], "next": "more", "next_after_rounds": 1, **(page or {})}).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_all_pages_of_a_list_have_one_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far_module, "MOST_LIST_BYTES", 4 * MIB)
+    with (
+        pages({"filling": "x" * MIB}) as url,
+        pytest.raises(JobRefused, match=r"more than 10\d{5} bytes"),  # what the first three pages left
+    ):
+        RemoteAdServer(url=url, token="").datasets()
+
+
+def test_all_pages_of_a_list_have_one_bound_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = iter(range(10**6))
+    monkeypatch.setattr(far_module, "monotonic", lambda: 100.0 * next(moment))
+    with pages() as url, pytest.raises(HelperUnavailable):
+        RemoteAdServer(url=url, token="", timeout_s=900.0).datasets()
+
+
+def test_a_page_has_no_more_items_than_were_asked_for() -> None:
+    with pages({"items": [{}] * 201}) as url, pytest.raises(JobRefused, match="a page of 201 items"):
+        RemoteAdServer(url=url, token="").datasets()
+
+
+def test_what_a_refusal_says_is_cut(served: tuple[Painted, str], capsys: pytest.CaptureFixture[str]) -> None:
+    of, url = served
+
+    def long(name: str, value: Any) -> Any:
+        return value * 10_000 if name == "detail" else value
+
+    with between(url, long, refuses=True) as refusing:
+        said = printed(capsys, refusing, of.grant(GrantKind.TOKEN, Scope.OPERATE), "job", "show", RUNNING)
+    assert len(said) < 30_000
 
 
 @pytest.mark.parametrize("said", [{}, {"items": 3}, {"items": [3]}, {"items": [{}]}], ids=range(4))

@@ -1,6 +1,7 @@
 """How `job watch` waits."""
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from sqlalchemy import update
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
 from adserver.views.job import watch
+from maskedlark.errors import HelperUnavailable
 from tests.adserver.job_world import Site, plan_for, sealed
 
 OF = sealed()
@@ -48,4 +50,26 @@ def test_a_bar_is_drawn_where_it_can_be_seen_only(
         monkeypatch.setenv("FORCE_COLOR", asks)
     watch(site.store, job_id, is_shown=True)
     assert ("done" in written.getvalue()) is drawn
+    site.engine.dispose()
+
+
+def test_what_a_helper_said_is_text_next_to_the_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, written = Site(tmp_path, OF), io.StringIO()
+    job_id = site.submit(plan_for(OF))
+    said = str(HelperUnavailable("[/red] [link=http://evil]here \x9b31m\u202e"))
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    with site.engine.begin() as connection:
+        connection.execute(update(jobs).values(state=JobState.WAITING, reason="x", cause=said))
+
+    def sleep(_seconds: float) -> None:
+        raise InterruptedError  # the bar is drawn once more when it ends
+
+    with pytest.raises(InterruptedError):
+        watch(site.store, job_id, is_shown=True, sleep=sleep)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.getvalue())
+    assert "[/red] [link=http://evil]here \\x9b31m\\u202e" in shown
+    assert "\x1b]8" not in written.getvalue()  # a link's sequence
     site.engine.dispose()
