@@ -7,7 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from helper.datasets.datasets import Datasets
+from helper.datasets.datasets import OPENED_BYTES, Datasets
+from helper.datasets.fair_cache import FairCache
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.prefetch_quota import PrefetchQuota
 from helper.datasets.preparation_cache import PreparationCache
@@ -22,9 +23,9 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import LedgerCounts
 from helper.ledger.witness import Witness
 from helper.releases.jobs import EngineFor, RunningJobs
-from helper.releases.memory_quota import MemoryQuota
 from helper.releases.numerics import software_digest
 from helper.releases.queries import Queries
+from helper.releases.work_quota import WorkQuota
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.tasks import Clock, Tasks
@@ -96,10 +97,11 @@ class HelperCore:
             vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects, quota=self.quota),
             prepared=prepared,
             storing=storing,
+            kept=FairCache(min(OPENED_BYTES, floors.max_round_bytes // 2)),
         )
-        memory = MemoryQuota(floors.max_round_bytes)
+        work = WorkQuota(floors.max_round_bytes)
         self.jobs = RunningJobs(
-            memory=memory,
+            quota=work,
             tasks=self.tasks,
             datasets=self.datasets,
             executor=executor,
@@ -107,6 +109,7 @@ class HelperCore:
             engine_for=engine_for,
             randomness=randomness,
             noise_key=keys.noise_key,
+            kept_bytes=floors.max_round_bytes // 2,
         )
         self.updates = UpdateDatasets(
             tasks=self.tasks,
@@ -128,7 +131,7 @@ class HelperCore:
             check_ledger=lambda: self.witness.check(None),
         )
         self.queries = Queries(
-            memory=memory,
+            quota=work,
             tasks=self.tasks,
             datasets=self.datasets,
             updates=self.updates,

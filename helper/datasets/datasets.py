@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.datasets.fair_cache import FairCache
 from helper.datasets.frames import SealedSegment
 from helper.datasets.prefetch_quota import PrefetchQuota
-from helper.datasets.preparation_cache import DatasetCache, Handle, PreparationCache
+from helper.datasets.preparation_cache import Handle, PreparationCache, opened_bytes
 from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
 from helper.datasets.records import DatasetRecords
 from helper.datasets.segments import Ids, SegmentSlice, whole
@@ -33,6 +34,8 @@ from maskedlark.rpc.trust import host_of
 from maskedlark.runtime.keyed_lock import KeyedLock
 
 HANDLE_BYTES: Final = 16
+OPENED_BYTES: Final = 1 << 30
+"""The most memory that opened datasets take between rounds."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -50,7 +53,8 @@ class Datasets:
     prepared: PreparationCache
     storing: KeyedLock = field(default_factory=KeyedLock)
     """By dataset id: what is being committed is not swept."""
-    _opened: DatasetCache = field(default_factory=DatasetCache, init=False)
+    kept: FairCache[bytes, OpenedDataset] = field(default_factory=lambda: FairCache(OPENED_BYTES))
+    """The opened datasets that were used last."""
     _committing: KeyedLock = field(default_factory=KeyedLock, init=False)
     _reading: KeyedLock = field(default_factory=KeyedLock, init=False)
 
@@ -152,10 +156,11 @@ class Datasets:
             HelperUnavailable: they cannot be read at the moment.
         """
         with self._reading.hold(dataset_id):  # so that who asks at the same time does not read it twice
-            dataset = self._opened.get(dataset_id)
+            dataset = self.kept.get(dataset_id)
             if dataset is None:
                 dataset = self._from_disk(dataset_id)
-                self._opened.put(dataset)
+                owner = self._owner(dataset_id)
+                self.kept.put(dataset_id, dataset, num_bytes=opened_bytes(dataset), owner=owner)
         return dataset
 
     def labels(self, dataset_id: bytes, interrupt: Interrupt = never) -> InputShares:
@@ -209,10 +214,10 @@ class Datasets:
 
     def _is_small(self, dataset_id: bytes) -> bool:
         """Return whether a dataset is in memory, or fits there."""
-        if self._opened.get(dataset_id) is not None:
+        if self.kept.get(dataset_id) is not None:
             return True
         with loss_told():
-            return self.vault.num_bytes(dataset_id) <= self._opened.capacity_bytes
+            return self.vault.num_bytes(dataset_id) <= self.kept.capacity_bytes
 
     def _store(
         self, task_id: bytes, prepared: PreparedReports, rows: NDArray[np.intp], expected_id: bytes
@@ -238,6 +243,12 @@ class Datasets:
 
     def _find_committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
         return self.ledger.dataset(task_id, dataset_id)
+
+    def _owner(self, dataset_id: bytes) -> str:
+        """Return the host of the ad server whose dataset it is."""
+        known = self.ledger.dataset_of_any_task(dataset_id)
+        task = self.ledger.task(known.task_id) if known is not None else None
+        return host_of(task.origin) if task is not None else ""
 
     def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
         with loss_told():

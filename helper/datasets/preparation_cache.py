@@ -1,7 +1,4 @@
-"""What a helper keeps in memory between calls, within bounds.
-
-Prepared shares until they are committed, and opened datasets.
-"""
+"""Prepared shares, which a helper keeps in memory until they are committed, within bounds."""
 
 import logging
 from collections import Counter, OrderedDict
@@ -27,7 +24,6 @@ KEPT_S: Final = 600.0
 Its commit follows within this time or is not to come.
 """
 RETRY_AFTER_S: Final = 5.0
-OPENED_BYTES: Final = 1 << 30
 
 
 @frozen
@@ -208,31 +204,8 @@ class PreparationCache:
         return False
 
 
-class DatasetCache:
-    """The opened datasets that were used last, up to a number of bytes; the last one always stays."""
-
-    def __init__(self, capacity_bytes: int = OPENED_BYTES) -> None:
-        self.capacity_bytes = capacity_bytes
-        self._lock = Lock()
-        self._opened: OrderedDict[bytes, OpenedDataset] = OrderedDict()
-
-    def put(self, dataset: OpenedDataset) -> None:
-        """Keep one dataset, and forget the least recently used past the capacity."""
-        with self._lock:
-            self._opened[dataset.dataset_id] = dataset
-            self._opened.move_to_end(dataset.dataset_id)
-            while len(self._opened) > 1 and sum(map(_num_bytes, self._opened.values())) > self.capacity_bytes:
-                self._opened.popitem(last=False)
-
-    def get(self, dataset_id: bytes) -> OpenedDataset | None:
-        """Return the dataset of an id, if it is still cached."""
-        with self._lock:
-            if dataset_id in self._opened:
-                self._opened.move_to_end(dataset_id)
-            return self._opened.get(dataset_id)
-
-
-def _num_bytes(dataset: OpenedDataset) -> int:
+def opened_bytes(dataset: OpenedDataset) -> int:
+    """Return the memory that an opened dataset takes."""
     shares = dataset.shares
     measured = shares.measured.keys.nbytes + shares.measured.value_shares.nbytes if shares.measured else 0
     return (

@@ -34,6 +34,10 @@ class GradientEngine(Protocol):
     def reason(self) -> str:
         """One sentence on why this path was taken."""
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that it holds between rounds, by counts; the model comes on top."""
+
     def with_clip(self, clip: Clip) -> Self:
         """Return this engine at another bound, for a round of an adaptive job."""
 

@@ -1,12 +1,12 @@
 """Jobs: checked and paid for before they run, found again after a restart, closed when they are done."""
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
+from helper.datasets.fair_cache import FairCache
 from helper.executors.executor import Executor
 from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.ledger import Ledger
@@ -15,11 +15,11 @@ from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
 from helper.releases.attempts import Attempts
 from helper.releases.correlated_noise import CorrelatedNoise
-from helper.releases.memory_quota import MemoryQuota
-from helper.releases.noise_cache import NoiseCache
+from helper.releases.noise_cache import CAPACITY_BYTES, NoiseCache
 from helper.releases.numerics import numerics_digest
 from helper.releases.round_cost import round_cost
 from helper.releases.rounds import Computation, RunningJob
+from helper.releases.work_quota import WorkQuota
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
@@ -37,8 +37,12 @@ from maskedlark.releases.round import records_evaluated
 from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
+from maskedlark.rpc.trust import host_of
 
-MAX_IN_MEMORY: Final = 32
+_A_JOB: Final = 1 << 20
+"""Bytes of any job in memory, more than it takes: so there is also a bound on their number."""
+_A_NODE: Final = 1 << 13
+"""Of each operator: its description in the graph and in the plan."""
 
 EngineFor: TypeAlias = Callable[[Model, Loss, Clip, int | None], GradientEngine]
 """See `helper.gradient.choose.choose_engine`."""
@@ -71,20 +75,35 @@ class RunningJobs:
         engine_for: EngineFor,
         randomness: Randomness,
         noise_key: Callable[[bytes], bytes],
-        memory: MemoryQuota,
+        quota: WorkQuota,
+        kept_bytes: int,
     ) -> None:
-        """Make them; `noise_key` gives, by a job's digest, what the seeds of its noise are sealed under."""
-        self._memory = memory
+        """Make them.
+
+        Args:
+            tasks: What callers may use.
+            datasets: What jobs run over.
+            executor: Where rounds are computed.
+            ledger: Where jobs and answers are kept.
+            engine_for: Chooses a job's gradient engine.
+            randomness: Of noise.
+            noise_key: By a job's digest what the seeds of its noise are sealed under.
+            quota: What rounds share while they run.
+            kept_bytes: The most that models and engines take between rounds. Past it the ad server that has
+                most of them gives up what it used least recently, which is read from the ledger when it is
+                asked for again. Noise drawn ahead takes half as much at most.
+        """
+        self._quota = quota
         self._tasks = tasks
         self._datasets = datasets
         self._executor = executor
         self._ledger = ledger
         self._engine_for = engine_for
-        self._noise = NoiseCache(randomness)
+        self._noise = NoiseCache(randomness, capacity_bytes=min(CAPACITY_BYTES, kept_bytes // 2))
         self._carried = CorrelatedNoise(noise_key, ledger, randomness)
         self._attempts = Attempts()
         self._lock = Lock()
-        self._running: OrderedDict[ReleaseKey, RunningJob] = OrderedDict()
+        self._running: FairCache[ReleaseKey, RunningJob] = FairCache(kept_bytes)
 
     def start(self, encoded: bytes, onnx: bytes, call: Call) -> StartedJob:
         """Check a job and its model, and reserve the budget of all its rounds.
@@ -105,7 +124,8 @@ class RunningJobs:
         """
         spec = decode(JobSpec, encoded)
         served = self._tasks.served(spec.task_id, call.caller)
-        computation = self._computation(served.task, spec, onnx)
+        with self._quota.reading(host_of(served.task.origin)):
+            computation = self._computation(served.task, spec, onnx)
         if self._ledger.job_state(computation.key) is None:
             self._open(served, onnx, computation, call.check_awaited)
         state = self._state(computation.key)
@@ -114,7 +134,7 @@ class RunningJobs:
                 JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id"
             )
         _check_open(state)
-        self._keep(computation).draw_ahead(served)
+        self._keep(computation, served).draw_ahead(served)
         return self._start(served.task, computation, state)
 
     def check_known(self, job: ReleaseKey, caller: Caller) -> None:
@@ -143,7 +163,9 @@ class RunningJobs:
             model = self._ledger.job_model(job)
             if not model:  # it was closed since its state was read
                 raise _refuse_closed()
-            running = self._keep(self._computation(served.task, state.spec, model))
+            with self._quota.reading(host_of(served.task.origin)):
+                computation = self._computation(served.task, state.spec, model)
+            running = self._keep(computation, served)
         return JobAtWork(served=served, running=running)
 
     def close(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never) -> int:
@@ -176,7 +198,7 @@ class RunningJobs:
                 JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed"
             )
         with self._lock:
-            self._running.pop(job, None)
+            self._running.pop(job)
         self._noise.drop(job)
         self._attempts.forget(job)
         answered = state.progress.rounds_answered  # and no more from now on
@@ -233,11 +255,8 @@ class RunningJobs:
                 model.num_parameters,
             )
 
-    def _keep(self, computation: Computation) -> RunningJob:
-        """Keep the job in memory.
-
-        The least recently started one makes room; it is read from the ledger when it is asked for again.
-        """
+    def _keep(self, computation: Computation, served: ServedTask) -> RunningJob:
+        """Return the job in memory: the one that is there, or else a new one."""
         fresh = RunningJob(
             computation=computation,
             datasets=self._datasets,
@@ -247,13 +266,13 @@ class RunningJobs:
             carried=self._carried,
             attempts=self._attempts,
             tasks=self._tasks,
-            memory=self._memory,
+            quota=self._quota,
         )
         with self._lock:
-            running = self._running.setdefault(computation.key, fresh)
-            self._running.move_to_end(computation.key)
-            while len(self._running) > MAX_IN_MEMORY:
-                self._running.popitem(last=False)
+            running = self._running.get(computation.key)
+            if running is None:
+                running, owner = fresh, host_of(served.task.origin)
+                self._running.put(computation.key, fresh, num_bytes=_held_bytes(computation), owner=owner)
         return running
 
     def _start(self, task: Task, computation: Computation, state: StoredJob) -> StartedJob:
@@ -267,6 +286,18 @@ class RunningJobs:
             collusion_epsilon_spent=epsilons.colluding,
             rounds_answered=state.progress.rounds_answered,
         )
+
+
+def _held_bytes(computation: Computation) -> int:
+    """Return the bytes that a job takes between its rounds, by counts."""
+    model = computation.model
+    arrays = (*model.initial_values, *model.constants.values())
+    return (
+        _A_JOB
+        + _A_NODE * len(model.nodes)
+        + sum(one.nbytes for one in arrays)
+        + computation.engine.held_bytes
+    )
 
 
 def _check_path_hides(task: Task, spec: JobSpec, engine: GradientEngine) -> None:

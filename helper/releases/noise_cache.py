@@ -8,15 +8,14 @@ the round afterwards: a vector is in at most one answer, and after a failure, a 
 attempt gets a fresh one. (A retry of an answered round gets the stored answer.)
 """
 
-from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import field
-from threading import Lock
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.datasets.fair_cache import FairCache
 from helper.ledger.records import ReleaseKey
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, interruptible, never
@@ -27,7 +26,7 @@ from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 CAPACITY_BYTES: Final = 1 << 28
 """What all vectors on the shelf may take.
 
-Past it the oldest are forgotten, and drawn when they are asked for.
+Past it the oldest of the ad server that has most are forgotten, and drawn when they are asked for.
 """
 _INTERRUPTED_EVERY_S: Final = 0.1
 
@@ -58,32 +57,33 @@ class NoiseCache:
 
     def __init__(self, randomness: Randomness, *, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self._randomness = randomness
-        self._capacity = capacity_bytes
-        self._lock = Lock()
-        self._ahead: OrderedDict[ReleaseKey, _Ahead] = OrderedDict()
+        self._ahead: FairCache[ReleaseKey, _Ahead] = FairCache(capacity_bytes)
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="noise")
 
-    def prepare(self, job: ReleaseKey, order: NoiseOrder) -> None:
-        """Begin to draw a job's next noise, unless it lies ready, or has no room on the shelf."""
-        if 8 * order.count > self._capacity:
+    def prepare(self, job: ReleaseKey, order: NoiseOrder, owner: str) -> None:
+        """Begin to draw a job's next noise, unless it lies ready, or has no room on the shelf.
+
+        Args:
+            job: The job.
+            order: What its noise must be.
+            owner: The host of its ad server.
+        """
+        num_bytes = 8 * order.count
+        if num_bytes > self._ahead.capacity_bytes:
             return
-        with self._lock:
-            present = self._ahead.get(job)
-            if present is not None and present.order == order:
-                return
-            self._ahead.pop(job, None)
-            self._ahead[job] = _Ahead(order=order, vector=self._drawing.submit(self._draw, order))
-            while 8 * sum(one.order.count for one in self._ahead.values()) > self._capacity:
-                _, oldest = self._ahead.popitem(last=False)
-                oldest.vector.cancel()
+        present = self._ahead.get(job)
+        if present is not None and present.order == order:
+            return
+        ahead = _Ahead(order=order, vector=self._drawing.submit(self._draw, order))
+        for gone in self._ahead.put(job, ahead, num_bytes=num_bytes, owner=owner):
+            gone.vector.cancel()
 
     def take(self, job: ReleaseKey, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
         """Return the noise of one answer.
 
         What was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either.
         """
-        with self._lock:
-            ahead = self._ahead.pop(job, None)
+        ahead = self._ahead.pop(job)
         if (
             ahead is not None and ahead.order == order and not ahead.vector.cancel()
         ):  # cancelled: not yet begun, behind other jobs'
@@ -94,8 +94,7 @@ class NoiseCache:
 
     def drop(self, job: ReleaseKey) -> None:
         """Discard the noise that was drawn for a job."""
-        with self._lock:
-            self._ahead.pop(job, None)
+        self._ahead.pop(job)
 
     def _draw(self, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
         stream = Stream(self._randomness(STREAM_KEY_BYTES))

@@ -15,8 +15,8 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import Reservation, StoredQuery, key_of
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call, answer_once
-from helper.releases.memory_quota import MemoryQuota
 from helper.releases.query_cost import evaluation_cost, query_cost
+from helper.releases.work_quota import WorkQuota
 from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -67,7 +67,7 @@ class Queries:
     executor: Executor
     ledger: Ledger
     randomness: Randomness
-    memory: MemoryQuota
+    quota: WorkQuota
 
     def answer(self, spec: AnyQuery, beside: Beside, call: Call) -> AnsweredQuery:
         """Return the answer to a query of any kind, and what its dataset has spent with it.
@@ -128,7 +128,7 @@ class Queries:
         size = self.datasets.stored(spec.dataset_id, served.task_id).size
         cost = query_cost(served.task, spec, size)
         self.tasks.check_affordable(cost, f"this {spec.kind}")
-        with self.memory.taken(host_of(served.task.origin), cost.num_bytes):
+        with self.quota.taken(host_of(served.task.origin), cost.num_bytes, call.check_awaited):
             return self._queried(spec, served, beside, call.check_awaited)
 
     def _queried(
@@ -164,10 +164,12 @@ class Queries:
     def _evaluate(
         self, spec: EvaluationSpec, served: ServedTask, beside: Beside, call: Call
     ) -> AggregateShare:
-        limits = self.tasks.model_limits
+        limits, host = self.tasks.model_limits, host_of(served.task.origin)
         onnx = beside(limits.max_bytes)
-        model = parse(onnx, num_features=served.task.num_features, limits=limits)
-        loss = loss_to_evaluate(served.task, model)
+        with self.quota.reading(host):
+            model = parse(onnx, num_features=served.task.num_features, limits=limits)
+            loss = loss_to_evaluate(served.task, model)
+            num_bytes = scoring_bytes(model, loss)
         scoring = Scoring(
             model=model,
             loss=loss,
@@ -176,11 +178,9 @@ class Queries:
             file=ModelFile(read=lambda: onnx, num_features=served.task.num_features),
         )
         records = self.datasets.records(spec.dataset_id, spec.task_id)
-        cost = evaluation_cost(
-            served.task, spec, model, records=records.count, scoring_bytes=scoring_bytes(model, loss)
-        )
+        cost = evaluation_cost(served.task, spec, model, records=records.count, scoring_bytes=num_bytes)
         self.tasks.check_affordable(cost, "this evaluation")
-        with self.memory.taken(host_of(served.task.origin), cost.num_bytes):
+        with self.quota.taken(host, cost.num_bytes, call.check_awaited):
             return self._scored(spec, served, scoring, records, call.check_awaited)
 
     def _scored(

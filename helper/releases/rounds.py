@@ -21,9 +21,9 @@ from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
 from helper.releases.correlated_noise import CorrelatedNoise, StepSeed
-from helper.releases.memory_quota import MemoryQuota
 from helper.releases.noise_cache import NoiseCache, NoiseOrder
 from helper.releases.round_cost import round_cost
+from helper.releases.work_quota import WorkQuota
 from helper.trust.cost import Cost
 from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
@@ -75,7 +75,7 @@ class RunningJob:
     carried: CorrelatedNoise
     attempts: Attempts
     tasks: Tasks
-    memory: MemoryQuota
+    quota: WorkQuota
     _computing: Lock = field(default_factory=Lock, init=False)
 
     @property
@@ -112,7 +112,7 @@ class RunningJob:
             interrupt()
             cost = self._cost(served)
             self.tasks.check_affordable(cost, "a round of this job")
-            with self.memory.taken(host_of(served.task.origin), cost.num_bytes):
+            with self.quota.taken(host_of(served.task.origin), cost.num_bytes, call.check_awaited):
                 if not self.attempts.begin(self.computation.key, round_index):
                     interrupt, is_due = call.check_serving, True
                 seed = self.carried.new_seed(spec, round_index) if spec.carried is not None else None
@@ -181,7 +181,7 @@ class RunningJob:
         order = NoiseOrder(
             mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count
         )
-        self.noise.prepare(self.computation.key, order)
+        self.noise.prepare(self.computation.key, order, host_of(served.task.origin))
 
     def _find_answer(self, round_index: int, weights: bytes) -> bytes | None:
         """Return the bytes of an answered round, or None if it is the job's next one."""

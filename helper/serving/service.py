@@ -62,7 +62,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             core: The helper.
             grid: When answers to rounds leave; by default in steps of `DEFAULT_STEP_MS`.
             metrics: Where things are counted.
-            admission: Room for preparations, job starts, rounds and queries; by default for
+            admission: Room for preparations, commits, job starts, rounds and queries; by default for
                 `DEFAULT_HEAVY_CALLS`.
             body_s: How long a model, weights or codes may take to arrive, in all.
             is_over: Set when the helper shuts down and every call has ended.
@@ -175,7 +175,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             caller = client_names(context)
             is_of_updates = self._core.tasks.authorize(request.task_id, caller).updates is not None
             commit = self._core.updates.commit if is_of_updates else self._core.datasets.commit
-            size = commit(request.task_id, request.handle, request.chosen, request.dataset_id, caller)
+            with self._admission.entered(*peers_of(context)):
+                size = commit(request.task_id, request.handle, request.chosen, request.dataset_id, caller)
             self._give_receipt(context)
             return pb.CommitReply(dataset_id=request.dataset_id, size=size)
 

@@ -375,7 +375,7 @@ class Site:
             updates=before.updates,
             executor=before.executor,
             ledger=before.ledger,
-            memory=before.memory,
+            quota=before.quota,
             randomness=before.randomness,
         )
         object.__setattr__(core.queries, "source", noise)

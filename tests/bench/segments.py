@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import insert
 
-from helper.datasets.preparation_cache import DatasetCache
+from helper.datasets.fair_cache import FairCache
 from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
 from helper.executors.summing import sum_batches
 from helper.gradient.exact.engine import ExactEngine
@@ -125,7 +125,7 @@ class Large:
         for name, stub in (
             ("open_shares", Drawn(features).open),
             ("ledger", ledger),
-            ("_opened", DatasetCache(0)),
+            ("kept", FairCache(0)),
         ):
             object.__setattr__(self.core.datasets, name, stub)
 

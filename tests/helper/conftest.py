@@ -5,16 +5,17 @@ from typing import Final
 
 import pytest
 
+from helper.datasets.fair_cache import FairCache
 from helper.datasets.object_spool import ObjectWriter
 from helper.datasets.prefetch_quota import PrefetchQuota
-from helper.datasets.preparation_cache import DatasetCache, PreparationCache
+from helper.datasets.preparation_cache import PreparationCache
 from helper.datasets.preparation_quota import PreparationQuota
 from helper.gradient.exact.kernels.buffers import BufferShelf
 from helper.ledger.budget_left import BudgetsLeft
 from helper.ledger.witness import Witness
 from helper.releases.attempts import Attempts
 from helper.releases.jobs import RunningJobs
-from helper.releases.noise_cache import NoiseCache
+from helper.releases.work_quota import WorkQuota
 from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks
 from tests.held_locks import Guarded, watched
@@ -23,14 +24,14 @@ UNDER_LOCKS: Final = (
     Guarded(PrefetchQuota, "_lock", ("_chunks", "_bytes")),
     Guarded(ObjectWriter, "_lock", ("_held", "_dropped")),
     Guarded(PreparationQuota, "_changed", ("_unanswered", "_taken_bytes", "_is_over")),
-    Guarded(DatasetCache, "_lock", ("_opened",)),
+    Guarded(FairCache, "_lock", ("_kept", "_taken")),
     Guarded(PreparationCache, "_lock", ("_prepared", "_taken")),
     Guarded(BufferShelf, "_lock", ("_kept",)),
     Guarded(BudgetsLeft, "_renewing", ("_whole_at",), ("_left",)),
     Guarded(Witness, "_lock", ("_seen", "_write")),
     Guarded(Attempts, "_changed", ("_begun", "_due", "_closing")),
     Guarded(RunningJobs, "_lock", ("_running",)),
-    Guarded(NoiseCache, "_lock", ("_ahead",)),
+    Guarded(WorkQuota, "_changed", ("_computing",)),
     Guarded(HelperKeys, "_lock", ("_stamp",)),
     Guarded(OpenTasks, "_lock", ("_ends", "_read")),
 )

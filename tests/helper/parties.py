@@ -53,6 +53,7 @@ class FakeEngine:
 
     path = "exact"
     reason = "a fake"
+    held_bytes = 0
 
     def __init__(self, num_values: int, clip: Clip) -> None:
         self.num_values = num_values

@@ -26,7 +26,7 @@ from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.layers.losses import count_seeds, seeds
 from helper.gradient.exact.lowering.lowered import Lowered, start_all
 from helper.gradient.exact.lowering.lowering import lower
-from helper.gradient.exact.memory import PartBytes, part_bytes, records_within
+from helper.gradient.exact.memory import PartBytes, part_bytes, plan_bytes, records_within
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.frozen import frozen
@@ -182,6 +182,11 @@ class ExactEngine(Reclippable):
             + sizes.bytes.chunk * min(longest, sizes.chunk_records)
             + sizes.bytes.block * min(longest, sizes.block_records)
         )
+
+    @property
+    def held_bytes(self) -> int:
+        """See `GradientEngine`."""
+        return plan_bytes(self._plan)
 
     def _record_ns(self, labels: int) -> float:
         """Estimate roughly how long a record takes a core that multiplies digits fast."""

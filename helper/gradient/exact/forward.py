@@ -12,7 +12,7 @@ from helper.gradient.exact.kernels.rows import Bytes, Real, Value, to_real
 from helper.gradient.exact.layers.layer import RoundSetup
 from helper.gradient.exact.lowering.lowered import start_all
 from helper.gradient.exact.lowering.lowering import lower
-from helper.gradient.exact.memory import part_bytes, records_within
+from helper.gradient.exact.memory import part_bytes, plan_bytes, records_within
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import Backend
 from maskedlark.interrupt import Interrupt, never
@@ -25,6 +25,8 @@ _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512
 _WORTHWHILE_BLOCK: Final = 8
 _MOST_BLOCK_BYTES: Final = 1 << 26
+_TABLES_MADE: Final = 6
+"""What tables of windows take while they are made, of what they take afterwards."""
 
 
 class ForwardPass:
@@ -47,7 +49,9 @@ class ForwardPass:
         needed = part_bytes(self._plan, self._backend, seeds=0, labels=1)
         block = np.clip(_BLOCK_BYTES // (16 * sum(self._plan.sizes)), _WORTHWHILE_BLOCK, _MAX_BLOCK)
         self._block_records = records_within(_MOST_BLOCK_BYTES, needed.block, most=int(block))
-        self.num_bytes = needed.fixed + self._block_records * needed.block
+        self.num_bytes = max(
+            needed.fixed + self._block_records * needed.block, _TABLES_MADE * plan_bytes(self._plan)
+        )
         """What scoring takes at once, whatever the number of records; their outputs come on top."""
 
     def outputs(

@@ -171,6 +171,26 @@ def _convolution(
     )
 
 
+def plan_bytes(plan: Lowered) -> int:
+    """Return the bytes of a plan's tables: where windows look, how entries move, and constants."""
+    found = 0
+    for step in plan.steps:
+        match step.layer:
+            case Convolution() | MaxPool():
+                found += step.layer.windows.places.nbytes
+            case AveragePool():
+                found += step.layer.windows.places.nbytes + step.layer.counts.nbytes
+            case Rearrange():
+                found += step.layer.order.nbytes
+            case Fixed():
+                found += step.layer.factor.nbytes + step.layer.offset.nbytes
+            case BatchNormalization():
+                found += step.layer.mean.nbytes + step.layer.inverse.nbytes
+            case _:
+                pass  # numbers alone
+    return found
+
+
 def records_within(limit: int, a_record: int, most: int) -> int:
     """Return how many records, one at least, keep to a number of bytes."""
     return max(1, min(most, limit // max(1, a_record)))

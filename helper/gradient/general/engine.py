@@ -36,7 +36,7 @@ _MAX_CHUNK_RECORDS: Final = 512
 # bytes, measured by `make bench-memory`
 _A_PARAMETER: Final = 100
 """The sums of limbs, their products and the total."""
-_A_GRADIENT: Final = 40
+_A_GRADIENT: Final = 56
 """Of each record, label and parameter: the gradient, its integers and their copies for digest and product."""
 _A_DELTA: Final = 16
 """Of each record, label and value: what goes back."""
@@ -153,6 +153,11 @@ class GeneralEngine(Reclippable):
             + chunk * labels * (_A_GRADIENT * parameters + _A_DELTA * self._activations)
             + chunk * _AN_ACTIVATION * self._activations
         )
+
+    @property
+    def held_bytes(self) -> int:
+        """See `GradientEngine`."""
+        return 8 * sum(constant.size for constant in self._model.constants.values())
 
     def _clip_rows(self, gradients: NDArray[np.float64]) -> SignedVector:
         """Clip gradients to integers within the bound: whole rows, or each tensor's part alone."""

@@ -49,7 +49,7 @@ def scene(tmp_path: Path, store: InMemory, monkeypatch: pytest.MonkeyPatch) -> S
 def uncached(scene: Scene) -> None:
     """Every round reads the store."""
     for core in scene.cores:
-        core.datasets._opened.capacity_bytes = 0
+        core.datasets.kept.capacity_bytes = 0
 
 
 def names(scene: Scene, dataset: bytes, role: int = 0) -> Manifest:

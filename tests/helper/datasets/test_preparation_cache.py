@@ -13,7 +13,6 @@ from helper.datasets.preparation_cache import (
     MAX_PREPARED,
     MAX_PREPARED_PER_TASK,
     RETRY_AFTER_S,
-    DatasetCache,
     Handle,
     PreparationCache,
 )
@@ -356,30 +355,3 @@ def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_mor
                 if known.owner == owner and found(shelf, known) is not None
             )
             assert of_one + sum(size for known, size in unfinished.items() if known.owner == owner) <= 150
-
-
-def test_opened_datasets_leave_in_order_of_their_last_use() -> None:
-    one = opened(1)
-    size = (
-        one.report_ids.nbytes
-        + one.shares.features.nbytes
-        + one.shares.labels.nbytes
-        + one.shares.mask_shares.nbytes
-    )
-    shelf = DatasetCache(capacity_bytes=2 * size)
-    others = [one, opened(2)]
-    for dataset in others:
-        shelf.put(dataset)
-    assert shelf.get(one.dataset_id) is one
-    third = opened(3)
-    shelf.put(third)
-    assert shelf.get(others[1].dataset_id) is None
-    assert shelf.get(one.dataset_id) is one
-    assert shelf.get(third.dataset_id) is third
-
-
-def test_the_last_dataset_stays_however_large() -> None:
-    shelf = DatasetCache(capacity_bytes=1)
-    one = opened(1)
-    shelf.put(one)
-    assert shelf.get(one.dataset_id) is one

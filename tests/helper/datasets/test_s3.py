@@ -29,7 +29,7 @@ def test_a_dataset_in_s3_is_sealed_summed_and_swept(
     scene.restart(segments=store)
     dataset = scene.seal(10)
     for core in scene.cores:
-        core.datasets._opened.capacity_bytes = 0
+        core.datasets.kept.capacity_bytes = 0
         core.sweeper.sweep()
     folders = [its._folder for core in scene.cores if (its := core.datasets.vault._objects)]
     listed = [[one.name for page in store.list(folder) for one in page] for folder in folders]

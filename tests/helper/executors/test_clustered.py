@@ -449,8 +449,8 @@ def test_a_clustered_helper_agrees_with_a_local_one_in_every_round(
 
 def _give(core: HelperCore, executor: Executor) -> None:
     """Let a helper's jobs run elsewhere."""
-    for running in core.jobs._running.values():
-        object.__setattr__(running, "executor", executor)
+    for kept in core.jobs._running._kept.values():
+        object.__setattr__(kept.value, "executor", executor)
 
 
 @pytest.mark.parametrize("records", [0, 5, 25])

@@ -144,7 +144,7 @@ def gated(folder: Path, room: FairQuota) -> Iterator[tuple[GatedExecutor, Callab
         yield executor, ask
     server.stop(None).wait()
     assert core.queries.ledger.query(key_of(spec)) is None
-    with core.queries.memory.taken("another", 2 * FLOORS.max_round_bytes):
+    with core.queries.quota.taken("another", 2 * FLOORS.max_round_bytes):
         pass  # and all of the memory was given back
 
 

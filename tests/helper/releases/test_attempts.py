@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from helper.datasets.fair_cache import FairCache
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.answering import Call
@@ -143,8 +144,8 @@ def test_each_round_has_its_own_looks(oracle: Oracle) -> None:
     assert charged(oracle.scene) == 3
 
 
-def test_jobs_that_leave_memory_keep_their_count(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helper.releases.jobs.MAX_IN_MEMORY", 1)
+def test_jobs_that_leave_memory_keep_their_count(oracle: Oracle) -> None:
+    oracle.scene.cores[0].jobs._running = FairCache(0)
     other = replace(oracle.spec, job_id=b"o" * 16)
     for _ in range(MAX_UNCHARGED):
         assert oracle.is_left()

@@ -9,7 +9,7 @@ import pytest
 
 from helper.core import DATASETS_FOLDER, HelperCore
 from helper.datasets import segments
-from helper.datasets.preparation_cache import DatasetCache
+from helper.datasets.fair_cache import FairCache
 from helper.executors import summing
 from helper.gradient.choose import choose_engine
 from helper.gradient.engine import OrderFree
@@ -36,7 +36,7 @@ def general_engine_for(model: Model, loss: Loss, clip: Clip, num_classes: int | 
 
 def without_room(core: HelperCore) -> None:
     """Let a helper keep no dataset in memory."""
-    object.__setattr__(core.datasets, "_opened", DatasetCache(0))
+    object.__setattr__(core.datasets, "kept", FairCache(0))
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from tests.helper.parties import MODEL, Scene
 from tests.patience import HANGS_S
 
 JOB, OTHER_JOB = (ReleaseKey(b"t" * 32, job_id) for job_id in (b"j" * 16, b"o" * 16))
+NORTH, SOUTH = "ads.example", "evil.example"
 ORDER = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=100)
 
 
@@ -40,7 +41,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_what_was_drawn_ahead_is_handed_out_once(draws: list[bytes]) -> None:
     shelf = NoiseCache(seeded(1))
-    shelf.prepare(JOB, ORDER)
+    shelf.prepare(JOB, ORDER, NORTH)
     first, second = shelf.take(JOB, ORDER), shelf.take(JOB, ORDER)
     assert sorted(draws) == sorted([first.tobytes(), second.tobytes()])
     assert first.tolist() != second.tolist()
@@ -48,15 +49,15 @@ def test_what_was_drawn_ahead_is_handed_out_once(draws: list[bytes]) -> None:
 
 def test_the_vector_is_the_samplers_under_fresh_key_bytes() -> None:
     shelf = NoiseCache(seeded(1))
-    shelf.prepare(JOB, ORDER)
+    shelf.prepare(JOB, ORDER, NORTH)
     expected = noise_vector(Mechanism.GAUSSIAN, 1 << 32, 100, Stream(seeded(1)(32)))
     assert shelf.take(JOB, ORDER).tolist() == expected.tolist()
 
 
 def test_preparing_twice_draws_once(draws: list[bytes]) -> None:
     shelf = NoiseCache(seeded(1))
-    shelf.prepare(JOB, ORDER)
-    shelf.prepare(JOB, ORDER)
+    shelf.prepare(JOB, ORDER, NORTH)
+    shelf.prepare(JOB, ORDER, NORTH)
     shelf.take(JOB, ORDER)
     assert len(draws) == 1
 
@@ -67,7 +68,7 @@ def test_preparing_twice_draws_once(draws: list[bytes]) -> None:
                                    ])  # fmt: skip
 def test_noise_of_another_order_is_thrown_away(other: NoiseOrder, draws: list[bytes]) -> None:
     shelf = NoiseCache(seeded(1))
-    shelf.prepare(JOB, ORDER)
+    shelf.prepare(JOB, ORDER, NORTH)
     got = shelf.take(JOB, other)
     assert len(got) == other.count
     assert shelf.take(JOB, ORDER).tobytes() == draws[-1]  # not the first, which is gone
@@ -75,8 +76,8 @@ def test_noise_of_another_order_is_thrown_away(other: NoiseOrder, draws: list[by
 
 def test_noise_of_another_job_is_not_taken() -> None:
     shelf = NoiseCache(seeded(1))
-    shelf.prepare(JOB, ORDER)
-    shelf.prepare(OTHER_JOB, ORDER)
+    shelf.prepare(JOB, ORDER, NORTH)
+    shelf.prepare(OTHER_JOB, ORDER, NORTH)
     assert shelf.take(JOB, ORDER).tolist() != shelf.take(OTHER_JOB, ORDER).tolist()
 
 
@@ -86,7 +87,7 @@ def test_many_threads_never_get_the_same_vector() -> None:
     def rounds(_: int) -> list[bytes]:
         taken = []
         for _ in range(25):
-            shelf.prepare(JOB, ORDER)
+            shelf.prepare(JOB, ORDER, NORTH)
             taken.append(shelf.take(JOB, ORDER).tobytes())
         return taken
 
@@ -97,14 +98,23 @@ def test_many_threads_never_get_the_same_vector() -> None:
 
 def test_past_its_capacity_the_oldest_is_forgotten_and_drawn_when_asked_for() -> None:
     shelf = NoiseCache(seeded(1), capacity_bytes=8 * ORDER.count)
-    shelf.prepare(JOB, ORDER)
-    shelf.prepare(OTHER_JOB, ORDER)
+    shelf.prepare(JOB, ORDER, NORTH)
+    shelf.prepare(OTHER_JOB, ORDER, NORTH)
     assert shelf.take(JOB, ORDER).tolist() != shelf.take(OTHER_JOB, ORDER).tolist()
+
+
+def test_one_ad_servers_jobs_do_not_push_out_anothers_noise(draws: list[bytes]) -> None:
+    shelf = NoiseCache(seeded(1), capacity_bytes=3 * 8 * ORDER.count)
+    shelf.prepare(JOB, ORDER, NORTH)
+    for number in range(9):
+        shelf.prepare(ReleaseKey(b"e" * 32, bytes([number]) * 16), ORDER, SOUTH)
+    ready = shelf.take(JOB, ORDER)
+    assert ready.tobytes() == draws[0]
 
 
 def test_noise_that_has_no_room_is_not_drawn_ahead(draws: list[bytes]) -> None:
     shelf = NoiseCache(seeded(1), capacity_bytes=8 * ORDER.count - 1)
-    shelf.prepare(JOB, ORDER)
+    shelf.prepare(JOB, ORDER, NORTH)
     vector = shelf.take(JOB, ORDER)
     assert (len(vector), len(draws)) == (ORDER.count, 1)
 
@@ -118,8 +128,8 @@ def test_noise_that_waits_behind_another_jobs_is_drawn_at_once(monkeypatch: pyte
 
     monkeypatch.setattr(noise_cache, "noise_vector", slow_when_long)
     shelf = NoiseCache(seeded(1))
-    shelf.prepare(OTHER_JOB, NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=7))
-    shelf.prepare(JOB, ORDER)
+    shelf.prepare(OTHER_JOB, NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=7), NORTH)
+    shelf.prepare(JOB, ORDER, NORTH)
     assert len(shelf.take(JOB, ORDER)) == ORDER.count
     may_go_on.set()
 
@@ -166,7 +176,7 @@ def test_whoever_has_gone_waits_neither_for_noise_that_is_being_drawn_nor_for_wh
         return bytes(count)
 
     shelf = NoiseCache(held)
-    shelf.prepare(JOB, order)
+    shelf.prepare(JOB, order, NORTH)
     assert draws.wait(HANGS_S)
     with pytest.raises(Gone):
         shelf.take(JOB, order, gone)

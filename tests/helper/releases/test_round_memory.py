@@ -1,5 +1,6 @@
 """Memory is bounded like time: an estimate, a limit before anything is computed, and one quota for all."""
 
+import os
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +20,8 @@ from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.scoring import score, scoring_bytes
 from helper.ledger.records import key_of
 from helper.releases.answering import Call
-from helper.releases.memory_quota import MemoryQuota
 from helper.releases.round_cost import round_bytes
+from helper.releases.work_quota import WorkQuota
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model import weights as weights_format
@@ -152,7 +153,7 @@ def test_buffers_are_freed_with_their_last_reference() -> None:
 
 
 @contextmanager
-def held(quota: MemoryQuota, caller: str, num_bytes: int) -> Iterator[None]:
+def held(quota: WorkQuota, caller: str, num_bytes: int) -> Iterator[None]:
     """A round that another thread holds for the block."""
     began, over = Event(), Event()
 
@@ -172,7 +173,7 @@ def held(quota: MemoryQuota, caller: str, num_bytes: int) -> Iterator[None]:
 
 
 def test_calls_of_one_tenant_at_once_take_no_more_than_one_large_round() -> None:
-    quota = MemoryQuota(600)
+    quota = WorkQuota(600, at_once=4)
     with held(quota, "evil", 300), held(quota, "evil", 300):
         for _ in range(4):
             with pytest.raises(HelperUnavailable, match="max-round-bytes") as refused, quota.taken("evil", 1):
@@ -184,13 +185,51 @@ def test_calls_of_one_tenant_at_once_take_no_more_than_one_large_round() -> None
         pass
 
 
+def test_calls_of_one_tenant_at_once_compute_on_half_of_the_cores_and_others_wait() -> None:
+    assert WorkQuota(600)._at_once == max(1, (os.cpu_count() or 1) // 2)
+    quota, waited = WorkQuota(600, at_once=1), Event()
+
+    def gone() -> None:
+        waited.set()
+        raise JobRefused(JobReason.CANCELLED, "gone")
+
+    with held(quota, "evil", 1):
+        with pytest.raises(JobRefused, match="gone"), quota.taken("evil", 1, gone):
+            pass
+        assert waited.is_set()
+        with quota.taken("ads.example", 1):
+            pass
+    with quota.taken("evil", 1):
+        pass
+    assert not quota._computing
+
+
+def test_a_call_that_waits_for_its_callers_other_work_computes_after_it() -> None:
+    quota, waits, over = WorkQuota(600, at_once=1), Event(), Event()
+    order: list[str] = []
+
+    def second() -> None:
+        with quota.taken("ads.example", 600, waits.set):
+            order.append("second")
+        over.set()
+
+    with quota.taken("ads.example", 600):
+        thread = Thread(target=second)
+        thread.start()
+        assert waits.wait(HANGS_S)
+        order.append("first")
+    assert over.wait(HANGS_S)
+    thread.join(HANGS_S)
+    assert order == ["first", "second"]
+
+
 def test_a_round_without_room_is_no_look_and_is_answered_later(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     spec = scene.job(scene.seal())
     scene.start(spec)
     running = scene.cores[0].jobs.at_work(key_of(spec), None)
     names = frozenset({"ads.example"})
-    quota = running.running.memory
+    quota = running.running.quota
     with quota.taken("another", 2 * FLOORS.max_round_bytes), pytest.raises(HelperUnavailable):
         running.answer(0, WEIGHTS, Call(caller=names))
     assert not running.running.attempts._begun

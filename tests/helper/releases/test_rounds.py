@@ -317,7 +317,7 @@ def test_after_an_answer_attempts_are_counted_anew_and_the_next_noise_is_drawn(t
     for index, is_drawn in ((0, True), (1, False)):  # there is no round after the last one
         scene.answer(0, spec, index)
         assert jobs._attempts._begun == {}
-        assert bool(jobs._noise._ahead) is is_drawn
+        assert bool(jobs._noise._ahead._kept) is is_drawn
 
 
 def test_the_model_of_a_job_that_was_closed_meanwhile_is_no_empty_file(
@@ -325,7 +325,8 @@ def test_the_model_of_a_job_that_was_closed_meanwhile_is_no_empty_file(
 ) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
-    (running,) = scene.cores[0].jobs._running.values()
+    running = scene.cores[0].jobs._running.get(key_of(spec))
+    assert running is not None
     assert running._model_file() == MODEL
     monkeypatch.setattr(scene.cores[0].jobs._ledger, "job_model", lambda *_: b"")
     with pytest.raises(JobRefused) as refused:
