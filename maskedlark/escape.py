@@ -1,6 +1,6 @@
 r"""The one place where text that others supplied loses what a terminal or a log would obey.
 
->>> escaped("a\x1b[2Jb\nforged: line\u202e")
+>>> escape("a\x1b[2Jb\nforged: line\u202e")
 'a\\x1b[2Jb\\nforged: line\\u202e'
 
 Escape sequences, other control characters, line ends, and characters that reorder or hide text are shown as

@@ -1,6 +1,6 @@
 """Long lists in pages, the newest first: a page goes on where another ended, whatever was added meanwhile.
 
->>> place_in(cursor_of(1.5, b"id")) == Place(at=1.5, key=b"id")
+>>> place_in(cursor_of(1.5, b"id")) == PageMarker(at=1.5, key=b"id")
 True
 """
 

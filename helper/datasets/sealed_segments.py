@@ -4,7 +4,7 @@
     segment = sealer.seal(rows, number)                       # while shares are opened
     ranks = sealer.seal_ranks(ranks_of_it, number, tail, dataset_id)   # once the dataset is committed
     rows = opened_rows(segment, number, key_for)
-    piece = chosen_of(rows, opened_ranks(ranks, number, tail, dataset_id, key_for))
+    piece = chosen_of(rows, open_ranks(ranks, number, tail, dataset_id, key_for))
 
 Both begin with magic, the dataset's random salt, the shape of a record, the segment's number and how many
 records it has: all of it is associated data. A segment has a ChaCha20-Poly1305 frame for each column, under a

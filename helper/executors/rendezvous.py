@@ -1,7 +1,7 @@
 """Which worker works on which segment.
 
 >>> import collections
->>> shared = shared_out([bytes([n]) for n in range(10)], [b"north", b"south", b"west"])
+>>> shared = assign([bytes([n]) for n in range(10)], [b"north", b"south", b"west"])
 >>> sorted(collections.Counter(shared.values()).values())
 [3, 3, 4]
 """

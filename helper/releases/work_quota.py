@@ -69,7 +69,7 @@ class WorkQuota:
 
         While its engine is made, tables of windows take some 300 MiB at most: before there is an estimate.
         """
-        return self._reading.alone(host.encode())
+        return self._reading.hold(host.encode())
 
     @contextmanager
     def _turn(self, host: str, interrupt: Interrupt) -> Iterator[None]:

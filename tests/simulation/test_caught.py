@@ -234,7 +234,7 @@ def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_mad
             )
 
     monkeypatch.setattr(Ledger, "add_dataset", add_dataset)
-    monkeypatch.setattr(Ledger, "used_among", lambda *_: set())
+    monkeypatch.setattr(Ledger, "find_used", lambda *_: set())
     monkeypatch.setattr(helper_ledger, "check_whole", _never)  # which would not let the helper start again
     scale = Scale(reports=30, noisy_reports=0, datasets=3, jobs_each=0, queries_each=0, spread_s=40.0)
     failing = next(

@@ -445,7 +445,7 @@ def test_sealed_segments_of_fewer_records_than_were_committed_are_lost(
         scene = Scene(tmp_path / "files")
     dataset = scene.seal(RECORDS)
     if is_bucket:
-        monkeypatch.setattr(object_segments, "opened_ranks", _without_the_first)
+        monkeypatch.setattr(object_segments, "open_ranks", _without_the_first)
     else:
         ranks = StoredSegments._ranks
         monkeypatch.setattr(

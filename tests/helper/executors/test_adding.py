@@ -254,7 +254,7 @@ def cannot(_: SummedUpdates) -> SummedUpdates:
 def test_answers_that_are_no_sum_cost_two_workers_and_are_made_here(
     site: Site, monkeypatch: pytest.MonkeyPatch, lie: Callable[[SummedUpdates], SummedUpdates]
 ) -> None:
-    monkeypatch.setattr(adding_orders, "added_up", lambda *of: lie(sum_updates(*of)))
+    monkeypatch.setattr(adding_orders, "sum_updates", lambda *of: lie(sum_updates(*of)))
     site.fleet.add(4)
     site.assert_equal()
     assert len(site.fleet.ended) >= 2

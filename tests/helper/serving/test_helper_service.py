@@ -190,7 +190,7 @@ def test_a_call_that_fails_is_read_no_further_though_its_client_may_go_on(
     def away(*_: object) -> set[bytes]:
         raise HelperUnavailable("the store is away")
 
-    monkeypatch.setattr(Ledger, "used_among", away)
+    monkeypatch.setattr(Ledger, "find_used", away)
     with pytest.raises(HelperUnavailable, match="the store is away"), calling("helper"):
         list(wires[0].stub.PrepareDataset(requests(), timeout=HANGS_S))
     assert scene.cores[0].datasets.preparing_bytes == 0

@@ -5,7 +5,7 @@ import sys
 
 WEAK = """
 import gc, weakref
-from maskedlark.runtime import collector
+from maskedlark.runtime import gc_tuning
 
 class Ring:
     pass
@@ -25,7 +25,7 @@ def told(code: str) -> str:
 
 def test_a_command_looks_for_garbage_seldom() -> None:
     code = """
-with collector.command():
+with gc_tuning.command():
     print(gc.get_threshold()[0] >= 10_000)
 """
     assert told(code) == "True"
@@ -34,7 +34,7 @@ with collector.command():
 def test_what_a_command_leaves_is_not_gone_through_at_its_end() -> None:
     code = """
 try:
-    with collector.command():
+    with gc_tuning.command():
         left = ring()
         raise SystemExit
 except SystemExit:
@@ -55,20 +55,20 @@ left.self = left
 del left
 """
     assert told(code) == "found"
-    assert told(code + "collector.seldom()") == ""
+    assert told(code + "gc_tuning.seldom()") == ""
 
 
 def test_a_server_looks_for_garbage_as_often_as_python_does() -> None:
-    code = "usual = gc.get_threshold(); collector.seldom(); collector.serving()"
+    code = "usual = gc.get_threshold(); gc_tuning.seldom(); gc_tuning.serving()"
     assert told(f"{code}; print(gc.get_threshold() == usual)") == "True"
 
 
 def test_a_server_never_looks_again_at_what_it_had_when_it_started() -> None:
-    assert told("before = ring(); collector.serving(); gc.collect(); print(before() is None)") == "False"
+    assert told("before = ring(); gc_tuning.serving(); gc.collect(); print(before() is None)") == "False"
 
 
 def test_a_server_still_frees_the_cycles_that_come_later() -> None:
-    assert told("collector.serving(); later = ring(); gc.collect(); print(later() is None)") == "True"
+    assert told("gc_tuning.serving(); later = ring(); gc.collect(); print(later() is None)") == "True"
 
 
 def test_every_command_line_looks_for_garbage_seldom() -> None:

@@ -13,14 +13,14 @@ from tests.patience import HANGS_S
 def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_one(name: str) -> None:
     script = dedent(f"""
         import signal, threading, time
-        from maskedlark.runtime.signals import stopped_by_signals, wait_for
+        from maskedlark.runtime.signals import stop_on_signals, wait_for
 
         def told():
             time.sleep(0.3)  # until the main thread waits
             signal.pthread_kill(threading.get_ident(), signal.{name})
             time.sleep(30)
 
-        with stopped_by_signals() as stop:
+        with stop_on_signals() as stop:
             threading.Thread(target=told, daemon=True).start()
             wait_for(stop)
         print("ended")
