@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from browser_sim import endpoint
+from browser_sim import time_limits
 
 
 class BoundedClient(httpx.Client):
-    """A client of one thread, each of whose requests has its answer's head within `endpoint.ANSWER_S`."""
+    """A client of one thread, each of whose requests has its answer's head within `time_limits.ANSWER_S`."""
 
     def __init__(self, **options: Any) -> None:
         """Take the options of httpx.Client."""
@@ -23,7 +23,7 @@ class BoundedClient(httpx.Client):
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         """Send a request; the connection is ended if its answer's head takes too long."""
         try:
-            with endpoint.time_limit(endpoint.ANSWER_S) as watch:
+            with time_limits.time_limit(time_limits.ANSWER_S) as watch:
                 self._watch(request, watch)
                 return super().send(request, **options)
         except TimeoutError:

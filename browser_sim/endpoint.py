@@ -3,16 +3,13 @@
 Addresses are parsed, and plaintext refused beyond loopback, in one place.
 """
 
-import socket
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Timer
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from browser_sim import time_limits
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.rpc.tls_files import TlsFiles
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S = 60.0
 """For each step of an answer: a connection, the next bytes."""
-ANSWER_S = 600.0
-"""For all of it."""
 
 
 @frozen
@@ -85,7 +80,7 @@ def http_client(destination: str, protection: Protection) -> "httpx.Client":
 
     Redirects are not followed: a report goes where it was meant to go.
     """
-    from browser_sim.bounded_client import BoundedClient
+    from browser_sim.bounded_client import BoundedClient  # httpx loads slowly
 
     check_protected(destination, protection)
     if destination.startswith("https://"):
@@ -114,7 +109,7 @@ def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
     """Read the body of a streamed response; None as soon as it exceeds `limit` bytes.
 
     Raises:
-        httpx.ReadTimeout: it takes longer than `ANSWER_S`, however steadily its bytes come.
+        httpx.ReadTimeout: it takes longer than `time_limits.ANSWER_S`, however steadily its bytes come.
         httpx.DecodingError: it is compressed, though no compression was asked for.
     """
     import httpx
@@ -122,44 +117,14 @@ def read_limited(response: "httpx.Response", limit: int) -> bytes | None:
     if response.headers.get("content-encoding", "identity") != "identity":
         # A kilobyte may unpack to a gigabyte, and encodings can be stacked.
         raise httpx.DecodingError("an answer is compressed")
-    body, until_s = bytearray(), monotonic() + ANSWER_S
+    body, until_s = bytearray(), monotonic() + time_limits.ANSWER_S
     for piece in response.iter_bytes():
         body += piece
         if len(body) > limit:
             return None
         if monotonic() > until_s:
-            raise httpx.ReadTimeout(f"an answer took longer than {ANSWER_S:g} s")
+            raise httpx.ReadTimeout(f"an answer took longer than {time_limits.ANSWER_S:g} s")
     return bytes(body)
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[Callable[[socket.socket], None]]:
-    """End connections that are still in use after some seconds, however steadily bytes come.
-
-    Yields:
-        Takes each connected socket, under TLS too.
-
-    Raises:
-        TimeoutError: at the end, if the time was over: what was read may be cut.
-    """
-    watched: list[socket.socket] = []
-    is_over = Event()
-
-    def end() -> None:
-        is_over.set()
-        for one in watched:
-            with suppress(OSError):
-                socket.socket.shutdown(one, socket.SHUT_RDWR)  # also of a TLS socket: the reader sees an end
-
-    timer = Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield watched.append
-    finally:
-        timer.cancel()
-    if is_over.is_set():
-        raise TimeoutError
 
 
 def as_path(location: str) -> Path:

@@ -20,14 +20,13 @@ from urllib.request import (
     build_opener,
 )
 
+from browser_sim import time_limits
 from browser_sim.endpoint import (
-    ANSWER_S,
     REQUEST_TIMEOUT_S,
     Protection,
     as_path,
     check_protected,
     is_url,
-    time_limit,
     tls_context,
 )
 from maskedlark import canonical
@@ -140,7 +139,7 @@ def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES
     request = _request(url)
     handlers: list[BaseHandler] = [_NoRedirects()]
     try:
-        with time_limit(ANSWER_S) as watch:
+        with time_limits.time_limit(time_limits.ANSWER_S) as watch:
             if url.startswith("https://"):
                 handlers.append(_HttpsHandler(watch, tls_context(protection)))
             else:

@@ -10,14 +10,15 @@ from typing import Final
 
 import pytest
 
-from browser_sim import endpoint, task_host
+from browser_sim import time_limits
 from browser_sim.delivery import HttpSender
 from browser_sim.devices.http_client import HttpClient
 from browser_sim.download import IdxFile, download
-from browser_sim.endpoint import Protection, http_client, time_limit
+from browser_sim.endpoint import Protection, http_client
 from browser_sim.sealed_batch import SealedBatch
 from browser_sim.source import InvalidSource
 from browser_sim.task_host import load_bundle
+from browser_sim.time_limits import time_limit
 from maskedlark.errors import HelperUnavailable
 from tests.patience import HANGS_S
 
@@ -90,8 +91,7 @@ def test_an_answer_that_comes_a_byte_at_a_time_is_given_up(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (endpoint, task_host):
-        monkeypatch.setattr(module, "ANSWER_S", SOON_S)
+    monkeypatch.setattr(time_limits, "ANSWER_S", SOON_S)
     with saying(first, again) as url, pytest.raises((HelperUnavailable, InvalidSource)):
         ask(url, tmp_path)
 
