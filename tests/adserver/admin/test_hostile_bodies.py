@@ -122,7 +122,7 @@ def test_more_than_an_operation_takes_is_not_read(behind: Any, one: Operation) -
     with behind.client(Scope.TASKS) as client:
         answer = client.post(f"{PREFIX}{one.path}", content=b" " * (one.most_bytes + 1))
     assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
-    assert "at most" in answer.json()["detail"]
+    assert "over the limit of" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

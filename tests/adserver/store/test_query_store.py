@@ -68,7 +68,7 @@ def test_a_query_of_each_kind_comes_back_with_what_is_sent_beside_it(store: Quer
     assert store.find("11", QuerySpec) == planned
     assert store.find("2222", DiscoverySpec) == PlannedQuery(spec=found)
     assert store.find("33", EvaluationSpec) == evaluation
-    with pytest.raises(JobRefused, match="of kind query, but of evaluation"):
+    with pytest.raises(JobRefused, match="of kind evaluation, not query"):
         store.find("33", QuerySpec)
     assert store.of_dataset(DATASET) == (evaluation.spec, found, planned.spec)
     assert store.of_dataset(b"another" + bytes(25)) == ()

@@ -90,7 +90,7 @@ def ask_past_the_deadline(stub: helper_pb2_grpc.HelperStub, spec: JobSpec) -> No
     timeout_s, until = 0.5, time.monotonic() + HANGS_S
     while not EndlessEngine.began.is_set():
         assert time.monotonic() < until
-        with pytest.raises(HelperUnavailable, match=r"deadline|room") as told:
+        with pytest.raises(HelperUnavailable, match=r"deadline|limit of calls") as told:
             ask(stub, spec, timeout_s)
         if "deadline" in str(told.value):
             timeout_s *= 2
@@ -172,7 +172,7 @@ def test_a_helper_without_room_says_when_to_come_again_and_still_answers_light_c
     with serving(scene, FairQuota(1)) as stub:
         call = stub.RunRound(asked(spec), timeout=HANGS_S)
         assert EndlessEngine.began.wait(HANGS_S)
-        with pytest.raises(HelperUnavailable, match="room") as refused:
+        with pytest.raises(HelperUnavailable, match="limit of calls") as refused:
             ask(stub, spec)
         assert refused.value.retry_after_s == 1.0
         assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name == "north"
