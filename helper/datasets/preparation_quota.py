@@ -1,11 +1,11 @@
-"""The room that one preparation takes, and when its next chunk may be begun.
+"""The memory that one preparation takes, and when its next chunk may begin.
 
-    room = PreparationRoom(shelf=shelf, head_start=head_start, owner="ads.example", share_length=45)
-    while room.await_turn() and (chunk := read()) and room.begin(len(chunk), num_bytes):
-        ...                                  # elsewhere: room.answered(), once for each chunk that was begun
-    room.left_memory(count)                  # so many records are on the disk now
-    shelf.put(handle, prepared, room.handed_over())
-    room.end()                               # all that is left; whoever waits, is told
+    quota = PreparationQuota(shelf=cache, head_start=prefetch, owner="ads.example", share_length=45)
+    while quota.await_turn() and (chunk := read()) and quota.begin(len(chunk), num_bytes):
+        ...                                  # elsewhere: quota.answered(), once for each chunk that was begun
+    quota.left_memory(count)                 # so many records are on the disk now
+    cache.put(handle, prepared, quota.hand_over())
+    quota.end()                              # all that is left; whoever waits, is told
 
 The first `AT_ONCE` chunks that wait for their answers need no head start: no preparation waits for another.
 """
