@@ -9,6 +9,7 @@ import sys
 
 TOLD = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # as `helper.executors.ray_connection` says it
     "RAY_AUTH_MODE": "token",
     "RAY_worker_niceness": "0",  # as docs/how-to/grow.md says it
 }

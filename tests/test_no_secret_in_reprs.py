@@ -19,12 +19,10 @@ import maskedlark
 _SECRET: Final = re.compile(r"(^|_)(key|secret|seed|token|blind|password)$")
 _PUBLIC: Final = {
     "adserver.store.paging.PageMarker.key",  # where a page of a list begins
-    "helper.executors.handshake.Application.public_key",
     "maskedlark.reports.sealing.HpkeKey.public_key",
     "maskedlark.reports.sealing.KeyList.verify_key",
     "maskedlark.reports.task.HelperIdentity.agreement_key",
     "maskedlark.reports.task.HelperIdentity.verify_key",
-    "helper.executors.handshake._Welcome.sealed_secret",  # as it crosses the wire
 }
 
 

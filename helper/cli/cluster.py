@@ -9,7 +9,8 @@ import typer
 from maskedlark.terminal.options import option
 
 cluster_app = typer.Typer(
-    no_args_is_help=True, help="Create the secrets of this helper's own Ray cluster: tokens and certificates."
+    no_args_is_help=True,
+    help="Create the secrets of this helper's own Ray cluster: its token and certificates.",
 )
 
 SecretsOption = Annotated[Path, option("Folder of the cluster's secrets.", "--secrets")]
@@ -17,13 +18,13 @@ SecretsOption = Annotated[Path, option("Folder of the cluster's secrets.", "--se
 
 @cluster_app.command("init")
 def init_command(secrets: SecretsOption) -> None:
-    """Make the join token, Ray's token and the authority of the machines' certificates."""
-    from helper.trust.cluster_secrets import AUTHORITY_KEY, JOIN_FILE, RAY_FILE, write_cluster_secrets
+    """Make Ray's token and the authorities of the machines' certificates: for Ray, and for workers."""
+    from helper.trust.cluster_secrets import AUTHORITY_KEY, RAY_FILE, WORKERS, write_cluster_secrets
 
     write_cluster_secrets(secrets, now=datetime.now(UTC))
     typer.echo(
-        f"Next: copy {JOIN_FILE} and {RAY_FILE} to every machine of the cluster. Keep "
-        f"{AUTHORITY_KEY} only here."
+        f"Next: copy {RAY_FILE} to every machine of the cluster. Keep {AUTHORITY_KEY} and "
+        f"{WORKERS}-{AUTHORITY_KEY} only here."
     )
 
 
@@ -34,13 +35,20 @@ def certificate_command(
         list[str],
         option("The machine's address in Ray, or a name that other machines use for it; repeatable."),
     ],
-    out: Annotated[Path, option("Folder to write tls.key, tls.crt and ca.crt to.", "--out")],
+    out: Annotated[
+        Path,
+        option(
+            "Folder to write tls.key, tls.crt and ca.crt to, and the same for workers in a folder of it.",
+            "--out",
+        ),
+    ],
     days: Annotated[int, option("Days that the certificate is valid.", min=1, max=3_650)] = 3_650,
 ) -> None:
-    """Make the TLS key and certificate of one machine of the cluster."""
-    from helper.trust.cluster_secrets import write_machine_certificate
+    """Make the TLS keys and certificates of one machine of the cluster: for Ray, and for workers."""
+    from helper.trust.cluster_secrets import WORKERS, write_machine_certificate
 
     write_machine_certificate(secrets, out, hosts=tuple(host), now=datetime.now(UTC), days=days)
     typer.echo(
-        f"Next: copy {out} to that machine, for RAY_TLS_SERVER_KEY, RAY_TLS_SERVER_CERT and RAY_TLS_CA_CERT."
+        f"Next: copy {out} to that machine, for RAY_TLS_SERVER_KEY, RAY_TLS_SERVER_CERT and RAY_TLS_CA_CERT; "
+        f"its folder {WORKERS} is for --ray-worker-tls at the head, and HELPER_WORKER_TLS elsewhere."
     )

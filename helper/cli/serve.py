@@ -142,9 +142,12 @@ def serve_command(
             "Address of the head of a Ray cluster that also computes, as in `ray start`.", metavar="HOST:PORT"
         ),
     ] = None,
-    ray_join_token: Annotated[
+    ray_worker_tls: Annotated[
         Path | None,
-        _cluster("File with the secret shared with workers; only this user may be able to read it."),
+        _cluster(
+            "Folder with this machine's key and certificate for its workers, as `helper cluster certificate` "
+            "makes it; only this user may be able to read the key."
+        ),
     ] = None,
     ray_worker_bytes: Annotated[
         int, _cluster("Most memory for opened records at each worker.", min=1)
@@ -200,25 +203,25 @@ def serve_command(
         release_grid_ms=release_grid_ms,
         segments=segments,
         keep_expired_days=keep_expired_days,
-        cluster=_cluster_of(ray, ray_join_token, ray_worker_bytes, opens_shares=ray_open_reports),
+        cluster=_cluster_of(ray, ray_worker_tls, ray_worker_bytes, opens_shares=ray_open_reports),
     )
     with stop_on_signals() as stop, tracing("helper", traces):
         serve(settings, stop)
 
 
 def _cluster_of(
-    address: str | None, join_token: Path | None, worker_bytes: int, *, opens_shares: bool = False
+    address: str | None, worker_tls: Path | None, worker_bytes: int, *, opens_shares: bool = False
 ) -> RayCluster | None:
     """Return the cluster of the options, or None."""
     if address is None:
         return None
-    if join_token is None:
+    if worker_tls is None:
         raise InvalidTask(
-            "--ray requires --ray-join-token: create the file with `openssl rand -hex 32 > FILE` and "
-            "`chmod 600 FILE`"
+            "--ray requires --ray-worker-tls: create the folder with `helper cluster init` and "
+            "`helper cluster certificate`"
         )
     return RayCluster(
-        address=address, join_token=join_token, worker_bytes=worker_bytes, opens_shares=opens_shares
+        address=address, worker_tls=worker_tls, worker_bytes=worker_bytes, opens_shares=opens_shares
     )
 
 

@@ -19,7 +19,7 @@ from helper.executors.orders import AddingUp, Totals, elements
 from helper.executors.summing import sum_updates
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt
-from maskedlark.numbers.field import FieldVector, add
+from maskedlark.numbers.field import ELEMENT_BYTES, FieldVector, add
 
 MOST_COORDINATES: Final = 1 << 24
 """So many coordinates are summed by one order at most: a tenth of a second of work."""
@@ -59,7 +59,12 @@ class AddingWork:
             header=sealed.header,
             key=sealed.key,
         )
-        return PartsToSend(kind=kind, parts=[np.array(sealed.rows, "<u8").tobytes()], frames=sealed.read())
+        return PartsToSend(
+            kind=kind,
+            parts=[np.array(sealed.rows, "<u8").tobytes()],
+            answer_bytes=ELEMENT_BYTES * adding.form.length,
+            frames=sealed.read(),
+        )
 
     def take(self, parts: Sequence[int], answer: Sequence[bytes]) -> None:
         """See `Work`."""

@@ -7,31 +7,21 @@ are read, shares are opened unless the operator lets workers do it, and everythi
 cluster while there is no worker.
 """
 
-import os
-import time
 from collections.abc import Sequence
 from threading import BoundedSemaphore
 from typing import Final, Self
 
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
 from helper.datasets.records import DatasetRecords, Updates
 from helper.executors.adding import AddingWork, most_shares
 from helper.executors.dispatch import Dispatcher
-from helper.executors.executor import Adding, Executor, Gradient, ModelFile, Scoring, SummedUpdates
-from helper.executors.fleet import Fleet, NoWorkers
-from helper.executors.handshake import NONCE_BYTES
-from helper.executors.heartbeats import Clock
+from helper.executors.executor import Adding, Executor, Gradient, Scoring, SummedUpdates
+from helper.executors.fleet import Fleet
 from helper.executors.opening import OpeningWork, divide
-from helper.executors.orders import Shared, write
 from helper.executors.processes import MIN_CHUNK
-from helper.executors.segment_work import ScanningWork, SharedInput, SummingWork
-from helper.executors.worker import SHARED
+from helper.executors.segment_work import ScanningWork, SummingWork
 from helper.gradient.engine import Interrupt, MaskedSum, OrderFree
 from helper.gradient.scoring import Scores, check_scored
 from maskedlark.interrupt import never
-from maskedlark.model import weights as weights_format
-from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
 from maskedlark.reports.updates import SEED_ROLE
@@ -42,24 +32,16 @@ _CHUNKS_AT_A_WORKER: Final = 2
 class ClusterExecutor:
     """An `Executor` over a fleet of workers, and over this machine for the rest."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        local: Executor,
-        clock: Clock = time.monotonic,
-        *,
-        opens_shares: bool = False,
-    ) -> None:
+    def __init__(self, fleet: Fleet, local: Executor, *, opens_shares: bool = False) -> None:
         """Compute at the workers of `fleet`, and by `local` what they do not.
 
         Args:
             fleet: The workers.
             local: This machine.
-            clock: Measures the silence of workers.
             opens_shares: Whether workers open shares, and so get the keys for it.
         """
         self._fleet, self._local, self._opens_shares = fleet, local, opens_shares
-        self._dispatcher = Dispatcher(fleet, clock)
+        self._dispatcher = Dispatcher(fleet)
         self._opens_here = BoundedSemaphore(local.opens_at_once())
 
     def opens_at_once(self) -> int:
@@ -85,9 +67,8 @@ class ClusterExecutor:
         engine = gradient.engine
         if isinstance(engine, OrderFree) and self._fleet.workers():
             segments = records.sealed(interrupt)
-            shared = self._share(gradient.file, gradient.weights) if segments is not None else None
-            if segments is not None and shared is not None:
-                work = SummingWork(gradient, segments, evaluated, shared)
+            if segments is not None:
+                work = SummingWork(gradient, segments, evaluated)
                 if not self._dispatcher.run(work, interrupt):
                     return engine.whole_sum(work.partial_sums)
         return self._local.masked_sum(gradient, records, evaluated, interrupt)
@@ -97,11 +78,9 @@ class ClusterExecutor:
         segments = records.sealed(interrupt) if self._fleet.workers() else None
         if segments is not None:
             check_scored(scoring.model, scoring.loss)  # here, for no worker is at fault
-            shared = self._share(scoring.file, scoring.weights)
-            if shared is not None:
-                work = ScanningWork(scoring, records.count, segments, shared)
-                if not self._dispatcher.run(work, interrupt):
-                    return work.scores()
+            work = ScanningWork(scoring, records.count, segments)
+            if not self._dispatcher.run(work, interrupt):
+                return work.scores()
         return self._local.scan(scoring, records, interrupt)
 
     def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
@@ -125,13 +104,3 @@ class ClusterExecutor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _share(self, file: ModelFile, weights: tuple[QuantisedTensor, ...]) -> SharedInput | None:
-        """Seal what all orders have in common, once for all workers; None if there is no room for it."""
-        key = os.urandom(32)
-        shared = write(Shared(num_features=file.num_features), (file.read(), weights_format.encode(weights)))
-        sealed = ChaCha20Poly1305(key).encrypt(bytes(NONCE_BYTES), shared, SHARED)
-        try:
-            return SharedInput(key=key, place=self._fleet.share(sealed))
-        except NoWorkers:
-            return None

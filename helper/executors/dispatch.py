@@ -10,35 +10,25 @@ frames, so that neither side holds more of a dataset in memory than it wants.
 """
 
 import logging
-import os
-import time
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import field
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from helper.executors.fleet import (
-    MOST_UNDONE,
-    Fleet,
-    NoWorkers,
-    Undone,
-    Worker,
-    WorkerLost,
-    WrongAnswer,
-    give_up,
-)
-from helper.executors.handshake import NONCE_BYTES, NotSealed
-from helper.executors.heartbeats import Clock, Heartbeats
+from helper.executors.fleet import Fleet, Sent, Undone, Worker, WorkerLost, WrongAnswer, give_up
 from helper.executors.orders import Done, Failed, Message, Opening, Order, SegmentOrder, WorkKind, read, write
 from helper.executors.rendezvous import assign
-from helper.executors.worker import ORDER, STOP
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 
-_LOOK_EVERY_S: Final = 0.1
+MOST_UNDONE: Final = 2
+"""So many workers say that they cannot do an order before the work itself is held to be the cause."""
+_INTERRUPTED_EVERY_S: Final = 0.1
+_HEAD_BYTES: Final = 1 << 20
+"""The longest head of an answer, with the lengths of its parts."""
 _REMEMBERED: Final = 1 << 16
 """How many segments of a worker are remembered. One that is forgotten is sent again, and taken as held."""
 _ANY: Final = b""
@@ -53,17 +43,15 @@ class PartsToSend:
         kind: What to do.
         parts: The byte strings of the order.
         segments: The segments to do it on.
+        answer_bytes: The length of the parts of the answer, or more.
         frames: What the parts are about, as it lies on the head's disk; empty if the worker has it already.
-        shared_key: Opens `shared`.
-        shared: What all orders of the work have in common: see `Fleet.share`.
     """
 
     kind: WorkKind
     parts: Sequence[bytes] = field(repr=False)
+    answer_bytes: int
     segments: tuple[SegmentOrder, ...] = ()
     frames: bytes = field(repr=False, default=b"")
-    shared_key: bytes | None = field(repr=False, default=None)
-    shared: Any = field(repr=False, default=b"")
 
 
 class Work(Protocol):
@@ -100,77 +88,76 @@ class Work(Protocol):
 
 
 @frozen(eq=False)
-class _Sent:
-    """An order on its way."""
+class _Flying:
+    """An order on its way: whose it is, which parts it is of, and whether what they are about was sent."""
 
     worker: Worker
     parts: tuple[int, ...]
-    order: Order
-    sealed: bytes
     is_sent: bool
+    sent: Sent
+
+
+class _LeftToHead(Exception):
+    """Workers do no more of this work."""
 
 
 class Dispatcher:
     """Gives work to a fleet. Safe to call from many threads."""
 
-    def __init__(self, fleet: Fleet, clock: Clock = time.monotonic) -> None:
-        self._fleet, self._pulses = fleet, Heartbeats(clock)
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._held: dict[bytes, set[bytes]] = {}
         self._counting, self._out = Lock(), Counter[bytes]()
 
     def run(self, work: Work, interrupt: Interrupt) -> list[int]:
         """Give out all parts, and return those that no worker did.
 
-        None is left, unless all workers are lost, there is no room for an order, a worker refuses one, or
-        several workers could not do theirs: then the work is the cause, or what all workers run. `interrupt`
-        is called before an order is made, and while answers are awaited.
+        None is left, unless all workers are lost, one refuses an order, or several could not do theirs: then
+        the work is the cause, or what all workers run. `interrupt` is called before an order is made, and
+        while answers are awaited; orders that are left are ended at their workers.
 
         Raises:
             JobRefused(DATASET_LOST)
         """
-        waiting, flying = _Waiting(work.names, self._held), dict[Future[bytes], _Sent]()
+        waiting, flying = _Waiting(work.names, self._held), dict[Future[bytes], _Flying]()
         done, undone = set[int](), set[bytes]()
         self._forget()
         waiting.put(range(work.count), self._fleet.workers())
         try:
             while self._send(work, waiting, flying, interrupt):
-                landed, _ = wait(flying, timeout=_LOOK_EVERY_S, return_when=FIRST_COMPLETED)
+                landed, _ = wait(flying, timeout=_INTERRUPTED_EVERY_S, return_when=FIRST_COMPLETED)
                 interrupt()
                 for future in landed:
-                    sent = self._land(flying, future)
+                    one = self._land(flying, future)
                     try:
-                        answered = self._take(work, sent, future)
+                        answered = self._take(work, one)
                         done.update(answered)
-                        waiting.put_back(sent, answered)
-                    except (WorkerLost, NotSealed) as error:
-                        give_up(self._fleet, sent.worker, error)
-                        waiting.put(sent.parts, self._fleet.workers())
-                        undone |= {sent.worker.name} if isinstance(error, Undone) else set()
+                        waiting.put_back(one, answered)
+                    except WorkerLost as error:
+                        give_up(self._fleet, one.worker, error)
+                        waiting.put(one.parts, self._fleet.workers())
+                        undone |= {one.worker.name} if isinstance(error, Undone) else set()
                         if len(undone) == MOST_UNDONE:
-                            raise NoWorkers from None
-                self._look(waiting, flying)
-        except NoWorkers:
+                            raise _LeftToHead from None
+        except _LeftToHead:
             pass
         finally:
             for future in list(flying):
-                sent = self._land(flying, future)
-                sent.worker.stop(sent.worker.session.seal(sent.order.order_id, STOP))
+                self._land(flying, future).sent.cancel()
         return [part for part in range(work.count) if part not in done]
 
     def _forget(self) -> None:
         """Forget workers that are gone."""
-        names = set(self._fleet.workers())
-        self._pulses.forget_all_but(names)
-        for name in set(self._held) - names:
+        for name in self._held.keys() - self._fleet.workers().keys():
             self._held.pop(name, None)
 
     def _send(
-        self, work: Work, waiting: "_Waiting", flying: dict[Future[bytes], _Sent], interrupt: Interrupt
+        self, work: Work, waiting: "_Waiting", flying: dict[Future[bytes], _Flying], interrupt: Interrupt
     ) -> bool:
         """Give waiting parts to the workers that there are now; whether orders are on their way then."""
         workers = self._fleet.workers()
         waiting.reassign(workers)
-        loads = Counter(sent.worker.name for sent in flying.values())
+        loads = Counter(one.worker.name for one in flying.values())
         while free := [
             one for name, one in workers.items() if loads[name] < work.at_once and waiting.has_some(name)
         ]:
@@ -179,64 +166,52 @@ class Dispatcher:
                 worker = min(free, key=lambda one: self._out[one.name])
                 self._out[worker.name] += 1
             try:
-                future, sent = self._order(work, worker, waiting)
+                one = self._order(work, worker, waiting)
             except BaseException:
                 self._count_down(worker)
                 raise
-            flying[future] = sent
+            flying[one.sent.answer] = one
             loads[worker.name] += 1
         return bool(flying)
 
-    def _order(self, work: Work, worker: Worker, waiting: "_Waiting") -> "tuple[Future[bytes], _Sent]":
+    def _order(self, work: Work, worker: Worker, waiting: "_Waiting") -> _Flying:
         """Order one worker's next parts."""
         parts, is_sent = waiting.take(worker.name)
         about = work.order(parts, is_sent=is_sent)
-        order = Order(
-            order_id=os.urandom(32), work=about.kind, segments=about.segments, shared_key=about.shared_key
+        sent = worker.do(
+            write(Order(work=about.kind, segments=about.segments), [*about.parts, about.frames]),
+            most_bytes=about.answer_bytes + _HEAD_BYTES,
+            is_opening=isinstance(about.kind, Opening),
         )
-        sealed = worker.session.seal(write(order, about.parts), ORDER)
-        is_opening = isinstance(about.kind, Opening)
-        future = worker.do(sealed, about.shared, about.frames, is_opening=is_opening)
-        return future, _Sent(worker=worker, parts=parts, order=order, sealed=sealed, is_sent=is_sent)
+        return _Flying(worker=worker, parts=parts, is_sent=is_sent, sent=sent)
 
-    def _take(self, work: Work, sent: _Sent, future: "Future[bytes]") -> set[int]:
+    def _take(self, work: Work, one: _Flying) -> set[int]:
         """Take an answer, and return the parts that were done; the others were not kept any more.
 
         Raises:
-            NotSealed, WorkerLost: it is no answer.
-            NoWorkers, JobRefused: see `_read`.
+            WorkerLost: it is no answer.
+            _LeftToHead, JobRefused: see `_read`.
         """
-        opened = sent.worker.session.open(future.result(), sent.sealed[:NONCE_BYTES])
-        self._pulses.heard(sent.worker)
-        message = _read(work, sent, opened)
-        done = [sent.parts[place] for place in message.head.done]
+        message = _read(work, one, one.sent.answer.result())
+        done = [one.parts[place] for place in message.head.done]
         if done:
             try:
                 work.take(done, message.parts)
             except InvalidTask:
                 raise WrongAnswer from None
         if work.names is not None:
-            known = self._held.setdefault(sent.worker.name, set())
-            known.difference_update(work.names[part] for part in sent.parts)
+            known = self._held.setdefault(one.worker.name, set())
+            known.difference_update(work.names[part] for part in one.parts)
             known.update(work.names[part] for part in done)
             while len(known) > _REMEMBERED:
                 known.pop()
         return set(done)
 
-    def _look(self, waiting: "_Waiting", flying: dict[Future[bytes], _Sent]) -> None:
-        """Await no worker any more that stands still, or that another thread found lost."""
-        there = self._fleet.workers()
-        for future, sent in list(flying.items()):
-            if sent.worker.name not in there or self._pulses.is_silent(sent.worker):
-                self._land(flying, future)
-                give_up(self._fleet, sent.worker)
-                waiting.put(sent.parts, self._fleet.workers())
-
-    def _land(self, flying: dict[Future[bytes], _Sent], future: "Future[bytes]") -> _Sent:
+    def _land(self, flying: dict[Future[bytes], _Flying], future: "Future[bytes]") -> _Flying:
         """Take an order from those that are on their way."""
-        sent = flying.pop(future)
-        self._count_down(sent.worker)
-        return sent
+        one = flying.pop(future)
+        self._count_down(one.worker)
+        return one
 
     def _count_down(self, worker: Worker) -> None:
         with self._counting:
@@ -265,11 +240,11 @@ class _Waiting:
             else:
                 queue.append(part)
 
-    def put_back(self, sent: _Sent, done: Container[int]) -> None:
+    def put_back(self, one: _Flying, done: Container[int]) -> None:
         """Queue what a worker did not keep any more, to be sent to it."""
-        left = [part for part in sent.parts if part not in done]
+        left = [part for part in one.parts if part not in done]
         if left:
-            self._queues.setdefault(sent.worker.name, deque()).extend(left)
+            self._queues.setdefault(one.worker.name, deque()).extend(left)
 
     def reassign(self, workers: Iterable[bytes]) -> None:
         """Queue the parts of workers that are gone for others."""
@@ -299,31 +274,31 @@ class _Waiting:
         return self._queues.get(_ANY if self._names is None else worker, deque())
 
 
-def _read(work: Work, sent: _Sent, opened: bytes) -> Message:
+def _read(work: Work, one: _Flying, answer: bytes) -> Message:
     """Read the answer of a worker that did its order, as far as it had the segments.
 
     Raises:
         WorkerLost: it could not, or this is no answer.
-        NoWorkers: it refuses the order, so that this machine has to decide.
+        _LeftToHead: it refuses the order, so that this machine has to decide.
         JobRefused(DATASET_LOST): what was sent does not open, here either.
     """
     try:
-        message = read(Done, opened)
+        message = read(Done, answer)
     except InvalidTask:
         try:
-            failed: Failed = read(Failed, opened).head
+            failed: Failed = read(Failed, answer).head
         except InvalidTask:
             raise WrongAnswer from None
-        raise _failure(work, sent, failed) from None
+        raise _failure(work, one, failed) from None
     done = message.head.done
-    if len(set(done)) != len(done) or not set(done) <= set(range(len(sent.parts))):
+    if len(set(done)) != len(done) or not set(done) <= set(range(len(one.parts))):
         raise WrongAnswer
-    if len(done) < len(sent.parts) and sent.is_sent:  # what came with its order is there
+    if len(done) < len(one.parts) and one.is_sent:  # what came with its order is there
         raise WrongAnswer
     return message
 
 
-def _failure(work: Work, sent: _Sent, failed: Failed) -> Exception:
+def _failure(work: Work, one: _Flying, failed: Failed) -> Exception:
     """Return the error of an order that was not done.
 
     Raises:
@@ -331,8 +306,8 @@ def _failure(work: Work, sent: _Sent, failed: Failed) -> Exception:
     """
     if failed.reason == "refused":
         _LOG.warning("a worker of the cluster refuses an order: this machine decides, and does it if it may")
-        return NoWorkers()  # the head finds out by itself, and says so in its own words
+        return _LeftToHead()  # the head finds out by itself, and says so in its own words
     if failed.reason == "damaged":
-        work.check(sent.parts)
+        work.check(one.parts)
     _LOG.error("a worker of the cluster could not do an order: %s", failed.reason)
     return Undone()

@@ -4,15 +4,17 @@
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from helper.executors.heartbeats import HeartbeatTarget
+from maskedlark.frozen import frozen
 
-MOST_UNDONE: Final = 2
-"""So many workers say that they cannot do an order before the work itself is held to be the cause."""
 _LOG: Final = logging.getLogger(__name__)
+
+
+class JoinRefused(Exception):
+    """A worker does not join: it is not of this cluster, or has other software."""
 
 
 class WorkerLost(Exception):
@@ -24,24 +26,37 @@ class Undone(WorkerLost):
 
 
 class WrongAnswer(Undone):
-    """A worker with the token answers something that is no answer to its order."""
+    """A worker of the cluster answers something that is no answer to its order."""
 
 
-class NoWorkers(Exception):
-    """There is no worker any more, or none that can do this work."""
+@frozen(eq=False)
+class Sent:
+    """An order on its way.
 
-
-class Worker(HeartbeatTarget, Protocol):
-    """A worker that joined, as the head reaches it.
-
-    What gives it an order raises NoWorkers where there is no room for what it would be sent.
+    Attributes:
+        answer: What comes back; WorkerLost if nothing does.
+        cancel: Ends the order at the worker, and awaits nothing.
     """
 
-    def do(self, order: bytes, shared: Any, frames: bytes, *, is_opening: bool) -> "Future[bytes]":
-        """See `SegmentWorker.do`; the future may raise WorkerLost. Shares are opened beside other work."""
+    answer: "Future[bytes]"
+    cancel: Callable[[], object] = lambda: None
 
-    def stop(self, sealed: bytes) -> None:
-        """See `SegmentWorker.stop`; awaits nothing."""
+
+class Worker(Protocol):
+    """A worker that joined, as the head reaches it."""
+
+    @property
+    def name(self) -> bytes:
+        """Unique among all workers that ever joined."""
+
+    def do(self, order: bytes, *, most_bytes: int, is_opening: bool) -> Sent:
+        """Send an order.
+
+        Args:
+            order: A message of `helper.executors.orders`.
+            most_bytes: The longest that its answer may be.
+            is_opening: Whether it is to open shares, which is done beside other orders.
+        """
 
 
 class Fleet(Protocol):
@@ -51,23 +66,16 @@ class Fleet(Protocol):
         """Return the workers that have joined and are not known to be lost, by name."""
 
     def drop(self, name: bytes) -> None:
-        """Forget a worker that is lost."""
+        """Forget a worker that is lost, and end its orders: their answers are WorkerLost."""
 
     def refuse(self, name: bytes) -> None:
         """Forget a worker that answers wrongly, and admit no other one that its machine starts."""
-
-    def share(self, sealed: bytes) -> Any:
-        """Put bytes where every worker finds them; what `Worker.do` takes.
-
-        Raises:
-            NoWorkers: there is no room for them, or no cluster any more.
-        """
 
     def close(self) -> None:
         """End all workers."""
 
 
-def give_up(fleet: Fleet, worker: Worker, error: Exception | None = None) -> None:
+def give_up(fleet: Fleet, worker: Worker, error: Exception) -> None:
     """Forget a worker whose work goes to others; after a wrong answer, ban its machine."""
     if isinstance(error, WrongAnswer):
         _LOG.error("a worker of the cluster answers something else than its order asks for")

@@ -1,25 +1,17 @@
 """The opening of report shares as work for workers (`dispatch`): whole chunks to each.
 
-A chunk is not divided among workers, except for what one order does not carry: an order of few shares takes
-the head not much less than one of a thousand, and many workers would wait for it. Each has chunks of its own
-instead, which callers bring at the same time (`Executor.opens_at_once`).
+A chunk is not divided among workers, except into orders of at most `MAX_CHUNK` shares: an order of few shares
+takes the head not much less than one of a thousand, and many workers would wait for it. Each has chunks of
+its own instead, which callers bring at the same time (`Executor.opens_at_once`).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from helper.executors.dispatch import PartsToSend
-from helper.executors.opening_orders import read_opened, write_order
-from helper.executors.orders import MOST_CARRIED
+from helper.executors.opening_orders import longest_answer, read_opened, write_order
 from helper.executors.processes import MAX_CHUNK
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
-from maskedlark.reports.task import REPORT_ID_BYTES
-
-_WORTH_A_CALL: Final = 256
-"""Fewer shares take so little time to open that more of them go at once, in whichever way."""
-_NUMBERS_BYTES: Final = 3 * 8
-"""Of a share in an order: its time, its key's id and two lengths."""
 
 
 @frozen(eq=False)
@@ -42,7 +34,8 @@ class OpeningWork:
         del is_sent
         (part,) = parts
         kind, encoded = write_order(self.opener, self.parts[part])
-        return PartsToSend(kind=kind, parts=encoded)
+        most_bytes = longest_answer(self.opener.task, len(self.parts[part]))
+        return PartsToSend(kind=kind, parts=encoded, answer_bytes=most_bytes)
 
     def take(self, parts: Sequence[int], answer: Sequence[bytes]) -> None:
         """See `Work`."""
@@ -54,10 +47,7 @@ class OpeningWork:
 
 
 def divide(incoming: Sequence[ShareForHelper]) -> list[Sequence[ShareForHelper]]:
-    """Divide shares into orders: as many as fit each, in parts of about equal size."""
-    a_share = REPORT_ID_BYTES + _NUMBERS_BYTES + len(incoming[0].share.ciphertext)
-    carried = MOST_CARRIED // a_share
-    most = min(MAX_CHUNK, carried) if carried >= _WORTH_A_CALL else MAX_CHUNK
-    parts = -(-len(incoming) // most)
+    """Divide shares into orders of about equal size."""
+    parts = -(-len(incoming) // MAX_CHUNK)
     size = -(-len(incoming) // parts)
     return [incoming[start : start + size] for start in range(0, len(incoming), size)]

@@ -150,6 +150,11 @@ def read_opened(
     )
 
 
+def longest_answer(task: Task, shares: int) -> int:
+    """Return the length of the parts of an answer, or more."""
+    return shares * (1 + VIEW_TAG_BYTES + sum(_shape(task).widths)) + 8 * len(_REASONS)
+
+
 def _shape(task: Task) -> RowShape:
     """Return the shape of what is read of the task's reports."""
     measurement = task.measurement

@@ -1,6 +1,6 @@
-"""The one kind of order that the head gives a worker, and the one kind of answer. They only travel sealed.
+"""The one kind of order that the head gives a worker, and the one kind of answer.
 
-    message = write(Order(work=Summing.of(clip, evaluated), ...), parts)    # the head
+    message = write(Order(work=Summing(...), segments=...), [*parts, frames])    # the head
     order = read(Order, message)                                            # the worker
     answer = write(Done(done=(0,)), [sum, Totals(...).encoded])             # or write(Failed(reason=...))
 
@@ -18,7 +18,8 @@ from pydantic import Field
 
 from helper.datasets.frames import SealedPlace, SealedSegment
 from helper.datasets.segments import RowShape
-from maskedlark.canonical import Bytes32, canonical, decode, encode
+from helper.gradient.exact.self_check import NUMERICS_DIGEST
+from maskedlark.canonical import Bytes32, canonical, decode, digest, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
@@ -29,10 +30,10 @@ from maskedlark.releases.round import Evaluated
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.updates import UpdateForm
 
-CARRIED_BYTES: Final = 96 << 10
-"""What is no longer than this goes with its call; Ray keeps more in its object stores, which takes longer."""
-MOST_CARRIED: Final = 1 << 20
-"""An order of up to so many bytes goes with its call all the same, cut into pieces."""
+_FORMAT: Final = b"orders 9"
+SOFTWARE: Final = digest("cluster software", NUMERICS_DIGEST, _FORMAT)
+"""What head and workers must have in common: the numerics of the exact path, and how orders are written."""
+NUMBER_BYTES: Final = 8
 _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
 _TOTALS_BYTES: Final = 16
@@ -42,9 +43,12 @@ Count = Annotated[int, Field(ge=0, le=1 << 62)]
 
 @canonical
 class Summing:
-    """A masked sum over rows of segments; two bit vectors go with each segment: evaluated, and counting.
+    """A masked sum over rows of segments.
+
+    Parts of the order: the ONNX file, the weights, and two bit vectors of each segment: evaluated, counting.
 
     Attributes:
+        num_features: See `ModelFile`.
         loss: The loss.
         norm: Of the bound, as all to `is_per_layer`: see `Clip`.
         bound: See `Clip`.
@@ -56,6 +60,7 @@ class Summing:
         reports: How many of them may be one person's.
     """
 
+    num_features: Count
     loss: Loss
     norm: Norm
     bound: float
@@ -67,9 +72,10 @@ class Summing:
     reports: Count
 
     @classmethod
-    def of(cls, loss: Loss, clip: Clip, evaluated: Evaluated) -> "Summing":
+    def of(cls, num_features: int, loss: Loss, clip: Clip, evaluated: Evaluated) -> "Summing":
         """Describe a round with this loss and bound over these records."""
         return cls(
+            num_features=num_features,
             loss=loss,
             norm=clip.norm,
             bound=clip.bound,
@@ -104,15 +110,16 @@ class Summing:
 
 @canonical
 class Scanning:
-    """The scores of all rows of segments."""
+    """The scores of all rows of segments. Parts of the order: the ONNX file and the weights."""
 
+    num_features: Count
     loss: Loss
     num_bins: Count
 
 
 @canonical
 class AddingUp:
-    """The sum of some shares of a federated round; their positions in their file follow.
+    """The sum of some shares of a federated round. Part of the order: their positions in their file.
 
     Attributes:
         form: What the task's update reports hold.
@@ -140,7 +147,7 @@ class OpeningSecret:
 
 @canonical
 class Opening:
-    """How to open report shares of a task; the task and the shares follow (`opening_orders`)."""
+    """How to open report shares of a task. Parts of the order: see `opening_orders`."""
 
     role: Annotated[int, Field(ge=0, le=1)]
     keys: tuple[OpeningSecret, ...]
@@ -199,17 +206,16 @@ class SegmentOrder:
 class Order:
     """Some work.
 
+    The last part of its message is what the work is about, as it lies on the head's disk (the frames of the
+    only segment, or shares of updates); it is empty if the worker keeps that, or needs none.
+
     Attributes:
-        order_id: Names the order.
         work: What to do.
         segments: The segments to do it on, if it is a sum or a scan.
-        shared_key: Opens the model and weights of a sum or a scan.
     """
 
-    order_id: Bytes32
     work: WorkKind
     segments: tuple[SegmentOrder, ...] = ()
-    shared_key: Bytes32 | None = Field(default=None, repr=False)
 
 
 @canonical
@@ -262,18 +268,11 @@ class Failed:
     """An order that was not done.
 
     Attributes:
-        reason: `refused` (the records or the model are at fault), `damaged` (frames do not open), `stopped`,
-            or the name of what went wrong; one word, for the head logs it.
+        reason: `refused` (the records or the model are at fault), `damaged` (frames do not open), or the name
+            of what went wrong; one word, for the head logs it.
     """
 
     reason: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,100}$")]
-
-
-@canonical
-class Shared:
-    """What all orders of a round have in common: the ONNX file and the weights follow."""
-
-    num_features: Count
 
 
 @frozen
@@ -328,15 +327,11 @@ def numbers(part: bytes, count: int) -> NDArray[np.int64]:
     Raises:
         InvalidTask: there are more or fewer.
     """
-    if len(part) != 8 * count:
-        raise InvalidTask(f"a message of the cluster has {len(part)} bytes of numbers, expected {8 * count}")
+    if len(part) != NUMBER_BYTES * count:
+        raise InvalidTask(
+            f"a message of the cluster has {len(part)} bytes of numbers, expected {NUMBER_BYTES * count}"
+        )
     return np.frombuffer(part, "<i8")
-
-
-def pieces(order: bytes) -> list[bytes]:
-    """Split an order into pieces that each go with its call; one that is too long is one piece."""
-    size = CARRIED_BYTES if len(order) <= MOST_CARRIED else len(order)
-    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def bits(flags: NDArray[np.bool_]) -> bytes:

@@ -1,84 +1,73 @@
 """Workers on Ray Core, an actor a core of every machine in a Ray cluster. Needs the extra `ray`.
 
-    with RayFleet("127.0.0.1:6379", token, capacity_bytes=4 << 30) as fleet:
+    with RayFleet("127.0.0.1:6379", worker_tls(folder), capacity_bytes=4 << 30) as fleet:
         ClusterExecutor(fleet, LocalExecutor())
 
-Ray places processes, tells which are lost and carries bytes. It is trusted with none of them: its object
-store, logs, spill files and control plane see public keys and ciphertext. A thread looks every second for
-machines that came, and lets their workers join; a worker that is refused is ended, and so is every other one
-of its machine.
+Ray places processes and says which machines there are. Nothing else passes through it: the head calls each
+worker itself, over mutual TLS (`worker_client`). A thread looks every second for machines that came, and lets
+their workers join; a worker that is refused is ended, and so is every other one of its machine.
 """
 
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, Final, Self
 
-from helper.executors.ray_connection import answer, connect, end, is_far, nodes  # sets what ray reads
+from helper.executors.ray_connection import connect, end, nodes  # sets what ray reads
 
 # isort: split
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from helper.executors.fleet import NoWorkers, Worker
-from helper.executors.handshake import HandshakeServer, JoinRefused, JoinToken, Session
-from helper.executors.orders import CARRIED_BYTES, pieces
+from helper.executors.fleet import JoinRefused, Worker, WorkerLost
 from helper.executors.ray_worker import RayWorker
+from helper.executors.worker_client import WorkerClient
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.randomness import system_randomness
+from maskedlark.rpc.keepalive import Keepalive
+from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.periodic import IsStopped, Periodic
 
 LOOK_EVERY_S: Final = 1.0
+PORTS: Final = range(20_000, 21_000)
+"""The ports of workers: below those that systems give to connections, and above Ray's own."""
 _NAME_BYTES: Final = 16
 _NO_TIME: Final = 0.0
 _MAX_FAILURES: Final = 3
-_MOST_WORKERS: Final = 1024
+_MOST_WORKERS: Final = 512
 """Of one machine, however many cores it says that it has."""
-_CONTROL: Final = "control"
-_OPENING: Final = "opening"
+_KEEPALIVE: Final = Keepalive()
+_NOT_STARTED: Final = "did not start, or does not take this helper's certificate: see its log"
 _LOG: Final = logging.getLogger(__name__)
 
 
 @frozen(eq=False)
 class _Actor:
-    """A worker that joined."""
+    """A worker that was placed.
 
-    name: bytes
-    node: str
-    actor: Any = field(repr=False)
-    session: Session
-
-    def do(self, order: bytes, shared: Any, frames: bytes, *, is_opening: bool) -> "Future[bytes]":
-        """See `Worker`."""
-        do = self.actor.do.options(concurrency_group=_OPENING) if is_opening else self.actor.do
-        return answer(lambda: do.remote(shared, frames, *pieces(order)))
-
-    def stop(self, sealed: bytes) -> None:
-        """See `Worker`."""
-        try:
-            self.actor.stop.options(concurrency_group=_CONTROL).remote(sealed)  # else it waits for the order
-        except RayError:
-            _LOG.info("a worker that was to stop is lost")
-
-    def alive(self, sealed: bytes) -> "Future[bytes]":
-        """See `Worker`."""
-        return answer(lambda: self.actor.alive.options(concurrency_group=_CONTROL).remote(sealed))
-
-
-@frozen(eq=False)
-class _Applying:
-    """An actor that was asked whether it may join."""
+    Attributes:
+        node: The Ray node.
+        address: Where it serves.
+        actor: Ray's handle.
+        ready: Ray's promise of `RayWorker.ready`.
+        client: Calls it.
+    """
 
     node: str
+    address: str
     actor: Any = field(repr=False)
-    challenge: bytes
-    application: Any = field(repr=False)
+    ready: Any = field(repr=False)
+    client: WorkerClient = field(repr=False)
+
+    def end(self) -> None:
+        """End its calls and its process."""
+        self.client.close()
+        end(self.actor)
 
 
 class RayFleet:
@@ -87,26 +76,28 @@ class RayFleet:
     def __init__(
         self,
         address: str,
-        token: JoinToken,
+        tls: TlsFiles,
         *,
         capacity_bytes: int,
         check_machine: Callable[[str], None] = lambda _: None,
         interrupt: Interrupt = never,
+        keepalive: Keepalive = _KEEPALIVE,
     ) -> None:
         """Connect, and begin to take workers in.
 
         Args:
             address: host:port of the cluster's head, of which this machine is a part.
-            token: What workers have to have too.
+            tls: This machine's key and certificate, and the authority of the workers'.
             capacity_bytes: How much of opened segments each worker keeps in memory.
             check_machine: Raises InvalidTask at the address of a machine that the cluster must not have. One
                 that comes later gets no worker.
             interrupt: Ends the wait for a cluster that does not answer, if it raises.
+            keepalive: How soon a worker that stands still is lost.
 
         Raises:
             InvalidTask: there is no Ray cluster, or `check_machine` raised it.
         """
-        self._gate, self._check_machine = HandshakeServer(token), check_machine
+        self._tls, self._keepalive, self._check_machine = tls, keepalive, check_machine
         connect(address, interrupt)
         try:
             for node in nodes():
@@ -115,17 +106,18 @@ class RayFleet:
             ray.shutdown()
             raise
         self._outside: set[str] = set()
-        self._actors = ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={_CONTROL: 1, _OPENING: 1})(
-            RayWorker
-        )
+        self._actors = ray.remote(num_cpus=1, max_restarts=0)(RayWorker)
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
         self._joined: dict[bytes, _Actor] = {}
-        self._applying: list[_Applying] = []
+        self._starting: list[_Actor] = []
         self._refused: set[str] = set()
         self._failures: Counter[str] = Counter()
         self._looking = Periodic(
-            self._look, name="ray-fleet", every_s=LOOK_EVERY_S, survives=(RayError, ConnectionError)
+            self._look,
+            name="ray-fleet",
+            every_s=LOOK_EVERY_S,
+            survives=(RayError, ConnectionError, InvalidTask),
         )
         self._looking.start()
 
@@ -137,47 +129,37 @@ class RayFleet:
     def workers(self) -> Mapping[bytes, Worker]:
         """See `Fleet`."""
         with self._lock:
-            return dict(self._joined)
+            return {name: one.client for name, one in self._joined.items()}
 
     def drop(self, name: bytes) -> None:
         """See `Fleet`."""
         with self._lock:
             lost = self._joined.pop(name, None)
         if lost is not None:
-            end(lost.actor)
+            lost.end()
 
     def refuse(self, name: bytes) -> None:
         """See `Fleet`; the other workers of the machine are ended too."""
         with self._lock:
             wrong = self._joined.get(name)
-            of_machine = [one.name for one in self._joined.values() if wrong and one.node == wrong.node]
+            of_machine = [name for name, one in self._joined.items() if wrong and one.node == wrong.node]
             if wrong is not None:
                 self._refused.add(wrong.node)
         if wrong is not None:
             _LOG.error(
                 "Ray node %s gets no worker any more: one of its own answered wrongly", wrong.node[:12]
             )
-        for one in of_machine:
-            self.drop(one)
-
-    def share(self, sealed: bytes) -> Any:
-        """See `Fleet`; what is short goes with each order."""
-        if len(sealed) <= CARRIED_BYTES:
-            return sealed
-        try:
-            return ray.put(sealed)
-        except RayError:
-            _LOG.warning("Ray does not take what a round needs: it is done without workers")
-            raise NoWorkers from None
+        for other in of_machine:
+            self.drop(other)
 
     def close(self) -> None:
         """See `Fleet`."""
         self._looking.stop()
         with self._lock:
-            joined = [one.actor for one in self._joined.values()]
+            joined = list(self._joined.values())
             self._joined.clear()
-        for actor in joined + [one.actor for one in self._applying]:
-            end(actor)
+        for one in joined + self._starting:
+            one.end()
         ray.shutdown()
 
     def __enter__(self) -> Self:
@@ -187,34 +169,36 @@ class RayFleet:
         self.close()
 
     def _look(self, is_stopped: IsStopped) -> None:
-        """Let those in who answered, forget machines that are gone, and ask new ones.
+        """Let those in that have started, forget machines that are gone, and start new workers.
 
-        A machine gets one worker, and one a core once that has shown that it has the token.
+        A machine gets one worker, and one a core once that has joined.
         """
-        cores = {
-            node["NodeID"]: int(min(_MOST_WORKERS, node["Resources"].get("CPU", 0)))  # whatever it says
+        machines = {
+            node["NodeID"]: node
             for node in nodes()
             if self._is_allowed(node["NodeID"], node["NodeManagerAddress"])
         }
         with self._lock:
-            self._joined = {name: one for name, one in self._joined.items() if one.node in cores}
-        for one in list(self._applying):
+            gone = [name for name, one in self._joined.items() if one.node not in machines]
+        for name in gone:
+            self.drop(name)
+        for one in list(self._starting):
             if is_stopped():
                 return
-            if one.node not in cores or one.node in self._refused:
-                self._applying.remove(one)
-                end(one.actor)
-            elif ray.wait([one.application], timeout=_NO_TIME, fetch_local=False)[0]:
-                self._applying.remove(one)
+            if one.node not in machines or one.node in self._refused:
+                self._starting.remove(one)
+                one.end()
+            elif ray.wait([one.ready], timeout=_NO_TIME, fetch_local=False)[0]:
+                self._starting.remove(one)
                 self._let_in(one)
         with self._lock:  # rounds drop workers meanwhile
             joined = [one.node for one in self._joined.values()]
-        taken = Counter(joined + [one.node for one in self._applying])
-        proven = set(joined)
-        for node, count in cores.items():
-            wanted = count if node in proven else min(count, 1)
+        taken = Counter(joined + [one.node for one in self._starting])
+        for node, about in machines.items():
+            cores = int(min(_MOST_WORKERS, about["Resources"].get("CPU", 0)))  # whatever it says
+            wanted = cores if node in joined else min(cores, 1)
             for _ in range(wanted - taken[node] if node not in self._refused else 0):
-                self._ask(node)
+                self._start(node, about["NodeManagerAddress"])
 
     def _is_allowed(self, node: str, address: str) -> bool:
         """Return whether a machine may have workers."""
@@ -227,39 +211,40 @@ class RayFleet:
             return False
         return True
 
-    def _ask(self, node: str) -> None:
-        """Start a worker on a machine, and ask it to join."""
+    def _start(self, node: str, host: str) -> None:
+        """Start a worker on a machine, at a port that none of its others has."""
+        shown = f"[{host}]" if ":" in host else host
+        with self._lock:
+            taken = {one.address for one in (*self._joined.values(), *self._starting)}
+        free = [port for port in PORTS if f"{shown}:{port}" not in taken]
+        if not free:
+            return
+        address = f"{shown}:{free[int.from_bytes(system_randomness(8), 'little') % len(free)]}"
+        client = WorkerClient(system_randomness(_NAME_BYTES), address, self._tls, self._keepalive)
         placed = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        actor = self._actors.options(scheduling_strategy=placed).remote(self._capacity_bytes)
-        challenge = self._gate.challenge()
-        self._applying.append(
-            _Applying(node=node, actor=actor, challenge=challenge, application=actor.apply.remote(challenge))
-        )
+        actor = self._actors.options(scheduling_strategy=placed).remote(self._capacity_bytes, address)
+        ready = actor.ready.remote()
+        self._starting.append(_Actor(node=node, address=address, actor=actor, ready=ready, client=client))
 
-    def _let_in(self, one: _Applying) -> None:
-        """Take a worker in that answered, or end it."""
+    def _let_in(self, one: _Actor) -> None:
+        """Take a worker in that has started, or end it."""
         try:
-            if is_far(one.application):
-                raise JoinRefused("a worker's application is too long")
-            admitted = self._gate.admit(one.challenge, ray.get(one.application, timeout=_NO_TIME))
-        except (JoinRefused, RayError) as error:
+            one.client.greet()
+        except (JoinRefused, WorkerLost) as error:
             # Ray's text of what ended an actor can hold anything; ours can not
-            why = str(error) if isinstance(error, JoinRefused) else "it did not start; see its log"
-            _LOG.warning("a worker of Ray node %s does not join: %s", one.node[:12], why)
+            why = str(error) if isinstance(error, JoinRefused) else _NOT_STARTED
+            _LOG.warning("a worker of Ray node %s does not join: it %s", one.node[:12], why)
             self._failures[one.node] += 1
             if isinstance(error, JoinRefused) or self._failures[one.node] >= _MAX_FAILURES:
                 self._refused.add(one.node)
-            end(one.actor)
+            one.end()
             return
-        one.actor.welcome.remote(admitted.welcome)  # an actor does what it is asked in order
-        name = system_randomness(_NAME_BYTES)
-        joined = _Actor(name=name, node=one.node, actor=one.actor, session=admitted.session)
         with self._lock:
-            is_refused = one.node in self._refused  # since its application was looked at
+            is_refused = one.node in self._refused  # while it was greeted
             if not is_refused:
-                self._joined[name] = joined
+                self._joined[one.client.name] = one
         if is_refused:
-            end(one.actor)
+            one.end()
             return
         del self._failures[one.node]
         _LOG.info("a worker of Ray node %s joined", one.node[:12])

@@ -1,8 +1,8 @@
 """Sums and scores over the segments of a dataset as work for workers (`dispatch`) that keep the segments."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -11,39 +11,45 @@ from numpy.typing import NDArray
 from helper.datasets.datasets import dataset_lost
 from helper.datasets.frames import SealedSegment, open_segment
 from helper.executors.dispatch import PartsToSend
-from helper.executors.executor import Gradient, Scoring
-from helper.executors.orders import Scanning, SegmentOrder, Summing, Totals, WorkKind, bits, elements, numbers
+from helper.executors.executor import Gradient, ModelFile, Scoring
+from helper.executors.orders import (
+    NUMBER_BYTES,
+    Scanning,
+    SegmentOrder,
+    Summing,
+    Totals,
+    WorkKind,
+    bits,
+    elements,
+    numbers,
+)
 from helper.gradient.engine import PartialSum
 from helper.gradient.scoring import Scores
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import frozen
+from maskedlark.model import weights as weights_format
 from maskedlark.model.losses import Loss
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.numbers.field import ELEMENT_BYTES
 from maskedlark.releases.round import Evaluated
 
 _EVALUATED: Final = np.uint8(1)
 _COUNTS: Final = np.uint8(2)
 
 
-@frozen
-class SharedInput:
-    """The model and weights of a round or scan, sealed once for all workers.
-
-    Attributes:
-        key: Opens it; it is in each order.
-        place: Where workers find it: see `Fleet.share`.
-    """
-
-    key: bytes = field(repr=False)
-    place: Any = field(repr=False)
-
-
-class _SegmentWork:
+class _SegmentWork(ABC):
     """Work on segments, of which each worker keeps some: it has one order at a time."""
 
     at_once = 1
 
-    def __init__(self, kind: WorkKind, segments: Sequence[SealedSegment], shared: SharedInput) -> None:
-        self._kind, self._segments, self._shared = kind, segments, shared
+    def __init__(
+        self,
+        kind: WorkKind,
+        file: ModelFile,
+        weights: tuple[QuantisedTensor, ...],
+        segments: Sequence[SealedSegment],
+    ) -> None:
+        self._kind, self._segments = kind, segments
+        self._model = [file.read(), weights_format.encode(weights)]
         self.names = [one.place.name for one in segments]
 
     @property
@@ -55,11 +61,10 @@ class _SegmentWork:
         """See `Work`."""
         return PartsToSend(
             kind=self._kind,
-            parts=[flags for part in parts for flags in self._flags(part)],
+            parts=[*self._model, *(flags for part in parts for flags in self._flags(part))],
+            answer_bytes=self._answer_bytes(sum(self._segments[part].place.records for part in parts)),
             segments=tuple(SegmentOrder.of(self._segments[part]) for part in parts),
             frames=b"".join(self._segments[part].read() for part in parts if is_sent),
-            shared_key=self._shared.key,
-            shared=self._shared.place,
         )
 
     def check(self, parts: Sequence[int]) -> None:
@@ -75,6 +80,10 @@ class _SegmentWork:
         del part
         return ()
 
+    @abstractmethod
+    def _answer_bytes(self, records: int) -> int:
+        """Return the length of the parts of an answer over so many records, or more."""
+
 
 class SummingWork(_SegmentWork):
     """The masked sum of a round."""
@@ -84,9 +93,9 @@ class SummingWork(_SegmentWork):
         gradient: Gradient,
         segments: Sequence[SealedSegment],
         evaluated: Evaluated,
-        shared: SharedInput,
     ) -> None:
-        super().__init__(Summing.of(gradient.loss, gradient.clip, evaluated), segments, shared)
+        kind = Summing.of(gradient.file.num_features, gradient.loss, gradient.clip, evaluated)
+        super().__init__(kind, gradient.file, gradient.weights, segments)
         self._length = sum(tensor.values.size for tensor in gradient.weights) + gradient.clip.is_counted
         told = evaluated.is_evaluated * _EVALUATED | evaluated.counts * _COUNTS
         told = np.append(told, np.uint8(0))  # of a record that is in no dataset: its rank is past all others
@@ -105,6 +114,10 @@ class SummingWork(_SegmentWork):
         vector = elements(answer[0], self._length)
         self.partial_sums.append(PartialSum(vector=vector, hashes=totals.hashes, records=totals.records))
 
+    def _answer_bytes(self, records: int) -> int:
+        del records
+        return ELEMENT_BYTES * self._length
+
     def _flags(self, part: int) -> tuple[bytes, ...]:
         return tuple(bits((self._told[part] & flag).astype(np.bool_)) for flag in (_EVALUATED, _COUNTS))
 
@@ -112,10 +125,9 @@ class SummingWork(_SegmentWork):
 class ScanningWork(_SegmentWork):
     """The scores of an evaluation."""
 
-    def __init__(
-        self, scoring: Scoring, records: int, segments: Sequence[SealedSegment], shared: SharedInput
-    ) -> None:
-        super().__init__(Scanning(loss=scoring.loss, num_bins=scoring.num_bins), segments, shared)
+    def __init__(self, scoring: Scoring, records: int, segments: Sequence[SealedSegment]) -> None:
+        kind = Scanning(num_features=scoring.file.num_features, loss=scoring.loss, num_bins=scoring.num_bins)
+        super().__init__(kind, scoring.file, scoring.weights, segments)
         has_choices = scoring.loss is Loss.CROSS_ENTROPY
         self._num_bins, self._classes = scoring.num_bins, scoring.model.output_width if has_choices else None
         self._bins = np.full(records, -1, np.int64)
@@ -137,6 +149,9 @@ class ScanningWork(_SegmentWork):
             self._bins[segment.ranks[is_chosen]] = bins[is_chosen]
             if self._choices is not None:
                 self._choices[segment.ranks[is_chosen]] = choices[is_chosen]
+
+    def _answer_bytes(self, records: int) -> int:
+        return 2 * NUMBER_BYTES * records
 
     def scores(self) -> Scores:
         """Return the scores of all records, once each part was done."""

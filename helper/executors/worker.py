@@ -1,29 +1,23 @@
 """A worker on another machine: keeps opened segments in its memory, and does what the head orders.
 
-    answer = worker.do(order, shared, frames)     # sums, scores, opened shares; see `orders`
+    answer = SegmentWorker(capacity_bytes).do(order, interrupt)      # see `helper.executors.orders`
 
 It has the key of the datasets that it is told of and no other key of the helper, unless it opens shares: it
 sees features, labels and one helper's mask shares, and which records a round sums. It knows no pair key, no
-noise and no ledger. What carries its messages sees ciphertext: orders and answers are sealed (`handshake`),
-frames are as they lie on the head's disk, and an error is an answer too.
+noise and no ledger. An error is an answer too, of one word.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, assert_never
+from collections.abc import Iterable, Sequence
+from typing import assert_never
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from helper.datasets.frames import open_segment
 from helper.datasets.segments import SegmentRows
 from helper.datasets.update_vault import open_updates
 from helper.executors.executor import Adding
 from helper.executors.gathering import gather
-from helper.executors.handshake import NONCE_BYTES, HandshakeClient, JoinToken, NotSealed, Session
-from helper.executors.heartbeats import ALIVE
 from helper.executors.opening_orders import read_order, write_opened
 from helper.executors.orders import (
     AddingUp,
@@ -33,7 +27,6 @@ from helper.executors.orders import (
     Order,
     Scanning,
     SegmentOrder,
-    Shared,
     Summing,
     Totals,
     flags,
@@ -44,8 +37,9 @@ from helper.executors.segment_cache import SegmentCache
 from helper.executors.summing import sum_updates
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import score
-from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.errors import JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
@@ -56,17 +50,6 @@ from maskedlark.numbers.field import to_bytes
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import Evaluated
 
-ORDER: Final = b"order"
-STOP: Final = b"stop"
-SHARED: Final = b"shared"
-_STOPPED_KEPT: Final = 1024
-"""How many orders that were to end are remembered: far more than ever wait at one worker."""
-_WELCOME_S: Final = 10.0
-
-
-class _Stopped(Exception):
-    """The head no longer waits for an order."""
-
 
 class _Damaged(Exception):
     """The frames of a segment do not open."""
@@ -74,116 +57,62 @@ class _Damaged(Exception):
 
 @frozen
 class _Weighted:
-    """The model and weights of a round, and the file that the model was read from."""
+    """The model and weights of a round, and what they were read from."""
 
     onnx: bytes
+    encoded: bytes
     num_features: int
     model: Model
     weights: tuple[QuantisedTensor, ...]
 
 
 class SegmentWorker(NeverPickled):
-    """One worker. Safe to call from many threads: one order is done at a time, and one that opens shares."""
+    """One worker. Used by one thread at a time, and by another one for orders to open shares."""
 
-    def __init__(self, token: JoinToken, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int) -> None:
         """Keep so many bytes of opened segments at most."""
-        self._applicant = HandshakeClient(token)
-        self._challenge = b""
-        self._session: Session | None = None
         self._held = SegmentCache(capacity_bytes)
-        self._stopped: OrderedDict[bytes, None] = OrderedDict()
-        self._last: tuple[bytes, _Weighted] | None = None
+        self._last: _Weighted | None = None
         self._made: tuple[Model, Loss, ExactEngine] | None = None
-        self._working = threading.Lock()
-        self._opening = threading.Lock()
-        self._is_welcome = threading.Event()
 
-    def apply(self, challenge: bytes) -> bytes:
-        """Answer a head that asks whether this worker may join it."""
-        self._challenge = challenge
-        return self._applicant.apply(challenge)
-
-    def welcome(self, welcome: bytes) -> None:
-        """Join.
-
-        Raises:
-            JoinRefused: the welcome is another worker's.
-        """
-        self._session = self._applicant.finish(self._challenge, welcome)
-        self._is_welcome.set()
-
-    def stop(self, sealed: bytes) -> None:
-        """End an order that is worked on, or waits; one that is not sealed by the head changes nothing."""
-        try:
-            self._stopped[self._join().open(sealed, STOP)] = None
-        except NotSealed:
-            return
-        if len(self._stopped) > _STOPPED_KEPT:
-            self._stopped.popitem(last=False)
-
-    def alive(self, sealed: bytes) -> bytes:
-        """Answer the head's question whether this worker goes on; empty if it has not joined yet."""
-        try:
-            session = self._join()
-            session.open(sealed, ALIVE)
-        except NotSealed:
-            return b""
-        return session.seal(b"", sealed[:NONCE_BYTES])
-
-    def do(self, sealed_order: bytes, sealed_shared: bytes, frames: bytes) -> bytes:
-        """Do what the head orders, and return the answer, sealed, and bound to the order.
-
-        Shares are opened beside other work, and nothing of them is kept.
+    def do(self, encoded: bytes, interrupt: Interrupt = never) -> bytes:
+        """Do an order, and return the answer. Nothing of shares to open or to add up is kept.
 
         Args:
-            sealed_order: An `Order`.
-            sealed_shared: The model and the weights of a sum or a scan.
-            frames: What the order is about, as it lies on the head's disk; empty if this worker keeps it.
-
-        Raises:
-            NotSealed: the order is not the head's, or this worker has not joined.
+            encoded: An `Order`, its parts, and what it is about.
+            interrupt: Ends the order if it raises.
         """
-        self._is_welcome.wait(_WELCOME_S)  # which comes another way
-        session = self._join()
-        message = read(Order, session.open(sealed_order, ORDER))
-        order: Order = message.head
-        with self._opening if isinstance(order.work, Opening) else self._working:
-            answer = _answer(lambda: self._answer(order, message.parts, sealed_shared, frames))
-            return session.seal(answer, sealed_order[:NONCE_BYTES])
+        try:
+            message = read(Order, encoded)
+            *parts, frames = message.parts
+            return self._answer(message.head, parts, frames, interrupt)
+        except JobRefused:
+            return write(Failed(reason="refused"))
+        except _Damaged:
+            return write(Failed(reason="damaged"))
+        except Exception as error:  # noqa: BLE001 # its text could hold anything, and the head logs what comes
+            return write(Failed(reason=type(error).__name__[:100]))
 
-    def _answer(self, order: Order, parts: tuple[bytes, ...], sealed_shared: bytes, frames: bytes) -> bytes:
+    def _answer(self, order: Order, parts: Sequence[bytes], frames: bytes, interrupt: Interrupt) -> bytes:
         match order.work:
             case Opening() as opening:
                 asked = read_order(opening, parts)
                 return write_opened(asked.opener.open_columns(asked.shares))
             case AddingUp() as adding:
-                return self._add(order, adding, parts, frames)
+                return _add(adding, parts, frames, interrupt)
             case Summing() as summing:
-                weighted, held = self._load_weights(order, sealed_shared), self._segments(order, frames)
-                return self._sums(order, summing, weighted, parts, held)
+                return self._sums(order, summing, parts, self._segments(order, frames, interrupt), interrupt)
             case Scanning() as scanning:
-                weighted, held = self._load_weights(order, sealed_shared), self._segments(order, frames)
-                return self._scores(order, scanning, weighted, held)
+                weighted = self._load_weights(parts, scanning.num_features)
+                return _scores(scanning, weighted, self._segments(order, frames, interrupt), interrupt)
             case _:
                 assert_never(order.work)
 
-    def _add(self, order: Order, adding: AddingUp, parts: tuple[bytes, ...], frames: bytes) -> bytes:
-        (places,) = parts
-        rows = np.frombuffer(places, "<u8").tolist()
-        what = Adding(form=adding.form, role=adding.role, task_id=adding.task_id)
-        try:
-            shares = open_updates(adding.header, rows, adding.key, frames)
-            summed = sum_updates(what, shares, self._interrupt(order.order_id))
-        except (InvalidTag, ValueError):
-            raise _Damaged from None
-        totals = Totals(hashes=0, records=summed.records)
-        return write(Done(done=(0,)), [to_bytes(summed.vector), totals.encoded])
-
-    def _segments(self, order: Order, frames: bytes) -> dict[int, SegmentRows]:
+    def _segments(self, order: Order, frames: bytes, interrupt: Interrupt) -> dict[int, SegmentRows]:
         """Return the segments of an order that are here, by their positions in it."""
         found: dict[int, SegmentRows] = {}
         for place, segment in enumerate(order.segments):
-            self._check_awaited(order.order_id)
+            interrupt()
             rows = self._rows(segment, frames)
             if rows is not None:
                 found[place] = rows
@@ -193,16 +122,16 @@ class SegmentWorker(NeverPickled):
         self,
         order: Order,
         summing: Summing,
-        weighted: _Weighted,
-        parts: tuple[bytes, ...],
+        parts: Sequence[bytes],
         held: dict[int, SegmentRows],
+        interrupt: Interrupt,
     ) -> bytes:
         if not held:
             return write(Done(done=()))
+        weighted = self._load_weights(parts, summing.num_features)
         engine = self._engine(weighted.model, summing.loss, summing.clip)
-        evaluated = _join_flags(order, parts, held)
+        evaluated = _join_flags(order, parts[2:], held)
         work = summing.work(sum(order.segments[place].chosen for place in held))
-        interrupt = self._interrupt(order.order_id)
         summed = engine.partial_sum(
             weighted.weights,
             gather(list(held.values()), evaluated, work, interrupt),
@@ -211,23 +140,6 @@ class SegmentWorker(NeverPickled):
         )
         totals = Totals(hashes=summed.hashes, records=summed.records)
         return write(Done(done=tuple(held)), [to_bytes(summed.vector), totals.encoded])
-
-    def _scores(
-        self, order: Order, scanning: Scanning, weighted: _Weighted, held: dict[int, SegmentRows]
-    ) -> bytes:
-        parts: list[bytes] = []
-        for rows in held.values():
-            found = score(
-                weighted.model,
-                scanning.loss,
-                weighted.weights,
-                rows.shares.features,
-                scanning.num_bins,
-                interrupt=self._interrupt(order.order_id),
-            )
-            parts.append(found.bins.astype("<i8").tobytes())
-            parts.append(b"" if found.choices is None else found.choices.astype("<i8").tobytes())
-        return write(Done(done=tuple(held)), parts)
 
     def _rows(self, segment: SegmentOrder, frames: bytes) -> SegmentRows | None:
         """Return the rows of a segment, from memory or from its frames; None if not cached any more."""
@@ -241,23 +153,23 @@ class SegmentWorker(NeverPickled):
             self._held.put(name, rows)
         return rows
 
-    def _load_weights(self, order: Order, sealed_shared: bytes) -> _Weighted:
-        """Return the model and weights of an order, cached from the round that was last worked on."""
-        if order.shared_key is None:
-            raise InvalidTask("an order of a sum or a scan names no model")
-        if self._last is None or self._last[0] != order.shared_key:
-            opened = ChaCha20Poly1305(order.shared_key).decrypt(bytes(NONCE_BYTES), sealed_shared, SHARED)
-            shared = read(Shared, opened)
-            onnx, encoded = shared.parts
-            width, before = shared.head.num_features, self._last[1] if self._last is not None else None
-            if before is not None and (before.onnx, before.num_features) == (onnx, width):
-                model = before.model
-            else:
-                model = parse(onnx, num_features=width)
-            tensors = weights_format.decode(encoded, model.parameters)
-            weighted = _Weighted(onnx=onnx, num_features=width, model=model, weights=tensors)
-            self._last = order.shared_key, weighted
-        return self._last[1]
+    def _load_weights(self, parts: Sequence[bytes], num_features: int) -> _Weighted:
+        """Return the model and weights of an order, cached from the order before."""
+        (onnx, encoded), last = parts[:2], self._last
+        if last is not None and (last.onnx, last.num_features) == (onnx, num_features):
+            if last.encoded == encoded:
+                return last
+            model = last.model
+        else:
+            model = parse(onnx, num_features=num_features)
+        self._last = _Weighted(
+            onnx=onnx,
+            encoded=encoded,
+            num_features=num_features,
+            model=model,
+            weights=weights_format.decode(encoded, model.parameters),
+        )
+        return self._last
 
     def _engine(self, model: Model, loss: Loss, clip: Clip) -> ExactEngine:
         """Return the engine of a job, created anew if another job was worked on last."""
@@ -265,31 +177,35 @@ class SegmentWorker(NeverPickled):
             self._made = model, loss, ExactEngine(model, loss, clip)
         return self._made[2].with_clip(clip)
 
-    def _interrupt(self, order_id: bytes) -> Callable[[], None]:
-        return lambda: self._check_awaited(order_id)
 
-    def _check_awaited(self, order_id: bytes) -> None:
-        if order_id in self._stopped:
-            raise _Stopped
-
-    def _join(self) -> Session:
-        if self._session is None:
-            raise NotSealed
-        return self._session
-
-
-def _answer(work: Callable[[], bytes]) -> bytes:
-    """Encode the result of some work, or its error."""
+def _add(adding: AddingUp, parts: Sequence[bytes], frames: bytes, interrupt: Interrupt) -> bytes:
+    (places,) = parts
+    rows = np.frombuffer(places, "<u8").tolist()
+    what = Adding(form=adding.form, role=adding.role, task_id=adding.task_id)
     try:
-        return work()
-    except _Stopped:
-        return write(Failed(reason="stopped"))
-    except JobRefused:
-        return write(Failed(reason="refused"))
-    except _Damaged:
-        return write(Failed(reason="damaged"))
-    except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed
-        return write(Failed(reason=type(error).__name__[:100]))
+        summed = sum_updates(what, open_updates(adding.header, rows, adding.key, frames), interrupt)
+    except (InvalidTag, ValueError):
+        raise _Damaged from None
+    totals = Totals(hashes=0, records=summed.records)
+    return write(Done(done=(0,)), [to_bytes(summed.vector), totals.encoded])
+
+
+def _scores(
+    scanning: Scanning, weighted: _Weighted, held: dict[int, SegmentRows], interrupt: Interrupt
+) -> bytes:
+    parts: list[bytes] = []
+    for rows in held.values():
+        found = score(
+            weighted.model,
+            scanning.loss,
+            weighted.weights,
+            rows.shares.features,
+            scanning.num_bins,
+            interrupt=interrupt,
+        )
+        parts.append(found.bins.astype("<i8").tobytes())
+        parts.append(b"" if found.choices is None else found.choices.astype("<i8").tobytes())
+    return write(Done(done=tuple(held)), parts)
 
 
 def _join_flags(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Evaluated:

@@ -17,21 +17,21 @@ class RayCluster:
 
     Attributes:
         address: host:port of the Ray cluster's head.
-        join_token: The file of the secret that workers have to have too.
+        worker_tls: The folder of this machine's key and certificate for its workers.
         worker_bytes: How much of opened segments each worker keeps in memory.
         opens_shares: Whether workers open report shares, with the keys that they get for it.
     """
 
     address: str
-    join_token: Path
+    worker_tls: Path
     worker_bytes: int = WORKER_BYTES
     opens_shares: bool = False
 
     def check(self, environment: Mapping[str, str] = os.environ) -> None:
         """Refuse a Ray cluster that anyone on its network could use.
 
-        Nothing that passes through Ray can be read or forged without the join token; but whoever may submit
-        work to a Ray cluster runs programs on its machines, as the user whose memory holds opened segments.
+        Nothing of records passes through Ray; but whoever may submit work to a Ray cluster runs programs on
+        its machines, as the user whose memory holds opened segments.
 
         Raises:
             InvalidTask: it is not on loopback, and has no token authentication or no TLS.

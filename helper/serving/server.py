@@ -20,7 +20,6 @@ from helper.core import HelperCore
 from helper.datasets.sweeping import DROPPED_EVERY_S, EVERY_S, EXPIRED_KEPT_S, Sweeper
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Executor
-from helper.executors.handshake import JoinToken
 from helper.executors.local import LocalExecutor
 from helper.gradient.choose import choose_engine
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
@@ -29,6 +28,7 @@ from helper.serving.cluster import RayCluster, check_machine
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
+from helper.trust.cluster_secrets import worker_tls
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
@@ -267,14 +267,16 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
     if cluster is None:
         return local
     cluster.check()
-    token = JoinToken.read(cluster.join_token)
+    tls = worker_tls(cluster.worker_tls)
+    tls.read()
+    tls.check_own()
     try:
         from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
     except ImportError:
         raise InvalidTask("--ray requires the extra `ray`: pip install 'maskedlark[ray]'") from None
     fleet = RayFleet(
         cluster.address,
-        token,
+        tls,
         capacity_bytes=cluster.worker_bytes,
         check_machine=check_machine,
         interrupt=interrupt,

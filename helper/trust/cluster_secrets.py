@@ -2,10 +2,12 @@
 
     write_cluster_secrets(folder, now=now)                                         # once, at a safe place
     write_machine_certificate(folder, machine, hosts=("10.0.0.7",), now=now)       # for each machine
+    worker_tls(machine / WORKERS)                                                  # what head and workers use
 
-Ray's daemons reach each other by address, so each machine's certificate names its own address, and an
-authority that signs nothing else vouches for it. The authority's key is needed to take a machine in, and
-nowhere while it works.
+Machines reach each other by address, so each certificate names its machine's own address, and an authority
+that signs nothing else vouches for it. Ray's daemons have certificates of one authority, and the helper and
+its workers have those of another, so what is in Ray's memory opens no way to a worker. The authorities' keys
+are needed to take a machine in, and nowhere while it works.
 """
 
 import os
@@ -24,15 +26,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.certificates import as_pem, begun, for_handshakes, name_of
+from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.ownership import check_own, check_secret_file
 
-JOIN_FILE: Final = "join-token"
 RAY_FILE: Final = "ray-token"
 AUTHORITY: Final = "ca.crt"
 AUTHORITY_KEY: Final = "ca.key"
 CERTIFICATE: Final = "tls.crt"
 PRIVATE_KEY: Final = "tls.key"
+WORKERS: Final = "workers"
 LONGEST_DAYS: Final = 3_650
+_AUTHORITIES: Final = {"": "", f"{WORKERS}-": f"{WORKERS}/"}
+"""How the files of each begin: of authorities in their folder, and of certificates in a machine's."""
 _TOKEN_BYTES: Final = 32
 _PRIVATE: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -54,47 +59,45 @@ _OWN_MACHINE: Final = ("localhost", "127.0.0.1")
 
 
 def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DAYS) -> None:
-    """Make the join token, Ray's token and an authority with its key.
+    """Make Ray's token and two authorities with their keys: for Ray, and for workers.
 
-    Called by `helper cluster init`. Its operator brings both tokens to every machine.
+    Called by `helper cluster init`. Its operator brings the token to every machine.
 
     Args:
-        folder: Gets join-token, ray-token, ca.crt and ca.key; only the owner may read them, but for ca.crt.
-        now: The start of the authority's life.
-        days: How long the authority lives.
+        folder: Gets ray-token, ca.crt, ca.key, workers-ca.crt and workers-ca.key; only the owner may read
+            them, except for the certificates.
+        now: The start of the authorities' lives.
+        days: How long the authorities live.
 
     Raises:
         InvalidTask: one of the files is there already, or the folder cannot be written.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = name_of("Ray cluster of one helper")
-    authority = (
-        begun(name, name, key.public_key(), now=now, days=days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_SIGNS_CERTIFICATES_ONLY, critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    _write_all(
-        folder,
-        {
-            JOIN_FILE: secrets.token_hex(_TOKEN_BYTES).encode(),
-            RAY_FILE: secrets.token_hex(_TOKEN_BYTES).encode(),
-            AUTHORITY_KEY: as_pem(key),
-            AUTHORITY: authority.public_bytes(Encoding.PEM),
-        },
-    )
+    contents = {RAY_FILE: secrets.token_hex(_TOKEN_BYTES).encode()}
+    for prefix in _AUTHORITIES:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = name_of(f"{prefix or 'Ray'} of one helper's cluster")
+        authority = (
+            begun(name, name, key.public_key(), now=now, days=days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES_ONLY, critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        contents[prefix + AUTHORITY_KEY] = as_pem(key)
+        contents[prefix + AUTHORITY] = authority.public_bytes(Encoding.PEM)
+    _write_all(folder, contents)
 
 
 def write_machine_certificate(
     authority: Path, folder: Path, *, hosts: tuple[str, ...], now: datetime, days: int = LONGEST_DAYS
 ) -> None:
-    """Make the key and the certificate of one machine, for both directions of mutual TLS.
+    """Make the keys and certificates of one machine, for both directions of mutual TLS.
 
     Called by `helper cluster certificate`.
 
     Args:
-        authority: The folder of ca.crt and ca.key.
-        folder: Gets tls.key (readable by its owner only), tls.crt and ca.crt.
+        authority: The folder of `write_cluster_secrets`.
+        folder: Gets tls.key (readable by its owner only), tls.crt and ca.crt for Ray, and in its folder
+            `workers` the same for the helper and its workers.
         hosts: The address that Ray knows the machine by, and names that others call it. Loopback is added.
         now: The start of the certificate's life.
         days: How long it lives.
@@ -105,28 +108,36 @@ def write_machine_certificate(
     """
     for host in hosts:
         _check_host(host)
-    authority_key, authority_certificate = _authority(authority)
-    if authority_certificate.not_valid_after_utc <= now:
-        raise InvalidTask(
-            f"{authority / AUTHORITY} has expired: create new secrets with `helper cluster init`"
-        )
-    key = ec.generate_private_key(ec.SECP256R1())
-    machine = name_of("machine of a Ray cluster")
-    unsigned = begun(machine, authority_certificate.subject, key.public_key(), now=now, days=days)
-    certificate = for_handshakes(unsigned, (*hosts, *_OWN_MACHINE)).sign(authority_key, hashes.SHA256())
-    _write_all(
-        folder,
-        {
-            PRIVATE_KEY: as_pem(key),
-            CERTIFICATE: certificate.public_bytes(Encoding.PEM),
-            AUTHORITY: authority_certificate.public_bytes(Encoding.PEM),
-        },
+    contents: dict[str, bytes] = {}
+    for prefix, place in _AUTHORITIES.items():
+        authority_key, authority_certificate = _authority(authority, prefix)
+        if authority_certificate.not_valid_after_utc <= now:
+            expired = authority / (prefix + AUTHORITY)
+            raise InvalidTask(f"{expired} has expired: create new secrets with `helper cluster init`")
+        key = ec.generate_private_key(ec.SECP256R1())
+        machine = name_of("machine of a helper's cluster")
+        unsigned = begun(machine, authority_certificate.subject, key.public_key(), now=now, days=days)
+        certificate = for_handshakes(unsigned, (*hosts, *_OWN_MACHINE)).sign(authority_key, hashes.SHA256())
+        contents |= {
+            place + PRIVATE_KEY: as_pem(key),
+            place + CERTIFICATE: certificate.public_bytes(Encoding.PEM),
+            place + AUTHORITY: authority_certificate.public_bytes(Encoding.PEM),
+        }
+    _write_all(folder, contents)
+
+
+def worker_tls(folder: Path) -> TlsFiles:
+    """Return the files of a machine's folder `workers`, which the head and its workers use."""
+    return TlsFiles(
+        certificate=folder / CERTIFICATE,
+        private_key=folder / PRIVATE_KEY,
+        trusted_authorities=folder / AUTHORITY,
     )
 
 
-def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """Read the key and the certificate of the authority in a folder."""
-    key_file, certificate_file = folder / AUTHORITY_KEY, folder / AUTHORITY
+def _authority(folder: Path, prefix: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Read the key and the certificate of an authority in a folder."""
+    key_file, certificate_file = folder / (prefix + AUTHORITY_KEY), folder / (prefix + AUTHORITY)
     check_secret_file(key_file)
     check_own(key_file)
     try:
@@ -164,8 +175,9 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     for name, content in contents.items():
         path = folder / name
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mode = _PUBLIC if name in {CERTIFICATE, AUTHORITY} else _PRIVATE
+            for parent in (folder, path.parent):
+                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = _PUBLIC if path.suffix == ".crt" else _PRIVATE
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
                 stream.write(content)
         except FileExistsError:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from docs.tutorial.fleet import HELPERS
 from helper.datasets.records import DatasetRecords
@@ -70,9 +72,9 @@ class Results:
     raylet_kills: int  # 10
     raylet_kills_with_orders: int
     raylet_kill_late_s: float  # 30
-    refused_here_without_token: int  # of as many as asked: 100
+    refused_here_of_another_cluster: int  # of as many as asked: 100
     refused_here_other_numerics: int  # 100
-    refused_raylets_without_token: int
+    refused_raylets_of_another_cluster: int
     refused_raylets_other_numerics: int
     raylets_of_each_kind: int
     comings_and_goings_unequal: int  # 0
@@ -172,7 +174,7 @@ def measured(sizes: Sizes, told: Told) -> Results:
                 updates = UpdateBench(Path(name) / "updates", workers)
                 secrets |= _updates(updates, made, results, sizes, told)
                 secrets |= opened_by_workers(workers, bench.local)
-                secrets |= bench.secrets(dataset) | {"join token": [made.token_file.read_bytes()]}
+                secrets |= bench.secrets(dataset) | {"workers' key": _private_key(made.certificates)}
                 results |= _searched(made, secrets, bucket, service / "helper-1.log", told)
     return Results(**results, seconds=time.monotonic() - began)  # type: ignore[arg-type] # of their keys' types
 
@@ -228,13 +230,13 @@ def _killed(site: Site, sizes: Sizes, told: Told) -> dict[str, object]:
 
 
 def _refused(made: Machines, fleet: "RayFleet", sizes: Sizes, told: Told) -> dict[str, object]:
-    here = refused_here(sizes.refused)
+    here = refused_here(made.folder / "refused", sizes.refused)
     there = refused_machines(made, fleet, sizes.refused_raylets)
     told(10.0 * sizes.refused_raylets, f"refused: {here}, of raylets {there}")
     return {
-        "refused_here_without_token": here.without_token,
+        "refused_here_of_another_cluster": here.of_another_cluster,
         "refused_here_other_numerics": here.other_numerics,
-        "refused_raylets_without_token": there.without_token,
+        "refused_raylets_of_another_cluster": there.of_another_cluster,
         "refused_raylets_other_numerics": there.other_numerics,
         "raylets_of_each_kind": sizes.refused_raylets,
     }
@@ -290,6 +292,14 @@ def _searched(
         "control_missed": ", ".join(sorted(secrets.keys() - control.keys())),
         "searched_mb": total >> 20,
     }
+
+
+def _private_key(certificates: Path) -> list[bytes]:
+    """The private key of a machine's workers: a line of its file, and the number that it is."""
+    file = (certificates / "tls.key").read_bytes()
+    key = load_pem_private_key(file, None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    return [file.splitlines()[2], key.private_numbers().private_value.to_bytes(32)]
 
 
 def _keys(file: str) -> list[bytes]:

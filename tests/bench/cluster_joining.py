@@ -1,27 +1,32 @@
-"""Workers without the token, or with other numerics: many in this process, some on real raylets."""
+"""Workers of another cluster, or with other numerics: many in this process, some on real raylets."""
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
-from helper.executors.handshake import HandshakeClient, HandshakeServer, JoinRefused, JoinToken
-from tests.helper.executors.ray_machines import Machines, until
+from helper.executors import worker_service
+from helper.executors.fleet import JoinRefused
+from helper.executors.orders import SOFTWARE
+from helper.executors.worker import SegmentWorker
+from helper.trust.cluster_secrets import WORKERS
+from tests.helper.executors.ray_machines import LOOPBACK, Machines, until
+from tests.helper.executors.served_workers import called, certified, served, tls_of
 
 if TYPE_CHECKING:  # it imports ray, before `ray_machines` could say how that authenticates
     from helper.executors.ray_fleet import RayFleet
 
-OF_ANOTHER = "has not the join token"
+OF_ANOTHER = "has no certificate of this cluster"
 OTHER_NUMERICS = "has other numerics"
 _PRETENDS = """
 import sys
 if any("default_worker" in one for one in sys.orig_argv):
-    from helper.executors.handshake import Applicant
-    Applicant.__init__.__defaults__ = (bytes(32),)
+    from helper.executors import worker_service
+    worker_service.SOFTWARE = bytes(32)
 """
 
 
@@ -29,46 +34,52 @@ if any("default_worker" in one for one in sys.orig_argv):
 class Refused:
     """How many workers of each kind were refused."""
 
-    without_token: int
+    of_another_cluster: int
     other_numerics: int
 
 
-def refused_here(count: int) -> Refused:
-    """So many of each kind, each with a key of its own, at one gate of this process."""
-    right = JoinToken(token_hex(32).encode())
-    gate, without_token, other_numerics = HandshakeServer(right), 0, 0
+def refused_here(folder: Path, count: int) -> Refused:
+    """So many of each kind, served in this process: each time one of another cluster, and one of this one."""
+    tls, found = tls_of(certified(folder / "own")), list[str]()
     for number in range(count):
-        others = {
-            OF_ANOTHER: HandshakeClient(JoinToken(token_hex(32).encode())),
-            OTHER_NUMERICS: HandshakeClient(right, b"%32d" % number),
-        }
-        for reason, applicant in others.items():
-            challenge = gate.challenge()
-            with suppress(JoinRefused):
-                gate.admit(challenge, applicant.apply(challenge))
-                continue
-            without_token += reason == OF_ANOTHER
-            other_numerics += reason == OTHER_NUMERICS
-    return Refused(without_token=without_token, other_numerics=other_numerics)
+        other = tls_of(certified(folder / f"other-{number}"))
+        for files, software in ((other, SOFTWARE), (tls, b"%32d" % number)):
+            with (
+                patch.object(worker_service, "SOFTWARE", software),
+                served(SegmentWorker(0), files) as address,
+                called(address, tls) as client,
+            ):
+                found += _refusal(client.greet)
+    return Refused(
+        of_another_cluster=sum(OF_ANOTHER in one for one in found),
+        other_numerics=sum(OTHER_NUMERICS in one for one in found),
+    )
+
+
+def _refusal(greet: Callable[[], None]) -> list[str]:
+    """Why a worker is refused, if it is."""
+    try:
+        greet()
+    except JoinRefused as error:
+        return [str(error)]
+    return []
 
 
 def refused_machines(made: Machines, fleet: "RayFleet", count: int) -> Refused:
     """So many real raylets of each kind; refused are those that the head's log gives the reason of."""
-    wrong, numerics = made.folder / "another-token", made.folder / "other-numerics"
-    wrong.write_text(token_hex(32))
-    wrong.chmod(0o600)
+    other, numerics = certified(made.folder / "another-cluster", LOOPBACK), made.folder / "other-numerics"
     numerics.mkdir(exist_ok=True)
     (numerics / "sitecustomize.py").write_text(_PRETENDS)
     path = os.pathsep.join([str(numerics), str(Path(__file__).parents[2])])
     before, nodes = len(fleet.refused), []
     with _told() as lines:
         for _ in range(count):
-            nodes += [made.add(token_file=wrong), made.add(environment={"PYTHONPATH": path})]
+            nodes += [made.add(certificates=other / WORKERS), made.add(environment={"PYTHONPATH": path})]
         until(lambda: len(fleet.refused) - before == len(nodes) or bool(fleet.workers()))
         told = " ".join(lines)
     for node in nodes:
         made.remove(node)
-    return Refused(without_token=told.count(OF_ANOTHER), other_numerics=told.count(OTHER_NUMERICS))
+    return Refused(of_another_cluster=told.count(OF_ANOTHER), other_numerics=told.count(OTHER_NUMERICS))
 
 
 @contextmanager

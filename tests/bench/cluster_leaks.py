@@ -29,7 +29,7 @@ def in_the_clear(secrets: Mapping[str, Sequence[bytes]], bucket: Path) -> Iterat
     """What a build does that hands Ray and the bucket what it computes with, as it is.
 
     Records go by shared memory and into the bucket; keys, model and noise as arguments of an actor, which the
-    GCS keeps; the join token as an environment.
+    GCS keeps; the workers' key as an environment.
     """
 
     import ray  # needs the extra `ray`
@@ -42,9 +42,9 @@ def in_the_clear(secrets: Mapping[str, Sequence[bytes]], bucket: Path) -> Iterat
             return b"%d" % sum(map(len, parts))
 
     large = ("features", "mask shares")
-    (token,) = secrets["join token"]
-    small = [one for kind, found in secrets.items() if kind not in (*large, "join token") for one in found]
-    remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": {"JOIN_TOKEN": token.decode()}})
+    line, _ = secrets["workers' key"]
+    small = [one for kind, found in secrets.items() if kind not in large for one in found if one != line]
+    remote: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": {"WORKERS_KEY": line.decode()}})
     actor = remote(Naive).remote(*small)
     references = [ray.put(b"".join(secrets[kind])) for kind in large]
     ray.get(actor.total.remote(*references))

@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from helper.datasets.segments import SEGMENT_RECORDS
 from helper.executors.clustered import ClusterExecutor
@@ -94,9 +93,6 @@ class FirstOf:
 
     def refuse(self, name: bytes) -> None:
         self._fleet.refuse(name)
-
-    def share(self, sealed: bytes) -> Any:
-        return self._fleet.share(sealed)
 
     def close(self) -> None:
         """The fleet's owner closes it."""

@@ -60,7 +60,7 @@ class ClusteredHelper(Fleet):
         helper.wait()
         shutil.copytree(self.data(HELPERS[1]), self.data(TWIN))
         alone = self.helper_options_of[1]
-        workers = ("--ray", made.address, "--ray-join-token", str(made.token_file))
+        workers = ("--ray", made.address, "--ray-worker-tls", str(made.certificates))
         self.helper_options_of = (self.helper_options_of[0], (*alone, *workers))
         self.start_helper(1)
         place = self.folder / f"{TWIN}.address"

@@ -52,7 +52,7 @@ _HEALTH: Final = (
 _READ: Final = (
     "for one in environ mem maps fd/0 root/data/helper/keys.json; do"
     " head -c 1 /proc/{pid}/$one > /dev/null 2>&1 && echo $one; done;"
-    " head -c 1 /data/helper/keys.json /join/join-token 2> /dev/null; true"
+    " head -c 1 /data/helper/keys.json /workers/tls.key 2> /dev/null; true"
 )
 _KNOCK: Final = (
     'python -c "import socket; one = socket.socket(); one.settimeout(5);'
@@ -115,22 +115,22 @@ def joins(made: Pods, before: int) -> int:
 def refused(made: Pods, change: Callable[[], None]) -> str:
     """How a worker whose files are changed is kept out: it ended, or the helper said why, or nothing came."""
     end(NETWORKS[WORKERS])
-    kept = {name: made.volume(WORKERS, name) for name in ("cluster", "join")}
+    kept = {name: made.volume(WORKERS, name) for name in ("cluster", "workers")}
     with TemporaryDirectory() as folder:
         for name, path in kept.items():
             shutil.copytree(path, Path(folder) / name)
         change()
-        before, warned = _joined(made), made.log(HEAD, "helper").count("has not the join token")
+        before, warned = _joined(made), made.log(HEAD, "helper").count("has no certificate of this cluster")
         process = made.start(WORKERS, "worker")
         until(
             lambda: (
                 process.poll() is not None
-                or made.log(HEAD, "helper").count("has not the join token") > warned
+                or made.log(HEAD, "helper").count("has no certificate of this cluster") > warned
                 or _joined(made) > before
             ),
             _REFUSED_S,
         )
-        told = made.log(HEAD, "helper").count("has not the join token") > warned
+        told = made.log(HEAD, "helper").count("has no certificate of this cluster") > warned
         status = process.poll()
         end(NETWORKS[WORKERS])
         process.wait()
@@ -144,32 +144,32 @@ def refused(made: Pods, change: Callable[[], None]) -> str:
 
 def _strangers(made: Pods, authority: Path) -> Mapping[str, Callable[[], None]]:
     """What a pod may come with that is not the cluster's."""
-    cluster, join = made.volume(WORKERS, "cluster"), made.volume(WORKERS, "join")
+    cluster, workers = made.volume(WORKERS, "cluster"), made.volume(WORKERS, "workers")
 
-    def certified(by: Path, address: str) -> None:
+    def certified(by: Path, address: str, *, of: str = "", into: Path = cluster) -> None:
         with TemporaryDirectory() as folder:
-            for name in ("ca.crt", "ca.key"):
+            for name in ("ca.crt", "ca.key", "workers-ca.crt", "workers-ca.key"):
                 (Path(folder) / name).touch(mode=0o600)
                 (Path(folder) / name).write_bytes((by / name).read_bytes())
             write_machine_certificate(
                 Path(folder), Path(folder) / "machine", hosts=(address,), now=datetime.now(UTC)
             )
-            for path in (Path(folder) / "machine").iterdir():
-                (cluster / path.name).write_bytes(path.read_bytes())
+            for path in filter(Path.is_file, (Path(folder) / "machine" / of).iterdir()):
+                (into / path.name).write_bytes(path.read_bytes())
 
-    def by_another_authority() -> None:
+    def by_another_authority(of: str, into: Path) -> None:
         with TemporaryDirectory() as folder:
             write_cluster_secrets(Path(folder) / "other", now=datetime.now(UTC))
-            certified(Path(folder) / "other", ADDRESSES[WORKERS])
+            certified(Path(folder) / "other", ADDRESSES[WORKERS], of=of, into=into)
 
     def of_another_token(path: Path) -> None:
         path.write_text(secrets.token_hex(32))
 
     return {
         "another address": lambda: certified(authority, "10.99.0.77"),
-        "another authority": by_another_authority,
+        "another authority": lambda: by_another_authority("", cluster),
         "another token of Ray": lambda: of_another_token(cluster / "ray-token"),
-        "another join token": lambda: of_another_token(join / "join-token"),
+        "another authority of workers": lambda: by_another_authority("workers", workers),
     }
 
 

@@ -22,7 +22,7 @@ needs_helm = pytest.mark.skipif(found_helm() is None, reason="no helm: `make cha
 THERE = '[{"ipBlock": {"cidr": "192.0.2.7/32"}}]'
 """Where a database or a bucket is."""
 SECRETS = {"HELPER_DATABASE", "ADSERVER_DATABASE"}
-UNKNOWN = {"MPLCONFIGDIR", "POD_IP", "HOME", "TMPDIR", "HELPER_JOIN_TOKEN_FILE"}
+UNKNOWN = {"MPLCONFIGDIR", "POD_IP", "HOME", "TMPDIR", "HELPER_WORKER_TLS"}
 """Variables that no option of ours is."""
 
 
@@ -301,7 +301,7 @@ def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
         ("helpers.adserver.operator=x", "adserver"),
         ("helpers.intake.operator=x", "intake"),
         ("helper.env.HELPER_SEGMENTS=s3://bucket", "HELPER_SEGMENTS"),
-        ("helpers.helper.env.HELPER_RAY_JOIN_TOKEN=/x", "HELPER_RAY_JOIN_TOKEN"),
+        ("helpers.helper.env.HELPER_RAY_WORKER_TLS=/x", "HELPER_RAY_WORKER_TLS"),
         ("adserver.env.ADSERVER_REPORT_OBJECTS=s3://bucket", "ADSERVER_REPORT_OBJECTS"),
         ("intake.env.ADSERVER_DATABASE=postgresql://u:p@h/x", "ADSERVER_DATABASE"),
         ("intake.env.HELPER_PEERS=x", "HELPER_PEERS"),

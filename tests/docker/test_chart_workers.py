@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 import helper.cli.main
-from helper.executors.handshake import JoinToken
-from helper.executors.ray_worker import JOIN_VARIABLE
+from helper.executors.ray_worker import TLS_VARIABLE
 from helper.serving.cluster import check_machine
-from helper.trust.cluster_secrets import write_cluster_secrets
+from helper.trust.cluster_secrets import worker_tls, write_cluster_secrets
 from maskedlark.rpc.renewal import certificate_in
 from maskedlark.rpc.trust import names_in
 from tests.docker.chart import VERSIONS, containers, found_helm, mistakes, pods, rendered, serving
@@ -30,6 +29,8 @@ ON = ("--set", "helper.workers.enabled=true,helper.workers.secret=cluster")
 ON_BOTH = (*ON, "--set", "helpers.helper-1.workers.secret=other")
 OFF = ("--set", "helpers.helper.workers.enabled=false")
 POD_IP = "10.1.2.3"
+SERVICE = (20_000, 20_999)
+"""`helper.executors.ray_fleet.PORTS`, which needs Ray."""
 Range = tuple[int, int]
 
 
@@ -116,8 +117,8 @@ def test_policies_open_the_ports_that_the_commands_name_and_no_others() -> None:
     ports = machine_ports(worker)
     assert machine_ports(head) == ports
     assert reached(policy(HEAD), "ingress", WORKERS) == gcs | ports
-    assert reached(policy(HEAD), "egress", WORKERS) == ports
-    assert reached(policy(WORKERS), "ingress", HEAD) == ports
+    assert reached(policy(HEAD), "egress", WORKERS) == ports | {SERVICE}
+    assert reached(policy(WORKERS), "ingress", HEAD) == ports | {SERVICE}
     assert reached(policy(WORKERS), "ingress", WORKERS) == ports
     assert reached(policy(WORKERS), "egress", HEAD) == gcs | ports
     assert reached(policy(WORKERS), "egress", WORKERS) == ports
@@ -136,7 +137,7 @@ def test_workers_reach_nobody_else_and_nobody_else_reaches_them() -> None:
 
 
 def test_every_port_of_ray_is_below_those_that_kernels_give_out() -> None:
-    ports = sorted({*machine_ports(container(HEAD, "ray")), (6379, 6379)})
+    ports = sorted({*machine_ports(container(HEAD, "ray")), (6379, 6379), SERVICE})
     assert all(first <= last < 32_768 for first, last in ports)
     assert all(one[1] < other[0] for one, other in pairwise(ports))
 
@@ -162,7 +163,7 @@ def test_the_helper_takes_what_it_is_told_of_the_cluster() -> None:
     assert taken["ray"] == f"{POD_IP}:{options(container(HEAD, 'ray'))['port']}"
     assert taken["ray_worker_bytes"] == 1_610_612_736
     assert taken["ray_open_reports"] is False
-    assert taken["ray_join_token"] == Path("/join/join-token")
+    assert taken["ray_worker_tls"] == Path("/workers")
     assert {name for name in given if name.startswith("HELPER_")} <= names.keys()
     check_machine(POD_IP, given)
 
@@ -178,7 +179,7 @@ def test_both_ends_of_the_cluster_authenticate_and_encrypt_alike() -> None:
         files = [Path(value) for value in one.values() if value.startswith("/")]
         assert len(files) == 4
         assert {str(path.parent) for path in files} <= {mount["mountPath"] for mount in of["volumeMounts"]}
-    assert variables(ends[2])[JOIN_VARIABLE] == variables(ends[1])["HELPER_RAY_JOIN_TOKEN"]
+    assert variables(ends[2])[TLS_VARIABLE] == variables(ends[1])["HELPER_RAY_WORKER_TLS"]
 
 
 @pytest.mark.long  # CI has Ray for these only
@@ -223,14 +224,14 @@ def test_the_authoritys_key_is_in_no_container_that_lasts() -> None:
             assert not mounts(one) & {"secrets", "authority"}
             assert {m["name"] for m in one["volumeMounts"] if m.get("readOnly")} >= mounts(one) & {
                 "cluster",
-                "join",
+                "workers",
             }
 
 
 def test_secrets_lie_in_memory_and_what_ray_writes_does_not() -> None:
     for pod in (HEAD, WORKERS):
         volumes = {one["name"]: one for one in pods(objects())[pod]["spec"]["volumes"]}
-        for name in ("authority", "cluster", "join", "shm"):
+        for name in ("authority", "cluster", "workers", "shm"):
             assert volumes[name]["emptyDir"]["medium"] == "Memory"
         assert volumes["ray"]["emptyDir"] == {"sizeLimit": "4Gi"}
         store = next(options(one) for one in serving(pods(objects())[pod]) if one["command"][0] == "sh")
@@ -242,7 +243,7 @@ def test_workers_have_neither_keys_nor_ledger_nor_a_service() -> None:
     pod = pods(objects("large", "--set-json", f"helpers.helper.segments={segments}"))[WORKERS]
     assert not re.search(r"HELPER_DATA|postgres|s3://|ledger|envFrom|persistentVolumeClaim", str(pod))
     (worker,) = serving(pod)
-    assert {name for name in variables(worker) if name.startswith("HELPER_")} == {JOIN_VARIABLE}
+    assert {name for name in variables(worker) if name.startswith("HELPER_")} == {TLS_VARIABLE}
     assert "ports" not in worker
 
 
@@ -283,7 +284,7 @@ def test_each_pod_makes_its_own_certificate_and_does_so_again(tmp_path: Path) ->
         "tls.key",
     }
     assert not list(folders["/authority"].iterdir())
-    JoinToken.read(folders["/join"] / "join-token")
+    assert worker_tls(folders["/workers"]).read()
 
 
 @pytest.mark.parametrize(

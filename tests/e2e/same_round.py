@@ -311,7 +311,7 @@ def run_on_ray(times: int, show: Show) -> Outcome:
 
     with tempfile.TemporaryDirectory() as folder, machines(Path(folder)) as made:
         made.add()
-        workers = ("--ray", made.address, "--ray-join-token", str(made.token_file))
+        workers = ("--ray", made.address, "--ray-worker-tls", str(made.certificates))
         fleet = DyingFleet(
             folder=Path(folder) / "fleet", helper_options=OPTIONS, helper_options_of=(workers, ())
         )

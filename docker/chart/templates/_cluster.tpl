@@ -7,6 +7,8 @@ nodeManager: 6380
 objectManager: 6381
 firstWorker: 10002
 lastWorker: 10999
+firstService: 20000 # of a worker, for its head: helper/executors/ray_fleet.py
+lastService: 20999
 {{- end }}
 
 {{- define "maskedlark.worker-name" -}}
@@ -58,8 +60,8 @@ app.kubernetes.io/instance: {{ include "maskedlark.worker-name" . }}
 - { name: RAY_TLS_CA_CERT, value: /cluster/ca.crt }
 {{- end }}
 
-{{- /* The tokens, and this pod's own certificate for the address that it has now. The authority's key is in this container only.
-The group may read what Ray's own user needs at the head; the join token is the helper's alone. */ -}}
+{{- /* Ray's token, and this pod's own certificates for the address that it has now. The authorities' keys are in this container only.
+The group may read what Ray's own user needs at the head; the certificate for workers is the helper's alone. */ -}}
 {{- define "maskedlark.cluster-files" -}}
 - name: cluster-files
   image: {{ include "maskedlark.image" . }}
@@ -72,11 +74,12 @@ The group may read what Ray's own user needs at the head; the join token is the 
   args:
     - |
       umask 077
-      rm -rf /authority/* /cluster/* /join/*
-      cp -L /secrets/ca.crt /secrets/ca.key /authority/
+      rm -rf /authority/* /cluster/* /workers/*
+      cp -L /secrets/*ca.crt /secrets/*ca.key /authority/
       helper cluster certificate --secrets /authority --out /cluster "$@"
+      mv /cluster/workers/* /workers/
+      rmdir /cluster/workers
       cp -L /secrets/ray-token /cluster/
-      cp -L /secrets/join-token /join/
       chmod 640 /cluster/*
       rm -rf /authority/*
     - cluster-files
@@ -94,10 +97,10 @@ The group may read what Ray's own user needs at the head; the join token is the 
     - { name: secrets, mountPath: /secrets, readOnly: true }
     - { name: authority, mountPath: /authority }
     - { name: cluster, mountPath: /cluster }
-    - { name: join, mountPath: /join }
+    - { name: workers, mountPath: /workers }
 {{- end }}
 
-{{- /* The head of the Ray cluster, started before the helper, as a user who reads neither the helper's volume nor the join token. */ -}}
+{{- /* The head of the Ray cluster, started before the helper, as a user who reads neither the helper's volume nor its certificate for workers. */ -}}
 {{- define "maskedlark.ray-head" -}}
 - name: ray
   restartPolicy: Always
@@ -144,7 +147,7 @@ livenessProbe:
   failureThreshold: 6
 {{- end }}
 
-{{- /* Ray's logs and spilled objects, which are sealed, lie on the node's disk; what is secret lies in memory. */ -}}
+{{- /* Ray's logs and spilled objects, which hold nothing of records, lie on the node's disk; what is secret lies in memory. */ -}}
 {{- define "maskedlark.cluster-volumes" -}}
 - name: secrets
   secret:
@@ -153,7 +156,7 @@ livenessProbe:
   emptyDir: { medium: Memory, sizeLimit: 1Mi }
 - name: cluster
   emptyDir: { medium: Memory, sizeLimit: 1Mi }
-- name: join
+- name: workers
   emptyDir: { medium: Memory, sizeLimit: 1Mi }
 - name: ray
   emptyDir: { sizeLimit: {{ .cluster.disk }} }

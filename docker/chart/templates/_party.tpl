@@ -268,7 +268,7 @@ spec:
             {{- if .cluster }}
             {{- include "maskedlark.ray-variables" . | nindent 12 }}
             - { name: HELPER_RAY, value: "$(POD_IP):{{ (fromYaml (include "maskedlark.ray-ports" .)).gcs }}" }
-            - { name: HELPER_RAY_JOIN_TOKEN, value: /join/join-token }
+            - { name: HELPER_RAY_WORKER_TLS, value: /workers }
             - { name: HELPER_RAY_WORKER_BYTES, value: {{ .cluster.workerBytes | int64 | quote }} }
             - { name: HELPER_RAY_OPEN_REPORTS, value: {{ ternary "1" "0" .cluster.openReports | quote }} }
             {{- end }}
@@ -290,7 +290,7 @@ spec:
             - { name: tmp, mountPath: /tmp }
             {{- if .cluster }}
             - { name: cluster, mountPath: /cluster, readOnly: true }
-            - { name: join, mountPath: /join, readOnly: true }
+            - { name: workers, mountPath: /workers, readOnly: true }
             - { name: ray, mountPath: /ray }
             {{- end }}
           # Health is served on loopback only, and says `starting` while loops are compiled.

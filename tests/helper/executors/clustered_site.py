@@ -77,19 +77,6 @@ def sampled(rate: float, seed: int = 3) -> Evaluated:
     return Evaluated(is_evaluated=is_evaluated, counts=is_evaluated & (draw.random(RECORDS) < 0.8))
 
 
-class Hours:
-    """A clock that only an interrupt moves, by so many seconds a call."""
-
-    def __init__(self, step_s: float) -> None:
-        self.now, self.step_s = 0.0, step_s
-
-    def __call__(self) -> float:
-        return self.now
-
-    def interrupt(self) -> None:
-        self.now += self.step_s
-
-
 def scoring_of(outputs: int) -> Scoring:
     onnx = make_model(outputs=outputs)
     model = parse(onnx, num_features=4)

@@ -1,15 +1,13 @@
-"""Workers in threads of the test's process: head and holders as they are, and nothing between them."""
+"""Workers in threads of the test's process: head and workers as they are, and nothing between them."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
 
-from helper.executors.fleet import WorkerLost
-from helper.executors.handshake import HandshakeServer, JoinToken, Session
+from helper.executors.fleet import Sent, WorkerLost
 from helper.executors.worker import SegmentWorker
-
-TOKEN = b"a join token of at least 32 bytes, for tests"
 
 
 class Fails:
@@ -26,49 +24,51 @@ class Fails:
 
 @dataclass(kw_only=True, eq=False)
 class ThreadWorker:
-    """A worker. `fails` is called before each order, and may raise what ends the worker.
-
-    One that `stands_still` answers nothing, until it `goes_on`.
-    """
+    """A worker. `fails` is called before each order, and may raise what ends the worker."""
 
     name: bytes
-    session: Session
     holder: SegmentWorker
-    fails: Callable[[], None] = lambda: None
+    fails: Callable[[], object] = lambda: None
     passed: list[bytes] = field(default_factory=list)
-    stands_still: Event = field(default_factory=Event)
-    goes_on: Event = field(default_factory=Event)
+    _is_lost: bool = False
+    _awaited: list["Future[bytes]"] = field(default_factory=list)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
-    def do(self, order: bytes, shared: bytes, frames: bytes, *, is_opening: bool) -> "Future[bytes]":
+    def do(self, order: bytes, *, most_bytes: int, is_opening: bool) -> Sent:
         del is_opening
-        self.passed += filter(None, [order, shared, frames])
+        self.passed.append(order)
+        answer, is_cancelled = Future[bytes](), Event()
+        self._awaited.append(answer)
 
-        def run() -> bytes:
-            try:
-                self.fails()
-                if self.stands_still.is_set():
-                    self.goes_on.wait()
-                answer = self.holder.do(order, shared, frames)
-            except Exception:  # noqa: BLE001 # as a process that ends, whatever ended it
-                raise WorkerLost from None
-            self.passed.append(answer)
-            return answer
+        def interrupt() -> None:
+            if is_cancelled.is_set():
+                raise InterruptedError
 
-        return self._pool.submit(run)
+        def run() -> None:
+            with suppress(InvalidStateError):  # dropped meanwhile
+                try:
+                    self.fails()
+                    done = self.holder.do(order, interrupt)
+                except Exception:  # noqa: BLE001 # as a process that ends, whatever ended it
+                    answer.set_exception(WorkerLost())
+                    return
+                assert len(done) <= most_bytes
+                self.passed.append(done)
+                answer.set_result(done)
 
-    def stop(self, sealed: bytes) -> None:
-        self.passed.append(sealed)
-        self.holder.stop(sealed)
+        self._pool.submit(run)
+        if self._is_lost:
+            self.lose()
+        return Sent(answer=answer, cancel=is_cancelled.set)
 
-    def alive(self, sealed: bytes) -> "Future[bytes]":
-        answer: Future[bytes] = Future()
-        if not self.stands_still.is_set():
-            answer.set_result(self.holder.alive(sealed))
-        return answer
+    def lose(self) -> None:
+        """Answer nothing any more, as over a channel that is closed."""
+        self._is_lost = True
+        for answer in self._awaited:
+            with suppress(InvalidStateError):
+                answer.set_exception(WorkerLost())
 
     def end(self) -> None:
-        self.goes_on.set()
         self._pool.shutdown()
 
 
@@ -80,16 +80,12 @@ class ThreadFleet:
     joined: dict[bytes, ThreadWorker] = field(default_factory=dict)
     ended: list[ThreadWorker] = field(default_factory=list)
     refused: list[bytes] = field(default_factory=list)
-    _gate: HandshakeServer = field(default_factory=lambda: HandshakeServer(JoinToken(TOKEN)))
 
-    def add(self, count: int = 1, *, fails: Callable[[], None] = lambda: None) -> None:
+    def add(self, count: int = 1, *, fails: Callable[[], object] = lambda: None) -> None:
         for _ in range(count):
-            holder = SegmentWorker(JoinToken(TOKEN), self.capacity_bytes)
-            challenge = self._gate.challenge()
-            admitted = self._gate.admit(challenge, holder.apply(challenge))
-            holder.welcome(admitted.welcome)
             name = b"worker %d" % (len(self.joined) + len(self.ended))
-            self.joined[name] = ThreadWorker(name=name, session=admitted.session, holder=holder, fails=fails)
+            holder = SegmentWorker(self.capacity_bytes)
+            self.joined[name] = ThreadWorker(name=name, holder=holder, fails=fails)
 
     def workers(self) -> Mapping[bytes, ThreadWorker]:
         return dict(self.joined)
@@ -97,14 +93,12 @@ class ThreadFleet:
     def drop(self, name: bytes) -> None:
         worker = self.joined.pop(name, None)
         if worker is not None:
+            worker.lose()
             self.ended.append(worker)
 
     def refuse(self, name: bytes) -> None:
         self.refused.append(name)
         self.drop(name)
-
-    def share(self, sealed: bytes) -> bytes:
-        return sealed
 
     def close(self) -> None:
         for worker in [*self.joined.values(), *self.ended]:

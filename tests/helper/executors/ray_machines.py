@@ -1,6 +1,5 @@
 """A Ray cluster of several raylets on this machine, and a fleet of workers on them."""
 
-import secrets
 import signal
 import sys
 import time
@@ -20,9 +19,11 @@ from tests.ray_environment import tell_ray  # says how Ray authenticates, before
 import ray
 from ray.cluster_utils import Cluster
 
-from helper.executors.handshake import JoinToken
 from helper.executors.ray_fleet import RayFleet
-from helper.executors.ray_worker import JOIN_VARIABLE
+from helper.executors.ray_worker import TLS_VARIABLE
+from helper.trust.cluster_secrets import WORKERS, worker_tls
+from maskedlark.rpc.keepalive import Keepalive
+from tests.helper.executors.served_workers import certified
 from tests.patience import HANGS_S
 
 OBJECT_STORE_BYTES = 80 << 20
@@ -37,17 +38,17 @@ class Machines:
 
     cluster: Any
     folder: Path
-    token_file: Path
+    certificates: Path
     nodes: list[Any] = field(default_factory=list)
 
     def add(
-        self, cores: int = 1, token_file: Path | None = None, environment: Mapping[str, str] | None = None
+        self, cores: int = 1, certificates: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Any:
-        """One more machine, with the token or with another file in its place."""
-        return in_a_few_starts(partial(self.add_once, cores, token_file, environment), self._end_late)
+        """One more machine, with certificates of the cluster or with another folder in their place."""
+        return in_a_few_starts(partial(self.add_once, cores, certificates, environment), self._end_late)
 
     def add_once(
-        self, cores: int = 1, token_file: Path | None = None, environment: Mapping[str, str] | None = None
+        self, cores: int = 1, certificates: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Any:
         """The same, of which Ray's time to start is enough or not."""
         node = self.cluster.add_node(
@@ -55,7 +56,7 @@ class Machines:
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             node_ip_address=LOOPBACK,
-            env_vars={JOIN_VARIABLE: str(token_file or self.token_file), **(environment or {})},
+            env_vars={TLS_VARIABLE: str(certificates or self.certificates), **(environment or {})},
         )
         self.nodes.append(node)
         return node
@@ -85,9 +86,16 @@ class Machines:
         ]
 
     @contextmanager
-    def fleet(self, workers: int, *, worker_bytes: int = WORKER_BYTES) -> Iterator[RayFleet]:
+    def fleet(
+        self, workers: int, *, worker_bytes: int = WORKER_BYTES, keepalive: Keepalive | None = None
+    ) -> Iterator[RayFleet]:
         """A helper's fleet, once so many workers have joined."""
-        with RayFleet(self.address, JoinToken.read(self.token_file), capacity_bytes=worker_bytes) as fleet:
+        with RayFleet(
+            self.address,
+            worker_tls(self.certificates),
+            capacity_bytes=worker_bytes,
+            keepalive=keepalive or Keepalive(),
+        ) as fleet:
             await_workers(fleet, workers)
             yield fleet
 
@@ -147,9 +155,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 @contextmanager
 def _machines(folder: Path) -> Iterator[Machines]:
     tell_ray()
-    token_file = folder / "join-token"
-    token_file.write_text(secrets.token_hex(32))
-    token_file.chmod(0o600)
+    certificates = certified(folder / "cluster-secrets", LOOPBACK) / WORKERS
     head = {
         "num_cpus": 0,
         "object_store_memory": OBJECT_STORE_BYTES,
@@ -158,7 +164,7 @@ def _machines(folder: Path) -> Iterator[Machines]:
     }
     cluster = in_a_few_starts(partial(Cluster, initialize_head=True, head_node_args=head))
     try:
-        yield Machines(cluster=cluster, folder=folder, token_file=token_file)
+        yield Machines(cluster=cluster, folder=folder, certificates=certificates)
     finally:
         ray.shutdown()
         cluster.shutdown()

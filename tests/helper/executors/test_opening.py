@@ -1,8 +1,6 @@
 """Workers that open shares find what this machine finds, whatever is sent and whichever of them is lost."""
 
 import gc
-import itertools
-import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,14 +14,13 @@ import pytest
 
 from helper.executors import clustered, opening
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.fleet import NoWorkers, WorkerLost
-from helper.executors.handshake import NONCE_BYTES, JoinToken, NotSealed
+from helper.executors.fleet import Sent, WorkerLost
 from helper.executors.local import LocalExecutor
 from helper.executors.opening_orders import read_opened, write_opened, write_order
-from helper.executors.orders import CARRIED_BYTES, MOST_CARRIED, Done, Failed, Order, pieces, read, write
+from helper.executors.orders import Done, Failed, Order, read, write
 from helper.executors.processes import MAX_CHUNK
-from helper.executors.worker import ORDER, STOP, SegmentWorker
 from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.interrupt import Interrupt
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper
 from maskedlark.reports.hpke_suite import HpkeSuite
@@ -31,7 +28,7 @@ from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.sealing import OpeningKey, SealingKey, share_info
 from maskedlark.reports.upload import SealedShare
 from tests.builders import NOW, World, examples, reports, shares_for, world
-from tests.helper.executors.in_process import TOKEN, Fails, ThreadFleet, ThreadWorker
+from tests.helper.executors.in_process import Fails, ThreadFleet, ThreadWorker
 from tests.helper.parties import NO_WORKERS, Scene
 from tests.measured import SHOP
 from tests.patience import HANGS_S
@@ -124,7 +121,7 @@ def hostile(of: World) -> list[ShareForHelper]:
 
 def order_of(shares: list[ShareForHelper]) -> bytes:
     opening, parts = write_order(PLAIN.opener(0), shares)
-    return write(Order(order_id=bytes(32), work=opening), parts)
+    return write(Order(work=opening), [*parts, b""])
 
 
 def parts_of(prepared: PreparedShares) -> tuple[bytes, ...]:
@@ -163,8 +160,8 @@ def test_chunks_that_are_opened_at_once_are_shared_out_evenly(
 ) -> None:
     sent, may_answer, opens = Semaphore(0), Semaphore(0), ThreadWorker.do
 
-    def told(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
-        answer = opens(worker, *order, **how)
+    def told(worker: ThreadWorker, order: bytes, **how: Any) -> Sent:
+        answer = opens(worker, order, **how)
         sent.release()
         return answer
 
@@ -188,23 +185,20 @@ def test_chunks_that_are_opened_at_once_are_shared_out_evenly(
                 worker.passed.clear()
 
 
-@pytest.mark.parametrize("error", [WorkerLost, NoWorkers])
 def test_an_order_that_failed_or_was_answered_keeps_later_ones_from_no_worker(
-    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.add(2)
     monkeypatch.setattr(fleet, "drop", lambda _: None)  # as if it had joined again
     cluster, opener, chunk = cluster_of(fleet), PLAIN.opener(0), honest(PLAIN)[:PART]
     first, opens = fleet.joined[b"worker 0"], ThreadWorker.do
 
-    def fails_once(worker: ThreadWorker, *_: Any, **__: Any) -> "Future[bytes]":
+    def fails_once(worker: ThreadWorker, *_: Any, **__: Any) -> Sent:
         monkeypatch.setattr(ThreadWorker, "do", opens)
         assert worker is first
-        if error is NoWorkers:
-            raise NoWorkers
         answer: Future[bytes] = Future()
-        answer.set_exception(error())
-        return answer
+        answer.set_exception(WorkerLost())
+        return Sent(answer=answer)
 
     monkeypatch.setattr(ThreadWorker, "do", fails_once)
     for _ in range(3):
@@ -213,24 +207,27 @@ def test_an_order_that_failed_or_was_answered_keeps_later_ones_from_no_worker(
     assert not fleet.joined[b"worker 1"].passed  # the first of those that have nothing
 
 
+def refuse(*_: object, **__: object) -> Sent:
+    answer: Future[bytes] = Future()
+    answer.set_result(write(Failed(reason="refused")))
+    return Sent(answer=answer)
+
+
 def test_an_order_that_is_not_awaited_any_more_keeps_later_ones_from_no_worker(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet.add(2)
-    cluster, opener, opens = cluster_of(fleet), PLAIN.opener(0), ThreadWorker.do
-    second = fleet.joined[b"worker 1"]
-
-    def fills_up(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
-        if worker is second:
-            raise NoWorkers
-        return opens(worker, *order, **how)
-
-    monkeypatch.setattr(ThreadWorker, "do", fills_up)
+    goes_on = Event()
+    fleet.add(1)
+    fleet.add(1, fails=goes_on.wait)
+    cluster, opener, (first, second) = cluster_of(fleet), PLAIN.opener(0), fleet.joined.values()
     two_parts = honest(PLAIN)[: 2 * PART]
+    with monkeypatch.context() as patched:
+        patched.setattr(first, "do", refuse)
+        assert_same(cluster.open(opener, two_parts), opener.open(two_parts))
+    goes_on.set()
     assert_same(cluster.open(opener, two_parts), opener.open(two_parts))
-    monkeypatch.setattr(ThreadWorker, "do", opens)
-    assert_same(cluster.open(opener, two_parts[:PART]), opener.open(two_parts[:PART]))
-    assert not second.passed
+    assert first.passed
+    assert len(second.passed) == 4  # the order that was left and the next one, each with its answer
 
 
 def test_what_no_worker_opens_is_opened_here_no_more_at_once_than_this_machine_takes(
@@ -250,11 +247,8 @@ def test_what_no_worker_opens_is_opened_here_no_more_at_once_than_this_machine_t
         here.pop()
         return open_here(local, *what)
 
-    def is_full(*_: object, **__: object) -> "Future[bytes]":
-        raise NoWorkers
-
     monkeypatch.setattr(LocalExecutor, "open", counted)
-    monkeypatch.setattr(ThreadWorker, "do", is_full)
+    monkeypatch.setattr(ThreadWorker, "do", refuse)
     with ThreadPoolExecutor(cluster.opens_at_once()) as callers:
         for one in callers.map(cluster.open, [opener] * 40, [chunk] * 40):
             assert one.admitted.is_admitted.all()
@@ -285,15 +279,6 @@ def test_a_lost_workers_shares_are_opened_by_others(fleet: ThreadFleet, at: int)
     assert len(fleet.joined) == 2 - (fails.calls >= at)
 
 
-def test_shares_of_a_worker_that_stands_still_are_opened_by_others(fleet: ThreadFleet) -> None:
-    now = itertools.count(0.0, 15.0)
-    fleet.add(2)
-    fleet.joined[b"worker 0"].stands_still.set()
-    cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS), lambda: next(now), opens_shares=True)
-    assert_same(cluster.open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
-    assert b"worker 0" not in fleet.joined
-
-
 def test_a_head_whose_workers_are_all_lost_opens_itself(fleet: ThreadFleet) -> None:
     fleet.add(2, fails=Fails())
     cluster = cluster_of(fleet)
@@ -311,24 +296,6 @@ def test_shares_that_no_worker_can_open_cost_two_of_them(
     assert len(fleet.ended) == 2
 
 
-def test_shares_that_there_is_no_room_for_are_opened_here_and_cost_no_worker(
-    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet.add(2)
-    has_room, asked = ThreadWorker.do, list[bytes]()
-
-    def fills_up(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
-        asked.append(order[0])
-        if len(asked) > 1:
-            raise NoWorkers
-        return has_room(worker, *order, **how)
-
-    monkeypatch.setattr(ThreadWorker, "do", fills_up)
-    assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
-    assert len(asked) == 2
-    assert not fleet.ended
-
-
 def test_one_worker_that_cannot_open_shares_says_so_and_leaves_them_to_others(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,11 +307,11 @@ def test_one_worker_that_cannot_open_shares_says_so_and_leaves_them_to_others(
     )
     broken = fleet.joined[b"worker 0"].holder
 
-    def fails(order: bytes, *_: bytes) -> bytes:
+    def fails(order: bytes, _: Interrupt) -> bytes:
         failed.append(order)
         if len(failed) == 2:
             has_failed_twice.set()
-        return broken._join().seal(write(Failed(reason="MemoryError")), order[:12])
+        return write(Failed(reason="MemoryError"))
 
     monkeypatch.setattr(broken, "do", fails)
     monkeypatch.setattr(LocalExecutor, "open", lambda *_: pytest.fail("a worker can do it"))
@@ -363,9 +330,9 @@ def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
     fleet.add(1, fails=lambda: None if answered.wait(HANGS_S) else pytest.fail("worker 0 has a part"))
     wrong = fleet.joined[b"worker 0"].holder
 
-    def answers(order: bytes, *_: bytes) -> bytes:
+    def answers(*_: object) -> bytes:
         answered.set()
-        return wrong._join().seal(answer, order[:NONCE_BYTES])
+        return answer
 
     monkeypatch.setattr(wrong, "do", answers)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
@@ -374,64 +341,34 @@ def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
 
 
 def test_parts_of_a_worker_that_another_preparation_found_lost_are_not_awaited(fleet: ThreadFleet) -> None:
-    fleet.add(1)
+    goes_on = Event()
+    fleet.add(1, fails=goes_on.wait)
     fleet.add(1, fails=lambda: fleet.drop(b"worker 0"))
-    fleet.joined[b"worker 0"].stands_still.set()
-    looks = itertools.repeat(0.0, 600)  # time that passes would find it silent
-    cluster = ClusterExecutor(fleet, LocalExecutor(NO_WORKERS), lambda: next(looks), opens_shares=True)
-    assert_same(cluster.open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
+    goes_on.set()
 
 
 @pytest.mark.parametrize(
-    ("shares", "ciphertext_bytes", "part"),
-    [
-        pytest.param(128, 129, 128, id="few"),
-        pytest.param(825, 129, 825, id="one order goes with its call"),
-        pytest.param(1000, 1300, 500, id="one order would be too long to go with its call"),
-        pytest.param(3000, 129, 1000, id="one worker would have as much as three"),
-        pytest.param(825, 5000, 825, id="parts that are short would hold too few"),
-        pytest.param(3000, 5000, 1000, id="three parts, though no call carries them"),
-    ],
+    ("shares", "part"),
+    [(128, 128), (MAX_CHUNK, MAX_CHUNK), (MAX_CHUNK + 2, MAX_CHUNK // 2 + 1), (3000, 1000)],
 )
-def test_shares_are_cut_evenly_and_to_go_with_calls_where_that_is_worth_it(
-    monkeypatch: pytest.MonkeyPatch, shares: int, ciphertext_bytes: int, part: int
-) -> None:
+def test_shares_are_cut_evenly(monkeypatch: pytest.MonkeyPatch, shares: int, part: int) -> None:
     monkeypatch.setattr(opening, "MAX_CHUNK", MAX_CHUNK)
-    share = SealedShare(key_id=0, ciphertext=bytes(ciphertext_bytes))
+    share = SealedShare(key_id=0, ciphertext=bytes(129))
     incoming = [ShareForHelper(report_id=bytes(16), time_bucket=0, share=share)] * shares
     assert {len(one) for one in opening.divide(incoming)} == {part}
-    is_short = len(order_of(incoming[:part])) <= MOST_CARRIED
-    assert is_short == (ciphertext_bytes < 5000)
-
-
-@pytest.mark.parametrize(
-    ("length", "lengths"),
-    [
-        (1, [1]),
-        (CARRIED_BYTES, [CARRIED_BYTES]),
-        (CARRIED_BYTES + 1, [CARRIED_BYTES, 1]),
-        (MOST_CARRIED, [CARRIED_BYTES] * 10 + [MOST_CARRIED - 10 * CARRIED_BYTES]),
-        (MOST_CARRIED + 1, [MOST_CARRIED + 1]),
-    ],
-)
-def test_an_order_goes_in_pieces_that_calls_carry_or_in_one(length: int, lengths: list[int]) -> None:
-    order = os.urandom(length)
-    cut = pieces(order)
-    assert b"".join(cut) == order
-    assert [len(piece) for piece in cut] == lengths
 
 
 def test_a_worker_keeps_no_key_once_an_order_is_done(fleet: ThreadFleet) -> None:
     fleet.add(1)
     (worker,) = fleet.joined.values()
-    sealed = worker.session.seal(order_of(honest(PLAIN)), ORDER)
 
     def keys() -> int:
         gc.collect()
         return sum(type(one) is OpeningKey for one in gc.get_objects())
 
     before = keys()
-    worker.holder.do(sealed, b"", b"")
+    worker.holder.do(order_of(honest(PLAIN)))
     assert keys() == before
 
 
@@ -460,18 +397,6 @@ def test_the_dataset_and_the_reasons_are_those_of_a_helper_without_workers(
     assert shared.dataset_id == alone.dataset_id
     assert scene.commit(shared) == alone.dataset_id
     assert any(worker.passed for worker in fleet.joined.values())
-
-
-def test_nothing_that_passes_is_a_key_or_what_a_share_holds(fleet: ThreadFleet) -> None:
-    fleet.add(2)
-    opener, incoming = PLAIN.opener(0), honest(PLAIN)
-    prepared = cluster_of(fleet).open(opener, incoming)
-    passed = b"".join(part for worker in fleet.joined.values() for part in worker.passed)
-    secrets = [key.secret_bytes() for key in opener.opening_keys] + [opener.view_key.secret_bytes()]
-    secrets += [row.tobytes() for row in prepared.shares.mask_shares]
-    secrets += [one.report_id for one in incoming] + [one.share.ciphertext for one in incoming]
-    assert len(passed) > 1000
-    assert not [secret for secret in secrets if secret in passed]
 
 
 def test_how_long_an_answer_is_does_not_tell_what_was_found() -> None:
@@ -545,45 +470,10 @@ def test_an_answer_with_a_key_that_the_task_has_not_is_refused() -> None:
         read_opened(parts_of(prepared), opener, incoming)
 
 
-def test_an_answer_to_another_order_ends_its_worker_and_others_open(
-    fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet.add(2)
-    honest_open, first = ThreadWorker.do, list["Future[bytes]"]()
-
-    def replays(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
-        answer = honest_open(worker, *order, **how)
-        if worker.name != b"worker 0":
-            return answer
-        first.append(answer)
-        return first[0]
-
-    monkeypatch.setattr(ThreadWorker, "do", replays)
-    assert_same(cluster_of(fleet).open(PLAIN.opener(0), honest(PLAIN)), PLAIN.opener(0).open(honest(PLAIN)))
-    assert set(fleet.joined) == {b"worker 1"}
-
-
-def test_an_order_that_is_not_the_heads_is_not_answered(fleet: ThreadFleet) -> None:
-    fleet.add(1)
-    (worker,) = fleet.joined.values()
-    with pytest.raises(NotSealed):
-        worker.holder.do(b"x" * 100, b"", b"")
-    with pytest.raises(NotSealed):
-        worker.holder.do(worker.session.seal(order_of(honest(PLAIN)), STOP), b"", b"")
-
-
-def test_a_worker_that_is_not_welcome_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helper.executors.worker._WELCOME_S", 0.0)
-    with pytest.raises(NotSealed):
-        SegmentWorker(JoinToken(TOKEN), 1).do(b"x" * 100, b"", b"")
-
-
 def test_an_order_of_nonsense_is_told_in_one_word(fleet: ThreadFleet) -> None:
     fleet.add(1)
     (worker,) = fleet.joined.values()
     opening, parts = write_order(PLAIN.opener(0), honest(PLAIN))
-    nonsense = write(Order(order_id=bytes(32), work=opening), [b"nonsense", *parts[1:]])
-    order = worker.session.seal(nonsense, ORDER)
-    answer = worker.session.open(worker.holder.do(order, b"", b""), order[:12])
+    answer = worker.holder.do(write(Order(work=opening), [b"nonsense", *parts[1:], b""]))
     assert re.search(rb'"reason":"InvalidTask"', answer)
     assert b"nonsense" not in answer

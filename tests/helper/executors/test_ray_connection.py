@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from helper.executors.fleet import NoWorkers
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import never
 
@@ -13,20 +12,7 @@ pytest.importorskip("ray", reason="needs the extra `ray`: make setup-cluster")
 
 from helper.executors import ray_connection  # needs ray
 
-# isort: split
-import ray
-
 pytestmark = pytest.mark.long
-
-
-@pytest.mark.parametrize("error", ["ObjectStoreFullError", "OutOfDiskError"])
-def test_a_full_object_store_is_no_lost_worker(error: str, caplog: pytest.LogCaptureFixture) -> None:
-    def ask() -> object:
-        raise getattr(ray.exceptions, error)
-
-    with pytest.raises(NoWorkers):
-        ray_connection.answer(ask)
-    assert "object store of this machine is full" in caplog.text
 
 
 def test_a_control_store_that_answers_nothing_is_not_awaited_for_ever(

@@ -1,12 +1,12 @@
 """Workers on Ray: a head without processors, and raylets of this machine that come and go."""
 
 import os
+import re
 import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -15,15 +15,16 @@ import pytest
 from helper.datasets import segments
 from helper.executors import adding
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.fleet import NoWorkers
-from helper.executors.handshake import HandshakeClient, JoinToken, Session
+from helper.executors.fleet import JoinRefused, WorkerLost
 from helper.executors.processes import MIN_CHUNK
-from helper.executors.worker import SegmentWorker
+from helper.trust.cluster_secrets import WORKERS, worker_tls
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import never
+from maskedlark.rpc.keepalive import Keepalive
 from maskedlark.runtime.periodic import Periodic
 from tests.builders import examples, reports, shares_for, world
-from tests.helper.executors.clustered_site import Hours, Site, sampled
+from tests.helper.executors.clustered_site import Site, sampled
+from tests.helper.executors.served_workers import certified
 from tests.helper.executors.test_adding import Site as UpdateSite
 
 pytest.importorskip("ray", reason="needs the extra `ray`: make setup-cluster")
@@ -37,6 +38,8 @@ from tests.helper.executors.ray_machines import (  # needs ray
 )
 
 pytestmark = pytest.mark.long
+NODE = "5a" * 28
+"""What Ray would call a machine."""
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +92,14 @@ def test_a_round_that_is_left_is_ended_at_ray_workers_and_they_go_on(
 def test_a_stopped_worker_process_holds_no_round_up_and_another_takes_its_place(
     ray_machines: Machines, site: Site
 ) -> None:
-    clock = Hours(step_s=2.0)  # of a second of waiting, 20
-    with ray_machines.fleet(1) as fleet:
-        site.cluster = ClusterExecutor(fleet, site.local, clock)
+    with ray_machines.fleet(1, keepalive=Keepalive(every_s=1.0, answer_s=1.0)) as fleet:
+        site.cluster = ClusterExecutor(fleet, site.local)
         site.assert_equal()
         (before,), (pid,) = fleet.workers(), ray_machines.worker_pids()
         os.kill(pid, signal.SIGSTOP)
         try:
             expected = site.local.masked_sum(site.gradient, site.records, sampled(0.5), never)
-            found = site.cluster.masked_sum(site.gradient, site.records, sampled(0.5), clock.interrupt)
+            found = site.cluster.masked_sum(site.gradient, site.records, sampled(0.5), never)
             assert found.vector.tobytes() == expected.vector.tobytes()
             assert before not in fleet.workers()
             until(lambda: len(fleet.workers()) == 1)
@@ -149,9 +151,9 @@ def test_a_helper_looks_at_the_addresses_of_rays_machines_not_only_at_the_one_it
         asked.append(address)
         raise InvalidTask("not here")
 
-    token = JoinToken.read(ray_machines.token_file)
+    tls = worker_tls(ray_machines.certificates)
     with pytest.raises(InvalidTask, match="not here"):
-        RayFleet(ray_machines.address, token, capacity_bytes=0, check_machine=refuses)
+        RayFleet(ray_machines.address, tls, capacity_bytes=0, check_machine=refuses)
     assert asked == [LOOPBACK]
 
     came_later = False
@@ -161,7 +163,7 @@ def test_a_helper_looks_at_the_addresses_of_rays_machines_not_only_at_the_one_it
         if came_later:
             raise InvalidTask("a machine that came later")
 
-    with RayFleet(ray_machines.address, token, capacity_bytes=0, check_machine=refuses_later) as fleet:
+    with RayFleet(ray_machines.address, tls, capacity_bytes=0, check_machine=refuses_later) as fleet:
         came_later, before = True, len(asked)
         until(lambda: len(asked) > before + 10)
         assert not fleet.workers()
@@ -170,194 +172,144 @@ def test_a_helper_looks_at_the_addresses_of_rays_machines_not_only_at_the_one_it
         site.assert_equal()
 
 
-class _Bomb:
-    """Runs something where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
-        return Path.touch, (self._path,)
-
-
-class _Raised(Exception):
-    """The same, raised."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._bomb = _Bomb(path)
-
-    def __reduce__(self) -> tuple[type["_Raised"], tuple[_Bomb]]:
-        return _Raised, (self._bomb,)
-
-
-def _explode(path: Path, is_raised: bool) -> _Bomb:
-    if is_raised:
-        raise _Raised(path)
-    return _Bomb(path)
-
-
-@pytest.mark.parametrize("is_raised", [False, True])
-def test_nothing_that_comes_from_ray_runs_at_the_head(
-    ray_machines: Machines, tmp_path: Path, is_raised: bool
-) -> None:
-    import ray
-
-    with ray_machines.fleet(1):
-        answer = ray.remote(num_cpus=0, max_retries=0)(_explode).remote(tmp_path / "ran", is_raised)
-        with pytest.raises(ray.exceptions.RayError):
-            ray.get(answer)
-    assert not (tmp_path / "ran").exists()
-
-
-def _zeros(length: int) -> bytes:
-    return bytes(length)
-
-
-def test_a_long_application_is_refused_and_not_fetched(
-    ray_machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
-
-    from helper.executors import ray_connection, ray_fleet
-
-    with ray_machines.fleet(1) as fleet:
-        short, long = (ray.remote(num_cpus=0)(_zeros).remote(length) for length in (200, 8 << 20))
-        ray.wait([short, long], num_returns=2, fetch_local=False)
-        assert not ray_connection.is_far(short)
-        assert ray_connection.is_far(long)  # at once, though Ray does not know yet where it lies
-        monkeypatch.setattr(ray, "get", None)
-        monkeypatch.setattr(ray_fleet, "end", lambda _: None)
-        fleet._let_in(ray_fleet._Applying(node="hostile", actor=None, challenge=bytes(32), application=long))
-        assert "hostile" in fleet.refused
-
-
 def test_a_fleet_that_was_closed_starts_no_cluster_of_its_own(ray_machines: Machines) -> None:
     import ray
 
     with ray_machines.fleet(1) as fleet:
         pass
-    with pytest.raises(NoWorkers):
-        fleet.share(bytes(1 << 20))
+    with pytest.raises(ray.exceptions.RaySystemError):
+        fleet._start(NODE, LOOPBACK)
     assert not ray.is_initialized()
 
 
-def test_a_stop_does_not_wait_for_the_order_that_it_ends() -> None:
-    from helper.executors.ray_fleet import _Actor
+class Client:
+    """A worker that greets as a test says."""
 
-    asked: list[tuple[dict[str, str], bytes]] = []
+    def __init__(self, greet: Callable[[], None] = lambda: None) -> None:
+        self.name, self.greet, self.is_closed = secrets.token_bytes(16), greet, False
 
-    class Stub:
-        """An actor that keeps what it is asked."""
-
-        def options(self, **how: str) -> "Stub":
-            self.how = how
-            return self
-
-        def remote(self, sealed: bytes) -> None:
-            asked.append((self.how, sealed))
-
-    stub = Stub()
-    session = Session(bytes(32), bytes(32))
-    _Actor(name=b"n", node="node", actor=SimpleNamespace(stop=stub), session=session).stop(b"sealed")
-    assert asked == [({"concurrency_group": "control"}, b"sealed")]
+    def close(self) -> None:
+        self.is_closed = True
 
 
-def test_failures_before_a_worker_joined_do_not_count_against_its_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch) -> "Placed":
     import ray
 
     from helper.executors import ray_fleet
 
-    def get(application: Callable[[], bytes], *, timeout: float) -> bytes:
-        del timeout
-        return application()
-
-    def crashes() -> bytes:
-        raise ray.exceptions.WorkerCrashedError
-
-    monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(ray_fleet, "end", lambda _: None)
-    monkeypatch.setattr(ray_fleet, "nodes", list)
-    monkeypatch.setattr(ray_fleet, "is_far", lambda _: False)
     monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(Periodic, "start", lambda _: None)
-    token = JoinToken(bytes(32))
-    fleet = ray_fleet.RayFleet("nowhere", token, capacity_bytes=0)
+    monkeypatch.setattr(Periodic, "stop", lambda _: None)
+    made = Placed()
+    monkeypatch.setattr(ray, "wait", lambda ready, **_: (ready if made.has_started else [], []))
+    monkeypatch.setattr(ray_fleet, "nodes", lambda: made.nodes)
+    monkeypatch.setattr(ray_fleet, "end", made.ended.append)
+    made.fleet = ray_fleet.RayFleet("nowhere", MagicMock(), capacity_bytes=0)
+    monkeypatch.setattr(made.fleet, "_start", made.start)
+    return made
+
+
+class Placed:
+    """A fleet without Ray: what it starts, lets in and ends."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self.ended: list[object] = []
+        self.has_started = False
+        self.fleet: Any = None
+
+    def add(self, node: str, cores: float) -> None:
+        self.nodes.append({"NodeID": node, "NodeManagerAddress": node, "Resources": {"CPU": cores}})
+
+    def actor(self, node: str, client: Client | None = None) -> Any:
+        from helper.executors.ray_fleet import _Actor
+
+        made: Any = client or Client()
+        return _Actor(node=node, address=f"{node}:1", actor=made.name, ready=None, client=made)
+
+    def start(self, node: str, host: str) -> None:
+        assert node == host
+        self.fleet._starting.append(self.actor(node))
+
+    def join(self, node: str) -> bytes:
+        one = self.actor(node)
+        self.fleet._joined[one.client.name] = one
+        return bytes(one.client.name)
+
+    def look(self) -> list[str]:
+        """The nodes of those that start now."""
+        self.fleet._look(lambda: False)
+        return sorted(one.node for one in self.fleet._starting)
+
+
+def crashes() -> None:
+    raise WorkerLost
+
+
+def of_another_cluster() -> None:
+    raise JoinRefused("has no certificate of this cluster for its address")
+
+
+def test_failures_before_a_worker_joined_do_not_count_against_its_machine(placed: Placed) -> None:
+    from helper.executors import ray_fleet
+
     for _ in range(ray_fleet._MAX_FAILURES):
-        joins, challenge = SegmentWorker(token, 0), bytes(32)
-        for application in (crashes, lambda asked=joins: asked.apply(bytes(32)), crashes):
-            actor = SimpleNamespace(welcome=SimpleNamespace(remote=joins.welcome))
-            fleet._let_in(
-                ray_fleet._Applying(node="node", actor=actor, challenge=challenge, application=application)
-            )
-    assert len(fleet.workers()) == ray_fleet._MAX_FAILURES
-    assert not fleet.refused
+        for greet in (crashes, lambda: None, crashes):
+            placed.fleet._let_in(placed.actor("node", Client(greet)))
+    assert len(placed.fleet.workers()) == ray_fleet._MAX_FAILURES
+    assert not placed.fleet.refused
+    assert len(placed.ended) == 2 * ray_fleet._MAX_FAILURES
+
+
+def test_a_machine_whose_worker_is_of_another_cluster_or_never_starts_is_not_asked_again(
+    placed: Placed,
+) -> None:
+    from helper.executors import ray_fleet
+
+    placed.fleet._let_in(placed.actor("other", Client(of_another_cluster)))
+    assert placed.fleet.refused == {"other"}
+    for _ in range(ray_fleet._MAX_FAILURES):
+        assert "broken" not in placed.fleet.refused
+        placed.fleet._let_in(placed.actor("broken", Client(crashes)))
+    assert placed.fleet.refused == {"other", "broken"}
+    for node in ("other", "broken", "right"):
+        placed.add(node, 1.0)
+    assert placed.look() == ["right"]
 
 
 @pytest.mark.parametrize("cores", [3.0, 1e9, float("inf"), float("nan")])
-def test_a_machine_gets_one_worker_until_that_has_shown_the_token(
-    monkeypatch: pytest.MonkeyPatch, cores: float
-) -> None:
-    import ray
-
+def test_a_machine_gets_one_worker_until_that_has_joined(placed: Placed, cores: float) -> None:
     from helper.executors import ray_fleet
 
-    def ask(node: str) -> None:
-        fleet._applying.append(
-            ray_fleet._Applying(node=node, actor=None, challenge=bytes(32), application=None)
-        )
-
-    node = {"NodeID": "node", "NodeManagerAddress": "here", "Resources": {"CPU": cores}}
-    monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
-    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "nodes", lambda: [node])
-    monkeypatch.setattr(Periodic, "start", lambda _: None)
-    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
-    monkeypatch.setattr(fleet, "_ask", ask)
+    placed.add("node", cores)
     for _ in range(3):
-        fleet._look(lambda: False)
-    assert len(fleet._applying) == 1
-    fleet._applying.clear()
-    session = Session(bytes(32), bytes(32))
-    fleet._joined[b"one"] = ray_fleet._Actor(name=b"one", node="node", actor=None, session=session)
+        assert placed.look() == ["node"]
+    placed.fleet._starting.clear()
+    placed.join("node")
     for _ in range(3):
-        fleet._look(lambda: False)
-    assert len(fleet._applying) == (2 if cores == 3 else ray_fleet._MOST_WORKERS - 1)
+        assert len(placed.look()) == (2 if cores == 3 else ray_fleet._MOST_WORKERS - 1)
 
 
-def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import ray
+def test_a_machine_whose_worker_answers_wrongly_has_no_worker_any_more(placed: Placed) -> None:
+    placed.add("right", 3.0)
+    placed.add("wrong", 3.0)
+    wrong, _, right = placed.join("wrong"), placed.join("wrong"), placed.join("right")
+    assert placed.look() == ["right", "right", "wrong"]
+    placed.fleet.refuse(wrong)
+    assert placed.look() == ["right", "right"]
+    assert placed.fleet.workers().keys() == {right}
+    assert placed.fleet.refused == {"wrong"}
+    placed.fleet.refuse(wrong)  # as another round may, which had lost it already
 
-    from helper.executors import ray_fleet
 
-    def asked(node: str) -> ray_fleet._Applying:
-        return ray_fleet._Applying(node=node, actor=None, challenge=bytes(32), application=None)
-
-    nodes = [
-        {"NodeID": node, "NodeManagerAddress": node, "Resources": {"CPU": 3.0}} for node in ("right", "wrong")
-    ]
-    monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
-    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "nodes", lambda: nodes)
-    monkeypatch.setattr(ray_fleet, "end", lambda _: None)
-    monkeypatch.setattr(Periodic, "start", lambda _: None)
-    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
-    monkeypatch.setattr(fleet, "_ask", lambda node: fleet._applying.append(asked(node)))
-    session = Session(bytes(32), bytes(32))
-    for name, node in ((b"1", "wrong"), (b"2", "wrong"), (b"3", "right")):
-        fleet._joined[name] = ray_fleet._Actor(name=name, node=node, actor=None, session=session)
-    fleet._look(lambda: False)
-    assert sorted(one.node for one in fleet._applying) == ["right", "right", "wrong"]
-    fleet.refuse(b"1")
-    fleet._look(lambda: False)
-    assert fleet.workers().keys() == {b"3"}
-    assert [one.node for one in fleet._applying] == ["right", "right"]
-    assert fleet.refused == {"wrong"}
-    fleet.refuse(b"1")  # as another round may, which had lost it already
+def test_workers_of_a_machine_that_is_gone_are_dropped_with_their_calls(placed: Placed) -> None:
+    name = placed.join("gone")
+    client = placed.fleet.workers()[name]
+    assert placed.look() == []
+    assert client.is_closed
+    assert placed.ended == [name]
 
 
 class Dropped(dict[bytes, Any]):
@@ -372,68 +324,60 @@ class Dropped(dict[bytes, Any]):
                 raise RuntimeError("dictionary changed size during iteration")
 
 
-def test_a_fleet_closes_while_a_round_drops_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
+def test_a_fleet_closes_while_a_round_drops_a_worker(placed: Placed) -> None:
+    name = placed.join("node")
+    placed.fleet._joined = Dropped(placed.fleet._joined)
+    placed.fleet._joined.lock = placed.fleet._lock
+    placed.fleet.close()
+    assert placed.ended == [name]
 
+
+def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(placed: Placed) -> None:
+    placed.add("wrong", 2.0)
+    placed.has_started = True
+    joined = placed.join("wrong")
+    other = placed.actor(
+        "wrong", Client(lambda: placed.fleet.refuse(joined))
+    )  # another thread's wrong answer
+    placed.fleet._starting.append(other)
+    assert placed.look() == []
+    assert not placed.fleet.workers()
+    assert placed.ended == [joined, other.actor]
+
+
+def test_no_two_workers_of_an_address_get_one_port(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
     from helper.executors import ray_fleet
 
-    ended: list[object] = []
-    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "nodes", list)
-    monkeypatch.setattr(ray_fleet, "end", ended.append)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(Periodic, "start", lambda _: None)
-    monkeypatch.setattr(Periodic, "stop", lambda _: None)
-    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
-    session = Session(bytes(32), bytes(32))
-    fleet._joined = Dropped({b"1": ray_fleet._Actor(name=b"1", node="node", actor="one", session=session)})
-    fleet._joined.lock = fleet._lock
-    fleet.close()
-    assert ended == ["one"]
+    monkeypatch.undo()
+    monkeypatch.setattr(ray_fleet, "end", lambda _: None)
+    monkeypatch.setattr(ray_fleet, "PORTS", range(5, 9))
+    monkeypatch.setattr(ray_fleet, "WorkerClient", lambda *_: Client())
+    placed.fleet._actors = MagicMock()
+    for _ in range(4):
+        placed.fleet._start(NODE, "::1")
+    assert {one.address for one in placed.fleet._starting} == {f"[::1]:{port}" for port in range(5, 9)}
 
 
-def test_a_worker_is_not_let_in_whose_machine_is_refused_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    from helper.executors import ray_fleet
-
-    node = {"NodeID": "wrong", "NodeManagerAddress": "wrong", "Resources": {"CPU": 2.0}}
-    ended: list[object] = []
-    monkeypatch.setattr(ray, "wait", lambda *_, **__: ([None], []))
-    monkeypatch.setattr(ray_fleet, "connect", lambda *_: None)
-    monkeypatch.setattr(ray_fleet, "nodes", lambda: [node])
-    monkeypatch.setattr(ray_fleet, "is_far", lambda _: False)
-    monkeypatch.setattr(ray_fleet, "end", ended.append)
-    monkeypatch.setattr(Periodic, "start", lambda _: None)
-    fleet = ray_fleet.RayFleet("nowhere", JoinToken(bytes(32)), capacity_bytes=0)
-    applicant, challenge = HandshakeClient(JoinToken(bytes(32))), bytes(32)
-    other = MagicMock()
-
-    def applied(*_: object, **__: object) -> bytes:
-        fleet.refuse(b"1")  # another thread, which has just taken a wrong answer
-        return applicant.apply(challenge)
-
-    monkeypatch.setattr(ray, "get", applied)
-    session = Session(bytes(32), bytes(32))
-    fleet._joined[b"1"] = ray_fleet._Actor(name=b"1", node="wrong", actor=None, session=session)
-    fleet._applying.append(
-        ray_fleet._Applying(node="wrong", actor=other, challenge=challenge, application=None)
-    )
-    fleet._look(lambda: False)
-    assert not fleet.workers()
-    assert ended == [None, other]
+def test_nothing_is_read_of_what_ray_holds_and_nothing_of_ray_is_replaced() -> None:
+    """What actors return or raise is a pickle, which runs where it is read."""
+    folder = Path("helper/executors")
+    code = "".join(path.read_text() for path in folder.glob("*.py"))
+    assert not re.findall(r"ray\.get\b|ray\.put\b|ray\._private|_deserialize", code)
+    assert re.findall(r"ray\.wait\b", code)
 
 
-@pytest.mark.parametrize("wrong", ["another", "short", "open", "missing"])
-def test_a_machine_without_the_token_is_refused(ray_machines: Machines, site: Site, wrong: str) -> None:
-    path = ray_machines.folder / wrong
-    if wrong != "missing":
-        path.write_text(ray_machines.token_file.read_text() if wrong == "open" else secrets.token_hex(16))
-        path.chmod(0o644 if wrong == "open" else 0o600)
-    if wrong == "short":
-        path.write_text("short")
+@pytest.mark.parametrize("wrong", ["another", "open", "missing"])
+def test_a_machine_without_a_certificate_of_the_cluster_is_refused(
+    ray_machines: Machines, site: Site, wrong: str
+) -> None:
+    path = ray_machines.folder / "missing"
+    if wrong == "another":
+        path = certified(ray_machines.folder / "others", LOOPBACK) / WORKERS
+    if wrong == "open":
+        path = certified(ray_machines.folder / "open", LOOPBACK) / WORKERS
+        (path / "tls.key").chmod(0o640)
     with ray_machines.fleet(1) as fleet:
-        node = ray_machines.add(token_file=path)
+        node = ray_machines.add(certificates=path)
         try:
             until(lambda: node.node_id in fleet.refused)
             site.cluster = ClusterExecutor(fleet, site.local)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helper.datasets import segments
-from helper.executors.fleet import MOST_UNDONE
+from helper.executors.dispatch import MOST_UNDONE
 from helper.executors.orders import Done, Message, Totals, read, write
 from maskedlark.canonical import canonical
 from maskedlark.errors import JobReason, JobRefused
@@ -170,26 +170,3 @@ def test_a_worker_whose_scores_are_none_is_given_up_and_others_score(
     assert clustered.choices is not None
     assert local.choices is not None
     assert clustered.choices.tolist() == local.choices.tolist()
-
-
-def test_a_worker_that_answers_another_order_is_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.fleet.add(1)
-    (worker,) = site.fleet.joined.values()
-    first = worker.session.seal(b"an order", b"order")
-    monkeypatch.setattr(worker, "holder", _Replays(first))
-    site.assert_equal()
-    assert not site.fleet.joined
-
-
-class _Replays:
-    """Answers every order but the first one with the first answer."""
-
-    def __init__(self, first: bytes) -> None:
-        self._answer = first
-
-    def do(self, *given: bytes) -> bytes:
-        del given
-        return self._answer
-
-    def stop(self, sealed: bytes) -> None:
-        """As if it heard nothing."""

@@ -12,17 +12,17 @@ SAFE = {"RAY_AUTH_MODE": "token", "RAY_USE_TLS": "1"}
 
 def test_a_helper_has_no_cluster_unless_it_is_told() -> None:
     assert _cluster_of(None, None, WORKER_BYTES) is None
-    assert _cluster_of(None, Path("token"), WORKER_BYTES) is None
+    assert _cluster_of(None, Path("workers"), WORKER_BYTES) is None
 
 
-def test_a_cluster_needs_a_join_token() -> None:
-    with pytest.raises(InvalidTask, match="--ray-join-token"):
+def test_a_cluster_needs_certificates_for_workers() -> None:
+    with pytest.raises(InvalidTask, match="--ray-worker-tls"):
         _cluster_of("127.0.0.1:6379", None, WORKER_BYTES)
 
 
 @pytest.mark.parametrize("lacking", SAFE)
 def test_a_cluster_beyond_this_machine_needs_authentication_and_tls(lacking: str) -> None:
-    cluster = RayCluster(address="10.0.0.5:6379", join_token=Path("token"))
+    cluster = RayCluster(address="10.0.0.5:6379", worker_tls=Path("workers"))
     cluster.check(SAFE)
     with pytest.raises(InvalidTask, match=lacking):
         cluster.check({name: value for name, value in SAFE.items() if name != lacking})
@@ -31,11 +31,11 @@ def test_a_cluster_beyond_this_machine_needs_authentication_and_tls(lacking: str
 @pytest.mark.parametrize("address", ["auto", "ray://127.0.0.1:10001"])
 def test_an_address_that_does_not_say_loopback_is_taken_for_another_machines(address: str) -> None:
     with pytest.raises(InvalidTask, match="not on loopback"):
-        RayCluster(address=address, join_token=Path("token")).check({})
+        RayCluster(address=address, worker_tls=Path("workers")).check({})
 
 
 def test_a_cluster_on_loopback_needs_neither() -> None:
-    RayCluster(address="127.0.0.1:6379", join_token=Path("token")).check({})
+    RayCluster(address="127.0.0.1:6379", worker_tls=Path("workers")).check({})
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from helper.cli.main import app
-from helper.executors.handshake import JoinToken
-from helper.trust.cluster_secrets import write_cluster_secrets, write_machine_certificate
+from helper.trust.cluster_secrets import WORKERS, write_cluster_secrets, write_machine_certificate
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.trust import names_in
 
@@ -23,7 +22,8 @@ def authority(tmp_path: Path) -> Path:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in found}
 
 
 def handshake(server: Path, client: Path, asked_for: str) -> str:
@@ -53,19 +53,15 @@ def made(authority: Path, folder: Path, *hosts: str, now: datetime | None = None
 
 
 def test_only_the_authoritys_certificate_may_be_read_by_others(authority: Path) -> None:
-    assert modes(authority) == {"join-token": 0o600, "ray-token": 0o600, "ca.key": 0o600, "ca.crt": 0o644}
+    private, public = ("ray-token", "ca.key", "workers-ca.key"), ("ca.crt", "workers-ca.crt")
+    assert modes(authority) == dict.fromkeys(private, 0o600) | dict.fromkeys(public, 0o644)
 
 
-def test_the_tokens_are_two_secrets_that_are_never_made_again(authority: Path, tmp_path: Path) -> None:
+def test_no_two_clusters_and_no_two_purposes_have_one_secret(authority: Path, tmp_path: Path) -> None:
     write_cluster_secrets(tmp_path / "other", now=NOW)
-    tokens = {
-        (folder / name).read_text()
-        for folder in (authority, tmp_path / "other")
-        for name in ("join-token", "ray-token")
-    }
-    assert len(tokens) == 4
-    assert {len(bytes.fromhex(token)) for token in tokens} == {32}
-    JoinToken.read(authority / "join-token")
+    found = [path.read_bytes() for folder in (authority, tmp_path / "other") for path in folder.iterdir()]
+    assert len(set(found)) == len(found) == 10
+    assert len(bytes.fromhex((authority / "ray-token").read_text())) == 32
 
 
 def test_secrets_that_are_there_are_never_overwritten(authority: Path) -> None:
@@ -75,13 +71,14 @@ def test_secrets_that_are_there_are_never_overwritten(authority: Path) -> None:
     assert {path.name: path.read_bytes() for path in authority.iterdir()} == before
 
 
-@pytest.mark.parametrize("there", ["tls.key", "tls.crt", "ca.crt"])
+@pytest.mark.parametrize("there", ["tls.key", "tls.crt", "ca.crt", "workers/tls.key"])
 def test_where_one_file_is_there_none_is_written(authority: Path, tmp_path: Path, there: str) -> None:
-    (tmp_path / "machine").mkdir()
+    (tmp_path / "machine" / there).parent.mkdir(parents=True)
     (tmp_path / "machine" / there).write_text("before")
     with pytest.raises(InvalidTask, match=f"{there} exists already"):
         made(authority, tmp_path / "machine", "10.0.0.2", now=NOW)
-    assert [(path.name, path.read_text()) for path in (tmp_path / "machine").iterdir()] == [(there, "before")]
+    assert list(modes(tmp_path / "machine")) == [there]
+    assert (tmp_path / "machine" / there).read_text() == "before"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +104,12 @@ def test_two_machines_of_one_authority_accept_each_other_by_address(authority: P
     head = made(tmp_path / "fresh", tmp_path / "head", "10.0.0.1", "helper-ray")
     worker = made(tmp_path / "fresh", tmp_path / "worker", "10.0.0.2")
     for name in ("10.0.0.1", "helper-ray", "127.0.0.1", "localhost"):
-        assert "machine of a Ray cluster" in handshake(head, worker, name)
+        for folder in ("", WORKERS):
+            assert "machine of a helper" in handshake(head / folder, worker / folder, name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(head, worker / WORKERS, "10.0.0.1")
+    with pytest.raises(ssl.SSLError):
+        handshake(head / WORKERS, worker, "10.0.0.1")
 
 
 def test_a_machine_of_another_authority_or_address_is_not_accepted(tmp_path: Path) -> None:
@@ -183,6 +185,7 @@ def test_the_commands_make_what_a_cluster_needs_and_print_no_secret(tmp_path: Pa
         )
     ]
     assert [one.exit_code for one in shown] == [0, 0]
-    assert modes(machine) == {"tls.key": 0o600, "tls.crt": 0o644, "ca.crt": 0o644}
-    for path in (*secrets.iterdir(), *machine.iterdir()):
+    expected = {"tls.key": 0o600, "tls.crt": 0o644, "ca.crt": 0o644}
+    assert modes(machine) == expected | {f"{WORKERS}/{name}": mode for name, mode in expected.items()}
+    for path in filter(Path.is_file, (*secrets.iterdir(), *machine.rglob("*"))):
         assert path.read_text() not in "".join(one.output for one in shown)
