@@ -4,19 +4,23 @@
     end(actor)
 
 What actors return or raise are pickles, which run as they are read. So the head asks Ray only which machines
-there are and whether an actor has started. What Ray says of an error can hold anything, so none of its texts
-is passed on.
+there are and whether an actor has started. Ray reads errors that nobody asked for all the same, to log them;
+so an audit hook of Python refuses whatever a pickle that Ray reads would call. What Ray says of an error can
+hold anything, so none of its texts is passed on.
 """
 
 import logging
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # all are read when ray is imported
+os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else it logs their texts
 # a call without a connection would connect to any cluster on this machine, or start one
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
@@ -34,6 +38,24 @@ _CONNECTS_S: Final = 30.0
 """How long a cluster's control store may take to answer. Ray waits longer, and heeds no signal meanwhile."""
 _TLS_VARIABLES: Final = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _LOG: Final = logging.getLogger(__name__)
+
+
+class PickleRefused(Exception):
+    """Ray was about to look up what a pickle calls."""
+
+
+def _refuse_pickles(event: str, _: tuple[Any, ...]) -> None:
+    """Raise if Ray, in this process, reads a pickle that names anything: it would run beside the keys."""
+    if event != "pickle.find_class":
+        return
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "ray":
+            raise PickleRefused
+        frame = frame.f_back
+
+
+sys.addaudithook(_refuse_pickles)
 
 
 def connect(address: str, interrupt: Interrupt) -> None:

@@ -358,6 +358,60 @@ def test_no_two_workers_of_an_address_get_one_port(placed: Placed, monkeypatch: 
     assert {one.address for one in placed.fleet._starting} == {f"[::1]:{port}" for port in range(5, 9)}
 
 
+class _Bomb:
+    """Runs something where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self._path,)
+
+
+class _Raised(Exception):
+    """The same, raised."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._bomb = _Bomb(path)
+
+    def __reduce__(self) -> tuple[type["_Raised"], tuple[_Bomb]]:
+        return _Raised, (self._bomb,)
+
+
+def _explode(path: Path, is_raised: bool) -> _Bomb:
+    if is_raised:
+        raise _Raised(path)
+    return _Bomb(path)
+
+
+@pytest.mark.parametrize("is_raised", [False, True])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_nothing_that_comes_from_ray_runs_at_the_head(
+    ray_machines: Machines, tmp_path: Path, is_raised: bool, is_read: bool
+) -> None:
+    import ray
+
+    refused = list[object]()
+
+    def read(worker: Any, *given: Any) -> Any:
+        refused.append(given)
+        return reads(worker, *given)
+
+    reads = ray._private.worker.Worker.raise_errors
+    with ray_machines.fleet(1), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ray._private.worker.Worker, "raise_errors", read)
+        answer = ray.remote(num_cpus=0, max_retries=0)(_explode).remote(tmp_path / "ran", is_raised)
+        if is_read:
+            with pytest.raises(ray.exceptions.RayError):
+                ray.get(answer)
+        else:
+            ray.wait([answer], fetch_local=False)
+            del answer  # Ray reads an error that is let go unread
+            until(lambda: bool(refused) or not is_raised)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_nothing_is_read_of_what_ray_holds_and_nothing_of_ray_is_replaced() -> None:
     """What actors return or raise is a pickle, which runs where it is read."""
     folder = Path("helper/executors")
