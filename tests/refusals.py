@@ -24,7 +24,7 @@ _ERRORS: Final[dict[type[Reason], type[Any]]] = {
 
 
 @contextmanager
-def refused(reason: Reason, match: str = "") -> Iterator[pytest.ExceptionInfo[Any]]:
+def refused(reason: Reason, match: str | None = None) -> Iterator[pytest.ExceptionInfo[Any]]:
     """Check that the block raises the error of this reason, with a message that matches."""
     with pytest.raises(_ERRORS[type(reason)], match=match) as refusal:
         yield refusal
