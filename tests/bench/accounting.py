@@ -7,12 +7,8 @@ Processor seconds of this process, so that a busy machine does not count. "Cold"
 the libraries are loaded.
 """
 
-import argparse
-import json
 import math
 import random
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -30,6 +26,8 @@ from maskedlark.privacy.composing import (
 from maskedlark.privacy.composing.random_allocation import epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE, hides, under
+from tests import charge_builders
+from tests.bench.harness import bench_parser, seconds, show
 
 DELTA: Final = 1e-5
 JOBS: Final = {  # the README's: noise multiplier of each helper, steps, epochs
@@ -42,13 +40,7 @@ DRAWS: Final = 40_000
 
 def epochs(noise: float, steps: int, count: int) -> Charge:
     """A job of random allocation."""
-    return Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=noise,
-        sampling_rate=1.0,
-        rounds=count,
-        epoch_steps=steps,
-    )
+    return charge_builders.gaussian(noise, rounds=count, epoch_steps=steps)
 
 
 def forget() -> None:
@@ -60,13 +52,6 @@ def forget() -> None:
         random_allocation.epoch_ratios,
     ):
         cached.cache_clear()
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    """Processor time."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def jobs() -> dict[str, Any]:
@@ -111,18 +96,14 @@ def different(rng: random.Random) -> dict[str, Callable[[], Charge]]:
     """Charges that are never twice the same."""
 
     def laplace() -> Charge:
-        return Charge(
-            mechanism=Mechanism.LAPLACE, noise_multiplier=rng.uniform(1e3, 1e4), sampling_rate=1.0, rounds=1
-        )
+        return charge_builders.laplace(rng.uniform(1e3, 1e4))
 
     def gaussian() -> Charge:
-        return Charge(
-            mechanism=Mechanism.GAUSSIAN, noise_multiplier=rng.uniform(1e2, 1e3), sampling_rate=1.0, rounds=1
-        )
+        return charge_builders.gaussian(rng.uniform(1e2, 1e3))
 
     def sampled() -> Charge:
         noise, rate = rng.uniform(20, 200), rng.uniform(0.01, 0.5)
-        return Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=rate, rounds=1)
+        return charge_builders.gaussian(noise, rate=rate)
 
     def mixed() -> Charge:
         return rng.choice((laplace, gaussian, sampled))()
@@ -167,7 +148,7 @@ def under_k_charged() -> bool:
     records, k, noise = 2_000, 20, 1.0
     rounds, known = (
         1_000,
-        Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=1.0, rounds=1_000),
+        charge_builders.gaussian(noise, rounds=1_000),
     )
     small = 20 / records
     chance = under(k, others=records - 1, rate=small)
@@ -197,18 +178,10 @@ def figures(seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = bench_parser(__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the simulations and the settings")
     arguments = parser.parse_args()
-    found = figures(arguments.seed)
-    if arguments.json:
-        sys.stdout.write(json.dumps(found) + "\n")
-        return
-    for name, value in found.items():
-        sys.stdout.write(f"{name:36} {value}\n")
+    show(figures(arguments.seed), is_json=arguments.json)
 
 
 if __name__ == "__main__":

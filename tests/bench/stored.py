@@ -25,16 +25,30 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import SignedTask
 from maskedlark.canonical import encode
 from maskedlark.reports.task import Task
+from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.runtime.database import open_database
-from tests.bench.arrivals import drawn
 from tests.builders import NOW, World, world
 from tests.postgres import running_postgres
 
 SIZE: Final = 5_000
+_SHARE_BYTES: Final = 119
+"""Of a task with 30 features."""
 _COUNTS: Final = (
     "SELECT state, reports FROM report_counts WHERE task_id = %s",
     "SELECT sum(reports) FROM arrived_reports WHERE task_id = %s",
 )
+
+
+def drawn(task_id: bytes, count: int) -> list[Report]:
+    """Reports of the right form; what is in them is random."""
+    return [
+        Report(
+            task_id=task_id, report_id=os.urandom(16), time_bucket=NOW,
+            shares=(SealedShare(key_id=1, ciphertext=os.urandom(_SHARE_BYTES)),
+                    SealedShare(key_id=2, ciphertext=os.urandom(_SHARE_BYTES))),
+        )
+        for _ in range(count)
+    ]  # fmt: skip
 
 
 def of_backends() -> dict[int, float]:

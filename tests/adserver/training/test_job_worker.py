@@ -31,6 +31,7 @@ from adserver.training import runner as job_runner
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
 from adserver.training.trainer import Checkpoint
+from adserver.training.worker import JobWorker
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
@@ -561,13 +562,18 @@ def test_a_job_that_a_helper_refuses_to_close_is_asked_for_again_much_later_and_
     assert site.store.get(first).is_closed
 
 
-def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sealed) -> None:
+def in_a_held_round(site: Site, quiet: Sealed) -> tuple[bytes, JobWorker]:
+    """A job, and the worker that waits for an answer in one of its rounds."""
     for helper in site.helpers:
         helper.hold = Event()
-    job_id = site.submit(plan_for(quiet))
-    worker = site.worker()
+    job_id, worker = site.submit(plan_for(quiet)), site.worker()
     worker.start()
     assert site.helpers[0].holding.wait(HANGS_S)
+    return job_id, worker
+
+
+def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sealed) -> None:
+    job_id, worker = in_a_held_round(site, quiet)
     began_s = monotonic()
     site.store.cancel(job_id)
     while not site.store.get(job_id).is_closed:
@@ -581,12 +587,7 @@ def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sea
 def test_stopping_the_worker_leaves_the_running_job_queued_for_the_next_one(
     site: Site, quiet: Sealed
 ) -> None:
-    for helper in site.helpers:
-        helper.hold = Event()
-    job_id = site.submit(plan_for(quiet))
-    worker = site.worker()
-    worker.start()
-    assert site.helpers[0].holding.wait(HANGS_S)
+    job_id, worker = in_a_held_round(site, quiet)
     worker.stop()
     assert site.store.get(job_id).state is JobState.QUEUED
     for helper in site.helpers:

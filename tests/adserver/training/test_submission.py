@@ -190,11 +190,17 @@ def test_a_model_or_loss_that_does_not_fit_is_refused(changes: dict[str, Any], r
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"rounds": 0}, {"rounds": 1_000_001}, {"epsilon": -1.0}, {"epsilon": float("nan")}, {"eval_every": -1}],
+    ("changes", "reason"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"rounds": 1_000_001}, "rounds"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"eval_every": -1}, "eval_every"),
+    ],
 )
-def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_numbers_out_of_range_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         plan(**changes)
 
 

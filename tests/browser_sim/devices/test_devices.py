@@ -225,9 +225,9 @@ def test_a_round_with_other_weights_or_terms_than_it_names_is_refused() -> None:
     end = 4 + int.from_bytes(good[:4], "little")
     with pytest.raises(InvalidTask, match="weights or terms"):
         read_round(good[:end] + other[end:], WORLD.task)
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="another task"):
         read_round(good, update_world(updates=FORM).task)
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="Invalid JSON"):
         read_round(b"", WORLD.task)
 
 

@@ -20,7 +20,6 @@ from helper.ledger.records import Reservation, SignedTask, StoredQuery
 from helper.ledger.spending import check_fits, cost
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import PlannedJob, budget_of
@@ -30,7 +29,7 @@ from maskedlark.releases.update_job import Phase
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.runtime.database import open_database
-from tests.builders import world
+from tests.builders import job_spec, world
 from tests.helper.parties import ASKED, MODEL, Scene
 from tests.patience import HANGS_S
 from tests.update_builders import update_job, update_round, update_world
@@ -204,16 +203,7 @@ def at_once(task: Task, tries: Sequence[Callable[[Callable[[], object]], bool]])
 
 
 def test_jobs_that_are_opened_at_once_over_different_datasets_pass_no_budget(ledger: Ledger) -> None:
-    spec = JobSpec(
-        job_id=bytes(16),
-        task_id=LABELS.task_id,
-        dataset_id=bytes(32),
-        model_digest=bytes(32),
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
-        rounds=1,
-        sampling_numerator=1 << 32,
-        noise_multiplier=1.0,
-    )
+    spec = job_spec(job_id=bytes(16), task_id=LABELS.task_id, noise_multiplier=1.0)
     most = most_rounds(LABELS, noise=1.0)
     assert 0 < most < AT_ONCE
     specs = [

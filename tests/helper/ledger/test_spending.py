@@ -12,7 +12,7 @@ from maskedlark.errors import JobReason
 from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.task import Task
-from tests.builders import world
+from tests.builders import job_spec, world
 from tests.refusals import refused
 
 MECHANISMS: list[dict[str, Any]] = [
@@ -22,11 +22,9 @@ MECHANISMS: list[dict[str, Any]] = [
 
 
 def job(task: Task, number: int, noise_multiplier: float = 3.0) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         job_id=bytes([number]) * 16,
         task_id=task.task_id,
-        dataset_id=bytes(32),
-        model_digest=bytes(32),
         loss=Loss.MSE,
         rounds=4,
         sampling_numerator=1 << 30,

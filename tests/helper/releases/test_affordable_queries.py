@@ -25,12 +25,11 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.releases.update import UpdateSpec
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
-from protos import helper_pb2_grpc
 from tests.helper.parties import FLOORS, Scene, make_model
 from tests.helper.releases.test_evaluation_at_helpers import spec_of
 from tests.helper.releases.test_interrupted_queries import ASK, Asked, Gone
+from tests.helper.served import stub_of
 from tests.helper.update_parties import UpdateScene
 from tests.patience import HANGS_S
 from tests.refusals import refused
@@ -130,18 +129,13 @@ def gated(folder: Path, room: FairQuota) -> Iterator[tuple[GatedExecutor, Callab
     spec, executor = spec_of(scene, scene.seal(30), onnx), GatedExecutor()
     core = scene.cores[0]
     core.queries = replace(core.queries, executor=executor)
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, admission=room), server)
-    server.start()
-    with make_channel(f"127.0.0.1:{port}", None) as channel:
-        stub = helper_pb2_grpc.HelperStub(channel)
+    with stub_of(HelperService(core, admission=room)) as stub:
 
         def ask() -> Any:
             requests = [pb.QueryRequest(evaluation=canonical.encode(spec)), pb.QueryRequest(model=onnx)]
             return stub.RunQuery(iter(requests), timeout=HANGS_S)
 
         yield executor, ask
-    server.stop(None).wait()
     assert core.queries.ledger.query(key_of(spec)) is None
     with core.queries.quota.taken("another", 2 * FLOORS.max_round_bytes):
         pass  # and all of the memory was given back

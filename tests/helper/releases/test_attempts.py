@@ -160,7 +160,7 @@ def test_who_has_gone_before_the_work_begins_has_looked_at_nothing(oracle: Oracl
 
     job = oracle.scene.cores[0].jobs.at_work(key_of(oracle.spec), None)
     for _ in range(2 * MAX_UNCHARGED):
-        with pytest.raises(JobRefused):
+        with refused(JobReason.CANCELLED):
             job.answer(0, WEIGHTS, Call(caller=None, check_awaited=gone))
     assert not oracle.batches
     assert oracle.is_left()

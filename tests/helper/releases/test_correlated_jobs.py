@@ -28,14 +28,13 @@ from helper.releases.correlated_noise import CorrelatedNoise, SeedDamaged, StepS
 from helper.releases.rounds import RunningJob
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
-from maskedlark.privacy.accounting import Charge, Epsilons, spent
+from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.correlated import OWN_SCALE, sensitivity
-from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import Stream, derive_key, seeded
 from maskedlark.releases.job import JobSpec, noise_units
 from maskedlark.runtime.database import open_database
-from tests import reference
+from tests import charge_builders, reference
 from tests.builders import NOW
 from tests.helper.parties import ASKED, MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scene
 from tests.refusals import refused
@@ -116,7 +115,7 @@ def spent_on(scene: Scene, dataset: bytes) -> Epsilons:
 
 def epochs(count: int) -> Epsilons:
     noise = NOISE / sensitivity(CARRIED, steps=STEPS, epochs=count)
-    one = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=1.0, rounds=1)
+    one = charge_builders.gaussian(noise)
     return spent([one], 1e-5)
 
 
@@ -153,7 +152,7 @@ def test_a_step_is_answered_for_its_first_charged_weights_only(scene: Scene) -> 
         scene.restart()
     for core in scene.cores:
         core.jobs.close(canonical.encode(spec), None)
-    with pytest.raises(JobRefused):
+    with refused(JobReason.JOB_CLOSED):
         scene.answer(0, spec, 0, OTHER_WEIGHTS)
 
 

@@ -38,6 +38,7 @@ from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.report import Example
 from tests.builders import world
 from tests.helper.parties import ASKED, Scene, make_model
+from tests.maskedlark.query_specs import evaluation
 from tests.refusals import refused
 
 CLASSES = {"kind": "classes", "size": 3, "default_label": 0}
@@ -46,16 +47,8 @@ CLASSES = {"kind": "classes", "size": 3, "default_label": 0}
 def spec_of(scene: Scene, dataset: bytes, onnx: bytes, **changes: Any) -> EvaluationSpec:
     model = parse(onnx, num_features=scene.task.num_features)
     held = weights.encode([weights.quantise(values) for values in model.initial_values])
-    named = EvaluationSpec(
-        query_id=b"q" * 16,
-        task_id=scene.task_id,
-        dataset_id=dataset,
-        model_digest=model.digest,
-        weights_digest=weights.digest(held),
-        num_bins=20,
-        noise_multiplier=0.0,
-    )
-    return replace(named, **changes)
+    named = {"dataset_id": dataset, "model_digest": model.digest, "weights_digest": weights.digest(held)}
+    return replace(evaluation(scene, **named, num_bins=20), **changes)
 
 
 def asked(scene: Scene, role: int, spec: EvaluationSpec, onnx: bytes) -> AggregateShare:
@@ -227,7 +220,7 @@ def test_one_report_changes_the_histogram_by_at_most_the_sensitivity(
             )
             answer = answer_evaluation(
                 task=of.task,
-                spec=named(of.task.task_id, bins),
+                spec=evaluation(of, num_bins=bins),
                 pair=of.pair(role),
                 shares=shares,
                 bins=places,
@@ -244,18 +237,6 @@ def test_one_report_changes_the_histogram_by_at_most_the_sensitivity(
 
 PLAIN = world()
 MANY = {size: world(labels={"kind": "classes", "size": size}, num_decoys=size - 1) for size in (3, 5)}
-
-
-def named(task_id: bytes, bins: int) -> EvaluationSpec:
-    return EvaluationSpec(
-        query_id=bytes(16),
-        task_id=task_id,
-        dataset_id=bytes(32),
-        model_digest=bytes(32),
-        weights_digest=bytes(32),
-        num_bins=bins,
-        noise_multiplier=0.0,
-    )
 
 
 @given(bins=st.integers(2, 300))

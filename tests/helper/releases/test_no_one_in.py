@@ -32,6 +32,7 @@ from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
 from maskedlark.rpc.wire import report_to_message
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc, ingest_pb2_grpc
+from tests.bad_frames import check_that_it_ends
 from tests.builders import shares_for
 from tests.helper.parties import Scene
 from tests.helper.serving.test_helper_service import HANDLE, chunk_message
@@ -302,15 +303,7 @@ def test_frames_that_are_no_http2_end_the_connection_only(door: Door) -> None:
         preface + bytes((0, 0, 4, 4)) + os.urandom(60),
         os.urandom(4096),
     ):
-        with (
-            socket.create_connection(("localhost", door.port), timeout=HANGS_S) as plain,
-            context.wrap_socket(plain, server_hostname="localhost") as secure,
-            suppress(ConnectionError, ssl.SSLError),
-        ):
-            secure.sendall(frames)
-            until = time.monotonic() + HANGS_S
-            while secure.recv(4096):
-                assert time.monotonic() < until, "the connection is still open"
+        check_that_it_ends(("localhost", door.port), context, frames)
 
 
 def test_more_health_watches_than_threads_and_slots_hold_nobody_up(door: Door) -> None:

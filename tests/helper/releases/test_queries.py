@@ -13,14 +13,13 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import ReleaseKey, StoredQuery
 from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
-from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query
 from maskedlark.releases.query import Axis, Measure, MeasureKind, QuerySpec, codes_digest, num_numbers
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.helper.parties import ASKED, Scene
+from tests.maskedlark.query_specs import discovery, query
 from tests.measured import SHOP
 from tests.refusals import refused
 
@@ -49,18 +48,8 @@ class Shop(Scene):
         self.dataset = self.seal(made)
 
     def query(self, **changes: Any) -> QuerySpec:
-        asked = {
-            "query_id": b"q" * 16,
-            "task_id": self.task_id,
-            "dataset_id": self.dataset,
-            "measures": (COUNT, PURCHASE),
-            "group_by": BY_PLACE,
-            "levels": (1,),
-            "noise_multiplier": 0.0,
-            "threshold_noise_multiplier": 0.0,
-            **changes,
-        }
-        return canonical.build(QuerySpec, asked)
+        usual = {"measures": (COUNT, PURCHASE), "group_by": BY_PLACE, "levels": (1,)}
+        return query(self, **{"dataset_id": self.dataset, **usual, **changes})
 
     def ask(self, role: int, spec: QuerySpec, codes: bytes = b"") -> AnsweredQuery:
         return self.cores[role].queries.answer(spec, lambda _: codes, ASKED)
@@ -219,11 +208,7 @@ def test_a_task_with_cells_under_the_floor_is_refused(tmp_path: Path) -> None:
 
 
 def test_both_helpers_find_the_same_codes(shop: Shop) -> None:
-    asked = {
-        "query_id": b"f" * 16, "task_id": shop.task_id, "dataset_id": shop.dataset,
-        "keys": ("campaign",), "max_codes": 6, "noise_multiplier": 0.0, "delta": 1e-7,
-    }  # fmt: skip
-    spec = canonical.build(DiscoverySpec, asked)
+    spec = discovery(shop, query_id=b"f" * 16, dataset_id=shop.dataset, max_codes=6)
     answers = [core.queries.answer(spec, lambda _: b"", ASKED).answer for core in shop.cores]
     first, second = (AggregateShare.decode(answer, spec.num_values) for answer in answers)
     assert combine(first, second).tolist() == [5, 0, 1, 2, 3, 4, 0]

@@ -219,7 +219,7 @@ def test_a_list_that_names_no_end_is_over(scene: Scene) -> None:
 def test_a_sealer_that_lives_long_can_tell_that_its_keys_are_over(scene: Scene) -> None:
     sealer = Sealer(scene.bundle, now=NOW)
     sealer.check_fresh(NOW + 2 * DAY)
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="keys is over"):
         sealer.check_fresh(NOW + 4 * DAY)
 
 

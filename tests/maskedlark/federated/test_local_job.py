@@ -40,15 +40,18 @@ def test_a_job_travels_and_is_read_as_it_was_made(job: LocalJob) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"sampling_rate": 0.5},
-        {"bound": UpdateBound(clip_norm=1.0, is_weight_summed=True), "least_weight": 1.0},
-        {"devices": 1 << 39},
+        ({"sampling_rate": 0.5}, "sampling_rate is 1"),
+        (
+            {"bound": UpdateBound(clip_norm=1.0, is_weight_summed=True), "least_weight": 1.0},
+            "is_weight_summed and quantile",
+        ),
+        ({"devices": 1 << 39}, "62 bits"),
     ],
 )
-def test_settings_that_need_helpers_or_overflow_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_settings_that_need_helpers_or_overflow_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         line_job(**change)
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.numbers import fixed_point
 from maskedlark.numbers.field import MAX_SIGNED, from_signed, to_signed, total
 from maskedlark.privacy.clip import Clip, Norm
@@ -45,7 +45,7 @@ def test_a_job_is_refused_exactly_when_its_worst_sum_would_wrap(
 def test_the_bound_is_tight() -> None:
     """The largest sum that passes decodes right; one unit more wraps to a negative number."""
     fixed_point.check_no_overflow(records=1, sensitivity=MAX_SIGNED, noise_bound=0)
-    with pytest.raises(JobRefused):
+    with refused(JobReason.OVERFLOW):
         fixed_point.check_no_overflow(records=1, sensitivity=MAX_SIGNED, noise_bound=1)
     at_bound = total(from_signed(np.array([MAX_SIGNED - 5, 5], np.int64)))
     past_bound = total(from_signed(np.array([MAX_SIGNED, 1], np.int64)))

@@ -7,22 +7,16 @@ import pytest
 from maskedlark.errors import JobReason
 from maskedlark.releases.evaluation import MAX_BINS, EvaluationSpec
 from tests.builders import world
+from tests.maskedlark.query_specs import evaluation as evaluation_of
 from tests.refusals import refused
 
 GAUSSIAN: dict[str, Any] = {"mechanism": "gaussian", "norm": "l2", "epsilon": 8.0}
-TASK = world(**GAUSSIAN).task
+OF = world(**GAUSSIAN)
+TASK = OF.task
 
 
 def evaluation(**changes: Any) -> EvaluationSpec:
-    asked: dict[str, Any] = {"num_bins": 10, "noise_multiplier": 1.0, **changes}
-    return EvaluationSpec(
-        query_id=bytes(16),
-        task_id=TASK.task_id,
-        dataset_id=bytes(32),
-        model_digest=bytes(32),
-        weights_digest=bytes(32),
-        **asked,
-    )
+    return evaluation_of(OF, **{"noise_multiplier": 1.0, **changes})
 
 
 def test_an_evaluation_that_fits_is_not_refused() -> None:

@@ -1,7 +1,6 @@
 """Noise split between the helpers: half of the variance each, charged as what each adversary really faces."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.errors import InvalidTask, JobReason
-from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import MIN_SCALE, noise_vector, split_scale
+from maskedlark.privacy.noise import MIN_SCALE, split_scale
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.privacy.samplers import MAX_SCALE
-from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge, noise_units
 from maskedlark.releases.release import (
     AggregateShare,
@@ -24,54 +21,21 @@ from maskedlark.releases.release import (
     multiplier_for_each_helper,
     units_of_each_helper,
 )
-from maskedlark.releases.round import MaskedSum, aggregate
-from maskedlark.reports.input_shares import InputShares
-from tests.builders import World, fitting_noise, of_shares, world
+from tests.builders import World, fitting_noise, helper_share, job_spec, world, zeros
 from tests.refusals import refused
 
 COUNT = 20_000
 
 
 def job(of: World, **changes: Any) -> JobSpec:
-    given_fields: dict[str, Any] = {
-        "job_id": bytes(16),
-        "task_id": of.task.task_id,
-        "dataset_id": bytes(32),
-        "model_digest": bytes(32),
-        "loss": Loss.MSE,
-        "rounds": 50,
-        "sampling_numerator": 1 << 30,
-        "noise_multiplier": 2.0,
-        **changes,
-    }
-    return JobSpec(**given_fields)
+    usual = {"rounds": 50, "sampling_numerator": 1 << 30, "noise_multiplier": 2.0}
+    return job_spec(of.task.task_id, **{**usual, **changes})
 
 
 def noise_of_sum(of: World) -> np.ndarray[Any, Any]:
     """A released sum of no values at all."""
-
-    def zeros(_: InputShares) -> MaskedSum:
-        return MaskedSum(
-            vector=np.zeros(COUNT, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
-        )
-
-    nobody = InputShares(
-        features=np.zeros((0, 4), np.uint8),
-        labels=np.zeros((0, 2), np.uint32),
-        mask_shares=np.zeros((0, 2), np.uint64),
-    )
     answers: list[AggregateShare] = [
-        aggregate(
-            task=of.task,
-            job=job(of),
-            pair=of.pair(role),
-            round_index=0,
-            round_transcript=bytes(32),
-            records=len(nobody),
-            masked_sum=of_shares(nobody, zeros),
-            num_values=COUNT,
-            noise=partial(noise_vector, randomness=seeded(role, "split")),
-        )
+        helper_share(of, job(of), role, lambda _: zeros(of.task, COUNT), records=0, num_values=COUNT)
         for role in (0, 1)
     ]
     return combine(answers[0], answers[1]).astype(np.float64)

@@ -152,10 +152,16 @@ def test_a_schedule_gives_each_round_the_settings_of_its_phase() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"sampling_rate": 0.0}, {"sampling_rate": 1.5}, {"noise_multiplier": -1.0}, {"rounds": 0}]
+    ("settings", "reason"),
+    [
+        ({"sampling_rate": 0.0}, "sampling_rate"),
+        ({"sampling_rate": 1.5}, "sampling_rate"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"rounds": 0}, "rounds"),
+    ],
 )
-def test_settings_of_a_phase_out_of_range_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(InvalidTask):
+def test_settings_of_a_phase_out_of_range_are_refused(settings: dict[str, float], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         canonical.build(Phase, {"rounds": 1, "sampling_rate": 0.5, "noise_multiplier": 1.0, **settings})
 
 

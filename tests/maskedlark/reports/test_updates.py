@@ -184,7 +184,7 @@ def test_the_largest_vector_that_passes_has_the_released_sensitivity() -> None:
     check_vector(FORM, clip, vector)
     square = sum(int(value) ** 2 for value in vector)
     assert (FORM.released_sensitivity(clip) - 1) ** 2 < square <= FORM.released_sensitivity(clip) ** 2
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="beyond the clip bound"):
         check_vector(FORM, clip, vector + np.array([1, 0, 0, 0, 0, 0, 0]))
 
 
@@ -249,13 +249,13 @@ def test_the_ad_server_refuses_what_can_be_no_update_report(
 
 def test_tasks_of_updates_and_of_labels_take_no_reports_of_each_other() -> None:
     labels = world()
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="takes updates of a model"):
         Sealer(WORLD.bundle, now=NOW)
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="declares no updates"):
         UpdateSealer(labels.bundle, now=NOW)
-    with pytest.raises(ReportRejected):
+    with refused(ReportReason.WRONG_TASK):
         check_report(WORLD.task, replace(REPORTS[0], round_id=b""))
-    with pytest.raises(ReportRejected):
+    with refused(ReportReason.WRONG_TASK):
         check_report(labels.task, replace(REPORTS[0], task_id=labels.task.task_id))
 
 
@@ -267,21 +267,21 @@ def test_a_task_without_new_settings_keeps_its_canonical_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "reason"),
     [
-        {"unit": "report"},
-        {"reports_per_user": 2},
-        {"norm": "l1"},
-        {"mechanism": "laplace", "norm": "l1"},
-        {"measurement": {"min_cell_count": 2}},
-        {"fake_report_rate": 0.5},
-        {"updates": {"num_parameters": 200_000}},
-        {"updates": {"num_parameters": 5, "cover": 1.5}},
+        ({"unit": "report"}, "unit user"),
+        ({"reports_per_user": 2}, "one report of each person"),
+        ({"norm": "l1"}, "norm l2"),
+        ({"mechanism": "laplace", "norm": "l1"}, "norm l2"),
+        ({"measurement": {"min_cell_count": 2}}, "no measurement"),
+        ({"fake_report_rate": 0.5}, "fake_report_rate"),
+        ({"updates": {"num_parameters": 200_000}}, "num_parameters"),
+        ({"updates": {"num_parameters": 5, "cover": 1.5}}, "cover"),
     ],
 )
-def test_settings_that_do_not_go_with_updates_are_refused(changes: dict[str, object]) -> None:
+def test_settings_that_do_not_go_with_updates_are_refused(changes: dict[str, object], reason: str) -> None:
     helpers = (WORLD.keys[0].identity("north"), WORLD.keys[1].identity("south"))
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match=reason):
         canonical.build(Task, settings(helpers=helpers, **update_settings(**changes)))
 
 

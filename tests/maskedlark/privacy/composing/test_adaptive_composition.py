@@ -13,30 +13,23 @@ from maskedlark.privacy.accounting import SEARCH_PRECISION, Charge, smallest_fit
 from maskedlark.privacy.composing.composed_losses import _one_loss
 from maskedlark.privacy.composing.composition import adaptive_epsilon, compose_epsilon
 from maskedlark.privacy.composing.loss_distribution import LossDistribution
-from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
+from tests import charge_builders
 
 DELTA = 1e-5
 GRID = 1e-3
 
 
 def gaussian(noise: float, rounds: int = 1, rate: float = 1.0) -> Charge:
-    return Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=rate, rounds=rounds)
+    return charge_builders.gaussian(noise, rate=rate, rounds=rounds)
 
 
 def laplace(noise: float, rounds: int = 1) -> Charge:
-    return Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=noise, sampling_rate=1.0, rounds=rounds)
+    return charge_builders.laplace(noise, rounds=rounds)
 
 
 def epochs(noise: float, steps: int, count: int) -> Charge:
-    return Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=noise,
-        sampling_rate=1.0,
-        rounds=count,
-        epoch_steps=steps,
-        exposure=steps * EXPOSURE,
-    )
+    return charge_builders.gaussian(noise, rounds=count, epoch_steps=steps, exposure=steps * EXPOSURE)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +72,7 @@ def test_without_delta_pure_epsilons_add_up() -> None:
 
 
 def test_samples_that_may_show_are_paid_for_in_turn_too() -> None:
-    hidden = Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=1.0,
-        sampling_rate=0.01,
-        rounds=1_000,
-        exposure=EXPOSURE,
-    )
+    hidden = charge_builders.gaussian(1.0, rate=0.01, rounds=1_000, exposure=EXPOSURE)
     shows, other = replace(hidden, exposure=1e-9), [gaussian(50.0, 1, 0.5)]
     known = spent_in_turn([[hidden.without_sampling()], other], DELTA).ad_server
     assert spent_in_turn([[shows], other], DELTA).ad_server == known

@@ -5,11 +5,11 @@ import pytest
 from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.composing import merged_charges
 from maskedlark.privacy.composing.merged_charges import _MAX_CLASSES, _RATIOS, merge
-from maskedlark.privacy.mechanism import Mechanism
+from tests import charge_builders
 
 
 def sampled(noise: float) -> Charge:
-    return Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=0.25, rounds=2)
+    return charge_builders.gaussian(noise, rate=0.25, rounds=2)
 
 
 def noises(charges: list[Charge]) -> list[float]:

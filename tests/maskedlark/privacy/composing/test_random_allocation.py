@@ -13,6 +13,7 @@ from maskedlark.privacy.composing import random_allocation
 from maskedlark.privacy.composing.composition import compose_epsilon
 from maskedlark.privacy.composing.random_allocation import LEAST_NOISE, MAX_STEPS, Ratios, epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
+from tests import charge_builders
 
 GRID = 1e-3
 
@@ -74,7 +75,7 @@ def test_a_sum_is_that_of_all_pairs_each_spread_to_its_two_neighbours(
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 5.0])
 def test_one_step_is_the_gaussian_without_sampling(noise: float) -> None:
-    release = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=1.0, rounds=1)
+    release = charge_builders.gaussian(noise)
     exact = compose_epsilon([release], 1e-6)
     bound = epoch_ratios(Mechanism.GAUSSIAN, noise, 1).losses(GRID).get_epsilon_for_delta(1e-6)
     assert 0.999 * exact - 1e-4 <= bound <= 1.001 * exact + 1e-3
@@ -147,9 +148,7 @@ def test_an_epochs_renyi_divergence_covers_the_exact_moment(order: float) -> Non
 
 @pytest.mark.parametrize("steps", [2, 29, 400])
 def test_a_secret_slot_never_costs_more_than_a_known_one(steps: int) -> None:
-    secret = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=1.0, rounds=5, epoch_steps=steps
-    )
+    secret = charge_builders.gaussian(1.0, rounds=5, epoch_steps=steps)
     assert compose_epsilon([secret], 1e-6) < compose_epsilon([secret.without_sampling()], 1e-6)
 
 

@@ -1,7 +1,5 @@
 """What an ad server may make a helper compute and keep: cells of loss distributions, not seconds."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,21 +9,17 @@ from maskedlark.privacy.composing.composition import compose_epsilon
 from maskedlark.privacy.composing.loss_distribution import MAX_CELLS, LossDistribution, Losses, cells_of_sum
 from maskedlark.privacy.composing.random_allocation import epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
+from tests import charge_builders
+from tests.charge_builders import gaussian
 
 DELTA = 1e-5
-
-
-def gaussian(noise: float, rate: float, rounds: int, **changes: Any) -> Charge:
-    return Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=rate, rounds=rounds, **changes
-    )
 
 
 LONG = {
     "a million rounds": gaussian(5.0, 0.05, 1_000_000),
     "large losses": gaussian(0.5, 0.9, 10_000),
     "epochs": gaussian(0.8, 1.0, 1_000_000, epoch_steps=20),
-    "laplace": Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=0.2, sampling_rate=0.5, rounds=100_000),
+    "laplace": charge_builders.laplace(0.2, rate=0.5, rounds=100_000),
 }
 
 
