@@ -148,7 +148,7 @@ def never_below_exact(rng: random.Random) -> bool:
     """
     for make in different(rng).values():
         charges = tuple(make() for _ in range(30))
-        parts = merged_charges.merge(charges, 1.0)
+        parts = merged_charges.merge(charges, 1)
         exact = (
             composed_losses.loss_distribution_epsilon(parts.precision, parts.others(), DELTA)
             if parts.others()
@@ -182,6 +182,47 @@ def under_k_charged() -> bool:
     )
 
 
+def laplace_both_over_lower_bound() -> float:
+    """The largest ratio of what both helpers' Laplace noise costs the ad server to a bound from below.
+
+    The bound composes the exact losses of the sum of two discrete noises, each rounded down to a fine grid.
+    """
+    return max(
+        spent([laplace_release(noise, rounds)], DELTA).ad_server / laplace_from_below(noise, rounds)
+        for noise, rounds in ((2.0, 6), (10.0, 50), (30.0, 100), (30.0, 1_000), (100.0, 3_000))
+    )
+
+
+def laplace_release(noise: float, rounds: int) -> Charge:
+    """Releases with Laplace noise."""
+    return Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=noise, sampling_rate=1.0, rounds=rounds)
+
+
+def laplace_from_below(noise: float, rounds: int) -> float:
+    """An epsilon that no valid bound is under, at `DELTA`."""
+    shift = 1 << 10
+    scale, step = shift * noise, 1e-4 / max(1.0, noise / 10)
+    far = np.abs(np.arange(-int(40 * scale), int(40 * scale) + 1))
+    r = math.exp(-1 / scale)
+    law = r**far * (far + (1 + r * r) / (1 - r * r))
+    law /= law.sum()
+    losses = np.floor(np.log(law[shift:] / law[:-shift]) / step).astype(int)
+    one = np.bincount(losses - losses.min(), weights=law[shift:])
+    size = min(1 << (rounds * len(one)).bit_length(), 1 << 22)
+    composed = np.fft.irfft(np.fft.rfft(one, size) ** rounds, size).clip(0)
+    # the transform wraps around; what lies further from the mean than half of its length counts for nothing
+    window = round(rounds * float(np.arange(len(one)) @ one)) - size // 2
+    places = rounds * int(losses.min()) + window + (np.arange(size) - window) % size
+    values = step * places
+    low, high = 0.0, rounds / noise
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        above = values > middle
+        delta = float((composed[above] * -np.expm1(middle - values[above])).sum())
+        low, high = (middle, high) if delta > DELTA else (low, middle)
+    return low
+
+
 def figures(seed: int) -> dict[str, Any]:
     """Everything."""
     rng = random.Random(seed)
@@ -189,6 +230,7 @@ def figures(seed: int) -> dict[str, Any]:
         "seed": seed,
         **jobs(),
         "under_k_charged": under_k_charged(),
+        "laplace_both_over_lower_bound": round(laplace_both_over_lower_bound(), 4),
         "allocation_never_below_monte_carlo": never_below_monte_carlo(seed),
         "seconds_per_charge_after_10000": one_more_after(10_000, rng),
         "never_below_exact": never_below_exact(rng),

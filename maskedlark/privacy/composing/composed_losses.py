@@ -1,8 +1,8 @@
 """The bound by privacy loss distributions, which are composed by convolution and rounded up to a grid.
 
 Source: Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function",
-2022. The losses of Poisson samples and of Laplace noise are computed by Google's dp-accounting, which brings
-scipy, more than a second to import: it is loaded only for these.
+2022. The losses of Poisson samples of Gaussian releases, and of less noise than `random_allocation` computes,
+come from Google's dp-accounting, which brings scipy, more than a second to import: loaded only for these.
 """
 
 import math
@@ -64,12 +64,12 @@ def _typical_loss(charge: Charge) -> float:
 
 
 def is_ours(charge: Charge) -> bool:
-    """Return whether our own code computes a charge's losses: an unsampled Gaussian, or allocation."""
-    if continuous(charge.mechanism, charge.noise_multiplier) < random_allocation.LEAST_NOISE:
+    """Return whether our own code computes a charge's losses: all but those of sampled Gaussians."""
+    if continuous(charge.mechanism, charge.noise_multiplier, charge.noises) < random_allocation.LEAST_NOISE:
         return False
     if charge.epoch_steps > 1:
         return charge.epoch_steps <= random_allocation.MAX_STEPS
-    return charge.mechanism is Mechanism.GAUSSIAN and charge.sampling_rate == 1
+    return charge.mechanism is Mechanism.LAPLACE or charge.sampling_rate == 1
 
 
 @lru_cache(maxsize=_KEPT_LOSSES)
@@ -114,9 +114,10 @@ def _one_loss(charge: Charge, grid: float, *, is_own: bool) -> Any:
 
     A `LossDistribution` if all charges that are composed are our own, else dp-accounting's.
     """
-    noise = continuous(charge.mechanism, charge.noise_multiplier)
+    noise = continuous(charge.mechanism, charge.noise_multiplier, charge.noises)
     if is_ours(charge):
-        found = random_allocation.epoch_ratios(charge.mechanism, noise, charge.epoch_steps).losses(grid)
+        ratios = random_allocation.epoch_ratios(charge.mechanism, noise, charge.epoch_steps, charge.noises)
+        found = ratios.losses(grid, charge.sampling_rate)
         return found if is_own else found.for_dp_accounting()
     from dp_accounting.pld import privacy_loss_distribution as distributions
 

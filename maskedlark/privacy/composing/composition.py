@@ -22,7 +22,7 @@ Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Samp
 Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
 V. Feldman, T. Zrnic, "Individual Privacy Accounting via a Renyi Filter", 2021; A. Smith, A. Thakurta, "Fully
 Adaptive Composition for Gaussian Differential Privacy", 2022;
-the losses of Poisson samples and of Laplace noise are computed by Google's dp-accounting.
+the losses of Poisson samples of Gaussian noise are computed by Google's dp-accounting.
 """
 
 import math
@@ -62,7 +62,7 @@ _FILTER_TAILS: Final = 0.25  # the same in a filter, whose delta is a small part
 _LEAST_PART: Final = 1e-300  # of delta: below it doubles lose their digits, and only pure epsilons count
 
 
-def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1) -> float:
     """Return the epsilon of charges at `delta`, as under one trusted curator.
 
     The noise of each charge is all the noise there is.
@@ -70,8 +70,8 @@ def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 
     Args:
         charges: Any number, in any order.
         delta: In [0, 1).
-        noises: How much more Gaussian noise there is than a charge names, unless its noise is common: sqrt(2)
-            for two helpers'.
+        noises: How many noises like the one that a charge names are summed, unless that one is common: 2 for
+            two helpers'.
 
     Raises:
         ValueError: `delta` is outside its range.
@@ -89,7 +89,7 @@ def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 
     )
 
 
-def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1) -> float:
     """Return the same where each charge's settings may depend on what was released before.
 
     Raises:
@@ -120,7 +120,7 @@ def is_one_setting(charges: Iterable[Charge]) -> bool:
     return len({setting(one) for one in found}) <= 1 and not any(one.is_of_mixed_plan for one in found)
 
 
-def _check_parts(charges: Iterable[Charge], noises: float, delta: float) -> ChargeParts:
+def _check_parts(charges: Iterable[Charge], noises: int, delta: float) -> ChargeParts:
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     return merge(charges, noises)
@@ -131,7 +131,7 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
     """Return the smallest bound for unsampled Gaussians of a total precision and a few other charges."""
     if not others:
         return _exact_gaussian_epsilon(precision, delta) if precision else 0.0
-    parts = replace(merge(others, 1.0), precision=precision)
+    parts = replace(merge(others, 1), precision=precision)
     quick = _quick_epsilon(parts, delta)
     if any(charge.is_sampled for charge in others):  # next to a rate of 1 the closed form may be the smallest
         known = _quick_epsilon(parts.without_sampling(), delta)

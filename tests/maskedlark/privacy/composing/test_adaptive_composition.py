@@ -222,7 +222,7 @@ def test_whether_samples_are_hidden_in_turn_is_one_answer_for_all_of_them() -> N
     shows = replace(gaussian(2.0, 100, 0.02), exposure=1e-8)
     both = spent_in_turn([[rare], [shows]], DELTA).ad_server
     known = [rare.without_sampling(), shows.without_sampling()]
-    assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=math.sqrt(2)), rel=1e-9)
+    assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=2), rel=1e-9)
 
 
 def test_epochs_that_are_counted_as_known_still_count_for_what_ratios_leave_out() -> None:

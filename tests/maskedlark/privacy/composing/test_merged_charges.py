@@ -13,7 +13,7 @@ def sampled(noise: float) -> Charge:
 
 
 def noises(charges: list[Charge]) -> list[float]:
-    return sorted(one.noise_multiplier for one in merge(charges, 1.0).fewer().others())
+    return sorted(one.noise_multiplier for one in merge(charges, 1).fewer().others())
 
 
 def test_as_many_settings_as_may_differ_stay_as_they_are() -> None:

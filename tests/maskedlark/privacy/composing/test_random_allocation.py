@@ -87,27 +87,31 @@ def test_one_step_is_the_laplace_without_sampling(noise: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [Mechanism.GAUSSIAN, Mechanism.LAPLACE])
+@pytest.mark.parametrize(
+    ("mechanism", "noises"), [(Mechanism.GAUSSIAN, 1), (Mechanism.LAPLACE, 1), (Mechanism.LAPLACE, 2)]
+)
 @pytest.mark.parametrize(
     ("noise", "steps", "epochs", "epsilon"), [(0.5, 3, 1, 1.0), (1.0, 10, 4, 0.5), (2.0, 30, 8, 0.2)]
 )
 def test_simulated_epochs_lose_no_more_than_the_bound(
-    mechanism: Mechanism, noise: float, steps: int, epochs: int, epsilon: float
+    mechanism: Mechanism, noises: int, noise: float, *, steps: int, epochs: int, epsilon: float
 ) -> None:
     rng = np.random.default_rng(7)
     draw = rng.normal if mechanism is Mechanism.GAUSSIAN else rng.laplace
     losses = np.zeros((2, 40_000))
     for _ in range(epochs):
         for is_there in (0, 1):
-            y = draw(0.0, noise, (40_000, steps))
+            y = draw(0.0, noise, (noises, 40_000, steps)).sum(axis=0)
             y[:, 0] += is_there  # every slot is alike
             step = (
                 (y - 0.5) / noise**2
                 if mechanism is Mechanism.GAUSSIAN
                 else (np.abs(y) - np.abs(y - 1)) / noise
             )
+            if noises == 2:
+                step += np.log((noise + np.abs(y - 1)) / (noise + np.abs(y)))
             losses[is_there] += np.log(np.exp(step).mean(axis=1))
-    bound = epoch_ratios(mechanism, noise, steps).losses(GRID).self_compose(epochs)
+    bound = epoch_ratios(mechanism, noise, steps, noises).losses(GRID).self_compose(epochs)
     for sampled, one in [(losses[1], bound.remove), (-losses[0], bound.add)]:
         gains = np.maximum(-np.expm1(epsilon - sampled), 0)
         error = 5 * gains.std() / math.sqrt(len(gains))
