@@ -302,7 +302,9 @@ def _between(
 
 def _at_rate(logarithms: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
     """Return the logarithms of 1 - rate + rate R for those of R."""
-    return logarithms if rate == 1 else np.log1p(rate * np.expm1(logarithms))
+    if rate == 1:
+        return logarithms
+    return np.asarray(np.log1p(rate * np.expm1(logarithms)), dtype=np.float64)
 
 
 def _log_of_sum(logarithms: NDArray[np.float64]) -> float:

@@ -53,7 +53,7 @@ def test_what_is_kept_of_composed_distributions_is_at_most_64_mib() -> None:
 
 def test_a_distribution_that_would_be_too_long_leaves_the_quick_bound() -> None:
     charge = LONG["a million rounds"]
-    quick = composition._quick_epsilon(merged_charges.merge([charge], 1.0), DELTA)
+    quick = composition._quick_epsilon(merged_charges.merge([charge], 1), DELTA)
     assert 0 < compose_epsilon([charge], DELTA) == quick < np.inf
 
 
@@ -79,7 +79,7 @@ def test_all_of_a_persons_reports_or_none_cost_more_than_their_mixture() -> None
 def test_transforms_are_not_trusted_near_their_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """dp-accounting's may be off by a thousand times a double's rounding in each round."""
     charge = gaussian(100.0, 0.01, 100_000)
-    quick = composition._quick_epsilon(merged_charges.merge([charge], 1.0), 0.9e-8)
+    quick = composition._quick_epsilon(merged_charges.merge([charge], 1), 0.9e-8)
     tried: list[float] = []
 
     def composing(_precision: float, _charges: object, delta: float) -> float:
