@@ -21,8 +21,7 @@ orders, each with a part of delta (docs/explanation/privacy.md, "Settings that h
 Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
 Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
 V. Feldman, T. Zrnic, "Individual Privacy Accounting via a Renyi Filter", 2021; A. Smith, A. Thakurta, "Fully
-Adaptive Composition for Gaussian Differential Privacy", 2022;
-the losses of Poisson samples of Gaussian noise are computed by Google's dp-accounting.
+Adaptive Composition for Gaussian Differential Privacy", 2022.
 """
 
 import math
@@ -35,7 +34,7 @@ import numpy as np
 
 from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.composing.analytic_gaussian import gaussian_epsilon
-from maskedlark.privacy.composing.composed_losses import is_ours, loss_distribution_epsilon
+from maskedlark.privacy.composing.composed_losses import loss_distribution_epsilon
 from maskedlark.privacy.composing.merged_charges import ChargeParts, merge, setting
 from maskedlark.privacy.composing.renyi import (
     ORDERS,
@@ -49,10 +48,9 @@ from maskedlark.privacy.composing.renyi import (
 _LARGEST_EXPONENT: Final = 700.0
 # Privacy loss distributions are composed only where that is quick, takes little memory, and their Fourier
 # transforms' rounding is far below delta.
-_LOSSES_FOR_EPSILON: Final = (1e-3, 200.0)
+_LOSSES_FROM_EPSILON: Final = 1e-3
 _LOSSES_UP_TO_ROUNDS: Final = 1 << 20
 _LOSSES_FROM_DELTA: Final = 1e-10
-_ROUNDING_OF_ROUNDS: Final = 1e-13  # dp-accounting's transforms, of each round: a thousand times a double's
 MAX_COMPOSED: Final = 8
 """Loss distributions are composed of so many different charges at most, beside the unsampled Gaussians."""
 _FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)
@@ -100,7 +98,10 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1
         return math.inf
     # Of all epochs, also of those that are counted as known below: which these are is found only at the end,
     # and what is left out of an epoch was decided before it began.
-    left_out = math.fsum(rounds * most_left_out(key[3]) for key, rounds in parts.epochs.items())
+    left_out = math.fsum(
+        [rounds * key.reports * most_left_out(key.steps) for key, rounds in parts.epochs.items()]
+        + [rounds * most_left_out(1) for key, rounds in parts.sampled.items() if key.reports > 1]
+    )
     if left_out > _FILTER_TAILS * delta:
         parts, left_out = parts.without_sampling(), 0.0
     elif len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
@@ -137,16 +138,8 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
         known = _quick_epsilon(parts.without_sampling(), delta)
     else:
         known = math.inf
-    lowest, highest = _LOSSES_FOR_EPSILON
-    rounds = sum(charge.rounds for charge in others)
-    is_own = all(map(is_ours, others))
-    is_exact = is_own or delta >= rounds * _ROUNDING_OF_ROUNDS
-    if (
-        rounds <= _LOSSES_UP_TO_ROUNDS
-        and is_exact
-        and lowest < quick < highest
-        and delta >= _LOSSES_FROM_DELTA
-    ):
+    rounds = sum(charge.rounds * charge.reports for charge in others)
+    if rounds <= _LOSSES_UP_TO_ROUNDS and quick > _LOSSES_FROM_EPSILON and delta >= _LOSSES_FROM_DELTA:
         quick = min(quick, loss_distribution_epsilon(precision, others, delta))
     return min(quick, known)
 
@@ -182,6 +175,8 @@ def _renyi_epsilon(parts: ChargeParts, delta: float) -> float:
     epsilon = epsilon_of_divergences(divergences, kept)
     if _covers(left_out, epsilon, _TAILS * delta):
         return epsilon
+    if any(key.reports > 1 for key in parts.sampled):
+        return _quick_epsilon(parts.singly(), delta)
     return _quick_epsilon(parts.without_sampling(), delta)
 
 

@@ -82,6 +82,13 @@ class ChargeParts:
             epochs={key: self.epochs[key] for key in kept},
         )
 
+    def singly(self) -> "ChargeParts":
+        """Return parts that cost the same or more, each sampled Gaussian charged for one report at a time."""
+        single: Counter[Key] = Counter()
+        for key, rounds in self.sampled.items():
+            single[as_single_reports(key)] += rounds * key.reports
+        return replace(self, sampled=single)
+
     def without_sampling(self) -> "ChargeParts":
         """Return the parts against an observer that knows each sample."""
         shown = replace(self, laplace=_at_rate_1(self.laplace))
@@ -124,7 +131,7 @@ def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
         summed = charge.noises if charge.is_common else max(noises, charge.noises)
         if is_gaussian:
             noise, summed = noise * math.sqrt(summed), 1
-        if reports > 1 and (steps > 1 or rate == 1 or not is_gaussian):
+        if reports > 1 and (not is_gaussian or (steps == 1 and rate == 1)):
             # all of a person's reports together, as one shift, without sampling
             noise, rate, steps, reports = noise / reports, 1.0, 1, 1
         noise = min(noise, largest)
@@ -133,7 +140,7 @@ def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
         if noise < smallest:
             is_noiseless = True
         elif steps > 1:
-            epochs[Key(mechanism, noise, steps=steps, noises=summed)] += charge.rounds
+            epochs[Key(mechanism, noise, steps=steps, reports=reports, noises=summed)] += charge.rounds
         elif not is_gaussian:
             laplace[Key(mechanism, noise, rate, noises=summed)] += charge.rounds
         elif rate < 1:
@@ -175,16 +182,13 @@ def _charges(rounds: dict[Key, int]) -> tuple[Charge, ...]:
     )
 
 
-def as_one_report(noise: float, rate: float, reports: int) -> tuple[float, float]:
-    """Bound a sampled Gaussian release of several reports by one of a single report: noise, rate.
+def as_single_reports(key: Key) -> Key:
+    """Return what bounds a Gaussian release with a person's m reports if it is charged m times.
 
-    Whenever any of a person's reports is in a sample, all of them are.
+    Noise of variance s^2 is the sum of m noises of s^2 / m. Released one by one, each with one of the
+    reports added where that is in the sample or slot, they show more than their sum.
     """
-    if reports == 1:
-        return noise, rate
-    return noise / reports, _round_rate_up(
-        min(1.0, -math.expm1(reports * math.log1p(-rate)) * (1 + 2.0**-40))
-    )
+    return key._replace(noise=key.noise / math.sqrt(key.reports), reports=1)
 
 
 def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
@@ -194,9 +198,10 @@ def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
     """
     if len(sampled) <= _MAX_CLASSES:
         return sampled
-    mechanism, noises_summed = (key := next(iter(sampled))).mechanism, key.noises
-    settings = np.array([as_one_report(key.noise, key.rate, key.reports) for key in sampled])
-    noises, rates = settings[:, 0], settings[:, 1]
+    one = next(iter(sampled))
+    single = [as_single_reports(key) for key in sampled]
+    rounds = [count * key.reports for key, count in sampled.items()]
+    noises, rates = np.array([key.noise for key in single]), np.array([key.rate for key in single])
     merged: Counter[Key] = Counter()
     for ratio in _RATIOS:
         step = math.log(ratio)
@@ -205,8 +210,8 @@ def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
             1.0, np.maximum(np.exp(step * np.ceil(np.log(rates) / step)) * (1 + 2.0**-50), rates)
         )
         merged = Counter()
-        for noise, rate, rounds in zip(less.tolist(), higher.tolist(), sampled.values(), strict=True):
-            merged[Key(mechanism, noise, rate, noises=noises_summed)] += rounds
+        for noise, rate, count in zip(less.tolist(), higher.tolist(), rounds, strict=True):
+            merged[Key(one.mechanism, noise, rate, noises=one.noises)] += count
         if len(merged) <= _MAX_CLASSES:
             break
     return merged

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from maskedlark.privacy.accounting import SEARCH_PRECISION, Charge, smallest_fitting, spent, spent_in_turn
-from maskedlark.privacy.composing.composed_losses import _one_loss
+from maskedlark.privacy.composing.composed_losses import _all_rounds
 from maskedlark.privacy.composing.composition import adaptive_epsilon, compose_epsilon
-from maskedlark.privacy.composing.loss_distribution import LossDistribution
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
+from tests.maskedlark.privacy.composing.dp_accounting_losses import for_dp_accounting
 
 DELTA = 1e-5
 GRID = 1e-3
@@ -93,8 +93,7 @@ def test_samples_that_may_show_are_paid_for_in_turn_too() -> None:
 
 
 def losses(charge: Charge) -> Any:
-    found = _one_loss(charge, GRID, is_own=False).self_compose(charge.rounds)
-    return found.for_dp_accounting() if isinstance(found, LossDistribution) else found
+    return for_dp_accounting(_all_rounds(charge, GRID))
 
 
 def chosen_delta(first: Charge, second: Sequence[Charge], epsilon: float) -> float:
