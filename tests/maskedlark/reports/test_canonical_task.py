@@ -220,3 +220,9 @@ def test_labels_are_counted_as_they_are_listed() -> None:
         assert LabelSpace(kind=LabelKind.CLASSES, size=size).num_reachable == size
         values = LabelSpace(kind=LabelKind.VALUES, size=size, num_buckets=1)
         assert values.num_reachable == len(values.reachable()) == 2
+
+
+def test_classes_have_a_boundary_at_each_of_them() -> None:
+    labels = LabelSpace(kind=LabelKind.CLASSES, size=4)
+    assert labels.boundaries() == (0, 1, 2, 3)
+    assert labels.reachable() == (0, 1, 2, 3)
