@@ -48,7 +48,10 @@ def federated(reading: Reading) -> None:
 
 
 def readme(reading: Reading) -> None:
-    assert '"test_accuracy"' in reading.stdout
+    assert "569 sealed reports" in reading.stdout
+    assert re.search(r"^ +accuracy +0\.\d+", reading.stdout, re.MULTILINE), reading.stdout
+    assert "of 4" in reading.stdout
+    assert (reading.clone / "tumours.onnx").exists()
 
 
 def dashboard(reading: Reading) -> None:
