@@ -54,7 +54,7 @@ class Charge:
         reports: How many reports of one person, at most, the dataset holds, where a person is protected and
             not a report.
         is_of_mixed_plan: Whether its job plans releases at other settings too, of which none may be charged
-            yet: beside other jobs its releases then do not count as ones at one setting.
+            yet: together with other jobs, its releases then do not count as ones at one setting.
 
     Raises:
         ValueError: a value is outside its range, or not a number.
