@@ -48,7 +48,7 @@ __all__ = [
     "spent_in_turn",
 ]
 
-_ADAPTIVE: Final = 1 / 8  # of delta: for jobs at several settings, which may hang on releases
+_ADAPTIVE: Final = 1 / 8  # of delta: for jobs at several settings, which may depend on releases
 _FIRST_STEP: Final = 1.25
 _HELPERS: Final = 2  # whose noises the ad server alone faces summed
 
@@ -132,6 +132,7 @@ def _against_ad_server(charges: Sequence[Charge], delta: float, *, is_in_turn: b
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     failures = math.fsum(charge.rounds * charge.delta for charge in charges)
+    # Common noise that fails has no epsilon at all: its probability must be paid from delta.
     if failures > delta:
         return math.inf
     # A release that fails with probability d is (0, d)-private in one direction and ln(1 / (1 - d)) <= 2 d in
@@ -161,6 +162,7 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
     hidden, exposed = _hidden(charges, delta)
     if not exposed:
         return compose_epsilon(hidden, delta, noises=_HELPERS)
+    # The least part of delta that pays for exposed samples, as the epsilon is counted at the rest.
     for part in _EXPOSURE_OF_ALL:
         epsilon = compose_epsilon(hidden, (1 - part) * delta, noises=_HELPERS)
         if epsilon < _LARGEST_EXPONENT and exposed * (1 + math.exp(epsilon)) <= part * delta:
@@ -250,6 +252,8 @@ def smallest_fitting(
     least = lowest if is_any_enough else smallest_within(colluding, collusion_epsilon, lowest, highest)
     if ad_server(least) <= epsilon:
         return least
+    # Upwards from what the other budget needs, in growing steps: each try composes distributions, which may
+    # take a second.
     step = _FIRST_STEP
     while not ad_server(enough := min(highest, least * step)) <= epsilon:
         least, step = enough, step**2

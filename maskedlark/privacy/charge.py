@@ -57,7 +57,7 @@ class Charge:
         noises: How many independent noises of this size are summed. The accountant sets it where an adversary
             faces more than one helper's Laplace noise; two Gaussians are one larger one.
         is_of_mixed_plan: Whether its job plans releases at other settings too, of which none may be charged
-            yet: beside other jobs its releases then do not count as ones at one setting.
+            yet: together with other jobs, its releases then do not count as ones at one setting.
 
     Raises:
         ValueError: a value is outside its range, or not a number.

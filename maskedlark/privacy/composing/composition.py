@@ -1,7 +1,7 @@
 """The epsilon of a list of charges under one trusted curator: of several valid bounds, the smallest.
 
     composed_epsilon(charges, delta)     # settings fixed before anything is released
-    adaptive_epsilon(charges, delta)     # settings that may hang on what was released
+    adaptive_epsilon(charges, delta)     # settings that may depend on what was released
 
     pure epsilons       Laplace, and sampled Laplace: they add up, at any delta
     one Gaussian        Gaussian releases without sampling compose to a single one, in closed form
@@ -10,13 +10,13 @@
 
 The first three take microseconds a charge, the last one many milliseconds for each *different* charge, of
 which there may be thousands. So equal charges are merged, all unsampled Gaussians become one, and loss
-distributions are composed of few different charges only. Of many, the Renyi divergences alone count: what is
-rarely far from the truth, for many small losses are nearly one Gaussian. Sampled Gaussians are then rounded
-to fewer different ones, with less noise and a higher rate, and only the largest epochs of random allocation
-are credited for their secret slots. All of that can only cost more.
+distributions are composed of few different charges only. Of many, only the Renyi divergences count, which are
+rarely far from the truth, because many small losses are nearly one Gaussian. Sampled Gaussians are then
+rounded to fewer different ones, with less noise and a higher rate, and only the largest epochs of random
+allocation are credited for their secret slots. All of that can only cost more.
 
 `adaptive_epsilon` may use fewer of the bounds: pure epsilons, one Gaussian, and Renyi divergences at few
-orders, each with a part of delta (docs/explanation/privacy.md, "Settings that hang on releases").
+orders, each with a part of delta (docs/explanation/privacy.md, "Settings that depend on releases").
 
 Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
 Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
@@ -52,7 +52,7 @@ _LOSSES_FROM_EPSILON: Final = 1e-3
 _LOSSES_UP_TO_ROUNDS: Final = 1 << 20
 _LOSSES_FROM_DELTA: Final = 1e-11  # below, what is rounded off a single loss counts for too much
 MAX_COMPOSED: Final = 8
-"""Loss distributions are composed of so many different charges at most, beside the unsampled Gaussians."""
+"""The most different charges whose loss distributions are composed, without the unsampled Gaussians."""
 _FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)
 """The orders that may decide when settings are adaptive: each has an equal part of delta."""
 _TAILS: Final = 1e-3  # of delta, kept for what the ratios of random allocation leave out
@@ -114,8 +114,8 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1
 def is_one_setting(charges: Iterable[Charge]) -> bool:
     """Return whether all charges have one setting, or are unsampled Gaussians: their order is irrelevant.
 
-    A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that hang
-    on releases").
+    A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that
+    depend on releases").
     """
     found = list(charges)
     return len({setting(one) for one in found}) <= 1 and not any(one.is_of_mixed_plan for one in found)

@@ -140,6 +140,7 @@ class RatioPoints:
     def spread(self, grid: float) -> tuple[int, NDArray[np.float64]]:
         """Return the first multiple of a grid, and the masses spread onto multiples from there on."""
         below = np.floor(self.logarithms / grid)
+        # Weights that keep the mean of the ratio: a spread, which raises every convex expectation.
         up = np.clip(np.expm1(self.logarithms - below * grid) / math.expm1(grid), 0.0, 1.0)
         cells = (below - below[0]).astype(np.int64)
         masses = np.bincount(cells, self.masses * (1 - up), minlength=int(cells[-1]) + 2)
@@ -289,6 +290,7 @@ def _one_step(
             assert_never(mechanism)
     fewest, most = _POINTS
     wanted = 2 * highest / math.sqrt(_SPREAD * variance / steps)
+    # An odd number, so that the ratio 1 is a point.
     points = int(min(max(wanted, fewest), most)) | 1
     grid = 2 * highest / (points - 1)
     logarithms = np.asarray(grid * (np.arange(points) - points // 2), dtype=np.float64)

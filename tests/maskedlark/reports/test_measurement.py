@@ -81,7 +81,7 @@ def test_a_clamped_value_moves_to_its_nearer_bound() -> None:
 @given(st.integers(-5, 100))
 def test_every_value_within_bounds_falls_into_exactly_the_bucket_that_holds_it(value: int) -> None:
     declared = MEASUREMENT.values[1]
-    itself, *buckets = declared.encoded(value)
+    itself, *buckets = declared.encode(value)
     assert itself == value
     assert sum(buckets) == 1
     starts = [*declared.bucket_starts, declared.high + 1]
