@@ -33,6 +33,7 @@ class PlanRequest(SamplingOptions):
         loss: Checked against model and task, if it is given.
         gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
         momentum: Of the optimizer that will be used.
+        dataset: The start of the id of the dataset to train on; not needed if there is only one.
     """
 
     model: bytes = field(repr=False)
@@ -41,6 +42,7 @@ class PlanRequest(SamplingOptions):
     loss: str | None = None
     gradient_norm: float | None = None
     momentum: float = 0.9
+    dataset: str = ""
 
 
 class Planned(NamedTuple):

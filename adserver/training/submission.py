@@ -51,6 +51,8 @@ class Submission(SamplingOptions):
         eval_every: Rounds between evaluations; None: about fifty evaluations in all.
         adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
         is_clip_per_layer: Whether each layer's gradient is clipped by itself.
+        dataset: The start of the id of the dataset to train on; not needed if there is only one.
+        task: The start of its task's id; by default the dataset's.
     """
 
     model: bytes = field(repr=False)
@@ -65,6 +67,8 @@ class Submission(SamplingOptions):
     eval_every: int | None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
+    dataset: str = ""
+    task: str = ""
 
 
 def plan_job(

@@ -46,6 +46,7 @@ class FederatedSubmission:
         seed: Of the first weights of a dense model.
         eval_set: An .npz file, or None.
         eval_every: Rounds between evaluations; None: about fifty in all.
+        task: The start of the id of a task of updates; not needed if there is only one task.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class FederatedSubmission:
     seed: int = 0
     eval_set: bytes | None = field(default=None, repr=False)
     eval_every: int | None = None
+    task: str = ""
 
 
 def plan_federated(
