@@ -22,7 +22,7 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from adserver.records.job_record import JobRecord, SeenJobs
     from adserver.records.round_figures import RoundFigures
-    from adserver.training.federated.submission import FederatedSubmission
+    from adserver.records.submissions import FederatedSubmission
 
 STOPPED_EARLY = 1
 
@@ -107,12 +107,12 @@ def submit_command(
     `adserver job plan` shows in advance which jobs fit. A job is accepted only if the dataset's budgets can
     pay for it in addition to all other jobs.
     """
+    from adserver.records.submissions import Submission
     from adserver.records.training_plan import Optimizer, Schedule
     from adserver.store.datasets import DatasetStore
     from adserver.store.jobs import JobStore
     from adserver.store.tasks import TaskStore
     from adserver.training.model_file import read_model
-    from adserver.training.submission import Submission
     from adserver.training.submitting import submit_job
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip

@@ -20,7 +20,7 @@ from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.budgets.planner import OnProgress
-    from adserver.training.federated.submission import FederatedSubmission
+    from adserver.records.submissions import FederatedSubmission
 
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: omit the options that the planner should find")
@@ -82,13 +82,13 @@ def plan_command(
     With --strategy, give --rounds to find the noise, or only --noise-multiplier to find the most rounds
     that fit.
     """
-    from adserver.budgets.planner import PlanConstraints
     from adserver.budgets.reservations import Budgets
+    from adserver.records.submissions import PlanConstraints, PlanRequest
     from adserver.store.datasets import DatasetStore
     from adserver.store.tasks import TaskStore
     from adserver.training.federated.forecast import forecast
     from adserver.training.model_file import read_model
-    from adserver.training.planning import PlanRequest, plan_job
+    from adserver.training.planning import plan_job
     from adserver.views.federated import forecast_json, print_forecast
     from adserver.views.plan import plan_json, print_plan
 

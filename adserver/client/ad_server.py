@@ -25,20 +25,21 @@ if TYPE_CHECKING:
     from adserver.records.access import Scope
     from adserver.records.job_record import JobRecord
     from adserver.records.round_figures import RoundFigures
+    from adserver.records.submissions import (
+        AnySubmission,
+        FederatedSubmission,
+        LocalSubmission,
+        PlanRequest,
+    )
     from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
     from adserver.store.datasets import Dataset
     from adserver.store.reports import ReportCounts
     from adserver.store.tasks import StoredTask
     from adserver.training.federated.forecast import FederatedForecast
-    from adserver.training.federated.submission import FederatedSubmission
-    from adserver.training.local_submission import LocalSubmission
-    from adserver.training.planning import Planned, PlanRequest
-    from adserver.training.submission import Submission
+    from adserver.training.planning import Planned
     from maskedlark.encoding.encoder import Encoder
     from maskedlark.federated.local_forecast import LocalForecast
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
-
-    AnySubmission: TypeAlias = Submission | FederatedSubmission | LocalSubmission
 
 Domains: TypeAlias = Mapping[str, Sequence[str | int] | Mapping[str, int]]
 """The values of keys: a list of categories or codes, or {"first": code, "last": code}."""

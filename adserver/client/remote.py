@@ -23,11 +23,11 @@ from adserver.records.dataset_state import DatasetState
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
+from adserver.records.submissions import PlanRequest, Submission
 from adserver.records.typed_ids import the_only
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
-from adserver.training.planning import Planned, PlanRequest
-from adserver.training.submission import Submission
+from adserver.training.planning import Planned
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.views.record import figures_from_json, record_from_json
 from maskedlark.encoding.encoder import Encoder

@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from adserver.budgets.planner import PlanConstraints
 from adserver.client.connection import Connection
 from adserver.client.job import Job, LocalAdServer
 from adserver.client.remote import RemoteAdServer
+from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.training.as_onnx import as_onnx
-from adserver.training.planning import PlanRequest, plan_job
-from adserver.training.submission import Submission
+from adserver.training.planning import plan_job
 from adserver.training.submitting import submit_job
 from adserver.views.plan import plan_json
 from maskedlark.canonical import build

@@ -10,10 +10,8 @@ from typing import Any, Self
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from adserver.budgets.planner import PlanConstraints
+from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
-from adserver.training.planning import PlanRequest
-from adserver.training.submission import Submission
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import StepNoise
 

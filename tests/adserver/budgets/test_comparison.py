@@ -7,7 +7,8 @@ import pytest
 
 from adserver.budgets.comparison import compare
 from adserver.budgets.headroom import JobLimits
-from adserver.budgets.planner import PlanConstraints, Planner
+from adserver.budgets.planner import Planner
+from adserver.records.submissions import PlanConstraints
 from adserver.views.plan import plan_json, print_plan, submit_options
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.correlated import MAX_EPOCHS, best_carried, gain
