@@ -176,12 +176,13 @@ def submit_command(
 @takes(at=place_of)
 def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
-    from adserver.views.job import job_json, print_jobs
+    from adserver.messages.job import job_facts
+    from adserver.views.job import last_evaluated, print_jobs
 
     store = at.seen_jobs()
     jobs = store.all()
     if as_json:
-        print_json([job_json(job, store.history(job.job_id)) for job in jobs])
+        print_json([job_facts(job, last_evaluated(store.history(job.job_id))) for job in jobs])
     else:
         print_jobs(jobs)
 
@@ -246,21 +247,22 @@ def _follow(store: "SeenJobs", job_id: bytes, *, as_json: bool) -> None:
 
 
 def _show(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: bool) -> None:
-    from adserver.views.job import job_json, print_job
+    from adserver.messages.job import job_facts
+    from adserver.views.job import last_evaluated, print_job
 
     if as_json:
-        print_json(job_json(job, history))
+        print_json(job_facts(job, last_evaluated(history)))
     else:
         print_job(job, history)
 
 
 def _report_submission(store: "SeenJobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
     """Print the id of a submitted job, or follow it."""
-    from adserver.views.job import job_json
+    from adserver.messages.job import job_facts
 
     if wait:
         _follow(store, job_id, as_json=as_json)
     elif as_json:
-        print_json(job_json(store.get(job_id), ()))
+        print_json(job_facts(store.get(job_id), None))
     else:
         typer.echo(job_id.hex())
