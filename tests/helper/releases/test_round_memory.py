@@ -41,6 +41,7 @@ from tests.bench.round_memory import convolutional
 from tests.helper.parties import ASKED, FLOORS, MODEL, WEIGHTS, Scene
 from tests.onnx_builders import encoded, node, tensor, weights
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=16)
 LOGITS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
@@ -72,9 +73,8 @@ def test_a_small_file_whose_rounds_fill_the_memory_is_refused_before_it_costs_an
     assert len(onnx) < 8_192
     digest = parse(onnx, num_features=SIDE * SIDE).digest
     spec = scene_job(scene, dataset, digest)
-    with pytest.raises(JobRefused, match=r"about \d+ MiB .* 24 \(--max-round-bytes\)") as refused:
+    with refused(JobReason.TOO_LARGE, r"about \d+ MiB .* 24 \(--max-round-bytes\)"):
         scene.cores[0].jobs.start(canonical.encode(spec), onnx, ASKED)
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert scene.cores[0].counts().open_jobs == 0
     assert scene.cores[1].jobs.start(canonical.encode(spec), onnx, ASKED).path == "exact"
 
@@ -92,9 +92,8 @@ def test_a_round_is_refused_uncharged_where_the_limit_was_lowered_since_its_job_
     scene.start(spec)
     scene.parties[0].floors = replace(FLOORS, max_round_bytes=1)
     scene.restart()
-    with pytest.raises(JobRefused, match="max-round-bytes") as refused:
+    with refused(JobReason.TOO_LARGE, "max-round-bytes"):
         scene.answer(0, spec, 0)
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert scene.cores[0].counts().rounds_answered == 0
 
 
