@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -150,6 +151,13 @@ def test_two_helpers_with_one_key_are_refused() -> None:
     same = KEYS[0].identity("north")
     with pytest.raises(InvalidTask, match="different keys"):
         build(helpers=(same, same))
+
+
+@pytest.mark.parametrize("name", ["verify_key", "agreement_key"])
+def test_two_helpers_share_neither_of_their_keys(name: str) -> None:
+    first, second = (keys.identity(which) for keys, which in zip(KEYS, ("north", "south"), strict=True))
+    with pytest.raises(InvalidTask, match="different keys"):
+        build(helpers=(first, replace(second, **{name: getattr(first, name)})))
 
 
 def test_messages_name_the_setting_and_never_echo_its_value() -> None:

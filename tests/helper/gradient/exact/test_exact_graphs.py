@@ -270,8 +270,9 @@ def test_a_normalisation_without_variance_is_not_exact() -> None:
         ExactEngine(graph.model(graph.gemm(value, 4, 2), 2), Loss.CROSS_ENTROPY, L2)
 
 
-@pytest.mark.parametrize("factors", [[0.5], [0.5, 1.0, 2.0, 4.0]], ids=["one", "one each"])
-def test_features_are_scaled_by_one_factor_or_by_one_each(factors: list[float]) -> None:
+@pytest.mark.parametrize("operator", ["Mul", "Div", "Add", "Sub"])
+@pytest.mark.parametrize("given", [[0.5], [0.5, 1.0, 2.0, 4.0]], ids=["one", "one each"])
+def test_features_and_a_constant_or_one_each(operator: str, given: list[float]) -> None:
     graph = GraphBuilder(4, seed=9)
-    value = graph.node("Mul", "x", graph.constant(np.array(factors)))
+    value = graph.node(operator, "x", graph.constant(np.array(given)))
     check_graph(graph.model(graph.gemm(value, 4, 2), 2), Loss.CROSS_ENTROPY, L2, labels=2, records=5)

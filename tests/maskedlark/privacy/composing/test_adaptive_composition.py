@@ -224,6 +224,19 @@ def test_whether_samples_are_hidden_in_turn_is_one_answer_for_all_of_them() -> N
     assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=2), rel=1e-9)
 
 
+@pytest.mark.parametrize(("part", "is_hidden"), [(0.49, True), (0.51, False)])
+def test_samples_that_may_show_in_turn_take_half_of_delta_at_most(part: float, is_hidden: bool) -> None:
+    adaptive = DELTA / 8
+    hidden = replace(gaussian(2.0, 1, 0.02), exposure=0.0)
+    other = gaussian(3.0, 1, 0.5)
+    epsilon = adaptive_epsilon([hidden, other], adaptive / 2, noises=2)
+    shows = replace(hidden, exposure=part * adaptive / (1 + math.exp(epsilon)))
+    found = spent_in_turn([[shows], [other]], DELTA).ad_server
+    known = adaptive_epsilon([hidden.without_sampling(), other], adaptive / 2, noises=2)
+    assert found == pytest.approx(epsilon if is_hidden else known, rel=1e-9)
+    assert known > 1.01 * epsilon
+
+
 def test_epochs_that_are_counted_as_known_still_count_for_what_ratios_leave_out() -> None:
     few = [epochs(0.9, 24, 1), epochs(1.0, 24, 1)]
     many = [*few, *(epochs(20.0 + index, 40, 1) for index in range(200))]
