@@ -51,6 +51,8 @@ _SERVER_OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
+MOST_CONNECTIONS: Final = 4_096
+"""Of one server; more are closed. A stranger's connection takes a file and some 50 KB, also before TLS."""
 _FRAMES_BYTES: Final = 64  # of the messages around a report
 _OPEN_SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REPORT_BYTES + _FRAMES_BYTES),
@@ -111,7 +113,12 @@ def make_server(
         maximum_concurrent_rpcs=(_OPEN_CALLS_A_THREAD if is_open else _CALLS_A_THREAD) * threads,
         options=tuple(
             dict(
-                [*_SERVER_OPTIONS, *keepalive.of_server(), *(_OPEN_SERVER_OPTIONS if is_open else ())]
+                [
+                    *_SERVER_OPTIONS,
+                    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+                    *keepalive.of_server(),
+                    *(_OPEN_SERVER_OPTIONS if is_open else ()),
+                ]
             ).items()
         ),
         interceptors=[

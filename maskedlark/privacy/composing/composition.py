@@ -50,7 +50,7 @@ _LARGEST_EXPONENT: Final = 700.0
 # transforms' rounding is far below delta.
 _LOSSES_FROM_EPSILON: Final = 1e-3
 _LOSSES_UP_TO_ROUNDS: Final = 1 << 20
-_LOSSES_FROM_DELTA: Final = 1e-10
+_LOSSES_FROM_DELTA: Final = 1e-11  # below, what is rounded off a single loss counts for too much
 MAX_COMPOSED: Final = 8
 """The most different charges whose loss distributions are composed, without the unsampled Gaussians."""
 _FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)

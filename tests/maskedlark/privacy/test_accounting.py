@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.privacy.accounting import (
     LAPLACE_SLACK,
     NOISE_MULTIPLIERS,
@@ -29,6 +29,7 @@ from maskedlark.privacy.accounting import (
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import MIN_SCALE
 from tests.builders import fitting_noise
+from tests.refusals import refused
 
 DELTA = 1e-6
 NOISY = [Mechanism.LAPLACE, Mechanism.GAUSSIAN]
@@ -432,17 +433,15 @@ def test_a_budget_that_is_used_up_refuses_the_job_and_says_what_is_spent(
 ) -> None:
     already = [gaussian(1.0, 0.05, 10)]
     before = spent(already, DELTA)
-    with pytest.raises(JobRefused) as refusal:
+    with refused(JobReason.BUDGET_EXHAUSTED) as refusal:
         fit(before.ad_server * ad_server, before.colluding * colluding, already=already)
-    assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED
     assert f"{before.ad_server:.4g} of" in str(refusal.value)
     assert f"{before.colluding:.4g} of" in str(refusal.value)
 
 
 def test_a_job_without_a_mechanism_fits_no_budget() -> None:
-    with pytest.raises(JobRefused) as refusal:
+    with refused(JobReason.BUDGET_EXHAUSTED):
         fit(math.inf, 1e9, mechanism=Mechanism.NONE)
-    assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED
 
 
 def test_two_infinite_budgets_ask_for_the_least_noise_there_is() -> None:

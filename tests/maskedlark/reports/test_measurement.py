@@ -239,3 +239,12 @@ def test_a_measured_dataset_keeps_its_rows_together() -> None:
     assert second is not None
     sums = [reconstruct(a, b) for a, b in zip(first.value_shares, second.value_shares, strict=True)]
     assert [int(row[2]) for row in sums] == first.keys[:, 0].tolist()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bounds_of_a_value_reach_two_to_the_31_and_not_that_itself(sign: int) -> None:
+    most = 2**31 - 1
+    low, high = sorted((0, sign * most))
+    assert Value(name="paid", low=low, high=high).high == high
+    with pytest.raises(ValueError, match="2147483647"):
+        Value(name="paid", low=min(0, sign * 2**31), high=max(0, sign * 2**31))
