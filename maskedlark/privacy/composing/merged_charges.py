@@ -20,7 +20,7 @@ _MAX_EPOCHS: Final = 8  # different settings of random allocation are computed: 
 _RATIOS: Final = (1.01, 1.05, 1.25, 2.0, 8.0, 2.0**20)
 
 
-class Key(NamedTuple):
+class Setting(NamedTuple):
     """The settings of a charge but for the number of rounds; see `Charge`."""
 
     mechanism: Mechanism
@@ -31,12 +31,12 @@ class Key(NamedTuple):
     noises: int = 1
 
 
-def setting(charge: Charge) -> Key | None:
+def setting(charge: Charge) -> Setting | None:
     """Return all settings but the number of rounds; one value for all unsampled Gaussians."""
     if charge.mechanism is Mechanism.GAUSSIAN and not charge.is_sampled:
         return None
     noise = -charge.noise_multiplier if charge.is_common else charge.noise_multiplier
-    return Key(charge.mechanism, noise, charge.sampling_rate, charge.epoch_steps, charge.reports)
+    return Setting(charge.mechanism, noise, charge.sampling_rate, charge.epoch_steps, charge.reports)
 
 
 @frozen
@@ -52,9 +52,9 @@ class ChargeParts:
     """
 
     precision: float
-    laplace: dict[Key, int]
-    sampled: dict[Key, int]
-    epochs: dict[Key, int]
+    laplace: dict[Setting, int]
+    sampled: dict[Setting, int]
+    epochs: dict[Setting, int]
     is_noiseless: bool
 
     @property
@@ -84,7 +84,7 @@ class ChargeParts:
 
     def singly(self) -> "ChargeParts":
         """Return parts that cost the same or more, each sampled Gaussian charged for one report at a time."""
-        single: Counter[Key] = Counter()
+        single: Counter[Setting] = Counter()
         for key, rounds in self.sampled.items():
             single[as_single_reports(key)] += rounds * key.reports
         return replace(self, sampled=single)
@@ -95,7 +95,7 @@ class ChargeParts:
         precision, laplace = shown._without_slots([*self.epochs, *self.sampled])
         return replace(self, precision=precision, laplace=laplace, sampled={}, epochs={})
 
-    def _without_slots(self, keys: Iterable[Key]) -> tuple[float, dict[Key, int]]:
+    def _without_slots(self, keys: Iterable[Setting]) -> tuple[float, dict[Setting, int]]:
         """Return the precision and the Laplace releases, treating some sampled ones as if known."""
         rounds = {**self.epochs, **self.sampled}
         precisions, laplace = [self.precision], Counter(self.laplace)
@@ -116,9 +116,9 @@ def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
     """
     smallest, largest = NOISE_MULTIPLIERS
     plain: Counter[float] = Counter()
-    laplace: Counter[Key] = Counter()
-    sampled: Counter[Key] = Counter()
-    epochs: Counter[Key] = Counter()
+    laplace: Counter[Setting] = Counter()
+    sampled: Counter[Setting] = Counter()
+    epochs: Counter[Setting] = Counter()
     is_noiseless = False
     for charge in charges:
         mechanism, noise, rate = (
@@ -140,11 +140,11 @@ def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
         if noise < smallest:
             is_noiseless = True
         elif steps > 1:
-            epochs[Key(mechanism, noise, steps=steps, reports=reports, noises=summed)] += charge.rounds
+            epochs[Setting(mechanism, noise, steps=steps, reports=reports, noises=summed)] += charge.rounds
         elif not is_gaussian:
-            laplace[Key(mechanism, noise, rate, noises=summed)] += charge.rounds
+            laplace[Setting(mechanism, noise, rate, noises=summed)] += charge.rounds
         elif rate < 1:
-            sampled[Key(mechanism, noise, rate, reports=reports)] += charge.rounds
+            sampled[Setting(mechanism, noise, rate, reports=reports)] += charge.rounds
         else:
             plain[noise] += charge.rounds
     precision = math.fsum(rounds / (noise * GAUSSIAN_SLACK) ** 2 for noise, rounds in plain.items())
@@ -159,15 +159,15 @@ def _round_rate_up(rate: float) -> float:
     return max(rate, lowest) if rate <= highest else 1.0
 
 
-def _at_rate_1(laplace: dict[Key, int]) -> dict[Key, int]:
+def _at_rate_1(laplace: dict[Setting, int]) -> dict[Setting, int]:
     """Return sampled Laplace releases against an observer that knows each sample."""
-    shown: Counter[Key] = Counter()
+    shown: Counter[Setting] = Counter()
     for key, rounds in laplace.items():
         shown[key._replace(rate=1.0)] += rounds
     return shown
 
 
-def _charges(rounds: dict[Key, int]) -> tuple[Charge, ...]:
+def _charges(rounds: dict[Setting, int]) -> tuple[Charge, ...]:
     return tuple(
         Charge(
             mechanism=key.mechanism,
@@ -182,7 +182,7 @@ def _charges(rounds: dict[Key, int]) -> tuple[Charge, ...]:
     )
 
 
-def as_single_reports(key: Key) -> Key:
+def as_single_reports(key: Setting) -> Setting:
     """Return what bounds a Gaussian release with a person's m reports if it is charged m times.
 
     Noise of variance s^2 is the sum of m noises of s^2 / m. Released one by one, each with one of the
@@ -191,7 +191,7 @@ def as_single_reports(key: Key) -> Key:
     return key._replace(noise=key.noise / math.sqrt(key.reports), reports=1)
 
 
-def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
+def _on_a_grid(sampled: dict[Setting, int]) -> dict[Setting, int]:
     """Round charges of one mechanism to less noise and a higher rate on a grid.
 
     On the finest grid that leaves few different ones.
@@ -202,7 +202,7 @@ def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
     single = [as_single_reports(key) for key in sampled]
     rounds = [count * key.reports for key, count in sampled.items()]
     noises, rates = np.array([key.noise for key in single]), np.array([key.rate for key in single])
-    merged: Counter[Key] = Counter()
+    merged: Counter[Setting] = Counter()
     for ratio in _RATIOS:
         step = math.log(ratio)
         less = np.minimum(np.exp(step * np.floor(np.log(noises) / step)) * (1 - 2.0**-50), noises)
@@ -211,7 +211,7 @@ def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
         )
         merged = Counter()
         for noise, rate, count in zip(less.tolist(), higher.tolist(), rounds, strict=True):
-            merged[Key(one.mechanism, noise, rate, noises=one.noises)] += count
+            merged[Setting(one.mechanism, noise, rate, noises=one.noises)] += count
         if len(merged) <= _MAX_CLASSES:
             break
     return merged

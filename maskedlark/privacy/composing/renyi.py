@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, continuous
 from maskedlark.privacy.composing import random_allocation
-from maskedlark.privacy.composing.merged_charges import ChargeParts, Key, as_single_reports
+from maskedlark.privacy.composing.merged_charges import ChargeParts, Setting, as_single_reports
 from maskedlark.privacy.mechanism import Mechanism
 
 RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 ORDERS: Final = np.array(RENYI_ORDERS, dtype=np.float64)
 
 
-def pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def pure_epsilons(laplace: dict[Setting, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return numbers of rounds, and what each costs at delta 0.
 
     Ln(1 + q (e^epsilon - 1)) of one sampled release of epsilon = 1 / noise_multiplier.
@@ -107,7 +107,7 @@ def _binomials() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.flo
 
 
 @lru_cache(maxsize=256)
-def _laplace_divergences(key: Key) -> NDArray[np.float64]:
+def _laplace_divergences(key: Setting) -> NDArray[np.float64]:
     """Return the larger Renyi divergence of one release with several Laplace noises, at each order."""
     _, pure = pure_epsilons({key: 1})
     ratios = random_allocation.epoch_ratios(
@@ -131,7 +131,7 @@ def _sample_divergences(noise: float, rate: float, reports: int) -> tuple[NDArra
 
 
 @lru_cache(maxsize=256)
-def _epoch_divergences(key: Key) -> tuple[NDArray[np.float64], float]:
+def _epoch_divergences(key: Setting) -> tuple[NDArray[np.float64], float]:
     """Return the larger Renyi divergence of both directions of one epoch, at each order.
 
     And the probability that the divergences leave out.
