@@ -140,20 +140,20 @@ def serve(settings: HelperSettings, stop: Event) -> None:
 def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
     """Return the periodic tasks that remove what is no longer needed."""
 
-    def told(work: Callable[[IsStopped], object]) -> Callable[[IsStopped], None]:
-        def swept(is_stopped: IsStopped) -> None:
+    def log_refusals(work: Callable[[IsStopped], object]) -> Callable[[IsStopped], None]:
+        def run(is_stopped: IsStopped) -> None:
             try:
                 work(is_stopped)
             except MaskedLarkError as error:
                 _LOG.warning("the sweep is incomplete: %s", error)
 
-        return swept
+        return run
 
     survives = (OSError, SQLAlchemyError)
-    everything = Periodic(told(sweeper.sweep), name="sweep", every_s=EVERY_S, survives=survives)
+    everything = Periodic(log_refusals(sweeper.sweep), name="sweep", every_s=EVERY_S, survives=survives)
     if sweeper.objects is None:
         return (everything,)
-    dropped = told(lambda _: sweeper.remove_dropped())
+    dropped = log_refusals(lambda _: sweeper.remove_dropped())
     return everything, Periodic(dropped, name="dropped", every_s=DROPPED_EVERY_S, survives=survives)
 
 

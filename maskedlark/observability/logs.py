@@ -35,7 +35,7 @@ class LogFormat(StrEnum):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for each record, then its traceback, indented: what others wrote begins no line of its own."""
+    """A line for each record, then its traceback, indented, so that foreign text cannot imitate a record."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)

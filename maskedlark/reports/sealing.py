@@ -97,10 +97,10 @@ class SignedKeyList:
         return self.key_list.keys[0]
 
     def check_fresh(self, now: float) -> None:
-        """Refuse to seal by a list that is over. Called by the browser, with the time of its own clock.
+        """Refuse a key list that has expired. Called by the browser, with the time of its clock.
 
         Raises:
-            InvalidTask: it is; a newer one comes with the task's bundle.
+            InvalidTask: it has expired; the task's bundle has a newer one.
         """
         if now > self.key_list.not_after:
             raise InvalidTask("the helper's list of HPKE keys is over: fetch the task's bundle again")

@@ -50,6 +50,8 @@ class Report:
     def digest(self) -> bytes:
         """Return the digest of everything that was sent: equal for a report that is sent again only."""
         first, second = self.shares
+        # Every field: under an id that is known, other bytes are another report, and displace nothing (ADR
+        # 36).
         numbers = pack("<QII", self.time_bucket, first.key_id, second.key_id)
         parts = (self.task_id, self.round_id, self.report_id, numbers, first.ciphertext, second.ciphertext)
         return digest("report as sent", *parts)[:REPORT_DIGEST_BYTES]
@@ -256,6 +258,8 @@ class SharesOpener:
             key_id=key_id,
         )
         plaintext = key.open(ciphertext, info)
+        # Again after decryption: suites have different overheads, so a sealed length allows several
+        # plaintexts.
         if len(plaintext) != self._length:
             raise ReportRejected(
                 ReportReason.WRONG_LENGTH,

@@ -47,7 +47,7 @@ _SERVER_OPTIONS: Final = (
     (
         "grpc.server_handshake_timeout_ms",
         10_000,
-    ),  # who does not finish TLS and the HTTP/2 preface by then is gone
+    ),  # a client that has not finished TLS and the HTTP/2 preface by then is disconnected
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
@@ -70,7 +70,7 @@ _KEEPALIVE: Final = Keepalive()
 
 @frozen
 class TrustOnly:
-    """The authorities that a client without a certificate of its own, a browser, trusts the server by."""
+    """The authorities by which a client without a certificate, such as a browser, trusts the server."""
 
     trusted_authorities: Path
 
@@ -260,7 +260,7 @@ def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
 
     None on a plaintext (loopback) connection.
 
-    The common name does not count: it is a label of 64 characters that nobody checks.
+    The common name does not count: it is a label of 64 characters that no party checks.
     """
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from maskedlark.privacy.accounting import SEARCH_PRECISION, Charge, smallest_fitting, spent, spent_in_turn
-from maskedlark.privacy.composing.composed_losses import _one_loss
+from maskedlark.privacy.composing.composed_losses import _all_rounds
 from maskedlark.privacy.composing.composition import adaptive_epsilon, compose_epsilon
-from maskedlark.privacy.composing.loss_distribution import LossDistribution
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
+from tests.maskedlark.privacy.composing.dp_accounting_losses import for_dp_accounting
 
 DELTA = 1e-5
 GRID = 1e-3
@@ -93,8 +93,7 @@ def test_samples_that_may_show_are_paid_for_in_turn_too() -> None:
 
 
 def losses(charge: Charge) -> Any:
-    found = _one_loss(charge, GRID, is_own=False).self_compose(charge.rounds)
-    return found.for_dp_accounting() if isinstance(found, LossDistribution) else found
+    return for_dp_accounting(_all_rounds(charge, GRID))
 
 
 def chosen_delta(first: Charge, second: Sequence[Charge], epsilon: float) -> float:
@@ -222,7 +221,7 @@ def test_whether_samples_are_hidden_in_turn_is_one_answer_for_all_of_them() -> N
     shows = replace(gaussian(2.0, 100, 0.02), exposure=1e-8)
     both = spent_in_turn([[rare], [shows]], DELTA).ad_server
     known = [rare.without_sampling(), shows.without_sampling()]
-    assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=math.sqrt(2)), rel=1e-9)
+    assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=2), rel=1e-9)
 
 
 def test_epochs_that_are_counted_as_known_still_count_for_what_ratios_leave_out() -> None:
