@@ -234,9 +234,8 @@ def length_when_sealed(suite: HpkeSuite, plaintext_length: int) -> int:
     return plaintext_length + _OVERHEAD[suite]
 
 
-MIN_OVERHEAD: Final = min(_OVERHEAD.values())
-MAX_OVERHEAD: Final = max(_OVERHEAD.values())
-"""The least and the most bytes that sealing adds to a plaintext, over all suites."""
+OVERHEADS: Final = tuple(sorted(set(_OVERHEAD.values())))
+"""The numbers of bytes that a suite adds to a plaintext, the least first."""
 
 
 def share_info(*, task_id: bytes, report_id: bytes, time_bucket: int, role: int, key_id: int) -> bytes:

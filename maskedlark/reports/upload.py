@@ -15,7 +15,7 @@ from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.helper_pair_key import ViewKey
 from maskedlark.reports.report import Example, SplitExample, split
-from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
+from maskedlark.reports.sealing import OVERHEADS, OpeningKey, SealingKey, share_info
 from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import ROUND_ID_BYTES
 
@@ -270,9 +270,9 @@ class SharesOpener:
 
 def _check_sealed_length(plaintext_length: int, ciphertext: bytes) -> None:
     """Refuse a sealed share that no suite would make of a plaintext of this length."""
-    least, most = plaintext_length + MIN_OVERHEAD, plaintext_length + MAX_OVERHEAD
-    if not least <= len(ciphertext) <= most:
+    if len(ciphertext) - plaintext_length not in OVERHEADS:
+        lengths = " or ".join(str(plaintext_length + overhead) for overhead in OVERHEADS)
         raise ReportRejected(
             ReportReason.WRONG_LENGTH,
-            f"a sealed share of this task has {least} to {most} bytes, not {len(ciphertext)}",
+            f"a sealed share of this task has {lengths} bytes, not {len(ciphertext)}",
         )
