@@ -1,7 +1,7 @@
 """How reports that came in become rows: those of all calls that wait, in one transaction.
 
 Statements go to the driver as they are written here: SQLAlchemy's lists of values cost more than the rest.
-On PostgreSQL each column is one array, which needs no staging table (docs/adr/0024).
+On PostgreSQL each column is one array, which needs no staging table (`python -m tests.bench.arrivals`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,36 +1,25 @@
-"""The head's way with workers that add the updates of a federated round up: a part of the shares to each.
-
-    SharedAdding(fleet, local).add_up(adding, updates, interrupt)    # what local.add_up gives
+"""The sum of a federated round's updates as work for workers (`dispatch`): some of the shares to each.
 
 Shares of a round are summed once, so workers keep none. They travel as they lie on the head's disk, and only
 those that are seeds do: a share that is a whole vector takes the head more time to send than to add. How many
 devices sent one is public, and with it how long an order is and takes.
 """
 
-import os
-import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 
 from helper.datasets.datasets import dataset_lost
-from helper.datasets.records import Updates
 from helper.datasets.update_vault import SealedUpdates, StoredUpdate, open_updates
-from helper.executors.adding_orders import ADD, AddingOrder, read_added, write_order
-from helper.executors.executor import Adding, Executor, SummedUpdates
-from helper.executors.fleet import Fleet, Worker
-from helper.executors.heartbeats import Clock
-from helper.executors.orders import Failed, read
+from helper.executors.dispatch import PartsToSend
+from helper.executors.executor import Adding, SummedUpdates
+from helper.executors.orders import AddingUp, Totals, elements
 from helper.executors.summing import sum_updates
-from helper.executors.work_queue import Sent, WorkQueue
-from helper.executors.worker import STOP
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt
-from maskedlark.numbers.field import add
-from maskedlark.reports.updates import SEED_ROLE
+from maskedlark.numbers.field import FieldVector, add
 
 MOST_COORDINATES: Final = 1 << 24
 """So many coordinates are summed by one order at most: a tenth of a second of work."""
@@ -38,72 +27,56 @@ MOST_SHARES: Final = 1 << 13
 """So many shares are summed by one order at most, however short they are."""
 
 
-class SharedAdding:
-    """Adds updates up at the workers of a fleet. Safe to call from many threads."""
-
-    def __init__(self, fleet: Fleet, local: Executor, clock: Clock = time.monotonic) -> None:
-        """Add up at the workers of `fleet`, and by `local` what is not worth the way."""
-        self._fleet, self._local, self._parts = fleet, local, WorkQueue(fleet, clock)
-
-    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
-        """See `Executor.add_up`."""
-        most = max(1, min(MOST_SHARES, MOST_COORDINATES // adding.form.length))
-        is_shared = adding.role == SEED_ROLE and self._fleet.workers()
-        sealed = updates.sealed(most) if is_shared else ()
-        if len(sealed) < 2:
-            return self._local.add_up(adding, updates, interrupt)
-        work = _Work(adding, sealed, interrupt)
-        for place in self._parts.run(len(sealed), work, interrupt):
-            work.do_here(place)
-        return work.summed()
+def most_shares(adding: Adding) -> int:
+    """Return the number of shares of an order."""
+    return max(1, min(MOST_SHARES, MOST_COORDINATES // adding.form.length))
 
 
-class _Work:
+class AddingWork:
     """One sum, in parts."""
+
+    names = None
+    at_once = 2
 
     def __init__(self, adding: Adding, sealed: Sequence[SealedUpdates], interrupt: Interrupt) -> None:
         self._adding, self._sealed, self._interrupt = adding, sealed, interrupt
         self._vector = np.zeros(adding.form.length, np.uint64)
         self._done: set[int] = set()
 
-    def send(self, part: int, worker: Worker) -> Sent:
-        """See `PartWork`."""
-        sealed, adding = self._sealed[part], self._adding
-        order = AddingOrder(
-            order_id=os.urandom(32),
+    @property
+    def count(self) -> int:
+        """See `Work`."""
+        return len(self._sealed)
+
+    def order(self, parts: Sequence[int], *, is_sent: bool) -> PartsToSend:
+        """See `Work`."""
+        del is_sent
+        (sealed,), adding = [self._sealed[part] for part in parts], self._adding
+        kind = AddingUp(
             form=adding.form,
             role=adding.role,
             task_id=adding.task_id,
             header=sealed.header,
             key=sealed.key,
         )
-        written = worker.session.seal(write_order(order, sealed.rows), ADD)
-        stop = worker.session.seal(order.order_id, STOP)
-        return Sent(
-            order=written,
-            answer=worker.add_up(written, sealed.read()),
-            stop=partial(worker.stop, stop),
-        )
+        return PartsToSend(kind=kind, parts=[np.array(sealed.rows, "<u8").tobytes()], frames=sealed.read())
 
-    def take(self, part: int, answer: bytes) -> None:
-        """See `PartWork`.
+    def take(self, parts: Sequence[int], answer: Sequence[bytes]) -> None:
+        """See `Work`."""
+        (part,), count = parts, len(answer)
+        if count != 2 or Totals.decode(answer[1]).records != len(self._sealed[part].rows):
+            raise InvalidTask("an answer is not a sum of the shares that were sent")
+        self._add(part, elements(answer[0], self._adding.form.length))
 
-        Raises:
-            JobRefused(DATASET_LOST): the shares do not open here either; they may have been damaged on their
-                way.
-        """
-        try:
-            summed = read_added(answer, self._adding, len(self._sealed[part].rows))
-        except InvalidTask:
-            if read(Failed, answer).head.reason == "damaged":
-                for _ in _read(self._sealed[part]):
-                    self._interrupt()
-            raise
-        self._add(part, summed)
+    def check(self, parts: Sequence[int]) -> None:
+        """See `Work`."""
+        for part in parts:
+            for _ in _read(self._sealed[part]):
+                self._interrupt()
 
     def do_here(self, part: int) -> None:
         """Add up a part that no worker did."""
-        self._add(part, sum_updates(self._adding, _read(self._sealed[part]), self._interrupt))
+        self._add(part, sum_updates(self._adding, _read(self._sealed[part]), self._interrupt).vector)
 
     def summed(self) -> SummedUpdates:
         """Return the whole sum."""
@@ -111,11 +84,11 @@ class _Work:
             raise AssertionError("each part is added once")
         return SummedUpdates(vector=self._vector, records=sum(len(one.rows) for one in self._sealed))
 
-    def _add(self, part: int, summed: SummedUpdates) -> None:
+    def _add(self, part: int, vector: FieldVector) -> None:
         if part in self._done:
             raise AssertionError("each part is added once")
         self._done.add(part)
-        self._vector = add(self._vector, summed.vector)
+        self._vector = add(self._vector, vector)
 
 
 def _read(part: SealedUpdates) -> Iterator[StoredUpdate]:

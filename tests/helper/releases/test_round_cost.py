@@ -9,7 +9,7 @@ import pytest
 
 from helper.gradient.choose import choose_engine
 from helper.releases.round_cost import round_seconds
-from helper.trust.cost import Cost
+from helper.trust.cost import WorkEstimate
 from maskedlark import canonical
 from maskedlark.errors import JobReason
 from maskedlark.model.dense import dense_network
@@ -69,4 +69,4 @@ def test_honest_jobs_are_far_below_the_default_limit() -> None:
 
 def test_an_estimate_that_is_no_number_is_refused() -> None:
     with refused(JobReason.TOO_LARGE):
-        FLOORS.check_cost(Cost(seconds=float("nan"), num_bytes=0), "a round")
+        FLOORS.check_cost(WorkEstimate(seconds=float("nan"), num_bytes=0), "a round")

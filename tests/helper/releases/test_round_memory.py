@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from helper.gradient.exact import engine as exact_engine
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.layers.layer import NotExact
+from helper.gradient.exact.memory import records_within
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.scoring import score, scoring_bytes
 from helper.ledger.records import key_of
 from helper.releases.answering import Call
+from helper.releases.jobs import Computation, _held_bytes
 from helper.releases.round_cost import round_bytes
 from helper.releases.work_quota import WorkQuota
 from maskedlark import canonical
@@ -276,3 +280,24 @@ def test_windows_as_large_as_the_image_are_counted_before_they_are_listed() -> N
         ExactEngine(model, LOGITS, CLIP)
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
     tracemalloc.stop()
+
+
+def test_what_a_job_keeps_between_rounds_counts_its_arrays_and_its_engine() -> None:
+    def bytes_with(arrays: int, held: int) -> int:
+        model = SimpleNamespace(initial_values=(np.zeros(arrays, np.uint8),), constants={}, nodes=())
+        engine = SimpleNamespace(held_bytes=held)
+        return _held_bytes(cast("Computation", SimpleNamespace(model=model, engine=engine)))
+
+    nothing = bytes_with(0, 0)
+    assert bytes_with(1_000, 0) - nothing == 1_000
+    assert bytes_with(0, 700) - nothing == 700
+
+
+@pytest.mark.parametrize(
+    ("limit", "a_record", "most", "records"),
+    [(100, 10, 50, 10), (109, 10, 50, 10), (100, 10, 3, 3), (5, 10, 3, 1), (5, 0, 3, 3)],
+)
+def test_a_block_holds_as_many_records_as_a_limit_and_no_more_than_there_are(
+    limit: int, a_record: int, most: int, records: int
+) -> None:
+    assert records_within(limit, a_record, most) == records

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helper.trust.cost import Cost
+from helper.trust.cost import WorkEstimate
 from helper.trust.floors import Floors, fingerprint
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.reports.task import Task
@@ -54,10 +54,10 @@ def test_a_task_exactly_at_the_floors_is_accepted(parties: tuple[Party, Party]) 
 def test_a_round_may_take_as_long_as_the_limit_and_no_longer(seconds: float, is_refused: bool) -> None:
     floors = replace(FLOORS, max_round_seconds=2.0)
     if not is_refused:
-        floors.check_cost(Cost(seconds=seconds, num_bytes=1), "a round")
+        floors.check_cost(WorkEstimate(seconds=seconds, num_bytes=1), "a round")
         return
     with refused(JobReason.TOO_LARGE):
-        floors.check_cost(Cost(seconds=seconds, num_bytes=1), "a round")
+        floors.check_cost(WorkEstimate(seconds=seconds, num_bytes=1), "a round")
 
 
 @pytest.mark.parametrize(

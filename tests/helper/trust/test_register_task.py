@@ -38,7 +38,7 @@ def test_registering_again_gives_the_same_signature_also_after_a_restart(scene: 
 
 
 def test_each_helper_finds_its_role_by_its_key(scene: Scene) -> None:
-    roles = [core.tasks.served(scene.task_id, None).role for core in scene.cores]
+    roles = [core.tasks.serve(scene.task_id, None).role for core in scene.cores]
     assert roles == [0, 1]
 
 
@@ -85,7 +85,7 @@ def test_bytes_that_are_no_task_are_refused(scene: Scene, encoded: bytes) -> Non
 def test_the_origin_that_a_task_names_is_served(scene: Scene, names: set[str]) -> None:
     caller = frozenset(names)
     scene.cores[0].tasks.register(canonical.encode(scene.task), caller)
-    assert scene.cores[0].tasks.served(scene.task_id, caller).task == scene.task
+    assert scene.cores[0].tasks.serve(scene.task_id, caller).task == scene.task
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_no_other_origin_is_served(scene: Scene, names: set[str]) -> None:
     caller = frozenset(names)
     assert refusal(scene, scene.task, caller) is JobReason.UNAUTHORIZED
     with refused(JobReason.UNKNOWN_TASK):
-        scene.cores[0].tasks.served(scene.task_id, caller)
+        scene.cores[0].tasks.serve(scene.task_id, caller)
 
 
 @pytest.mark.parametrize("origin", ["https://[", "ads", "//", "https://ads.example\\\\@rival.example"])
@@ -109,7 +109,7 @@ def test_an_origin_that_browsers_spell_otherwise_is_not_signed(scene: Scene, ori
 
 def test_an_unknown_task_is_not_served(scene: Scene) -> None:
     with refused(JobReason.UNKNOWN_TASK):
-        scene.cores[0].tasks.served(b"?" * 32, None)
+        scene.cores[0].tasks.serve(b"?" * 32, None)
 
 
 def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from maskedlark.errors import JobReason
 from maskedlark.numbers import fixed_point
-from maskedlark.numbers.field import MAX_SIGNED, from_signed, to_signed, total
+from maskedlark.numbers.field import MAX_SIGNED, MODULUS, from_signed, to_signed, total
 from maskedlark.privacy.clip import Clip, Norm
 from tests.refusals import refused
 
@@ -51,3 +51,10 @@ def test_the_bound_is_tight() -> None:
     past_bound = total(from_signed(np.array([MAX_SIGNED, 1], np.int64)))
     assert int(to_signed(at_bound)) == MAX_SIGNED
     assert int(to_signed(past_bound)) < 0
+
+
+def test_the_largest_signed_element_is_half_of_the_modulus_rounded_down() -> None:
+    half = (MODULUS - 1) // 2
+    elements = np.array([half, half + 1], np.uint64)
+    assert to_signed(elements).tolist() == [half, -half]
+    assert from_signed(np.array([half, -half], np.int64)).tolist() == elements.tolist()

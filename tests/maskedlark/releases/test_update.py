@@ -242,3 +242,11 @@ def test_a_noisy_sum_of_the_most_that_devices_send_is_never_thrown_away() -> Non
     for _ in range(2_000):
         noisy = most + np.rint(drawn.normal(0, scale * np.sqrt(2), FORM.length)).astype(np.int64)
         assert read_sum(TASK, ROUND, noisy, records=3).values[0] == pytest.approx(noisy[0] / UNIT)
+
+
+def test_a_task_without_noise_has_no_round_with_a_noise_multiplier() -> None:
+    task = update_world(mechanism="none").task
+    noisy = update_job(task, phases=(Phase(rounds=1, sampling_rate=0.5, noise_multiplier=1.0),))
+    check_round(task, update_round(task), records=10)
+    with refused(JobReason.NOISE_OUT_OF_RANGE, "must be 0"):
+        check_round(task, update_round(task, job=noisy), records=10)

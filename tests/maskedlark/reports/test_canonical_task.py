@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,6 +157,13 @@ def test_two_helpers_with_one_key_are_refused() -> None:
         build(helpers=(same, same))
 
 
+@pytest.mark.parametrize("name", ["verify_key", "agreement_key"])
+def test_two_helpers_share_neither_of_their_keys(name: str) -> None:
+    first, second = (keys.identity(which) for keys, which in zip(KEYS, ("north", "south"), strict=True))
+    with pytest.raises(InvalidTask, match="different keys"):
+        build(helpers=(first, replace(second, **{name: getattr(first, name)})))
+
+
 def test_messages_name_the_setting_and_never_echo_its_value() -> None:
     with pytest.raises(InvalidTask) as error:
         build(clip_norm="a-secret-looking-value")
@@ -224,3 +232,9 @@ def test_labels_are_counted_as_they_are_listed() -> None:
         assert LabelSpace(kind=LabelKind.CLASSES, size=size).num_reachable == size
         values = LabelSpace(kind=LabelKind.VALUES, size=size, num_buckets=1)
         assert values.num_reachable == len(values.reachable()) == 2
+
+
+def test_classes_have_a_boundary_at_each_of_them() -> None:
+    labels = LabelSpace(kind=LabelKind.CLASSES, size=4)
+    assert labels.boundaries() == (0, 1, 2, 3)
+    assert labels.reachable() == (0, 1, 2, 3)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from maskedlark.errors import ReportReason
-from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD
+from maskedlark.reports.sealing import OVERHEADS
 from maskedlark.reports.upload import Report, ReportCheck, SealedShare
 from tests.builders import World, examples, reports, world
 from tests.refusals import refused
@@ -46,9 +46,9 @@ def sized(of: World, report: Report, role: int, overhead: int) -> Report:
 @pytest.mark.parametrize("role", [0, 1])
 def test_a_share_is_as_long_as_one_of_the_suites_makes_it(role: int) -> None:
     for of, report in ((LABELS, REPORT), (UPDATES, UPDATE)):
-        for overhead in (MIN_OVERHEAD, MAX_OVERHEAD):
+        for overhead in OVERHEADS:
             ReportCheck(of.task).check(sized(of, report, role, overhead))
-        for overhead in (MIN_OVERHEAD - 1, MAX_OVERHEAD + 1):
+        for overhead in (one + extra for one in OVERHEADS for extra in (-1, 1)):
             with refused(ReportReason.WRONG_LENGTH):
                 ReportCheck(of.task).check(sized(of, report, role, overhead))
 
