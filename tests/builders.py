@@ -1,7 +1,9 @@
 """Keys, tasks and reports for tests: the smallest honest world, with all parties' secrets in one place."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,18 @@ from numpy.typing import NDArray
 
 from maskedlark import canonical
 from maskedlark.errors import ReportReason
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import smallest_fitting
 from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import Randomness, below, seeded
-from maskedlark.releases.round import Evaluated, MaskedSum, SumFunction
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.round import Evaluated, MaskedSum, SumFunction, aggregate
 from maskedlark.reports import input_shares, report
 from maskedlark.reports.dataset import (
+    AdmittedSet,
     OpenedDataset,
     PreparedShares,
     ShareForHelper,
@@ -80,6 +87,21 @@ class World:
         chosen = intersect_admitted(prepared[0].admitted, prepared[1].admitted)
         first, second = (open_dataset(self.task.task_id, one, chosen) for one in prepared)
         return first, second
+
+
+def job_spec(task_id: bytes, **changes: Any) -> JobSpec:
+    """A job of one round over a whole dataset, without noise."""
+    given: dict[str, Any] = {
+        "job_id": b"j" * 16,
+        "dataset_id": bytes(32),
+        "model_digest": bytes(32),
+        "loss": Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+        "rounds": 1,
+        "sampling_numerator": 1 << 32,
+        "noise_multiplier": 0.0,
+        **changes,
+    }
+    return JobSpec(task_id=task_id, **given)
 
 
 def helper_keys(key_id: int = 1, suite: HpkeSuite = HpkeSuite.X25519_AES128GCM) -> HelperKeys:
@@ -190,6 +212,22 @@ def open_dataset(task_id: bytes, prepared: PreparedShares, chosen: NDArray[np.bo
     )
 
 
+def id_of_reports(task_id: bytes, reports: Sequence[Report], view_tags: NDArray[np.uint8]) -> bytes:
+    """The id of a dataset of these reports, whose tags are in the same order."""
+    ids = np.frombuffer(b"".join(one.report_id for one in reports), np.uint8).reshape(-1, 16)
+    order = canonical_order(ids)
+    return dataset_id(task_id, ids[order], view_tags[order])
+
+
+def joined_sets(parts: Sequence[AdmittedSet], dropped: Counter[ReportReason]) -> AdmittedSet:
+    """What a helper admits of all chunks of a preparation."""
+    return AdmittedSet(
+        is_admitted=np.concatenate([part.is_admitted for part in parts]),
+        view_tags=np.concatenate([part.view_tags for part in parts]),
+        dropped=dropped,
+    )
+
+
 def of_shares(shares: InputShares, masked_sum: Callable[[InputShares], MaskedSum]) -> SumFunction:
     """A round's sum function over a dataset that is in memory, in canonical order."""
 
@@ -197,6 +235,40 @@ def of_shares(shares: InputShares, masked_sum: Callable[[InputShares], MaskedSum
         return masked_sum(evaluated.of(shares, np.arange(len(shares))))
 
     return summed
+
+
+def zeros(task: Task, count: int = 1, *, sensitivity: int | None = None) -> MaskedSum:
+    """What an engine gives that sums nobody, or values that are all zero."""
+    bound = task.clip.sensitivity if sensitivity is None else sensitivity
+    return MaskedSum(vector=np.zeros(count, np.uint64), values_digest=bytes(32), sensitivity=bound)
+
+
+def helper_share(
+    of: World,
+    job: JobSpec,
+    role: int,
+    summed: SumFunction,
+    *,
+    records: int,
+    num_values: int = 1,
+    round_index: int = 0,
+    script: bytes = bytes(32),
+    noise: Randomness | None = None,
+    **more: Any,
+) -> AggregateShare:
+    """One helper's answer to a round, whose engine is `summed`."""
+    return aggregate(
+        task=of.task,
+        job=job,
+        pair=of.pair(role),
+        round_index=round_index,
+        round_transcript=script,
+        records=records,
+        masked_sum=summed,
+        num_values=num_values,
+        noise=partial(noise_vector, randomness=noise or seeded(role, "noise")),
+        **more,
+    )
 
 
 def fitting_noise(

@@ -18,6 +18,7 @@ from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
 from adserver.records.job_record import JobRecord
 from adserver.records.server_settings import IntakeSettings
+from adserver.records.submissions import FederatedSubmission
 from adserver.serving.intake_servers import running_ingest
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
@@ -27,7 +28,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.rounds import DeviceRound, RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.federated.model import read_submitted_model
-from adserver.training.federated.submission import FederatedSubmission, plan_federated
+from adserver.training.federated.submission import plan_federated
 from adserver.training.worker import JobWorker
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device import Device, read_round
@@ -49,11 +50,10 @@ from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.update import UpdateSpec
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.updates import UpdateForm
-from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import decode_report
 from maskedlark.runtime.database import open_database
-from protos import helper_pb2_grpc
-from tests.builders import NOW
+from tests.builders import NOW, joined_sets
+from tests.helper.served import served as at_a_port
 from tests.helper.update_parties import UpdateScene
 from tests.patience import HANGS_S
 
@@ -100,11 +100,7 @@ class CoreHelper:
         with core.updates.prepare(task_id, handle, update_round, None) as preparation:
             parts = [preparation.add(chunk) for chunk in share_chunks]
             totals = preparation.finish()
-        return AdmittedSet(
-            is_admitted=np.concatenate([part.is_admitted for part in parts]),
-            view_tags=np.concatenate([part.view_tags for part in parts]),
-            dropped=totals.dropped,
-        )
+        return joined_sets(parts, totals.dropped)
 
     def commit_dataset(
         self, task_id: bytes, handle: bytes, chosen: NDArray[np.bool_], dataset_id: bytes
@@ -262,13 +258,9 @@ class Site:
 @contextmanager
 def served(core: HelperCore) -> Iterator[HelperClient]:
     """A helper's core on a free port, and the ad server's client of it."""
-    server, port = make_server("127.0.0.1:0", None, threads=4)
     service = HelperService(core, ReleaseGrid(step_s=0.0005))
-    helper_pb2_grpc.add_HelperServicer_to_server(service, server)
-    server.start()
-    with HelperClient(f"127.0.0.1:{port}", None, HANGS_S) as client:
+    with at_a_port(service) as address, HelperClient(address, None, HANGS_S) as client:
         yield client
-    server.stop(None).wait()
 
 
 class NetworkSite(Site):

@@ -126,3 +126,22 @@ def _caller() -> FrameType:
         frame = frame.f_back
     assert frame is not None
     return frame
+
+
+def guards(*guarded: Guarded) -> Any:
+    """Return the fixture `unguarded` of a conftest: the uses of this state without its lock, so far."""
+
+    @pytest.fixture(scope="session")
+    def unguarded() -> Iterator[list[str]]:
+        with watched(guarded) as found:
+            yield found
+
+    return unguarded
+
+
+@pytest.fixture(autouse=True)
+def shared_state_is_used_under_its_lock(unguarded: list[str]) -> Iterator[None]:
+    """Fail each test that used what `guards` names without its lock."""
+    unguarded.clear()
+    yield
+    assert not unguarded

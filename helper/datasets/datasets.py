@@ -73,9 +73,9 @@ class Datasets:
         Called by the ad server; the same handle again begins anew.
 
         Raises:
-            JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.served`.
+            JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.serve`.
         """
-        served = self.tasks.served(task_id, caller)
+        served = self.tasks.serve(task_id, caller)
         if len(handle) != HANDLE_BYTES:
             raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
         return Preparation(
@@ -113,7 +113,7 @@ class Datasets:
             HelperUnavailable: the disk or the store is full, or cannot be written.
         """
         key = Handle(
-            owner=host_of(self.tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
+            owner=host_of(self.tasks.serve(task_id, caller).task.origin), task_id=task_id, name=handle
         )
         with self._committing.hold(task_id):
             known = self._find_committed(expected_id, task_id)

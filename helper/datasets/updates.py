@@ -65,10 +65,10 @@ class UpdateDatasets:
         Raises:
             InvalidTask: the round is not canonical.
             JobRefused(MALFORMED, UNDECLARED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW): it is no round
-                of the task; and the reasons of `Tasks.served`.
+                of the task; and the reasons of `Tasks.serve`.
             JobRefused(QUOTA_EXCEEDED): the ad server holds as much at this helper as its operator allows.
         """
-        served = self.tasks.served(task_id, caller)
+        served = self.tasks.serve(task_id, caller)
         if len(handle) != HANDLE_BYTES:
             raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
         one = decode(UpdateRound, encoded_round)
@@ -104,7 +104,7 @@ class UpdateDatasets:
         Raises:
             JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
         """
-        served = self.tasks.served(task_id, caller)
+        served = self.tasks.serve(task_id, caller)
         with self._committing.hold(task_id):
             known = self._find_committed(expected_id, task_id)
             if known is not None:

@@ -8,6 +8,7 @@ The protocol's own sealing code behind the real wire, and ways to misbehave.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -23,10 +24,10 @@ from maskedlark.reports.helper_pair_key import pair_key
 from maskedlark.reports.sealing import sign_keys
 from maskedlark.reports.task import Task, signing_bytes
 from maskedlark.rpc.faults import answering
-from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import share_from_message
 from protos import helper_pb2, helper_pb2_grpc
 from tests.builders import FAR, HelperKeys, helper_keys, open_dataset
+from tests.grpc_server import grpc_server
 from tests.patience import HANGS_S
 
 NUMERICS = bytes(32)
@@ -203,17 +204,8 @@ def serving(
     with ExitStack() as stack:
         clients = []
         for fake in fakes:
-            server, port = make_server("127.0.0.1:0", None, threads=4)
-            helper_pb2_grpc.add_HelperServicer_to_server(fake, server)  # type: ignore[no-untyped-call,unused-ignore] # generated code
-            server.start()
-            stack.callback(_stop, server)
-            clients.append(
-                stack.enter_context(
-                    HelperClient(f"127.0.0.1:{port}", None, deadline_s, round_deadline_s=round_deadline_s)
-                )
-            )
+            added = partial(helper_pb2_grpc.add_HelperServicer_to_server, fake)
+            address = stack.enter_context(grpc_server(added))
+            client = HelperClient(address, None, deadline_s, round_deadline_s=round_deadline_s)
+            clients.append(stack.enter_context(client))
         yield tuple(clients)
-
-
-def _stop(server: grpc.Server) -> None:
-    server.stop(None).wait()

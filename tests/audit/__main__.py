@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
-from typing import Any, Final
+from typing import Final
 
 from maskedlark.privacy.mechanism import Mechanism
 from tests.audit import (
@@ -34,8 +34,8 @@ from tests.audit import (
     single_share,
     slots_hidden,
 )
-from tests.audit.canary import Case, Finding, audit
-from tests.audit.part import Examine, Part
+from tests.audit.canary import Case, OfCanary, audit
+from tests.audit.part import Examine, Part, figures_of
 
 ROUNDS: Final = 2_000
 CONFIDENCE: Final = 0.95
@@ -95,7 +95,7 @@ def main() -> int:
     return 0 if all(claims.values()) else 1
 
 
-def _canaries(findings: list[Finding]) -> Part:
+def _canaries(findings: list[OfCanary]) -> Part:
     """What the canaries of all cases say."""
     return Part(
         claims={
@@ -109,19 +109,19 @@ def _canaries(findings: list[Finding]) -> Part:
         figures={
             "confidence": CONFIDENCE,
             "rounds_of_each_dataset": ROUNDS,
-            "findings": [_figures(finding) for finding in findings],
+            "findings": [figures_of(finding) for finding in findings],
         },
     )
 
 
-def _told(findings: Iterable[Finding]) -> Iterator[Finding]:
+def _told(findings: Iterable[OfCanary]) -> Iterator[OfCanary]:
     """The same, each told in words as it comes."""
     for finding in findings:
         sys.stderr.write(f"{_words(finding)}\n")
         yield finding
 
 
-def _must_be_caught(finding: Finding) -> bool:
+def _must_be_caught(finding: OfCanary) -> bool:
     """Halved noise, except where the claim leaves a Laplace noise uncounted.
 
     The ad server alone faces two and is credited one.
@@ -130,12 +130,7 @@ def _must_be_caught(finding: Finding) -> bool:
     return case.is_halved and (finding.adversary != "ad_server" or case.mechanism is Mechanism.GAUSSIAN)
 
 
-def _figures(finding: Finding) -> dict[str, Any]:
-    figures = asdict(finding)
-    return {**figures.pop("case"), **figures}
-
-
-def _words(finding: Finding) -> str:
+def _words(finding: OfCanary) -> str:
     case = finding.case
     return (
         f"{case.mechanism:<9} epsilon {case.epsilon:g}{' halved' if case.is_halved else '':<7} rate"

@@ -8,9 +8,12 @@ which no number of rounds that fits in minutes shows an epsilon at a tiny delta.
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.stats import beta, norm
+from scipy.stats import beta, binom, norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,17 @@ class Guesses:
     with_canary: int
     false_alarms: int
     without_canary: int
+
+    @classmethod
+    def above(cls, with_canary: ArrayLike, without: ArrayLike, threshold: float = 0.0) -> Self:
+        """Count statistics of rounds or jobs that reach the threshold."""
+        inside, outside = np.asarray(with_canary), np.asarray(without)
+        return cls(
+            hits=int((inside >= threshold).sum()),
+            with_canary=len(inside),
+            false_alarms=int((outside >= threshold).sum()),
+            without_canary=len(outside),
+        )
 
     def rates(self, error: float) -> "Rates":
         """Bounds on both rates that are wrong together with probability at most `error`."""
@@ -65,6 +79,20 @@ class Rates:
 def lower(successes: int, trials: int, error: float) -> float:
     """Clopper and Pearson's lower bound on a rate, wrong with probability at most `error`."""
     return float(beta.ppf(error, successes, trials - successes + 1)) if successes else 0.0
+
+
+def bounds_by_count(trials: int, error: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bounds on a hit rate and on a false alarm rate, by how often each was seen."""
+    counts = np.arange(trials + 1)
+    at_least = np.nan_to_num(beta.ppf(error / 2, counts, trials - counts + 1))
+    return at_least, 1 - at_least[::-1]  # by symmetry
+
+
+def chance(holds: NDArray[np.bool_], hit: float, false_alarm: float) -> float:
+    """How likely something is that hangs on both counts, with these true rates."""
+    trials = len(holds) - 1
+    hits, alarms = (binom.pmf(np.arange(trials + 1), trials, rate) for rate in (hit, false_alarm))
+    return float(hits @ holds @ alarms)
 
 
 def epsilon_of_gaussian(mu: float, delta: float) -> float:

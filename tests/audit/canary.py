@@ -7,8 +7,6 @@ lies on one coordinate; it fixes its threshold before it looks. Against (b), it 
 helper's noise off.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +15,19 @@ from numpy.typing import NDArray
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.report import Example
 from tests.audit.bounds import Guesses
-from tests.audit.site import HalvedNoise, RecordedNoise, Site, open_site, temporary_folder
+from tests.audit.part import Finding
+from tests.audit.site import (
+    CLIP_NORM,
+    COLLUDING_HELPER,
+    DELTA,
+    HalvedNoise,
+    RecordedNoise,
+    Site,
+    open_site,
+)
 from tests.builders import fitting_noise
 
-DELTA = 1e-5
 RECORDS = 4
-COLLUDING_HELPER = 1
-CLIP_NORM = 0.0625
 BIAS = -1
 """The coordinate of the canary: its features are zero, so that its whole gradient is the bias's."""
 
@@ -46,30 +50,30 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What an audit of one adversary shows.
+class OfCanary(Finding):
+    """A finding with its case.
 
     Attributes:
-        adversary: `ad_server` or `ad_server_and_helper`.
-        claimed: The epsilon of one round, as the helper's own answer states it.
-        shown: The epsilon that the guesses prove, given the family of the mechanism; with the confidence that
-            was asked for.
+        case: What was audited.
         shown_without_family: The same, of whatever mechanism.
     """
 
     case: Case
-    adversary: str
-    claimed: float
-    shown: float
     shown_without_family: float
 
 
-def audit(case: Case, *, rounds: int, error: float, seed: int) -> tuple[Finding, Finding]:
+def audit(case: Case, *, rounds: int, error: float, seed: int) -> tuple[OfCanary, OfCanary]:
     """Both adversaries' findings from `rounds` rounds with the canary and as many without.
 
     Each wrong with probability at most `error`.
     """
-    with _site(case, seed) as site:
+    with open_site(
+        seed=seed,
+        shelf=HalvedNoise if case.is_halved else RecordedNoise,
+        mechanism=case.mechanism,
+        norm="l1" if case.mechanism is Mechanism.LAPLACE else "l2",
+        clip_norm=CLIP_NORM,
+    ) as site:
         multiplier = fitting_noise(
             float("inf"),
             DELTA,
@@ -99,14 +103,14 @@ def audit(case: Case, *, rounds: int, error: float, seed: int) -> tuple[Finding,
             for rates in shown
         ]
         return (
-            Finding(
+            OfCanary(
                 case=case,
                 adversary="ad_server",
                 claimed=claims[0].epsilon_spent,
                 shown=family[0],
                 shown_without_family=shown[0].epsilon(DELTA),
             ),
-            Finding(
+            OfCanary(
                 case=case,
                 adversary="ad_server_and_helper",
                 claimed=claims[0].collusion_epsilon_spent,
@@ -114,26 +118,6 @@ def audit(case: Case, *, rounds: int, error: float, seed: int) -> tuple[Finding,
                 shown_without_family=shown[1].epsilon(DELTA),
             ),
         )
-
-
-@contextmanager
-def _site(case: Case, seed: int) -> Iterator[Site]:
-    shelf: type[RecordedNoise] = HalvedNoise if case.is_halved else RecordedNoise
-    with (
-        temporary_folder() as folder,
-        open_site(
-            folder,
-            seed=seed,
-            shelf=shelf,
-            mechanism=case.mechanism,
-            norm="l1" if case.mechanism is Mechanism.LAPLACE else "l2",
-            clip_norm=CLIP_NORM,
-            epsilon=1e6,
-            collusion_epsilon=1e6,
-            delta=DELTA,
-        ) as site,
-    ):
-        yield site
 
 
 def _observe(
@@ -159,12 +143,7 @@ def _guesses(with_canary: NDArray[np.float64], without: NDArray[np.float64], mec
     For Laplace from the canary's value on, for Gaussian half way to it.
     """
     threshold = 1.0 - 2.0**-30 if mechanism is Mechanism.LAPLACE else 0.5
-    return Guesses(
-        hits=int((with_canary >= threshold).sum()),
-        with_canary=len(with_canary),
-        false_alarms=int((without >= threshold).sum()),
-        without_canary=len(without),
-    )
+    return Guesses.above(with_canary, without, threshold)
 
 
 def _is_one_gaussian(case: Case) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -23,17 +22,15 @@ from numpy.typing import NDArray
 
 from helper.releases import correlated_noise
 from helper.releases.correlated_noise import CorrelatedNoise
-from helper.trust.keys import HelperKeys
-from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.correlated import DENOMINATOR, NoiseVector, StepStreams, draw_step_noise, sensitivity
-from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
-from maskedlark.reports.report import Example
+from tests import charge_builders
 from tests.audit.bounds import Guesses
-from tests.audit.canary import BIAS, CLIP_NORM, COLLUDING_HELPER, DELTA
-from tests.audit.part import Part
-from tests.audit.site import Site, open_site, temporary_folder
+from tests.audit.canary import BIAS
+from tests.audit.part import Part, is_under
+from tests.audit.site import CLIP_NORM, COLLUDING_HELPER, DELTA, Colluder, Site, open_site
 
 RECORDS: Final = 100
 STEPS: Final = 4
@@ -44,8 +41,6 @@ CARRIED: Final = 48
 NOISE: Final = 1.5
 ERROR: Final = 0.05 / 8
 _TRIES: Final = 100
-_PLACE: Final = np.array([0, 0, 0, 0], np.uint8)
-_OTHERS: Final = np.array([1, 0, 0, 0], np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +75,7 @@ def honest(seed: int) -> Part:
     found = examine(seed)
     return Part(
         claims={
-            "correlated_under_claim": all(
-                shown <= claimed for shown, claimed in zip(found.shown, found.claimed, strict=True)
-            ),
+            "correlated_under_claim": is_under(found.shown, found.claimed),
             "epochs_one_by_one_caught": found.shown[1] > found.one_by_one,
         },
         figures={
@@ -105,36 +98,13 @@ def halved(seed: int) -> Part:
 def examine(seed: int, *, is_halved: bool = False, trials: int = TRIALS) -> Found:
     """Real helpers over gRPC, with the canary and without."""
     with (
-        temporary_folder() as folder,
-        open_site(
-            folder,
-            seed=seed,
-            mechanism="gaussian",
-            clip_norm=CLIP_NORM,
-            max_dataset_size=RECORDS,
-            epsilon=1e6,
-            collusion_epsilon=1e6,
-            delta=DELTA,
-        ) as site,
+        open_site(seed=seed, mechanism="gaussian", clip_norm=CLIP_NORM, max_dataset_size=RECORDS) as site,
         half_of_the_noise() if is_halved else nullcontext(),
     ):
-        grinders = []
-        for label in (None, 0):
-            dataset = site.seal(
-                [Example(features=_OTHERS, label=None)] * (RECORDS - 1)
-                + [Example(features=_PLACE, label=label)]
-            )
-            grinders.append(Grinder(site, dataset, folder))
+        grinders = [Grinder(site, site.seal_canary(RECORDS, label)) for label in (None, 0)]
         without, with_canary = (np.array([one.trial() for _ in range(trials)]) for one in grinders)
     shown = [
-        Guesses(
-            hits=int((with_canary[:, who] >= 0).sum()),
-            with_canary=trials,
-            false_alarms=int((without[:, who] >= 0).sum()),
-            without_canary=trials,
-        )
-        .rates(ERROR)
-        .gaussian_epsilon(DELTA)
+        Guesses.above(with_canary[:, who], without[:, who]).rates(ERROR).gaussian_epsilon(DELTA)
         for who in (0, 1)
     ]
     return Found(
@@ -147,22 +117,16 @@ def examine(seed: int, *, is_halved: bool = False, trials: int = TRIALS) -> Foun
 
 def one_by_one() -> float:
     """What the epochs would cost, with a helper, if a step's noise were its own."""
-    known = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=NOISE / sqrt(EPOCHS), sampling_rate=1.0, rounds=1
-    )
+    known = charge_builders.gaussian(NOISE / sqrt(EPOCHS))
     return spent([known], DELTA).colluding
 
 
-class Grinder:
+class Grinder(Colluder):
     """An ad server that has the keys of one helper."""
 
-    def __init__(self, site: Site, dataset: bytes, folder: Path) -> None:
-        self._site = site
-        self._dataset = dataset
-        self._pair = HelperKeys.read(folder / "south").pair(site.task, COLLUDING_HELPER)
+    def __init__(self, site: Site, dataset: bytes) -> None:
+        super().__init__(site, dataset)
         core = site.cores[COLLUDING_HELPER]
-        opened = core.datasets.opened(dataset)
-        self._row = int(np.flatnonzero(~opened.shares.features.any(axis=1))[0])
         self._noise = Recorded(core._keys.noise_key, core._ledger)
         self._noise.taken = []
         core.jobs._carried = self._noise
@@ -177,14 +141,8 @@ class Grinder:
         self._site.cores[COLLUDING_HELPER].jobs._carried = self._noise
         spec, shift = max((self._tried() for _ in range(_TRIES)), key=lambda one: float(one[1] @ one[1]))
         started = self._site.open(spec)
-        self.claimed = (
-            self.claimed
-            if any(self.claimed)
-            else (
-                started.epsilon_spent,
-                started.collusion_epsilon_spent,
-            )
-        )
+        if not any(self.claimed):
+            self.claimed = started.epsilon_spent, started.collusion_epsilon_spent
         self._noise.taken.clear()
         sums = np.array([combine(*self._site.shares(spec, i))[BIAS] for i in range(spec.rounds)])
         own = np.array([taken[BIAS] for taken in self._noise.taken])

@@ -13,23 +13,20 @@ epoch. With a helper it knows the slot, and takes that helper's noise off.
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.trust.keys import HelperKeys
 from maskedlark.releases import round as rounds
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
 from maskedlark.reports.helper_pair_key import PairKey
-from maskedlark.reports.report import Example
 from tests.audit.bounds import Guesses
-from tests.audit.canary import BIAS, CLIP_NORM, COLLUDING_HELPER, DELTA
-from tests.audit.part import Part
-from tests.audit.site import RecordedNoise, Site, open_site, temporary_folder
+from tests.audit.canary import BIAS
+from tests.audit.part import Part, is_under
+from tests.audit.site import CLIP_NORM, COLLUDING_HELPER, DELTA, Colluder, RecordedNoise, Site, open_site
 
 RECORDS: Final = 400
 STEPS: Final = 8
@@ -39,8 +36,6 @@ TRIALS: Final = 150
 NOISE: Final = 0.8
 ERROR: Final = 0.05 / 8
 _TRIES: Final = 12
-_PLACE: Final = np.array([0, 0, 0, 0], np.uint8)
-_OTHERS: Final = np.array([1, 0, 0, 0], np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +75,7 @@ def honest(seed: int) -> Part:
     return Part(
         claims={
             "once_an_epoch": found.most == 1,
-            "epochs_under_claim": all(
-                shown <= claimed for shown, claimed in zip(found.shown, found.claimed, strict=True)
-            ),
+            "epochs_under_claim": is_under(found.shown, found.claimed),
         },
         figures={"epochs_claimed": found.claimed, "epochs_shown": found.shown},
     )
@@ -100,55 +93,33 @@ def ground(seed: int) -> Part:
 def examine(seed: int, *, is_ground: bool = False, trials: int = TRIALS) -> Found:
     """Real helpers over gRPC, with the canary and without."""
     with (
-        temporary_folder() as folder,
-        open_site(
-            folder,
-            seed=seed,
-            mechanism="gaussian",
-            clip_norm=CLIP_NORM,
-            max_dataset_size=RECORDS,
-            epsilon=1e6,
-            collusion_epsilon=1e6,
-            delta=DELTA,
-        ) as site,
+        open_site(seed=seed, mechanism="gaussian", clip_norm=CLIP_NORM, max_dataset_size=RECORDS) as site,
         slots_from_transcript() if is_ground else nullcontext(),
     ):
         claims, guessed = [], []
         for label in (None, 0):
-            dataset = site.seal(
-                [Example(features=_OTHERS, label=None)] * (RECORDS - 1)
-                + [Example(features=_PLACE, label=label)]
-            )
+            dataset = site.seal_canary(RECORDS, label)
             claims.append(
                 site.start(dataset, rounds=EPOCHS * STEPS, noise_multiplier=NOISE, epoch_steps=STEPS)[1]
             )
-            guessed.append(Grinder(site, dataset, folder).trials(trials))
+            guessed.append(Grinder(site, dataset).trials(trials))
     without, with_canary = guessed
     shown = [
-        Guesses(
-            hits=sum(getattr(one, who) >= 0 for one in with_canary),
-            with_canary=trials,
-            false_alarms=sum(getattr(one, who) >= 0 for one in without),
-            without_canary=trials,
-        ).rates(ERROR)
+        Guesses.above([getattr(one, who) for one in with_canary], [getattr(one, who) for one in without])
         for who in ("alone", "together")
     ]
     return Found(
         most=max(one.most for one in (*without, *with_canary)),
         claimed=(claims[0].epsilon_spent, claims[0].collusion_epsilon_spent),
-        shown=(shown[0].epsilon(DELTA), shown[1].gaussian_epsilon(DELTA)),
+        shown=(shown[0].rates(ERROR).epsilon(DELTA), shown[1].rates(ERROR).gaussian_epsilon(DELTA)),
     )
 
 
-class Grinder:
+class Grinder(Colluder):
     """An ad server that has the keys of one helper."""
 
-    def __init__(self, site: Site, dataset: bytes, folder: Path) -> None:
-        self._site = site
-        self._dataset = dataset
-        self._pair = HelperKeys.read(folder / "south").pair(site.task, COLLUDING_HELPER)
-        opened = site.cores[COLLUDING_HELPER].datasets.opened(dataset)
-        self._row = int(np.flatnonzero(~opened.shares.features.any(axis=1))[0])
+    def __init__(self, site: Site, dataset: bytes) -> None:
+        super().__init__(site, dataset)
         self._weights = [_changed(site.initial_weights, number) for number in range(_TRIES)]
 
     def trials(self, count: int) -> list[Trial]:

@@ -12,10 +12,10 @@ cover, and a device that does not clip.
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategy import Round
 from maskedlark.interrupt import Interrupt
-from maskedlark.privacy.accounting import Charge, compose_epsilon
+from maskedlark.privacy.accounting import compose_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.mechanism import Mechanism
@@ -43,25 +43,23 @@ from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.instructions import update_job, update_round
 from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateSpec, seen_rate
-from maskedlark.reports.dataset import canonical_order, dataset_id, intersect_admitted
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import UpdateForm, UpdateVector, cover
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import decode_report
+from tests import charge_builders
 from tests.audit.bounds import Guesses, Rates
-from tests.audit.part import Part
-from tests.audit.site import OPEN_FLOORS, temporary_folder
-from tests.builders import NOW, fitting_noise, settings, shares_for
+from tests.audit.part import Finding, Part, figures_of
+from tests.audit.site import COLLUDING_HELPER, DELTA, OPEN_FLOORS, seal_at, temporary_folder
+from tests.builders import NOW, fitting_noise, settings
 from tests.federated_site import served
 from tests.helper.parties import Party
 
 ROUNDS: Final = 400
 ERROR: Final = 0.05 / 16
 """Of each of sixteen findings: all of them hold together with a confidence of .95."""
-DELTA: Final = 1e-5
 OTHERS: Final = 2
-COLLUDING_HELPER: Final = 1
 MODEL: Final = DenseModel(widths=(1, 2))
 CLIP_NORM: Final = 1.0
 FRAC_BITS: Final = 24
@@ -134,21 +132,15 @@ BROKEN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What an audit of one adversary shows.
+class OfDevice(Finding):
+    """A finding with its case.
 
     Attributes:
-        adversary: `ad_server` or `ad_server_and_helper`.
-        claimed: The epsilon of one round, as the helper's own answer states it.
-        shown: The epsilon that the guesses prove of a Gaussian round at the rate that is charged; infinite
-            where no such round allows them.
+        case: What was audited.
         uploads: Rounds that the canary answered at all, of both kinds.
     """
 
     case: Case
-    adversary: str
-    claimed: float
-    shown: float
     uploads: int
 
 
@@ -157,7 +149,7 @@ def honest(seed: int) -> Part:
     findings = [finding for case in HONEST for finding in audit(case, seed)]
     return Part(
         claims={"federated_under_claim": all(one.shown <= one.claimed for one in findings)},
-        figures={"federated_findings": [_figures(one) for one in findings]},
+        figures={"federated_findings": [figures_of(one) for one in findings]},
     )
 
 
@@ -170,10 +162,10 @@ def broken(seed: int) -> Part:
         )
         for case in BROKEN
     }
-    return Part(claims=claims, figures={"federated_broken": [_figures(one) for one in findings]})
+    return Part(claims=claims, figures={"federated_broken": [figures_of(one) for one in findings]})
 
 
-def audit(case: Case, seed: int) -> tuple[Finding, Finding]:
+def audit(case: Case, seed: int) -> tuple[OfDevice, OfDevice]:
     """Both adversaries' findings."""
     with temporary_folder() as folder, _site(folder, case, seed) as site:
         without, with_canary = (site.observe(is_in=is_in) for is_in in (False, True))
@@ -182,14 +174,9 @@ def audit(case: Case, seed: int) -> tuple[Finding, Finding]:
     for role, adversary in enumerate(("ad_server", "ad_server_and_helper")):
         # Only a round that the canary answered tells anything; whether it does hangs on its coin alone.
         seen = [values[:, role][~np.isnan(values[:, role])] for values in (with_canary, without)]
-        rates = Guesses(
-            hits=int((seen[0] >= 0.5).sum()),
-            with_canary=len(seen[0]),
-            false_alarms=int((seen[1] >= 0.5).sum()),
-            without_canary=len(seen[1]),
-        ).rates(ERROR)
+        rates = Guesses.above(seen[0], seen[1], 0.5).rates(ERROR)
         found.append(
-            Finding(
+            OfDevice(
                 case=case,
                 adversary=adversary,
                 claimed=claimed[role],
@@ -213,7 +200,7 @@ def sampled_epsilon(rates: Rates, rate: float, delta: float) -> float:
     mu = float(norm.ppf(of_drawn) - norm.ppf(false_alarm)) if of_drawn > 0 else 0.0
     if mu <= 0:
         return 0.0
-    charged = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=1 / mu, sampling_rate=rate, rounds=1)
+    charged = charge_builders.gaussian(1 / mu, rate=rate)
     return compose_epsilon([charged], delta)
 
 
@@ -292,34 +279,13 @@ class Site:
                     )
                     for _ in range(OTHERS)
                 ]
-                total = self._released(
-                    UpdateSpec(dataset_id=self._sealed(task, one, reports + others), round=one)
+                dataset = seal_at(
+                    self.clients, task, reports + others, self.randomness, update_round=encode(one)
                 )
+                total = self._released(UpdateSpec(dataset_id=dataset, round=one))
                 both = np.stack([total, total - self._taken[-1]])
                 seen.append(both @ worst / (worst @ worst) if reports else np.full(2, np.nan))
         return seen
-
-    def _sealed(self, task: Task, one: Any, reports: list[Report]) -> bytes:
-        handle = self.randomness(16)
-        sets = [
-            client.prepare_dataset(
-                task.task_id,
-                handle,
-                [shares_for(reports, role)],
-                num_reports=len(reports),
-                update_round=encode(one),
-            )
-            for role, client in enumerate(self.clients)
-        ]
-        chosen = intersect_admitted(sets[0], sets[1])
-        if not chosen.all():
-            raise AssertionError("an honest share was dropped")
-        ids = np.frombuffer(b"".join(report.report_id for report in reports), np.uint8).reshape(-1, 16)
-        order = canonical_order(ids)
-        of_dataset = dataset_id(task.task_id, ids[order], sets[0].view_tags[order])
-        for client in self.clients:
-            client.commit_dataset(task.task_id, handle, chosen, of_dataset)
-        return of_dataset
 
     def _released(self, spec: UpdateSpec) -> NDArray[np.int64]:
         length = MODEL.size + 2
@@ -443,8 +409,3 @@ def _site(folder: Path, case: Case, seed: int) -> Iterator[Site]:
             folder=folder,
             randomness=seeded(seed, f"federated {case}"),
         )
-
-
-def _figures(finding: Finding) -> dict[str, Any]:
-    figures = asdict(finding)
-    return {**figures.pop("case"), **figures}

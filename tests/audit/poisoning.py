@@ -18,8 +18,7 @@ from adserver.collecting.sealing import DatasetSealer
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import Request
 from adserver.peers.client import HelperClient
-from adserver.records.optimizer_kinds import OptimizerKind
-from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.queries import QueryStore
 from adserver.store.reports import ReportStore
@@ -27,7 +26,6 @@ from adserver.store.tasks import TaskStore
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import ReportReason
 from maskedlark.randomness import below, seeded
-from maskedlark.releases.job import JobSpec
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.proofs.proven_report import encode_proof
 from maskedlark.reports.proofs.proving import Binding
@@ -35,10 +33,11 @@ from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.upload import Report
 from tests.audit.part import Part
 from tests.audit.site import Site, open_site, temporary_folder
-from tests.builders import NOW, random_features, split
+from tests.builders import NOW, job_spec, random_features, split
 from tests.e2e.small_adserver import AdServer, Diverted
 from tests.maskedlark.reports.sealed import sealed
 from tests.one_proof import prove, secret_elements
+from tests.training_plans import training_plan
 
 PEOPLE = 200
 POISONED = 2
@@ -166,24 +165,14 @@ def heavier(site: Site, plaintext: bytes) -> bytes:
 
 def plan_for(site: Site, dataset: bytes, size: int) -> TrainingPlan:
     """A few rounds of all reports."""
-    spec = JobSpec(
-        job_id=b"j" * 16,
+    spec = job_spec(
         task_id=site.task.task_id,
         dataset_id=dataset,
         model_digest=site.model.digest,
         loss=site.loss,
         rounds=ROUNDS,
-        sampling_numerator=1 << 32,
-        noise_multiplier=0.0,
     )
-    return TrainingPlan(
-        task=site.task,
-        job=spec,
-        dataset_size=size,
-        optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.5),
-        schedule=Schedule(),
-        eval_every=1000,
-    )
+    return training_plan(site.task, spec, records=size, learning_rate=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

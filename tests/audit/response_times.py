@@ -11,7 +11,7 @@ what is tried: see docs/explanation/threat-model.md.
 """
 
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import sqrt
 from typing import Final
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from maskedlark.reports.report import Example
 from tests.audit.part import Part
-from tests.audit.site import open_site, temporary_folder
+from tests.audit.site import open_site
 from tests.helper.gradient.exact import old_loops
 from tests.helper.gradient.exact.graphs import GraphBuilder
 
@@ -79,20 +79,16 @@ def walking(seed: int) -> Part:
 def examine(seed: int, *, is_old: bool = False, turns: int = TURNS) -> Finding:
     """Times of one helper's answers, of both datasets in turn; `is_old` is a build with the old loops."""
     rounds = turns * TRIES
-    with temporary_folder() as folder, ExitStack() as stack:
-        site = stack.enter_context(
-            open_site(
-                folder,
-                seed=seed,
-                model=stacked_gathers(),
-                num_features=NUM_FEATURES,
-                max_dataset_size=100,
-                mechanism="none",
-                epsilon=1.0,
-                collusion_epsilon=1.0,
-            )
-        )
-        stack.enter_context(old_loops.in_place() if is_old else nullcontext())
+    with (
+        open_site(
+            seed=seed,
+            model=stacked_gathers(),
+            num_features=NUM_FEATURES,
+            max_dataset_size=100,
+            mechanism="none",
+        ) as site,
+        old_loops.in_place() if is_old else nullcontext(),
+    ):
         sent = site.initial_weights
         specs = [site.start(site.seal(batch), rounds=rounds, noise_multiplier=0.0)[0] for batch in _batches()]
         times = np.zeros((2, rounds))

@@ -20,7 +20,7 @@ from maskedlark.randomness import seeded
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
 from tests.audit.part import Part
-from tests.audit.site import Site, open_site, temporary_folder
+from tests.audit.site import Site, open_site
 from tests.helper.parties import make_model
 
 NUM_FEATURES: Final = 8_192
@@ -76,17 +76,13 @@ def bare(seed: int) -> Part:
 def examine(*, seed: int, is_blinded: bool = True) -> Finding:
     """Shares of real helpers over gRPC; `is_blinded=False` is a build of them that leaves the blind out."""
     with (
-        temporary_folder() as folder,
         open_site(
-            folder,
             seed=seed,
             model=make_model(NUM_FEATURES, 2),
             loss=Loss.CROSS_ENTROPY,
             num_features=NUM_FEATURES,
             max_dataset_size=100,
             mechanism="none",
-            epsilon=1.0,
-            collusion_epsilon=1.0,
         ) as site,
         nullcontext() if is_blinded else _without_blind(),
     ):

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +23,7 @@ from helper.releases.noise_cache import NoiseCache, NoiseOrder, NoiseVector
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
 from helper.trust.floors import Floors
+from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model import weights
@@ -33,16 +33,19 @@ from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.started_job import StartedJob
-from maskedlark.reports.dataset import canonical_order, dataset_id, intersect_admitted
+from maskedlark.reports.dataset import intersect_admitted
+from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
-from maskedlark.reports.upload import Sealer
-from maskedlark.rpc.transport import make_server
+from maskedlark.reports.upload import Report, Sealer
 from maskedlark.runtime.database import open_database
-from protos import helper_pb2_grpc
-from tests.builders import NOW, settings, shares_for
+from tests.builders import NOW, id_of_reports, job_spec, settings, shares_for
 from tests.helper.parties import Party, make_model
+from tests.helper.served import served
 
+COLLUDING_HELPER = 1
+CLIP_NORM = 0.0625
+DELTA = 1e-5
 DEADLINE_S = 900.0  # a busy machine breaks no claim
 OPEN_FLOORS = Floors(
     min_batch_size=2, max_epsilon=1e6, max_collusion_epsilon=1e6, max_delta=1e-3, is_noise_optional=True
@@ -83,8 +86,10 @@ class Site:
         model: bytes,
         loss: Loss,
         seed: int,
+        folder: Path,
     ) -> None:
         self.task = task
+        self.folder = folder
         self.clients = clients
         self.cores = cores
         self.onnx = model
@@ -108,38 +113,24 @@ class Site:
         reports = [
             self.sealer.report(example, unix_s=NOW, randomness=self.randomness) for example in examples
         ]
-        handle = self.randomness(16)
-        sets = [
-            client.prepare_dataset(
-                self.task.task_id, handle, [shares_for(reports, role)], num_reports=len(reports)
-            )
-            for role, client in enumerate(self.clients)
-        ]
-        chosen = intersect_admitted(sets[0], sets[1])
-        assert chosen.all()
-        ids = np.frombuffer(b"".join(report.report_id for report in reports), np.uint8).reshape(-1, 16)
-        order = canonical_order(ids)
-        dataset = dataset_id(self.task.task_id, ids[order], sets[0].view_tags[order])
-        self.both(lambda client: client.commit_dataset(self.task.task_id, handle, chosen, dataset))
-        return dataset
+        return seal_at(self.clients, self.task, reports, self.randomness)
 
-    def start(
-        self,
-        dataset: bytes,
-        *,
-        rounds: int,
-        noise_multiplier: float,
-        sampling_rate: float = 1.0,
-        epoch_steps: int | None = None,
-    ) -> tuple[JobSpec, StartedJob]:
-        """A job at both helpers, and what the first of them says of it."""
-        spec = self.spec(
-            dataset,
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
-            sampling_rate=sampling_rate,
-            epoch_steps=epoch_steps,
-        )
+    def seal_canary(self, records: int, label: int | None) -> bytes:
+        """A dataset of fake reports but for the canary, whose features are zeros; without a label it is fake
+        too.
+        """
+        others = Example(features=np.array([1, 0, 0, 0], np.uint8), label=None)
+        return self.seal([others] * (records - 1) + [Example(features=np.zeros(4, np.uint8), label=label)])
+
+    def of_colluder(self, dataset: bytes) -> tuple[PairKey, int]:
+        """What the colluding helper knows of a dataset with a canary: its key for slots, the canary's row."""
+        pair = HelperKeys.read(self.folder / "south").pair(self.task, COLLUDING_HELPER)
+        opened = self.cores[COLLUDING_HELPER].datasets.opened(dataset)
+        return pair, int(np.flatnonzero(~opened.shares.features.any(axis=1))[0])
+
+    def start(self, dataset: bytes, **settings: Any) -> tuple[JobSpec, StartedJob]:
+        """A job at both helpers, and what the first of them says of it; see `spec`."""
+        spec = self.spec(dataset, **settings)
         return spec, self.open(spec)
 
     def open(self, spec: JobSpec) -> StartedJob:
@@ -162,7 +153,7 @@ class Site:
         Poisson samples are public, so that they may be small; the slots of random allocation are secret.
         """
         numerator = round(sampling_rate * 2**32) if epoch_steps is None else 2**32 // epoch_steps
-        return JobSpec(
+        return job_spec(
             job_id=self.randomness(16),
             task_id=self.task.task_id,
             dataset_id=dataset,
@@ -172,7 +163,7 @@ class Site:
             sampling_numerator=numerator,
             noise_multiplier=noise_multiplier,
             epoch_steps=epoch_steps,
-            is_sample_public=sampling_rate < 1,  # so few records hide nobody's coin
+            is_sample_public=sampling_rate < 1,
             carried=carried,
         )
 
@@ -191,6 +182,26 @@ class Site:
         return np.stack([combine(*self.shares(spec, index)) for index in range(spec.rounds)])
 
 
+def seal_at(
+    clients: Sequence[HelperClient], task: Task, reports: Sequence[Report], randomness: Randomness, **of: Any
+) -> bytes:
+    """Have both helpers admit all of these reports, and commit them as a dataset; its id."""
+    handle = randomness(16)
+    sets = [
+        client.prepare_dataset(
+            task.task_id, handle, [shares_for(list(reports), role)], num_reports=len(reports), **of
+        )
+        for role, client in enumerate(clients)
+    ]
+    chosen = intersect_admitted(sets[0], sets[1])
+    if not chosen.all():
+        raise AssertionError("an honest share was dropped")
+    dataset = id_of_reports(task.task_id, reports, sets[0].view_tags)
+    for client in clients:
+        client.commit_dataset(task.task_id, handle, chosen, dataset)
+    return dataset
+
+
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """In memory where there is such a folder: thousands of durable commits, none of which needs to last."""
@@ -201,7 +212,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def open_site(
-    folder: Path,
+    folder: Path | None = None,
     *,
     seed: int,
     shelf: type[RecordedNoise] = RecordedNoise,
@@ -209,14 +220,27 @@ def open_site(
     loss: Loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
     **task_settings: Any,
 ) -> Iterator[Site]:
-    """Helpers on two data folders, served on two free ports, with noise from a seed."""
-    parties = (Party(data=folder / "north"), Party(data=folder / "south"))
-    identities = (parties[0].keys.identity, parties[1].keys.identity)
-    task = canonical.build(Task, settings(helpers=identities, **task_settings))
+    """Helpers on two data folders, served on two free ports, with noise from a seed.
+
+    Without a folder they have one that is gone afterwards; budgets hold any job unless settings say less.
+    """
     with ExitStack() as stack:
+        folder = folder or stack.enter_context(temporary_folder())
+        parties = (Party(data=folder / "north"), Party(data=folder / "south"))
+        identities = (parties[0].keys.identity, parties[1].keys.identity)
+        wide = {"epsilon": 1e6, "collusion_epsilon": 1e6, **task_settings}
+        task = canonical.build(Task, settings(helpers=identities, **wide))
         cores = [_core(party, seeded(seed, f"noise of {party.data.name}"), shelf, stack) for party in parties]
         clients = [_serve(core, stack) for core in cores]
-        yield Site(task=task, clients=clients, cores=cores, model=model or make_model(), loss=loss, seed=seed)
+        yield Site(
+            task=task,
+            clients=clients,
+            cores=cores,
+            model=model or make_model(),
+            loss=loss,
+            seed=seed,
+            folder=folder,
+        )
 
 
 def _core(party: Party, randomness: Stream, shelf: type[RecordedNoise], stack: ExitStack) -> HelperCore:
@@ -238,9 +262,14 @@ def _core(party: Party, randomness: Stream, shelf: type[RecordedNoise], stack: E
 
 
 def _serve(core: HelperCore, stack: ExitStack) -> HelperClient:
-    server: grpc.Server
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(step_s=0.0005)), server)
-    server.start()
-    stack.callback(lambda: server.stop(None).wait())
-    return stack.enter_context(HelperClient(f"127.0.0.1:{port}", None, DEADLINE_S))
+    address = stack.enter_context(served(HelperService(core, ReleaseGrid(step_s=0.0005))))
+    return stack.enter_context(HelperClient(address, None, DEADLINE_S))
+
+
+class Colluder:
+    """An ad server that has the keys of one helper, and looks at one dataset."""
+
+    def __init__(self, site: Site, dataset: bytes) -> None:
+        self._site = site
+        self._dataset = dataset
+        self._pair, self._row = site.of_colluder(dataset)

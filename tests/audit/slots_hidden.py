@@ -25,9 +25,8 @@ from helper.trust.keys import HelperKeys
 from maskedlark.releases import round as rounds
 from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.report import Example
-from tests.audit.canary import CLIP_NORM, DELTA
 from tests.audit.part import Part
-from tests.audit.site import open_site, temporary_folder
+from tests.audit.site import CLIP_NORM, open_site
 from tests.builders import random_features
 
 RECORDS: Final = 400
@@ -102,23 +101,13 @@ def shown(seed: int) -> Part:
 def examine(seed: int, *, epochs: int = EPOCHS) -> Finding:
     """One job of random allocation, each round at the same weights."""
     with (
-        temporary_folder() as folder,
-        open_site(
-            folder,
-            seed=seed,
-            mechanism="gaussian",
-            clip_norm=CLIP_NORM,
-            max_dataset_size=RECORDS,
-            epsilon=1e6,
-            collusion_epsilon=1e6,
-            delta=DELTA,
-        ) as site,
+        open_site(seed=seed, mechanism="gaussian", clip_norm=CLIP_NORM, max_dataset_size=RECORDS) as site,
         _work_noted() as worked_on,
     ):
         canary, others = (Example(features=random_features(4, site.randomness), label=0) for _ in range(2))
         dataset = site.seal([canary, *[others] * (RECORDS - 1)])
         spec, _ = site.start(dataset, rounds=epochs * STEPS, noise_multiplier=1.0, epoch_steps=STEPS)
-        pair = HelperKeys.read(folder / "north").pair(site.task, 0)
+        pair = HelperKeys.read(site.folder / "north").pair(site.task, 0)
         sizes, tags, taking_part = set(), [], []
         for index in range(spec.rounds):
             answers = site.shares(spec, index)

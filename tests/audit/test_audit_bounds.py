@@ -7,12 +7,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binom, norm
+from scipy.stats import norm
 
-from maskedlark.privacy.accounting import Charge, compose_epsilon
+from maskedlark.privacy.accounting import compose_epsilon
 from maskedlark.privacy.mechanism import Mechanism
+from tests import charge_builders
 from tests.audit.__main__ import ROUNDS
-from tests.audit.bounds import Guesses, epsilon_of_gaussian, lower
+from tests.audit.bounds import Guesses, bounds_by_count, chance, epsilon_of_gaussian, lower
 from tests.builders import fitting_noise
 
 
@@ -33,18 +34,13 @@ def test_the_bound_is_wrong_as_seldom_as_it_says(rate: float) -> None:
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
 def test_a_gaussian_epsilon_is_what_the_accountant_says(noise: float) -> None:
-    charged = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=1.0, rounds=1)
+    charged = charge_builders.gaussian(noise)
     assert epsilon_of_gaussian(1 / noise, 1e-5) == pytest.approx(compose_epsilon([charged], 1e-5), rel=1e-3)
 
 
 def guesses_of(noise: "np.ndarray[tuple[int], np.dtype[np.float64]]", threshold: float) -> Guesses:
     half = len(noise) // 2
-    return Guesses(
-        hits=int((noise[:half] + 1 >= threshold).sum()),
-        with_canary=half,
-        false_alarms=int((noise[half:] >= threshold).sum()),
-        without_canary=half,
-    )
+    return Guesses.above(noise[:half] + 1, noise[half:], threshold)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
@@ -110,13 +106,10 @@ def test_halved_noise_is_caught_with_probability_999_in_1000_at_any_seed(
         mu = 1 / (each * math.sqrt(2)) if is_against_ad_server else 1 / each
         hit = float(norm.cdf(mu))
         false_alarm = 1 - hit
-    counts = np.arange(ROUNDS + 1)
-    hit_at_least = np.nan_to_num(beta.ppf(ERROR / 2, counts, ROUNDS - counts + 1))
-    alarm_at_most = 1 - hit_at_least[::-1]  # by symmetry
+    hit_at_least, alarm_at_most = bounds_by_count(ROUNDS, ERROR)
     if mechanism is Mechanism.LAPLACE:
         shown = np.log(np.maximum(hit_at_least - 1e-5, 1e-300))[:, None] - np.log(alarm_at_most)[None, :]
         is_missed = shown <= epsilon
     else:
         is_missed = norm.ppf(hit_at_least)[:, None] - norm.ppf(alarm_at_most)[None, :] <= mu
-    missed = binom.pmf(counts, ROUNDS, hit) @ is_missed @ binom.pmf(counts, ROUNDS, false_alarm)
-    assert missed <= 0.001
+    assert chance(is_missed, hit, false_alarm) <= 0.001

@@ -2,14 +2,14 @@
 
 from math import sqrt
 
-import numpy as np
 import pytest
-from scipy.stats import beta, binom, norm
+from scipy.stats import norm
 
-from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import spent
+from tests import charge_builders
 from tests.audit import correlated
-from tests.audit.canary import DELTA
+from tests.audit.bounds import bounds_by_count, chance
+from tests.audit.site import DELTA
 
 FEW = 4
 
@@ -21,24 +21,17 @@ def test_a_canary_at_bad_slots_stays_under_the_claim_of_a_whole_job() -> None:
     assert found.shown[0] <= found.claimed[0] < found.claimed[1]
     assert found.shown[1] <= found.claimed[1]
     assert 0.9 * correlated.charged_shift() < found.longest <= correlated.charged_shift()
-    charged = Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=1 / correlated.charged_shift(),
-        sampling_rate=1.0,
-        rounds=1,
-    )
+    charged = charge_builders.gaussian(1 / correlated.charged_shift())
     assert found.claimed[1] == pytest.approx(spent([charged], DELTA).colluding)
     assert found.one_by_one < found.claimed[1]
 
 
 def is_missed_with(shift: float, claimed: float) -> float:
     """How likely a statistic of this shift over the noise proves no more than a claimed one."""
-    counts = np.arange(correlated.TRIALS + 1)
-    at_least = np.nan_to_num(beta.ppf(correlated.ERROR / 2, counts, correlated.TRIALS - counts + 1))
-    is_missed = norm.ppf(at_least)[:, None] - norm.ppf(1 - at_least[::-1])[None, :] <= claimed
+    at_least, at_most = bounds_by_count(correlated.TRIALS, correlated.ERROR)
+    is_missed = norm.ppf(at_least)[:, None] - norm.ppf(at_most)[None, :] <= claimed
     right = norm.cdf(shift / 2)
-    hits, alarms = (binom.pmf(counts, correlated.TRIALS, rate) for rate in (right, 1 - right))
-    return float(hits @ is_missed @ alarms)
+    return chance(is_missed, right, 1 - right)
 
 
 def test_half_of_the_noise_and_epochs_one_by_one_are_caught_with_probability_999_in_1000() -> None:

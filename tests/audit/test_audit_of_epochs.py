@@ -2,14 +2,14 @@
 
 from math import sqrt
 
-import numpy as np
 import pytest
-from scipy.stats import beta, binom, norm
+from scipy.stats import binom, norm
 
-from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import spent
+from tests import charge_builders
 from tests.audit import epochs, slots_hidden
-from tests.audit.canary import DELTA
+from tests.audit.bounds import bounds_by_count, chance
+from tests.audit.site import DELTA
 
 FEW = 4
 
@@ -20,13 +20,7 @@ def test_a_ground_canary_is_once_in_an_epoch_and_under_the_claim() -> None:
     assert found.most == 1
     assert found.shown[0] <= found.claimed[0] < found.claimed[1]
     assert found.shown[1] <= found.claimed[1]
-    charged = Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=epochs.NOISE,
-        sampling_rate=1.0,
-        rounds=epochs.EPOCHS,
-        epoch_steps=epochs.STEPS,
-    )
+    charged = charge_builders.gaussian(epochs.NOISE, rounds=epochs.EPOCHS, epoch_steps=epochs.STEPS)
     assert found.claimed[1] == pytest.approx(spent([charged], DELTA).colluding)
 
 
@@ -39,16 +33,14 @@ def test_slots_that_hang_on_the_transcript_are_caught_with_probability_999_in_10
     """Of at least ten rounds out of sixteen, where nearly 13 are expected: each number of right guesses."""
     rounds, found = epochs.EPOCHS * epochs.STEPS, 1 - (1 - 1 / epochs.STEPS) ** epochs._TRIES
     assert binom.cdf(9, rounds, found) < 0.06
-    counts = np.arange(epochs.TRIALS + 1)
-    at_least = np.nan_to_num(beta.ppf(epochs.ERROR / 2, counts, epochs.TRIALS - counts + 1))
+    at_least, at_most = bounds_by_count(epochs.TRIALS, epochs.ERROR)
     claimed = sqrt(epochs.EPOCHS) / epochs.NOISE
-    is_missed = norm.ppf(at_least)[:, None] - norm.ppf(1 - at_least[::-1])[None, :] <= claimed
+    is_missed = norm.ppf(at_least)[:, None] - norm.ppf(at_most)[None, :] <= claimed
     right = sum(
         binom.pmf(taken, rounds, found) * norm.cdf(sqrt(taken) / epochs.NOISE / 2)
         for taken in range(rounds + 1)
     )
-    hits, alarms = (binom.pmf(counts, epochs.TRIALS, rate) for rate in (right, 1 - right))
-    assert hits @ is_missed @ alarms <= 0.001
+    assert chance(is_missed, right, 1 - right) <= 0.001
 
 
 def test_slots_show_in_neither_work_nor_sizes_nor_tags() -> None:

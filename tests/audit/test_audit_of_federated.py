@@ -3,15 +3,15 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from scipy.stats import beta, binom, norm
+from scipy.stats import binom, norm
 
-from maskedlark.privacy.accounting import Charge, compose_epsilon
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import compose_epsilon
+from tests import charge_builders
 from tests.audit import federated
-from tests.audit.bounds import Guesses, Rates
-from tests.audit.federated import BROKEN, DELTA, ERROR, HONEST, Broken, Case, sampled_epsilon
+from tests.audit.bounds import Guesses, Rates, bounds_by_count, chance
+from tests.audit.federated import BROKEN, ERROR, HONEST, Broken, Case, sampled_epsilon
+from tests.audit.site import DELTA
 
 
 def chances(rounds: int, hit: float, alarm: float, rate: float, mu: float) -> float:
@@ -19,12 +19,9 @@ def chances(rounds: int, hit: float, alarm: float, rate: float, mu: float) -> fl
 
     Every pair of counts is weighed by its probability.
     """
-    counts = np.arange(rounds + 1)
-    at_least = np.nan_to_num(beta.ppf(ERROR / 2, counts, rounds - counts + 1))
-    at_most = 1 - at_least[::-1]
+    at_least, at_most = bounds_by_count(rounds, ERROR)
     allowed = (1 - rate) * at_most + rate * norm.cdf(norm.ppf(at_most) + mu)
-    is_shown = at_least[:, None] > allowed[None, :]
-    return float(binom.pmf(counts, rounds, hit) @ is_shown @ binom.pmf(counts, rounds, alarm))
+    return chance(at_least[:, None] > allowed[None, :], hit, alarm)
 
 
 def mus(case: Case) -> tuple[float, float]:
@@ -64,7 +61,7 @@ def test_the_shown_epsilon_is_that_of_the_round_whose_rates_they_are(mu: float, 
     alarm = float(norm.cdf(-mu / 2))
     hit = (1 - rate) * alarm + rate * float(norm.cdf(mu / 2))
     shown = sampled_epsilon(Rates(hit_at_least=hit, false_alarm_at_most=alarm), rate, DELTA)
-    charged = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=1 / mu, sampling_rate=rate, rounds=1)
+    charged = charge_builders.gaussian(1 / mu, rate=rate)
     assert shown == pytest.approx(compose_epsilon([charged], DELTA), rel=1e-6)
 
 

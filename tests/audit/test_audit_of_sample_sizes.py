@@ -4,26 +4,19 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binom, norm, poisson
+from scipy.stats import binom, norm, poisson
 
-from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.sample_size import hides
+from tests import charge_builders
 from tests.audit import sample_size
+from tests.audit.bounds import bounds_by_count, chance
 from tests.audit.sample_size import DELTA, ERROR, NOISE, RECORDS, ROUNDS, STEPS, TRIALS, K
 
 RATE = 1 / STEPS
 BEFORE = {
-    "poisson": Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=NOISE, sampling_rate=RATE, rounds=ROUNDS
-    ),
-    "allocation": Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=NOISE,
-        sampling_rate=1.0,
-        rounds=ROUNDS // STEPS,
-        epoch_steps=STEPS,
-    ),
+    "poisson": charge_builders.gaussian(NOISE, rate=RATE, rounds=ROUNDS),
+    "allocation": charge_builders.gaussian(NOISE, rounds=ROUNDS // STEPS, epoch_steps=STEPS),
 }
 
 
@@ -42,12 +35,9 @@ def rate_of_guesses(sign: int) -> float:
 @pytest.mark.parametrize("name", ["poisson", "allocation"])
 def test_amplification_of_emptied_samples_is_caught_with_probability_999_in_1000(name: str) -> None:
     claimed = spent([BEFORE[name]], DELTA).ad_server
-    counts = np.arange(TRIALS + 1)
-    at_least = np.nan_to_num(beta.ppf(ERROR / 2, counts, TRIALS - counts + 1))
-    at_most = 1 - at_least[::-1]
+    at_least, at_most = bounds_by_count(TRIALS, ERROR)
     shown = np.log(np.maximum(at_least - DELTA, 1e-300))[:, None] - np.log(at_most)[None, :]
-    hits, alarms = (binom.pmf(counts, TRIALS, rate_of_guesses(sign)) for sign in (1, -1))
-    assert hits @ (shown <= claimed) @ alarms <= 0.001
+    assert chance(shown <= claimed, rate_of_guesses(1), rate_of_guesses(-1)) <= 0.001
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The README's accuracy table.
+"""Accuracy of masked training beside plain training: the first table of docs/explanation/benchmarks.md.
 
 Masked without noise, masked with noise, and plain training, on WBCD and MNIST.
 
@@ -10,11 +10,10 @@ Plain rows train the same network in the clear with the same optimizer, rounds a
 same clipping, and without any.
 """
 
-import argparse
 import json
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +21,12 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from rich.console import Console
-from rich.table import Table
 
 from docs.tutorial import plain
-from docs.tutorial.fleet import ORIGIN, Fleet
+from docs.tutorial.fleet import Fleet
+from tests.bench.harness import bench_parser, show
+from tests.bench.job_setup import JobSetup
+from tests.fleet_commands import create_model, create_task, seal, send_reports, submit
 
 CLIP_NORM: Final = 1.0
 MOMENTUM: Final = 0.9
@@ -35,51 +36,31 @@ _PROGRESS: Final = Console(stderr=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(JobSetup):
     """One row of the table.
 
     Attributes:
-        name: For people, and for --only.
-        source: browser-sim's source and its options.
-        layers: Of the dense ReLU network.
-        num_classes: Of the labels; two classes train one output.
-        decoys: Decoy labels in each report.
-        rounds: Optimizer steps.
-        batch_size: Expected records a round, or None for all.
         learning_rate: Of SGD with momentum on clipped gradients.
         plain_learning_rate: The same without clipping, where gradients are larger.
         epsilon: Of the row with noise, against the ad server.
         collusion_epsilon: The same, against the ad server with one helper; the tighter of both is kept.
     """
 
-    name: str
-    source: tuple[str, ...]
-    layers: tuple[int, ...]
-    num_classes: int
-    decoys: int
-    rounds: int
-    batch_size: int | None
     learning_rate: float
     plain_learning_rate: float
     epsilon: float
     collusion_epsilon: float = 25.0
 
-    @property
-    def loss(self) -> str:
-        """By the number of outputs."""
-        return "binary_cross_entropy_with_logits" if self.layers[-1] == 1 else "cross_entropy"
 
-
-MNIST: Final = ("mnist", "--limit", "50000")
+MNIST: Final = "mnist --limit 50000"
 SETUPS: Final = (
-    Setup(name="wbcd 30-50-50-1", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1),
-    num_classes=2, decoys=1, rounds=60,
+    Setup(name="wbcd 30-50-50-1", source="wbcd --holdout-fraction 0.2", layers=(30, 50, 50, 1), rounds=60,
           batch_size=None, learning_rate=0.3, plain_learning_rate=0.3, epsilon=3.0),
-    Setup(name="mnist 784-32-10", source=MNIST, layers=(784, 32, 10), num_classes=10, decoys=1, rounds=192,
+    Setup(name="mnist 784-32-10", source=MNIST, layers=(784, 32, 10), rounds=192,
           batch_size=2048, learning_rate=1.0, plain_learning_rate=0.2, epsilon=3.0),
-    Setup(name="mnist 784-500-10", source=MNIST, layers=(784, 500, 10), num_classes=10, decoys=1, rounds=192,
+    Setup(name="mnist 784-500-10", source=MNIST, layers=(784, 500, 10), rounds=192,
           batch_size=2048, learning_rate=1.0, plain_learning_rate=0.2, epsilon=3.0),
-    Setup(name="mnist 784-500-10 both under 8", source=MNIST, layers=(784, 500, 10), num_classes=10, decoys=1,
+    Setup(name="mnist 784-500-10 both under 8", source=MNIST, layers=(784, 500, 10),
           rounds=120, batch_size=8333, learning_rate=2.0, plain_learning_rate=0.2, epsilon=8.0,
           collusion_epsilon=8.0),
 )  # fmt: skip
@@ -143,66 +124,29 @@ def train_masked(setup: Setup, folder: Path, *, is_noisy: bool) -> Masked:
         folder / name for name in ("panel.npz", "reported.npz", "untrained.onnx", "trained.onnx")
     )
     with Fleet(folder=folder, is_no_noise=not is_noisy, helper_options=_LIMITS) as fleet:
-        default = ["--default-label", "0"] if setup.num_classes == 2 else []
-        labels = [
-            "--classes",
-            str(setup.num_classes),
-            *default,
-            "--decoys",
-            str(setup.decoys),
-            "--num-features",
-            str(setup.layers[0]),
-        ]
-        privacy = ["--mechanism", "gaussian"] if is_noisy else ["--no-noise"]
-        privacy += [
-            "--epsilon",
-            str(setup.epsilon),
-            "--collusion-epsilon",
-            str(setup.collusion_epsilon),
-            "--delta",
-            DELTA,
-            "--clip-norm",
-            str(CLIP_NORM),
-        ]
-        settings = ["--name", setup.name, "--origin", ORIGIN, "--min-batch-size", "100", *labels, *privacy]
-        task = fleet.adserver("task", "create", *settings).strip()
-        url = f"http://{fleet.http}/v1/tasks/{task}"
-        files = ["--holdout", str(panel), "--train-out", str(reported)]
-        fleet.browsers("--task", url, "--to", fleet.grpc, "--source", *setup.source, "--seed", "1", *files)
-        dataset = fleet.adserver_json("dataset", "seal", "--task", task)
-        fleet.run(
-            "adserver",
-            "model",
-            "create",
-            str(untrained),
-            "--layers",
-            ",".join(map(str, setup.layers)),
-            "--seed",
-            "1",
+        noise = "--mechanism gaussian" if is_noisy else "--no-noise"
+        task = create_task(
+            fleet,
+            setup.name,
+            f"--min-batch-size 100 {setup.labels} --decoys 1 {noise} --epsilon {setup.epsilon}"
+            f" --collusion-epsilon {setup.collusion_epsilon} --delta {DELTA} --clip-norm {CLIP_NORM}",
         )
+        send_reports(
+            fleet, task, f"--source {setup.source} --seed 1 --holdout {panel} --train-out {reported}"
+        )
+        dataset = seal(fleet, task)["dataset_id"]
+        create_model(fleet, untrained, setup.layers)
         started = time.monotonic()
-        job = fleet.adserver_json(
-            "job",
-            "submit",
-            *job_options(setup, dataset["dataset_id"], untrained, is_noisy),
-            "--wait",
-            options=False,
+        job = submit(
+            fleet,
+            f"--dataset {dataset} --model {untrained} {setup.training} --optimizer momentum --momentum"
+            f" {MOMENTUM} --learning-rate {setup.learning_rate}"
+            f" {f'--epsilon {setup.epsilon}' if is_noisy else ''} --wait",
         )
         train_s = time.monotonic() - started
         fleet.adserver("model", "export", "--job", job["job_id"], str(trained), options=False)
-        tested = json.loads(
-            fleet.run(
-                "adserver",
-                "model",
-                "evaluate",
-                str(trained),
-                "--eval-set",
-                str(panel),
-                "--loss",
-                setup.loss,
-                "--json",
-            )
-        )
+        evaluation = f"model evaluate {trained} --eval-set {panel} --loss {setup.loss} --json"
+        tested = json.loads(fleet.run("adserver", *evaluation.split()))
     return Masked(
         accuracy=tested["accuracy"],
         job=job,
@@ -211,30 +155,6 @@ def train_masked(setup: Setup, folder: Path, *, is_noisy: bool) -> Masked:
         reported=reported,
         panel=panel,
     )
-
-
-def job_options(setup: Setup, dataset: str, model: Path, is_noisy: bool) -> list[str]:
-    """The options of `adserver job submit`."""
-    options = [
-        "--dataset",
-        dataset,
-        "--model",
-        str(model),
-        "--loss",
-        setup.loss,
-        "--rounds",
-        str(setup.rounds),
-    ]
-    options += [
-        "--optimizer",
-        "momentum",
-        "--momentum",
-        str(MOMENTUM),
-        "--learning-rate",
-        str(setup.learning_rate),
-    ]
-    options += ["--batch-size", str(setup.batch_size)] if setup.batch_size else []
-    return options + (["--epsilon", str(setup.epsilon)] if is_noisy else [])
 
 
 def train_plain(setup: Setup, masked: Masked, *, clip_norm: float | None, learning_rate: float) -> float:
@@ -254,41 +174,17 @@ def train_plain(setup: Setup, masked: Masked, *, clip_norm: float | None, learni
     return plain.accuracy(layers, held["features"], held["labels"])
 
 
-def table(rows: list[Row]) -> Table:
-    """The rows for people."""
-    shown = Table(
-        "",
-        "masked, no noise",
-        "masked, with noise",
-        "epsilon",
-        "plain, same clipping",
-        "plain",
-        title="Test accuracy",
-    )
-    for row in rows:
-        epsilon = f"{row.epsilon:.1f} ({row.collusion_epsilon:,.1f} colluding)"
-        accuracies = [f"{value:.4f}" for value in (row.masked, row.masked_noised)]
-        shown.add_row(row.name, *accuracies, epsilon, f"{row.plain_clipped:.4f}", f"{row.plain:.4f}")
-    return shown
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--only", default="", help="rows whose name starts so")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = []
     for setup in SETUPS:
         if setup.name.startswith(arguments.only):
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(measure(setup, Path(folder)))
-    if arguments.json:
-        print(json.dumps([asdict(row) for row in rows]))  # the benchmark's output
-    else:
-        Console().print(table(rows))
+    show(rows, is_json=arguments.json)
 
 
 if __name__ == "__main__":

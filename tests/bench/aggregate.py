@@ -7,18 +7,11 @@ places), at one helper on one core: cells, noisy counts, sums in the field, blin
 reports comes before; its rate stands beside.
 """
 
-import argparse
-import json
 import resource
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from maskedlark.numbers.field import random_vector
 from maskedlark.privacy.noise import noise_vector
@@ -27,11 +20,13 @@ from maskedlark.releases.grouping import answer_query, cells_to_show, sum_groups
 from maskedlark.releases.query import Axis, Measure, QuerySpec
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.reports.report import Example, MeasuredValues
+from tests.bench.harness import bench_parser, best_of, show
 from tests.builders import World, reports, shares_for
 from tests.measured import DATASET, measuring_world
 
 CAMPAIGNS, PLACES = 100, 10
 TARGET_PER_S = 1_000_000
+TURNS = 3
 MEASUREMENT = {
     "min_cell_count": 20,
     "values": (
@@ -99,13 +94,14 @@ def measure(of: World, reports: int) -> Figures:
         threshold_noise_multiplier=5.0,
     )
     (cell,) = cells_to_show(of.task, spec, seeded(1), measured, (None, None))
-    sum_s = best_of(lambda: sum_groups(cell, measured.value_shares, (1, 2, 3), spec.num_cells(2)))
+    sum_s = best_of(lambda: sum_groups(cell, measured.value_shares, (1, 2, 3), spec.num_cells(2)), TURNS)
     noise = partial(noise_vector, randomness=seeded(2))
     pair = of.pair(0)
     query_s = best_of(
         lambda: answer_query(
             task=of.task, spec=spec, pair=pair, shares=shares, domains=(None, None), noise=noise
-        )
+        ),
+        TURNS,
     )
     return Figures(
         reports=reports,
@@ -117,22 +113,12 @@ def measure(of: World, reports: int) -> Figures:
     )
 
 
-def best_of(work: Callable[[], object], times: int = 3) -> float:
-    """CPU seconds, of all threads, of the fastest of some runs."""
-    taken = []
-    for _ in range(times):
-        began = time.process_time()
-        work()
-        taken.append(time.process_time() - began)
-    return min(taken)
-
-
 def opening_rate(of: World, count: int = 1_000) -> float:
     """Reports of this task opened a second and core."""
     measured = MeasuredValues(keys=(1, 2), values=(1, 0, 30))
     example = Example(features=np.zeros(of.task.num_features, np.uint8), label=1.0, measured=measured)
     incoming, opener = shares_for(reports(of, [example] * count), 0), of.opener(0)
-    return count / best_of(lambda: opener.open(incoming))
+    return count / best_of(lambda: opener.open(incoming), TURNS)
 
 
 def run(counts: list[int]) -> Outcome:
@@ -147,36 +133,11 @@ def run(counts: list[int]) -> Outcome:
     )
 
 
-def table(outcome: Outcome) -> Table:
-    """For people."""
-    shown = Table(
-        title=(
-            f"{outcome.values} values into {outcome.cells} cells, one core; opening: {outcome.opened_per_s:,}"
-            " reports/s"
-        )
-    )
-    for name in ("reports", "grouped sum, reports/s", "whole answer, reports/s", "peak memory, MiB"):
-        shown.add_column(name, justify="right")
-    for one in outcome.sizes:
-        shown.add_row(
-            f"{one.reports:,}", f"{one.sums_per_s:,}", f"{one.queries_per_s:,}", f"{one.peak_mib:,.0f}"
-        )
-    return shown
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--reports", type=int, nargs="+", default=[250_000, 500_000, 1_000_000, 2_000_000])
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    outcome = run(arguments.reports)
-    if arguments.json:
-        json.dump(asdict(outcome), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        Console().print(table(outcome))
+    show(run(arguments.reports), is_json=arguments.json)
 
 
 if __name__ == "__main__":

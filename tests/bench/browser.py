@@ -7,8 +7,6 @@ come last.
     python -m tests.bench.browser [--json] [--reports 1000] [--kills 50]
 """
 
-import argparse
-import json
 import time
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ from maskedlark.canonical import encode
 from maskedlark.numbers.field import reconstruct
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.rpc.wire import decode_report
+from tests.bench.harness import bench_parser, show
 from tests.bench.processor import processor
 from tests.browser_sim.js import kills
 from tests.browser_sim.js.chromium import chromium
@@ -131,17 +130,11 @@ def measure(reports: int, num_kills: int) -> dict[str, Any]:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(__doc__)
     parser.add_argument("--reports", type=int, default=1_000, help="reports of each of the four suites")
     parser.add_argument("--kills", type=int, default=50)
     given = parser.parse_args()
-    figures = measure(given.reports, given.kills)
-    if given.json:
-        print(json.dumps(figures))
-        return
-    for name, figure in figures.items():
-        print(f"{name:24} {figure}")
+    show(measure(given.reports, given.kills), is_json=given.json)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ workers and raylets are killed (`cluster_kills`). Then workers come and go, othe
 nowhere; and again beside a build that puts it there (`cluster_leaks`).
 """
 
-import argparse
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,11 +38,12 @@ from tests.bench.cluster_records import (
     CANARY_BYTES,
     SIZES,
     Bench,
-    differing,
     opened_by_workers,
 )
 from tests.bench.cluster_updates import UpdateBench, updates_added
 from tests.bench.clustered_helper import ClusteredHelper, Site, sealed_site
+from tests.bench.drawn_records import differing
+from tests.bench.harness import bench_parser, show
 from tests.helper.executors.ray_machines import Machines, await_workers, machines
 from tests.progress import shown
 
@@ -117,12 +117,6 @@ class Sizes:
             75.0 + 8.0 * self.update_kills + .5 * 6 * self.rounds + 6.0 * self.kills + 9.0 * self.raylet_kills
             + .5 * self.turns + 10.0 * self.refused_raylets
         )  # fmt: skip
-
-
-def timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def cancelled(bench: Bench, cluster: ClusterExecutor, records: DatasetRecords) -> float:
@@ -319,7 +313,7 @@ def _is_hex(text: str) -> bool:
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="A helper's rounds on a Ray cluster.")
+    parser = bench_parser("A helper's rounds on a Ray cluster.")
     parser.add_argument("--records", type=int, default=150_000)
     parser.add_argument("--rounds", type=int, default=20, help="of each segment size and number of raylets")
     parser.add_argument("--kills", type=int, default=20, help="of workers, in the midst of rounds")
@@ -328,24 +322,19 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=30, help="rounds while workers come and go")
     parser.add_argument("--refused", type=int, default=100, help="workers of each kind, in this process")
     parser.add_argument("--refused-raylets", type=int, default=3, help="raylets of each kind")
-    parser.add_argument("--json", action="store_true")
     arguments = vars(parser.parse_args())
     is_json, sizes = arguments.pop("json"), Sizes(**arguments)
     done = 0.0
     # what Ray prints of raylets that were killed is no part of the results
-    with redirect_stdout(sys.stderr), shown("cluster", sizes.work) as show:
+    with redirect_stdout(sys.stderr), shown("cluster", sizes.work) as tell:
 
         def told(more: float, note: str) -> None:
             nonlocal done
             done += more
-            show(done, note)
+            tell(done, note)
 
-        results = asdict(measured(sizes, told))
-    if is_json:
-        print(json.dumps(results))
-        return
-    for key, value in results.items():
-        print(f"{key:32} {value:,.2f}" if isinstance(value, float) else f"{key:32} {value}")
+        results = measured(sizes, told)
+    show(results, is_json=is_json)
 
 
 if __name__ == "__main__":

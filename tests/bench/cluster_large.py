@@ -9,11 +9,10 @@ this machine's own. Peaks are the most memory that a process ever had (VmHWM), w
 from its start to its last round, and of the worker that took most.
 """
 
-import argparse
-import json
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from helper.executors.local import LocalExecutor
 from maskedlark.interrupt import never
 from maskedlark.releases.round import Evaluated, MaskedSum
 from tests.bench.drawn_records import differing, gradient
+from tests.bench.harness import bench_parser, peak_mib, show
 from tests.bench.processor import processor
 from tests.bench.segments import FEATURES, Large
 from tests.helper.executors.ray_machines import machines
@@ -59,12 +59,8 @@ class Results:
 
 
 def peak_mb(pid: int | str = "self") -> int:
-    """The most memory that a process ever had in RAM, in MiB, rounded up."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "VmHWM":
-            return -(-int(value.split()[0]) // 1024)
-    raise ValueError(f"process {pid} has no memory of its own")
+    """Rounded up."""
+    return ceil(peak_mib(pid))
 
 
 def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
@@ -73,7 +69,7 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
     with (
         tempfile.TemporaryDirectory() as name,
         machines(Path(name)) as made,
-        shown("records taken and summed", steps) as show,
+        shown("records taken and summed", steps) as tell,
     ):
         for _ in range(WORKERS):
             made.add()
@@ -81,7 +77,7 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
             large, cluster = Large(Path(name) / "helper", records), ClusterExecutor(fleet, local)
             base, workers_base = peak_mb(), max(map(peak_mb, made.worker_pids()))
             began = time.perf_counter()
-            dataset = large.prepare(lambda finish: finish(), lambda count: show(count, "taken"))
+            dataset = large.prepare(lambda finish: finish(), lambda count: tell(count, "taken"))
             prepared_at = time.perf_counter()
             large.commit(dataset)
             committed_at = time.perf_counter()
@@ -105,10 +101,10 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
             for seed in range(rounds):
                 clustered, took = timed_sum(cluster, seed)
                 round_s.append(took)
-                show(records * (2 + 2 * seed), "summed by workers")
+                tell(records * (2 + 2 * seed), "summed by workers")
                 alone, took = timed_sum(local, seed)
                 local_s.append(took)
-                show(records * (3 + 2 * seed), "summed here")
+                tell(records * (3 + 2 * seed), "summed here")
                 unequal += differing(clustered, alone)
             return Results(
                 records=records,
@@ -133,20 +129,15 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="A large dataset at a helper with workers on Ray.")
+    parser = bench_parser("A large dataset at a helper with workers on Ray.")
     parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--worker-bytes", type=int, default=256 << 20, help="of segments, at each worker")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     results = measured(
         records=arguments.records, worker_bytes=arguments.worker_bytes, rounds=arguments.rounds
     )
-    if arguments.json:
-        print(json.dumps(asdict(results)))
-        return
-    for key, value in asdict(results).items():
-        print(f"{key:24} {value:,.2f}" if isinstance(value, float) else f"{key:24} {value}")
+    show(results, is_json=arguments.json)
 
 
 if __name__ == "__main__":

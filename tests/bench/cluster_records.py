@@ -9,19 +9,14 @@ from helper.datasets.records import DatasetRecords
 from helper.datasets.segments import RowShape
 from helper.datasets.vault import Vault
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.executor import Gradient, ModelFile
 from helper.executors.fleet import Fleet
 from helper.executors.local import LocalExecutor
-from helper.gradient.exact.engine import ExactEngine
 from maskedlark.interrupt import never
 from maskedlark.model import weights
-from maskedlark.model.dense import dense_network
-from maskedlark.model.losses import Loss
-from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import random_vector, to_bytes
-from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import derive_key, system_randomness
 from maskedlark.releases.round import Evaluated, MaskedSum
+from tests.bench.drawn_records import gradient
 from tests.builders import examples, reports, shares_for, world
 
 CANARIES = 8
@@ -29,8 +24,6 @@ REPORTS = 2_000
 FEATURES = 32
 SIZES = (1 << 10, 1 << 14, 1 << 16)
 CANARY_BYTES = 16
-LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
-CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
 
 
 class Bench:
@@ -39,18 +32,11 @@ class Bench:
     def __init__(self, folder: Path, records: int) -> None:
         self.count, self.folder = records, folder
         self.storage_key = system_randomness(32)
-        onnx = dense_network([FEATURES, 64, 1], "relu", seed=1)
-        model = parse(onnx, num_features=FEATURES)
-        self.gradient = Gradient(
-            engine=ExactEngine(model, LOSS, CLIP, threads=1),
-            weights=tuple(weights.quantise(values) for values in model.initial_values),
-            file=ModelFile(read=lambda: onnx, num_features=FEATURES),
-            loss=LOSS,
-            clip=CLIP,
-        )
+        self.gradient = gradient(FEATURES, 64)
         self.features = np.frombuffer(system_randomness(records * FEATURES), np.uint8).reshape(-1, FEATURES)
         self.masks = random_vector(2 * records, system_randomness).reshape(-1, 2)
-        self.noise = random_vector(model.num_parameters, system_randomness)
+        size = sum(one.values.size for one in self.gradient.weights)
+        self.noise = random_vector(size, system_randomness)
         self.local = LocalExecutor(1)
 
     def key_for(self, context: bytes) -> bytes:
@@ -101,16 +87,6 @@ class Bench:
             "model": [self.gradient.file.read()[-200:-168]],
             "noise": [to_bytes(self.noise)],
         }
-
-
-def differing(first: MaskedSum, second: MaskedSum) -> int:
-    """How many bytes of two sums and their digests differ."""
-    parts = zip(
-        first.vector.tobytes() + first.values_digest,
-        second.vector.tobytes() + second.values_digest,
-        strict=True,
-    )
-    return sum(one != other for one, other in parts)
 
 
 def opened_by_workers(fleet: Fleet, local: LocalExecutor) -> dict[str, list[bytes]]:

@@ -16,11 +16,9 @@ machine gain in the same turns by summing at once, half of the records each, and
 of reports as an ad server sends them, the next ones opened while the head has one, as in a preparation.
 """
 
-import argparse
-import json
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from maskedlark.releases.round import MaskedSum
 from maskedlark.reports.dataset import ShareColumns
 from maskedlark.runtime.prefetch import ahead
 from tests.bench.drawn_records import Drawn, differing, gradient
+from tests.bench.harness import bench_parser, show
 from tests.bench.parties import Compared, Parties, daemon_pids
 from tests.bench.processor import processor
 from tests.bench.two_processes import TwoProcesses
@@ -219,7 +218,7 @@ def _opening(
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="What workers on Ray cost and bring.")
+    parser = bench_parser("What workers on Ray cost and bring.")
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--features", type=int, default=30)
     parser.add_argument("--hidden", type=int, default=64, help="units of the model's one hidden layer")
@@ -228,27 +227,9 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=CHUNK, help="reports that come at once")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="of each side in a turn")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    results = measured(
-        records=arguments.records,
-        features=arguments.features,
-        hidden=arguments.hidden,
-        rate=arguments.rate,
-        reports=arguments.reports,
-        chunk=arguments.chunk,
-        turns=arguments.turns,
-        rounds=arguments.rounds,
-    )
-    if arguments.json:
-        print(json.dumps(asdict(results)))
-        return
-    for field in fields(results):
-        key, value = field.name, getattr(results, field.name)
-        for side, parties in value.items() if isinstance(value, dict) else ():
-            print(f"{key + ' ' + side:32} {parties}")
-        if not isinstance(value, dict):
-            print(f"{key:32} {value:,.3f}" if isinstance(value, float) else f"{key:32} {value}")
+    arguments = vars(parser.parse_args())
+    is_json = arguments.pop("json")
+    show(measured(**arguments), is_json=is_json)
 
 
 if __name__ == "__main__":

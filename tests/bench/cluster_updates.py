@@ -7,7 +7,6 @@ machine's. Then one process of a worker ends by SIGKILL while a sum is under way
 import os
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from maskedlark.randomness import derive_key, system_randomness
 from maskedlark.reports.share_seed import SEED_BYTES
 from maskedlark.reports.updates import SEED_ROLE, UpdateForm
 from tests.bench.cluster_records import CANARIES
+from tests.bench.harness import cpu_s, seconds
 from tests.helper.executors.ray_machines import Machines, await_workers
 
 if TYPE_CHECKING:  # it imports ray, before `ray_machines` could say how that authenticates
@@ -123,8 +123,12 @@ class UpdateBench:
 def updates_added(bench: UpdateBench, made: Machines, *, workers: int, kills: int) -> UpdateFigures:
     """Everything, one after the other, on so many workers."""
     bench.compare()  # workers that have just started import first
-    local_s, began, began_s = _timed(lambda: bench.sum_by(bench.local)), _workers_s(made), time.perf_counter()
-    head_s = _timed(lambda: bench.sum_by(bench.cluster))
+    local_s, began, began_s = (
+        seconds(lambda: bench.sum_by(bench.local)),
+        _workers_s(made),
+        time.perf_counter(),
+    )
+    head_s = seconds(lambda: bench.sum_by(bench.cluster))
     usual_s, workers_s = time.perf_counter() - began_s, _workers_s(made) - began
     hit, late_s = 0, 0.0
     for attempt in range(MOST_TRIES * kills):
@@ -148,16 +152,9 @@ def updates_added(bench: UpdateBench, made: Machines, *, workers: int, kills: in
     )
 
 
-def _timed(work: Callable[[], object]) -> float:
-    """Processor time of this process."""
-    began = time.process_time()
-    work()
-    return time.process_time() - began
-
-
 def _workers_s(made: Machines) -> float:
     """Processor time of all workers so far."""
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in made.worker_pids())
+    return cpu_s(*map(psutil.Process, made.worker_pids()))
 
 
 def _sum_and_kill(bench: UpdateBench, pid: int, after_s: float) -> tuple[bool, float]:

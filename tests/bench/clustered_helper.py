@@ -21,15 +21,15 @@ from typing import Any
 from adserver.peers.client import HelperClient
 from docs.tutorial.fleet import HELPERS, HOST, Fleet
 from maskedlark.model import weights
-from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
 from maskedlark.reports.report import Example
 from maskedlark.reports.upload import Sealer
-from tests.builders import examples
+from tests.builders import examples, job_spec
 from tests.chaos.uploads import Uploads
+from tests.fleet_commands import create_model, create_task, seal
 from tests.helper.executors.ray_machines import Machines, until
 
 SEGMENT_RECORDS = 512
@@ -64,16 +64,9 @@ class ClusteredHelper(Fleet):
         self.helper_options_of = (self.helper_options_of[0], (*alone, *workers))
         self.start_helper(1)
         place = self.folder / f"{TWIN}.address"
-        listen = (
-            "--listen",
-            f"{HOST}:0",
-            "--port-file",
-            str(place),
-            "--insecure",
-            "--allow-no-noise",
-            *alone,
-        )
-        self._start(TWIN, "helper", "serve", "--data", str(self.data(TWIN)), *listen, *self.helper_options)
+        listen = f"--listen {HOST}:0 --port-file {place} --insecure --allow-no-noise".split()
+        options = (*listen, *alone, *self.helper_options)
+        self._start(TWIN, "helper", "serve", "--data", str(self.data(TWIN)), *options)
         self._await(TWIN, place)
 
     def counted(self, words: str) -> int:
@@ -126,32 +119,29 @@ class Site:
 @contextmanager
 def sealed_site(fleet: ClusteredHelper, made: Machines, *, reports: int, rounds: int) -> Iterator[Site]:
     """Send and seal reports, give helper 1 its workers, and open one job at all three."""
-    task = fleet.adserver(
-        "task", "create", "--name", "kills", "--origin", "https://ads.example", "--classes", "2",
-        "--num-features", str(FEATURES), "--min-batch-size", "20", "--no-noise", "--epsilon", "1",
-        "--clip-norm", "1",
-    ).strip()  # fmt: skip
+    task = create_task(
+        fleet,
+        "kills",
+        f"--classes 2 --num-features {FEATURES} --min-batch-size 20 --no-noise --epsilon 1 --clip-norm 1",
+    )
     uploads, drawn = Uploads(fleet, task), seeded(0, "reports of a clustered helper")
     sealer = Sealer(uploads.bundle(), now=time.time())
     people: list[Example] = []
     for start in range(0, reports, _BATCH):
         people = examples(sealer.task, min(_BATCH, reports - start), drawn)
         assert uploads.send([sealer.report(one, unix_s=time.time(), randomness=drawn) for one in people])
-    sealed = fleet.adserver_json("dataset", "seal", "--task", task)
+    sealed = seal(fleet, task)
     assert sealed["admitted"] == reports
     fleet.give_workers(made)
-    path = fleet.folder / "kills.onnx"
-    fleet.run("adserver", "model", "create", str(path), "--layers", f"{FEATURES},{HIDDEN},1", "--seed", "5")
+    path = create_model(fleet, fleet.folder / "kills.onnx", (FEATURES, HIDDEN, 1), seed=5)
     model = parse(path.read_bytes(), num_features=FEATURES)
-    spec = JobSpec(
+    spec = job_spec(
         job_id=b"killed in rounds",
         task_id=bytes.fromhex(task),
         dataset_id=bytes.fromhex(sealed["dataset_id"]),
         model_digest=model.digest,
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
         rounds=rounds,
         sampling_numerator=1 << 31,
-        noise_multiplier=0.0,
     )
     sent = weights.encode([weights.quantise(values) for values in model.initial_values])
     with ExitStack() as open_:

@@ -5,24 +5,20 @@ answers, in turns with and without ten dashboards that poll as browsers do; what
 ad server's own processor time, in which the dashboards' work is, so that a busy machine does not show.
 """
 
-import argparse
 import gzip
-import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
 import httpx
 import psutil
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import Engine, insert
 
 from adserver.dashboard.assets import FOLDER
@@ -39,7 +35,9 @@ from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import RECORDS, plan_for
 from tests.adserver.painted import OF
-from tests.bench.load import BATCH, Samples, Schedule, adserver, send
+from tests.bench.harness import bench_parser, cpu_s, show
+from tests.bench.intake_site import BATCH
+from tests.bench.load import Samples, Schedule, adserver, send
 
 JOBS: Final = 1_000
 LONG: Final = 5_005
@@ -107,10 +105,10 @@ def fill(engine: Engine, task: Task, count: int) -> None:
             connection.execute(insert(jobs).values(_job_row(replace(of, job=job), now_s + number)))
             connection.execute(insert(job_rounds), list(_rounds(job.job_id, job.rounds, now_s)))
         for start in range(0, count, CHUNK):
-            these = range(start, min(start + CHUNK, count))
+            these = (n.to_bytes(16) for n in range(start, min(start + CHUNK, count)))
             connection.execute(
                 insert(reports),
-                [{"task_id": task.task_id, "report_id": n.to_bytes(16), **waiting} for n in these],
+                [{"task_id": task.task_id, "report_id": n, "digest": n, **waiting} for n in these],
             )
         counted = {"task_id": task.task_id, "state": "received", "reports": count}
         connection.execute(insert(report_counts).values(counted))
@@ -175,9 +173,9 @@ def processor_share(process: psutil.Process, seconds: float, opened: list[tuple[
         for origin, token, path in opened:
             pool.submit(watch, origin, token, path, stop)
         time.sleep(EVERY_S)
-        before = sum(process.cpu_times()[:2])
+        before = cpu_s(process)
         time.sleep(seconds)
-        used = sum(process.cpu_times()[:2]) - before
+        used = cpu_s(process) - before
         stop.set()
     return used / seconds
 
@@ -185,9 +183,9 @@ def processor_share(process: psutil.Process, seconds: float, opened: list[tuple[
 def turn(http: str, task: Task, process: psutil.Process, seconds: float) -> float:
     """Reports that the intake took for each second of the ad server's processor time, at full load."""
     samples = Samples()
-    before = sum(process.cpu_times()[:2])
+    before = cpu_s(process)
     send(http, task, Schedule(began_s=time.monotonic(), seconds=seconds, every_s=0.0), samples)
-    used = sum(process.cpu_times()[:2]) - before
+    used = cpu_s(process) - before
     return BATCH * len(samples.latency_s) / used
 
 
@@ -250,8 +248,7 @@ def measure(folder: Path, *, count: int, turns: int, seconds: float, looks: int)
 
 def main() -> None:
     """Run it and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = bench_parser(__doc__)
     parser.add_argument("--reports", type=int, default=1_000_000, help="in the store at the beginning")
     parser.add_argument("--turns", type=int, default=6, help="pairs of turns at full load")
     parser.add_argument("--seconds", type=float, default=8.0, help="of one turn")
@@ -265,13 +262,7 @@ def main() -> None:
             seconds=asked.seconds,
             looks=asked.looks,
         )
-    if asked.json:
-        print(json.dumps(asdict(result), indent=2))
-        return
-    table = Table("figure", "value", box=None)
-    for name, value in asdict(result).items():
-        table.add_row(name, f"{value:,}" if isinstance(value, int | float) else value)
-    Console().print(table)
+    show(result, is_json=asked.json)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ the built-in sample, which is made up; `--csv` and `--label` name another. The m
 trained in the clear for one second: what it says of a row is what matters here.
 """
 
-import argparse
-import json
 import os
 import tempfile
 import warnings
@@ -27,21 +25,21 @@ from adserver.training.inference import predict
 from adserver.training.pipeline import from_columns
 from browser_sim.sources.table import TableSettings, fit_table, load_table
 from maskedlark.encoding.encoder import Encoder, NumberColumn
+from tests.bench.harness import bench_parser, show
 
 MOST = 10_000
 
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="Encoders and exported pipelines")
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser("Encoders and exported pipelines")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--label", default="income")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = asked.csv or adult(Path(folder))
         told = measure(path, asked.label, Path(folder))
-    print(json.dumps(told) if asked.json else "\n".join(f"{name}: {value}" for name, value in told.items()))
+    show(told, is_json=asked.json)
 
 
 def adult(folder: Path) -> Path:

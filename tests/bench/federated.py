@@ -7,7 +7,6 @@ fewer rounds and on fewer settings, and leaves out K = 1,000, the run without pr
 sweep of epsilon; `--all` adds K = 10,000.
 """
 
-import argparse
 import json
 import math
 import os
@@ -22,8 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from adserver.simulating.draw_and_discard import DrawSimulation
 from adserver.simulating.simulator import Simulated, simulate
@@ -44,11 +41,12 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Charge, compose_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.composing.analytic_gaussian import analytic_sigma
-from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded
+from tests import charge_builders
 from tests.bench import mnist
 from tests.bench.draw_laws import area_under_curve, batched_averaging, share_that_dies, stationary_variance
+from tests.bench.harness import bench_parser, show
 from tests.progress import shown
 
 Figures = dict[str, Any]
@@ -336,12 +334,7 @@ def _step(rate: float, noise: float, rounds: int) -> MomentsStep:
 
 
 def _charge(step: MomentsStep) -> Charge:
-    return Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=step.noise_multiplier,
-        sampling_rate=step.sampling_rate,
-        rounds=step.rounds,
-    )
+    return charge_builders.gaussian(step.noise_multiplier, rate=step.sampling_rate, rounds=step.rounds)
 
 
 def _noise_for(rate: float, rounds: int, delta: float) -> float:
@@ -499,10 +492,10 @@ def measure(names: list[str], scale: Scale) -> Figures:
     order = sorted(names, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
     with (
         ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool,
-        shown("federated", sum(shares.values())) as show,
+        shown("federated", sum(shares.values())) as tell,
     ):
         running = {pool.submit(_timed, name, scale): name for name in order}
-        show(0.0, f"{len(names)} parts")
+        tell(0.0, f"{len(names)} parts")
         for done in as_completed(running):
             name, one = running[done], done.result()
             figures |= one.figures
@@ -510,7 +503,7 @@ def measure(names: list[str], scale: Scale) -> Figures:
             figures["cpu_seconds"][name] = one.cpu_seconds
             done_of_all += shares[name]
             _say(f"{name}: {one.seconds} s, of the processor {one.cpu_seconds} s")
-            show(done_of_all, f"{len(figures['seconds'])} of {len(names)} parts")
+            tell(done_of_all, f"{len(figures['seconds'])} of {len(names)} parts")
     return figures
 
 
@@ -542,12 +535,9 @@ def _timed(name: str, scale: Scale) -> Timed:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="under four minutes")
     parser.add_argument("--all", action="store_true", help="also K = 10,000")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument(
         "--part", action="append", choices=list(PARTS), help="only this part; may be repeated"
     )
@@ -558,13 +548,7 @@ def main() -> None:
     figures = measure(asked.part or [name for name in PARTS if name not in left_out], scale)
     if asked.out is not None:
         asked.out.write_text(json.dumps(figures, indent=1) + "\n")
-    if asked.json:
-        sys.stdout.write(json.dumps(figures) + "\n")
-        return
-    table = Table("figure", "value", box=None)
-    for name, value in figures.items():
-        table.add_row(name, json.dumps(value))
-    Console().print(table)
+    show(figures, is_json=asked.json)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bench.harness import Clock, bench_parser, fastest, peak_mib, seconds
 from tests.bench.without_vnni import restart_without
 
-Clock = Callable[[], float]
 PROGRAM = ("-m", "tests.bench.gradient")
 CLIP_NORM = 1.0
 FRAC_BITS = 32
@@ -83,13 +83,7 @@ def best_times(
     """Each side's best time in seconds, the sides taking turns after one warm-up each."""
     for side in sides:
         side()
-    best = [float("inf")] * len(sides)
-    for _ in range(runs):
-        for index, side in enumerate(sides):
-            start = clock()
-            side()
-            best[index] = min(best[index], clock() - start)
-    return best
+    return list(fastest({str(place): side for place, side in enumerate(sides)}, runs, clock).values())
 
 
 def images(records: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -227,9 +221,7 @@ def rounds_alone(rounds: int, clock: Clock, *, portable: bool) -> dict[str, floa
         run()
     faults, times = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, list[float]()
     for _ in range(rounds):
-        start = clock()
-        run()
-        times.append(clock() - start)
+        times.append(seconds(run, clock))
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
     return {
         "round_ms": round(1000 * statistics.median(times), 2),
@@ -269,11 +261,8 @@ def print_peak(onnx_path: str, records: int) -> None:
     work = workload(Path(onnx_path).read_bytes(), features, labels, classes=10, candidates=2)
     round_of(work, "cross_entropy", 1)()
     given = sum(array.nbytes for array in (work.features, work.labels, work.shares))
-    status = Path(
-        "/proc/self/status"
-    ).read_text()  # not getrusage, whose peak counts the process that started this one
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    print((peak * 1024 - given) / 1e6)
+    # not getrusage, whose peak counts the process that started this one
+    print((peak_mib() * (1 << 20) - given) / 1e6)
 
 
 def peak_mb(records: int) -> float:
@@ -308,8 +297,7 @@ def print_table(
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="one thread, and a tenth of the bit_equal run")
     parser.add_argument(
         "--busy",
@@ -340,12 +328,12 @@ def main() -> None:
         measure(threads, clock, portable=arguments.without_vnni)
         for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})
     ]
-    from helper.gradient.exact.products.fastest import measure
+    from helper.gradient.exact.products.fastest import measure as measure_products
     from tests.bench.processor import processor
 
     extra: dict[str, object] = {
         "processor": processor(),
-        "products": "all by float64, AVX2 alone" if arguments.without_vnni else str(measure()),
+        "products": "all by float64, AVX2 alone" if arguments.without_vnni else str(measure_products()),
         "peak_mb": round(peak_mb(2000)),
         "peak_mb_20000_records": round(peak_mb(20_000)),
         "bit_equal": bit_equal(100_000 if arguments.quick else 1_000_000),

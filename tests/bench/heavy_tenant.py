@@ -7,7 +7,6 @@ limits, and makes each call again as soon as it ended or was refused.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from copy import copy
 from functools import partial
 from threading import Event, Thread
 from typing import Any, Final
@@ -24,15 +23,13 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import chunks
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.bench.round_memory import convolutional
-from tests.builders import NOW
-from tests.helper.parties import FakeEngine, Scene, make_task
+from tests.helper.parties import FakeEngine
 from tests.helper.serving.test_helper_service import Wire
 from tests.helper.serving.test_silent_streams import Site
 
@@ -52,20 +49,10 @@ def engine_of(model: Model, loss: Loss, clip: Clip, classes: int | None) -> Any:
     return FakeEngine(model.num_parameters, clip)
 
 
-def tenant(scene: Scene) -> Scene:
-    """A second tenant of the same helpers, with a task of its own."""
-    other = copy(scene)
-    other.task = make_task(scene.parties, origin=ORIGIN, num_features=SIDE * SIDE, max_dataset_size=4_096)
-    other.task_id = other.task.task_id
-    other.bundle = other.register(other.task)
-    other.sealer = Sealer(other.bundle, now=NOW)
-    return other
-
-
 @contextmanager
 def heavy_calls(site: Site, kind: str) -> Iterator[None]:
     """Keep as many rounds or evaluations at work as the helper lets one tenant have."""
-    evil = tenant(site.scene)
+    evil = site.scene.tenant(ORIGIN, num_features=SIDE * SIDE, max_dataset_size=4_096)
     dataset, onnx = evil.seal(RECORDS), convolutional(SIDE, [(512, 1)], (), 1)
     model = parse(onnx, num_features=SIDE * SIDE)
     encoded = weights_format.encode([weights_format.quantise(one) for one in model.initial_values])

@@ -9,18 +9,14 @@ best is kept: machines are noisy.
 Rates of one process are by its processor time; only the pool, and one process beside it, are by the clock.
 """
 
-import argparse
-import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from rich.console import Console
-from rich.table import Table
 
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
@@ -31,6 +27,7 @@ from maskedlark.reports.sealing import SealingKey
 from maskedlark.reports.upload import Report, ReportCheck, Sealer
 from maskedlark.rpc.wire import decode_report, encode_report
 from maskedlark.runtime.database import open_database
+from tests.bench.harness import bench_parser, fastest, show
 from tests.bench.processor import processor
 from tests.builders import NOW, World, examples, shares_for, world
 
@@ -83,16 +80,9 @@ def measure(count: int, turns: int) -> Result:
 
     with OpeningPool(worth_workers=0) as pool, tempfile.TemporaryDirectory() as folder:
         pool.open(opener, incoming)  # the workers start
-        best = fastest(
-            {
-                "x25519": exchange,
-                "seal": seal,
-                "one": lambda: opener.open(incoming),
-                "all by one": lambda: opener.open(incoming),
-                "all": lambda: pool.open(opener, incoming),
-            },
-            turns,
-        )
+        open_one, open_all = partial(opener.open, incoming), partial(pool.open, opener, incoming)
+        best = fastest({"x25519": exchange, "seal": seal, "one": open_one}, turns)
+        best |= fastest({"all by one": open_one, "all": open_all}, turns, time.perf_counter)
         stored_s = store_s(Path(folder), of, sealed)
     return Result(
         cores=os.cpu_count() or 1,
@@ -108,18 +98,6 @@ def measure(count: int, turns: int) -> Result:
         processor=processor(),
         open_scaling=best["all by one"] / best["all"],
     )
-
-
-def fastest(sides: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """The best time of each side, in seconds, the sides taking turns."""
-    best = dict.fromkeys(sides, float("inf"))
-    for _ in range(turns):
-        for name, run in sides.items():
-            clock = time.perf_counter if name.startswith("all") else time.process_time
-            started = clock()
-            run()
-            best[name] = min(best[name], clock() - started)
-    return best
 
 
 def store_s(folder: Path, of: World, sealed: list[Report]) -> float:
@@ -143,43 +121,13 @@ def store_s(folder: Path, of: World, sealed: list[Report]) -> float:
     return seconds
 
 
-def table(result: Result) -> Table:
-    """The result for people."""
-    shown = Table(
-        "what",
-        "a second",
-        title=(
-            f"{result.reports} reports of {NUM_FEATURES} features, 2 candidate labels; {result.cores} cores"
-        ),
-    )
-    rows = {
-        "sealed by a browser (both shares), one core": result.sealed_per_s,
-        "bare X25519 exchanges, one core": result.x25519_per_s,
-        "opened, parsed and checked by a helper, one process": result.opened_per_s,
-        "the same, the helper's pool on all cores": result.opened_per_s_all_cores,
-        "parsed, checked and durably stored by the ad server": result.stored_per_s,
-    }
-    for what, rate in rows.items():
-        shown.add_row(what, f"{rate:,.0f}")
-    shown.add_row("opened / bare X25519", f"{result.open_ratio_vs_x25519:.2f}")
-    shown.add_row("all cores / one process", f"{result.open_scaling:.2f}")
-    return shown
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--reports", type=int, default=20_000)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    result = measure(arguments.reports, arguments.turns)
-    if arguments.json:
-        print(json.dumps(asdict(result)))  # the benchmark's output
-    else:
-        Console().print(table(result))
+    show(measure(arguments.reports, arguments.turns), is_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
     make bench-job                                a table
     make bench-job ARGS=--json                    one JSON object
     make bench-job ARGS="--profile /tmp/job"      where the servers spend it, for speedscope.app
-    make bench-job ARGS=--write                   the table of docs/how-to/operations.md, written anew
 
 Each job runs through real processes on this machine, with noise: browsers seal and upload, both helpers open,
     all rounds are trained. A phase's time is what the kernel charged the processes for, their children
@@ -12,7 +11,6 @@ Each job runs through real processes on this machine, with noise: browsers seal 
     package.
 """
 
-import argparse
 import compileall
 import json
 import os
@@ -24,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -36,49 +34,31 @@ from onnx import numpy_helper
 from rich.console import Console
 
 from docs.tutorial import plain
-from docs.tutorial.fleet import ORIGIN, Fleet
+from docs.tutorial.fleet import Fleet
+from tests.bench.harness import bench_parser
+from tests.bench.job_setup import JobSetup
 from tests.bench.job_spent import COMMANDS, SERVERS, Spent, figures, tables
-from tests.bench.job_table import write
 from tests.bench.mnist import FOLDER
 from tests.bench.processor import processor
+from tests.fleet_commands import create_model, create_task, seal, send_reports, submit
 
 DELTA: Final = "1e-5"
-_LIMITS: Final = ("--max-collusion-epsilon", "1000000", "--min-batch-size-floor", "20")
+LIMITS: Final = "--max-collusion-epsilon 1000000 --min-batch-size-floor 20"
 _PROGRESS: Final = Console(stderr=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """One job.
-
-    Attributes:
-        name: For people, and for --only.
-        source: browser-sim's source and its options.
-        layers: Of the dense ReLU network.
-        num_classes: Of the labels; two classes train one output.
-        rounds: Optimizer steps.
-        batch_size: Expected records a round, or None for all.
-    """
-
-    name: str
-    source: tuple[str, ...]
-    layers: tuple[int, ...]
-    num_classes: int
-    rounds: int
-    batch_size: int | None
-
-    @property
-    def loss(self) -> str:
-        """By the number of outputs."""
-        return "binary_cross_entropy_with_logits" if self.layers[-1] == 1 else "cross_entropy"
-
-
 SETUPS: Final = (
-    Setup(name="wbcd", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1), num_classes=2,
-    rounds=120, batch_size=None),
-    Setup(name="mnist", source=("mnist", "--mnist-dir", str(FOLDER), "--limit", "20000"),
-          layers=(784, 32, 10), num_classes=10, rounds=50, batch_size=2048),
-)  # fmt: skip
+    JobSetup(
+        name="wbcd", source="wbcd --holdout-fraction 0.2", layers=(30, 50, 50, 1), rounds=120, batch_size=None
+    ),
+    JobSetup(
+        name="mnist",
+        source=f"mnist --mnist-dir {FOLDER} --limit 20000",
+        layers=(784, 32, 10),
+        rounds=50,
+        batch_size=2048,
+    ),
+)
 
 
 class Meter:
@@ -151,7 +131,7 @@ def sampled(fleet: Fleet, folder: Path | None) -> Iterator[None]:
             recorder.wait()
 
 
-def measure(setup: Setup, folder: Path, profiles: Path | None) -> Spent:
+def measure(setup: JobSetup, folder: Path, profiles: Path | None) -> Spent:
     """One job from browsers to the trained model."""
     panel, reported, untrained = (folder / name for name in ("panel.npz", "reported.npz", "untrained.onnx"))
     subprocess.run(
@@ -159,40 +139,30 @@ def measure(setup: Setup, folder: Path, profiles: Path | None) -> Spent:
     )  # compiles, the first time
     _PROGRESS.print(f"{setup.name}: servers start")
     with (
-        Fleet(folder=folder, helper_options=_LIMITS) as fleet,
+        Fleet(folder=folder, helper_options=tuple(LIMITS.split())) as fleet,
         sampled(fleet, profiles and profiles / setup.name),
     ):
         meter = Meter(fleet)
         meter.start_phase()
-        labels = f"--classes {setup.num_classes} --num-features {setup.layers[0]} --min-batch-size 100"
-        if setup.num_classes == 2:
-            labels += " --default-label 0"
         privacy = "--mechanism gaussian --epsilon 3 --collusion-epsilon 1000000 --clip-norm 1"
-        named = ["--name", setup.name, "--origin", ORIGIN, "--delta", DELTA]
-        task = fleet.adserver("task", "create", *named, *labels.split(), *privacy.split()).strip()
-        url = f"http://{fleet.http}/v1/tasks/{task}"
-        files = ["--holdout", str(panel), "--train-out", str(reported)]
+        options = f"{setup.labels} --min-batch-size 100 --delta {DELTA} {privacy}"
+        task = create_task(fleet, setup.name, options)
+        source = f"--source {setup.source} --seed 1 --holdout {panel} --train-out {reported}"
         with meter.phase("upload"):
-            uploaded = fleet.browsers(
-                "--task", url, "--to", fleet.grpc, "--source", *setup.source, "--seed", "1", *files
-            )
+            uploaded = send_reports(fleet, task, source)
         with meter.phase("prepare"):
-            dataset = fleet.adserver_json("dataset", "seal", "--task", task)
-        layers = ",".join(map(str, setup.layers))
-        fleet.run("adserver", "model", "create", str(untrained), "--layers", layers, "--seed", "1")
-        training = f"--loss {setup.loss} --rounds {setup.rounds} --optimizer momentum --learning-rate 0.3"
-        options = ["--model", str(untrained), *training.split()]
-        options += ["--epsilon", "3", "--dataset", dataset["dataset_id"]]
-        options += ["--batch-size", str(setup.batch_size)] if setup.batch_size else []
+            dataset = seal(fleet, task)["dataset_id"]
+        create_model(fleet, untrained, setup.layers)
+        options = f"--model {untrained} --optimizer momentum --learning-rate 0.3 --epsilon 3"
         with meter.phase("submit"):
-            job = fleet.adserver_json("job", "submit", *options, options=False)["job_id"]
+            job = submit(fleet, f"{options} --dataset {dataset} {setup.training}")["job_id"]
         with meter.phase("train"):
             fleet.adserver("job", "watch", job, options=False)
     plain_s = plain_cpu_s(setup, untrained, reported)
     return Spent(reports=uploaded["accepted"], rounds=setup.rounds, plain_s=plain_s, phases=meter.phases)
 
 
-def plain_cpu_s(setup: Setup, untrained: Path, reported: Path) -> float:
+def plain_cpu_s(setup: JobSetup, untrained: Path, reported: Path) -> float:
     """What plain training of as many steps on as many records takes on one thread: the best of three."""
     values = [numpy_helper.to_array(one) for one in onnx.load(str(untrained)).graph.initializer]
     seen = np.load(reported)
@@ -218,20 +188,14 @@ def _compile() -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--only", default="", help="jobs whose name starts so")
     parser.add_argument(
         "--profile",
         type=Path,
         help="a folder for the servers' profiles (their own time includes py-spy's pauses)",
     )
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", action="store_true", help="the table of operations.md; of both jobs")
     arguments = parser.parse_args()
-    if arguments.write and arguments.only:
-        parser.error("--write needs both jobs")
     _compile()
     spent = {}
     for setup in SETUPS:
@@ -241,8 +205,6 @@ def main() -> None:
     found = figures(spent)
     machine = {"processor": processor(), "cores": os.cpu_count()}
     ran = {**found, **machine, "jobs": {name: asdict(one) for name, one in spent.items()}}
-    if arguments.write:
-        write(ran)
     if arguments.json:
         print(json.dumps(ran))
         return

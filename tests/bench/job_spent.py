@@ -1,6 +1,5 @@
 """What `make bench-job` measured of a job, and the figures that come of it."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,6 +9,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from rich.table import Table
 
 from docs.tutorial.fleet import HELPERS
+from tests.bench.harness import best_of
 
 SERVERS: Final = (*HELPERS, "adserver")
 COMMANDS: Final = "commands"
@@ -96,13 +96,7 @@ def hpke_s() -> tuple[float, float]:
     sealed = suite.encrypt(bytes(_SHARE_BYTES), key.public_key(), info=b"")
 
     def best(once: Callable[[], object]) -> float:
-        def turn() -> float:
-            started = time.process_time()
-            for _ in range(500):
-                once()
-            return (time.process_time() - started) / 500
-
-        return min(turn() for _ in range(8))
+        return best_of(lambda: [once() for _ in range(500)], turns=8) / 500
 
     return (
         best(lambda: suite.encrypt(bytes(_SHARE_BYTES), key.public_key(), info=b"")),

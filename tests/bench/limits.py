@@ -14,6 +14,7 @@ import numpy as np
 
 from helper.gradient.exact.products.fastest import BackendChoice
 from helper.gradient.exact.products.int8 import is_saturating, multiply_digits
+from tests.bench.harness import best_of
 
 _SIDE: Final = 1024
 _TURNS: Final = 5
@@ -47,9 +48,4 @@ def arithmetic_s(
 
 
 def _rate(product: Callable[[], object]) -> float:
-    best = float("inf")
-    for _ in range(_TURNS):
-        started = thread_time()
-        product()
-        best = min(best, thread_time() - started)
-    return _SIDE**3 / best
+    return _SIDE**3 / best_of(product, _TURNS, thread_time)

@@ -9,7 +9,6 @@ the load is ciphertext of the right length under fresh ids: what it does with ea
 Then one intake replica and two over one PostgreSQL (`tests.bench.load_replicas`).
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -27,24 +26,18 @@ from typing import Final
 import httpx
 import numpy as np
 import psutil
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import Engine
 
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
-from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import length_when_sealed
 from maskedlark.reports.task import Task
-from maskedlark.reports.upload import Report, SealedShare
-from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.database import open_database
-from protos import report_pb2
+from tests.bench.harness import bench_parser, cpu_s, show
+from tests.bench.intake_site import BATCH, Batches
 from tests.bench.load_replicas import spread
 from tests.builders import world
 from tests.progress import Show, shown
 
-BATCH: Final = 200
 FLAT_WITHIN_MIB: Final = 8.0
 ALLOCATOR: Final = {
     "MALLOC_ARENA_MAX": "2",
@@ -110,17 +103,8 @@ def adserver(
     engine.dispose()
     addresses = folder / "addresses"
     nobody = ["--helper-0", "localhost:1", "--helper-1", "localhost:1"]
-    command: list[str | Path] = [
-        _BIN / "adserver",
-        "serve",
-        "--data",
-        folder,
-        "--insecure",
-        *nobody,
-        "--addresses-file",
-        addresses,
-        *options,
-    ]
+    where = ("--data", folder, "--addresses-file", addresses)
+    command: list[str | Path] = [_BIN / "adserver", "serve", "--insecure", *where, *nobody, *options]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | ALLOCATOR)
     try:
@@ -130,21 +114,6 @@ def adserver(
     finally:
         process.terminate()
         process.wait(30)
-
-
-def body(task: Task) -> bytes:
-    """A batch of reports that the ad server has not seen."""
-    length = length_when_sealed(HpkeSuite.X25519_AES128GCM, task.share_length)
-    bucket, task_id = task.time_bucket(time.time()), task.task_id
-    made = (
-        Report(
-            task_id=task_id, report_id=os.urandom(16), time_bucket=bucket,
-            shares=(SealedShare(key_id=1, ciphertext=os.urandom(length)),
-            SealedShare(key_id=2, ciphertext=os.urandom(length))),
-        )
-        for _ in range(BATCH)
-    )  # fmt: skip
-    return report_pb2.ReportBatch(reports=map(report_to_message, made)).SerializeToString()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +140,10 @@ class Schedule:
 
 def send(http: str, task: Task, schedule: Schedule, samples: Samples) -> None:
     """Send batches as they are due, until none is."""
+    batches = Batches(task)
     with httpx.Client(base_url=f"http://{http}", timeout=60) as client:
         while True:
-            content = body(task)
+            content = batches.next()
             due = schedule.next()
             if due is None:
                 return
@@ -192,7 +162,7 @@ def measure(
     """Load one ad server for so long, with `rate` reports a second; 0 for as many as it takes."""
     samples = Samples()
     with adserver(folder) as (process, http, task), ThreadPoolExecutor(senders) as pool:
-        before = sum(process.cpu_times()[:2])
+        before = cpu_s(process)
         schedule = Schedule(began_s=time.monotonic(), seconds=seconds, every_s=BATCH / rate if rate else 0.0)
         running = [pool.submit(send, http, task, schedule, samples) for _ in range(senders)]
         while not all(one.done() for one in running):
@@ -206,7 +176,7 @@ def measure(
             )
         for one in running:
             one.result()
-        used = sum(process.cpu_times()[:2]) - before
+        used = cpu_s(process) - before
     return summary(samples, used), samples
 
 
@@ -244,9 +214,7 @@ def plot(samples: Samples, path: Path) -> None:
 
 def main() -> None:
     """Measure and print; the exit status says whether every request was answered and memory stayed flat."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument(
         "--rate", type=float, default=5_000.0, help="reports a second; 0 for as many as are answered"
@@ -259,31 +227,14 @@ def main() -> None:
         default=20.0,
         help="each time, of one intake replica and of two; 0 for none",
     )
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, shown("load", arguments.seconds) as show:
-        result, samples = measure(arguments.seconds, arguments.rate, arguments.senders, Path(folder), show)
+    with tempfile.TemporaryDirectory() as folder, shown("load", arguments.seconds) as tell:
+        result, samples = measure(arguments.seconds, arguments.rate, arguments.senders, Path(folder), tell)
     if arguments.plot:
         plot(samples, arguments.plot)
     replicas = spread(arguments.replicas_seconds) if arguments.replicas_seconds else None
-    if arguments.json:
-        beside = {} if replicas is None else {"replicas": asdict(replicas)}
-        print(json.dumps(asdict(result) | beside))  # the benchmark's output
-    else:
-        _show("one ad server under sustained ingest", asdict(result))
-        if replicas is not None:
-            for name, one in asdict(replicas).items():
-                _show(
-                    f"intake replicas over PostgreSQL: {name}", one if isinstance(one, dict) else {name: one}
-                )
+    show(asdict(result) | ({} if replicas is None else {"replicas": replicas}), is_json=arguments.json)
     raise SystemExit(0 if result.is_flat and not result.failures else 1)
-
-
-def _show(title: str, figures: dict[str, float | bool]) -> None:
-    table = Table("what", "value", title=title)
-    for name, value in figures.items():
-        table.add_row(name, str(value) if isinstance(value, bool) else f"{value:,.2f}")
-    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ make bench-memory ARGS="--reports 1000000"      the size that is promised
 make bench-memory ARGS="--rounds-only --json"   the rounds alone
 """
 
-import argparse
-import json
 import subprocess
 import tempfile
 import time
@@ -17,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-from rich.console import Console
-from rich.table import Table
 
-from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
-from tests.bench.round_memory import SHAPES, WITHIN, RoundMemory, measure_apart
+from docs.tutorial.fleet import HELPERS, Fleet
+from tests.bench.harness import bench_parser, peak_mib, show
+from tests.bench.round_memory import SHAPES, WITHIN, measure_apart
 from tests.chaos.books import Books
+from tests.fleet_commands import create_task
 from tests.progress import Show, shown
 
 LIMIT_MIB: Final = 1536.0
@@ -66,11 +64,12 @@ def measure(count: int, folder: Path, show: Show = lambda _done, _note: None) ->
     `show` is told of two steps for each report.
     """
     with Fleet(folder=folder, is_no_noise=True) as fleet:
-        task = fleet.adserver(
-            "task", "create", "--name", "memory", "--origin", ORIGIN, "--classes", "2", "--default-label",
-            "0", "--num-features", "30",
-            "--min-batch-size", "100", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
-        ).strip()  # fmt: skip
+        task = create_task(
+            fleet,
+            "memory",
+            "--classes 2 --default-label 0 --num-features 30 --min-batch-size 100 --no-noise --epsilon 1"
+            " --clip-norm 1",
+        )
         books = Books(fleet=fleet)
         uploading = fleet.start_command(
             "browser-sim", "run", "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc,
@@ -129,59 +128,28 @@ def largest_mib(pid: int) -> float:
     return max(map(peak_mib, (pid, *(child.pid for child in children))))
 
 
-def peak_mib(pid: int) -> float:
-    """The high-water mark of a process's resident memory, as the kernel kept it; 0 if it is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    return next(
-        (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0
-    )
-
-
 def main() -> None:
     """Measure and print; the exit status says whether all kept to their bounds."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--reports", type=int, default=100_000)
     parser.add_argument("--rounds-only", action="store_true")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     sealing = None if arguments.rounds_only else _sealed(arguments.reports)
     rounds = {name: measure_apart(name) for name in SHAPES}
     is_within = all(1 / WITHIN <= one.ratio <= WITHIN for one in rounds.values())
-    if arguments.json:
-        figures = {
-            **(asdict(sealing) if sealing is not None else {}),
-            "rounds": {name: asdict(one) for name, one in rounds.items()},
-            "estimates_within": WITHIN,
-            "are_estimates_within": is_within,
-        }
-        print(json.dumps(figures))  # the benchmark's output
-    else:
-        _show(sealing, rounds)
+    figures = {
+        **(asdict(sealing) if sealing is not None else {}),
+        "rounds": rounds,
+        "estimates_within": WITHIN,
+        "are_estimates_within": is_within,
+    }
+    show(figures, is_json=arguments.json)
     raise SystemExit(0 if is_within and (sealing is None or sealing.is_within) else 1)
 
 
 def _sealed(reports: int) -> Result:
-    with tempfile.TemporaryDirectory() as folder, shown("memory", 2 * reports) as show:
-        return measure(reports, Path(folder), show)
-
-
-def _show(sealing: Result | None, rounds: dict[str, RoundMemory]) -> None:
-    """Print tables for people."""
-    if sealing is not None:
-        table = Table("what", "value", title=f"{sealing.reports} reports of 30 features uploaded and sealed")
-        for name, value in asdict(sealing).items():
-            table.add_row(name, str(value) if isinstance(value, bool) else f"{value:,.1f}")
-        Console().print(table)
-    table = Table("model", "path", "estimate", "peak", "kept", "ratio", title="MiB of one round at a helper")
-    for name, one in rounds.items():
-        figures = (one.estimate_mib, one.peak_mib, one.kept_mib)
-        table.add_row(name, one.path, *(f"{figure:,.0f}" for figure in figures), f"{one.ratio:.2f}")
-    Console().print(table)
+    with tempfile.TemporaryDirectory() as folder, shown("memory", 2 * reports) as tell:
+        return measure(reports, Path(folder), tell)
 
 
 if __name__ == "__main__":

@@ -18,50 +18,29 @@ docs/explanation/paper.md.
 `--json` prints everything; `--only figure3 figure4 figure5 weights` measures a part.
 """
 
-import argparse
 import json
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from maskedlark.privacy.mechanism import Mechanism
+from tests.bench import private_training
+from tests.bench.harness import bench_parser
 from tests.bench.paper_latency import Latency, latencies
 from tests.bench.private_training import Privacy, Setup, train
 
 PARTS: Final = ("figure3", "figure4", "figure5", "weights")
-WBCD: Final = Setup(
-    name="wbcd",
-    layers=(30, 50, 50, 1),
-    rounds=30,
-    batch_size=None,
-    learning_rate=0.3,
-    is_auc=False,
-    seeds=5,
-)
+WBCD: Final = replace(private_training.WBCD, seeds=5)
 MNIST: Final = Setup(
-    name="mnist",
-    layers=(784, 500, 10),
-    rounds=200,
-    batch_size=512,
-    learning_rate=1.0,
-    is_auc=False,
-    seeds=2,
+    name="mnist", layers=(784, 500, 10), rounds=200, batch_size=512, learning_rate=1.0, seeds=2
 )
-QUICK_MNIST: Final = Setup(
-    name="mnist",
-    layers=(784, 500, 10),
-    rounds=25,
-    batch_size=256,
-    learning_rate=1.0,
-    is_auc=False,
-    seeds=1,
-)
+QUICK_MNIST: Final = replace(MNIST, rounds=25, batch_size=256, seeds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,9 +196,8 @@ def _points(
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="The paper's figures 3, 4 and 5")
+    parser = bench_parser("The paper's figures 3, 4 and 5")
     parser.add_argument("--full", action="store_true", help="the whole grids (hours on a small machine)")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     asked = parser.parse_args()
     grids, seeds = (FULL, None) if asked.full else (QUICK, 1)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ import numpy as np
 from adserver.peers.connect import Peers
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
-from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
+from docs.tutorial.fleet import HELPERS, Fleet
 from helper.gradient.choose import choose_engine
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
@@ -37,7 +38,10 @@ from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
+from tests.bench.harness import seconds
 from tests.bench.mnist import FOLDER
+from tests.builders import job_spec
+from tests.fleet_commands import create_task, seal, send_reports
 
 RECORDS: Final = 4_096
 BATCHES: Final = tuple(1 << power for power in range(13))
@@ -53,7 +57,7 @@ class Network:
 
     name: str
     layers: tuple[int, ...]
-    source: tuple[str, ...]
+    source: str
     loss: Loss
 
     @property
@@ -66,13 +70,13 @@ NETWORKS: Final = (
     Network(
         name="wbcd",  # its shape; the data set has 569 records, so these are made up
         layers=(30, 50, 50, 1),
-        source=("synthetic", "--synthetic-features", "30", "--synthetic-rows", str(RECORDS)),
+        source=f"synthetic --synthetic-features 30 --synthetic-rows {RECORDS}",
         loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
     ),
     Network(
         name="mnist",
         layers=(784, 500, 10),
-        source=("mnist", "--mnist-dir", str(FOLDER)),
+        source=f"mnist --mnist-dir {FOLDER}",
         loss=Loss.CROSS_ENTROPY,
     ),
 )
@@ -162,19 +166,14 @@ def _of(network: Network, folder: Path, batches: tuple[int, ...]) -> Iterator[La
 
 def _seal(fleet: Fleet, network: Network) -> str:
     """A dataset of `RECORDS` reports; its id."""
-    labels = ["--classes", str(network.num_classes), "--num-features", str(network.layers[0])]
-    limits = ["--min-batch-size", "1", "--clip-norm", "1", "--epsilon", "1", "--no-noise"]
-    task = fleet.adserver(
-        "task", "create", "--name", network.name, "--origin", ORIGIN, *labels, *limits
-    ).strip()
-    url = f"http://{fleet.http}/v1/tasks/{task}"
-    rows = ["--limit", str(RECORDS), "--seed", "1"]
-    fleet.browsers("--task", url, "--to", fleet.grpc, "--source", *network.source, *rows)
-    return str(fleet.adserver_json("dataset", "seal", "--task", task)["dataset_id"])
+    options = f"--classes {network.num_classes} --num-features {network.layers[0]} --no-noise"
+    task = create_task(fleet, network.name, f"{options} --min-batch-size 1 --clip-norm 1 --epsilon 1")
+    send_reports(fleet, task, f"--source {network.source} --limit {RECORDS} --seed 1")
+    return str(seal(fleet, task)["dataset_id"])
 
 
 def _job(task: Task, dataset: bytes, model: Model, loss: Loss, batch_size: int) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         job_id=os.urandom(16),
         task_id=task.task_id,
         dataset_id=dataset,
@@ -183,7 +182,6 @@ def _job(task: Task, dataset: bytes, model: Model, loss: Loss, batch_size: int) 
         rounds=_WARM_ROUNDS + _ROUNDS,
         sampling_numerator=sampling_numerator(expected_batch_size=batch_size, dataset_size=RECORDS),
         is_sample_public=True,
-        noise_multiplier=0.0,
     )
 
 
@@ -207,9 +205,5 @@ def _local(task: Task, model: Model, network: Network, batch_size: int) -> Calla
 
 def _median_ms(call: Callable[[int], None]) -> float:
     """The median of the calls after the first ones."""
-    took = []
-    for index in range(_WARM_ROUNDS + _ROUNDS):
-        began = time.perf_counter()
-        call(index)
-        took.append(time.perf_counter() - began)
+    took = [seconds(partial(call, index), time.perf_counter) for index in range(_WARM_ROUNDS + _ROUNDS)]
     return 1_000 * statistics.median(took[_WARM_ROUNDS:])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from tests.bench.harness import cpu_s
 from tests.progress import shown
 
 
@@ -49,10 +50,9 @@ class Taken:
 def processor_s(pids: list[int]) -> list[float]:
     """Of each of these processes, since it began."""
     try:
-        times = [psutil.Process(pid).cpu_times() for pid in pids]
+        return [cpu_s(psutil.Process(pid)) for pid in pids]
     except psutil.NoSuchProcess:
         raise SystemExit("a worker was lost: this machine is too busy to measure on") from None
-    return [one.user + one.system for one in times]
 
 
 def daemon_pids() -> list[int]:

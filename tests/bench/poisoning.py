@@ -10,13 +10,14 @@ Logistic regression on WBCD, in the clear: what the ad server computes is the su
     all malicious ones be together.
 """
 
-import argparse
 import json
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
+
+from tests.bench.harness import bench_parser
 
 SHARES = (0.0, 0.002, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4)
 CLIPS = (0.25, 1.0, 4.0)
@@ -107,10 +108,7 @@ def clipped_sum(
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(__doc__)
     points = measure()
     if parser.parse_args().json:
         print(json.dumps([asdict(point) for point in points], indent=1))

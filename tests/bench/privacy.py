@@ -11,7 +11,6 @@ Accuracy or AUC against epsilon, the clip bound and local noise on features.
 Needs the folder that MASKEDLARK_DATA names (MNIST, online_shoppers); WBCD ships inside scikit-learn.
 """
 
-import argparse
 import json
 import math
 import os
@@ -27,6 +26,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tests.bench import privacy_report
+from tests.bench.harness import bench_parser
 from tests.bench.privacy_report import Figure, Point
 
 _EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -154,12 +154,9 @@ def _one_thread() -> None:
 
 def main() -> None:
     """Measure, store, draw."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a few points, printed only")
     parser.add_argument("--redraw", action="store_true", help="from the stored figures")
-    parser.add_argument("--json", action="store_true", help="print the points")
     arguments = parser.parse_args()
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")  # before numba is imported, in the workers too
     stored = DOCS / "explanation" / "utility.json"

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.records.optimizer_kinds import OptimizerKind
-from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.records.training_plan import Optimizer, TrainingPlan
 from adserver.training.runner import mean_gradient
 from adserver.training.trainer import Masters, Trainer
 from browser_sim.sources.table import TableSettings, load_table
@@ -39,13 +39,14 @@ from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_bytes, noise_vector
 from maskedlark.randomness import Randomness, seeded, system_randomness
-from maskedlark.releases.job import JobSpec, charge
+from maskedlark.releases.job import charge
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum, aggregate, transcript
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.input_shares import InputShares
 from tests.bench import mnist
-from tests.builders import World, fitting_noise, of_shares, world
+from tests.builders import World, fitting_noise, job_spec, of_shares, world
+from tests.training_plans import training_plan
 
 DELTA: Final = 1e-5
 PRODUCT_BITS: Final = 14
@@ -77,8 +78,8 @@ class Setup:
     rounds: int
     batch_size: int | None
     learning_rate: float
-    is_auc: bool
     seeds: int
+    is_auc: bool = False
 
     @property
     def loss(self) -> Loss:
@@ -86,25 +87,12 @@ class Setup:
         return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if self.layers[-1] == 1 else Loss.CROSS_ENTROPY
 
 
+WBCD: Final = Setup(
+    name="wbcd", layers=(30, 50, 50, 1), rounds=30, batch_size=None, learning_rate=0.3, seeds=8
+)
 SETUPS: Final = (
-    Setup(
-        name="wbcd",
-        layers=(30, 50, 50, 1),
-        rounds=30,
-        batch_size=None,
-        learning_rate=0.3,
-        is_auc=False,
-        seeds=8,
-    ),
-    Setup(
-        name="mnist",
-        layers=(784, 32, 10),
-        rounds=100,
-        batch_size=1000,
-        learning_rate=1.0,
-        is_auc=False,
-        seeds=2,
-    ),
+    WBCD,
+    Setup(name="mnist", layers=(784, 32, 10), rounds=100, batch_size=1000, learning_rate=1.0, seeds=2),
     Setup(
         name="online_shoppers",
         layers=(17, 32, 1),
@@ -344,15 +332,13 @@ def _plan(
 ) -> TrainingPlan:
     """The job at both helpers, with its noise."""
     numerator = sampling_numerator(expected_batch_size=setup.batch_size or records, dataset_size=records)
-    job = JobSpec(
+    job = job_spec(
         job_id=job_id,
         task_id=of.task.task_id,
-        dataset_id=bytes(32),
         model_digest=model.digest,
         loss=setup.loss,
         rounds=setup.rounds,
         sampling_numerator=numerator,
-        noise_multiplier=0.0,
     )
     if privacy.noise_multiplier is not None:
         job = replace(job, noise_multiplier=privacy.noise_multiplier)
@@ -365,11 +351,4 @@ def _plan(
         learning_rate=privacy.step * setup.learning_rate / privacy.clip_norm,
         momentum=MOMENTUM,
     )
-    return TrainingPlan(
-        task=of.task,
-        job=job,
-        dataset_size=records,
-        optimizer=optimizer,
-        schedule=Schedule(),
-        eval_every=setup.rounds,
-    )
+    return training_plan(of.task, job, records=records, optimizer=optimizer, eval_every=setup.rounds)

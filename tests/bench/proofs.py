@@ -10,15 +10,10 @@ tag covers; HPKE is left out but where opening is measured. Times are of the pro
 turns, and what is compared is measured in turns.
 """
 
-import argparse
-import json
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from helper.datasets.proofs import fast_residues
 from maskedlark.numbers.field import random_vector
@@ -29,6 +24,7 @@ from maskedlark.reports.proofs.check import ProofTable
 from maskedlark.reports.proofs.proving import Binding, prove, secret_elements
 from maskedlark.reports.proofs.shape import POINTS, ProofShape, proof_shape
 from maskedlark.rpc.wire import encode_report
+from tests.bench.harness import bench_parser, best_of, fastest, show
 from tests.builders import World, examples, reports, shares_for, world
 from tests.maskedlark.reports.malicious import TASK_ID, honest, honest_parts, is_accepted, malformed
 from tests.maskedlark.reports.proofs.test_proofs_in_small_fields import valid_masks_of_a_small_field
@@ -159,12 +155,8 @@ class Opening:
             for proof in (True, False)
             for role in (0, 1)
         ]
-        took = [float("inf")] * 4
-        for _ in range(3 * TURNS):
-            for index, action in enumerate(actions):
-                started = time.process_time()
-                action()
-                took[index] = min(took[index], (time.process_time() - started) / count * 1e6)
+        best = fastest({str(index): action for index, action in enumerate(actions)}, 3 * TURNS)
+        took = [one / count * 1e6 for one in best.values()]
         return cls(with_proof=(took[0], took[1]), without=(took[2], took[3]))
 
 
@@ -192,7 +184,7 @@ def field_us(shape: ProofShape, count: int = 5_000) -> float:
         elements=random_vector(count * shape.num_elements, randomness).reshape(count, -1),
     )
     points = random_vector(count * POINTS, randomness).reshape(count, -1)
-    return best(lambda: fast_residues(shape, 1, table, points)) / count * 1e6
+    return best_of(lambda: fast_residues(shape, 1, table, points), TURNS) / count * 1e6
 
 
 def proof_ms(shape: ProofShape, count: int = 200) -> float:
@@ -207,7 +199,7 @@ def proof_ms(shape: ProofShape, count: int = 200) -> float:
         sources = [randomness] * count
         prove(shape, bindings, secret_elements(shape, vectors, bits, sources), sources)
 
-    return best(make) / count * 1e3
+    return best_of(make, TURNS) / count * 1e3
 
 
 def report_bytes(*, proof: bool) -> int:
@@ -217,33 +209,12 @@ def report_bytes(*, proof: bool) -> int:
     return len(encode_report(report))
 
 
-def best(action: Callable[[], object], turns: int = TURNS) -> float:
-    """Process seconds of the fastest of several turns, after one to warm up."""
-    action()
-    took = []
-    for _ in range(turns):
-        started = time.process_time()
-        action()
-        took.append(time.process_time() - started)
-    return min(took)
-
-
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the reports")
     given = parser.parse_args()
-    result = asdict(measure(share=0.01 if given.quick else 1.0))
-    if given.json:
-        print(json.dumps(result, indent=1))
-        return
-    table = Table("figure", "")
-    for name, value in result.items():
-        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
-    Console().print(table)
+    show(measure(share=0.01 if given.quick else 1.0), is_json=given.json)
 
 
 if __name__ == "__main__":

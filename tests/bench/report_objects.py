@@ -8,7 +8,6 @@ stored, taken for a dataset and sent to both helpers both ways, in this process,
 Servers, senders and PostgreSQL share this machine: processor time a report is what can be compared.
 """
 
-import argparse
 import json
 import os
 import time
@@ -32,10 +31,10 @@ from adserver.store.tasks import TaskStore
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import encode_report
 from maskedlark.runtime.database import open_database
-from tests.bench.arrivals import drawn
+from tests.bench.harness import bench_parser
 from tests.bench.intake_site import site_without_intakes
 from tests.bench.load_replicas import Tally
-from tests.bench.stored import SIZE, bytes_of, read_for_sealing
+from tests.bench.stored import SIZE, bytes_of, drawn, read_for_sealing
 from tests.builders import NOW, examples, reports, world
 from tests.postgres import running_postgres
 from tests.s3 import leading_to, s3_beside
@@ -141,10 +140,9 @@ def _bytes_in(folder: Path) -> int:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Reports as rows beside reports as objects.")
+    parser = bench_parser("Reports as rows beside reports as objects.")
     parser.add_argument("--slices", type=int, default=6)
     parser.add_argument("--reports", type=int, default=200_000)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     told = {"intake": taken_in(arguments.slices), "stored": stored(arguments.reports)}
     print(json.dumps(told, indent=None if arguments.json else 1))

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from maskedlark.model.dense import dense_network
+from tests.bench.harness import peak_mib
 from tests.onnx_builders import encoded, node, tensor, weights
 
 WITHIN: Final = 1.5
@@ -224,9 +225,9 @@ def _measured(shape: Shape, folder: Path) -> RoundMemory:
     gc.collect()
     give_back_memory()
     Path("/proc/self/clear_refs").write_text("5")
-    before = _status_mib("VmRSS")
+    before = peak_mib(field="VmRSS")
     running.answer(0, encoded_weights, ASKED)
-    peak = _status_mib("VmHWM") - before
+    peak = peak_mib() - before
     gc.collect()
     engine = running.running.computation.engine
     estimate = round_bytes(model, engine, records=shape.records, candidates=1 + shape.decoys) / _MIB
@@ -234,15 +235,9 @@ def _measured(shape: Shape, folder: Path) -> RoundMemory:
         path=engine.path,
         estimate_mib=round(estimate, 1),
         peak_mib=round(peak, 1),
-        kept_mib=round(_status_mib("VmRSS") - before, 1),
+        kept_mib=round(peak_mib(field="VmRSS") - before, 1),
         ratio=round(estimate / max(peak, 1e-9), 2),
     )
-
-
-def _status_mib(field: str) -> float:
-    """A line of this process's status, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def measure_apart(name: str) -> RoundMemory:

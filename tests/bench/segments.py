@@ -8,8 +8,6 @@ opening (`make bench-ingest`) and its database. The dataset has no room in memor
 the disk. Peak memory is that of the whole process, imports included (`base_mb`).
 """
 
-import argparse
-import json
 import resource
 import tempfile
 import time
@@ -41,6 +39,7 @@ from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import AdmittedSet, PreparedShares, ShareColumns
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.runtime.bucket import open_bucket
+from tests.bench.harness import bench_parser, show
 from tests.helper.parties import FLOORS, Scene, make_task
 from tests.progress import shown
 
@@ -152,7 +151,7 @@ class Large:
 
 def measure(records: int, rounds: int, segments: str | None, features: int) -> dict[str, Any]:
     """Prepare, commit and sum so many records."""
-    with tempfile.TemporaryDirectory() as folder, shown("shares", records) as show:
+    with tempfile.TemporaryDirectory() as folder, shown("shares", records) as tell:
         large = Large(Path(folder), records, segments, features)
         datasets = large.core.datasets
         told: dict[str, Any] = {"records": records, "base_mb": peak_mb()}
@@ -167,7 +166,7 @@ def measure(records: int, rounds: int, segments: str | None, features: int) -> d
 
         dataset = timed(
             "prepare",
-            lambda: large.prepare(lambda finish: timed("finish", finish), lambda count: show(count, "")),
+            lambda: large.prepare(lambda finish: timed("finish", finish), lambda count: tell(count, "")),
         )
         timed("commit", lambda: large.commit(dataset))
         told["sealed_mb"] = datasets.vault.num_bytes(dataset) >> 20
@@ -188,19 +187,14 @@ def measure(records: int, rounds: int, segments: str | None, features: int) -> d
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="A large dataset at one helper.")
+    parser = bench_parser("A large dataset at one helper.")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--features", type=int, default=FEATURES)
     parser.add_argument("--segments", help="a URL of object storage; by default a file")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     told = measure(arguments.records, arguments.rounds, arguments.segments, arguments.features)
-    print(
-        json.dumps(told)
-        if arguments.json
-        else "\n".join(f"{name:18} {value}" for name, value in told.items())
-    )
+    show(told, is_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ commands are timed on what it left. Wall seconds, so the machine should be idle;
 seconds of the commands.
 """
 
-import argparse
-import json
 import os
 import resource
 import shutil
@@ -29,10 +27,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from adserver.quickstart.ports import free_ports
 from adserver.store.database import default_url
 from adserver.store.jobs import JobStore
-from docs.tutorial.fleet import ORIGIN, Fleet
+from docs.tutorial.fleet import Fleet
 from maskedlark.rpc.transport import make_channel
 from maskedlark.runtime.database import open_database
+from tests.bench.harness import bench_parser, show
 from tests.docs.reading import clone_into, with_environment
+from tests.fleet_commands import create_model, create_task, seal, send_reports, submit
 
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 ROUNDS: Final = 20
@@ -102,30 +102,21 @@ def job(folder: Path, tell: Callable[[str], None]) -> dict[str, float]:
     untrained, panel = folder / "untrained.onnx", folder / "panel.npz"
     bin_folder = Path(sys.executable).parent
     with Fleet(folder=folder) as fleet:
-        labels = ("--classes", "2", "--default-label", "0", "--num-features", "30")
-        privacy = (
-            "--min-batch-size",
-            "100",
-            "--clip-norm",
-            "1",
-            "--epsilon",
-            "4",
-            "--collusion-epsilon",
-            "16",
+        task = create_task(
+            fleet,
+            "bench",
+            "--classes 2 --default-label 0 --num-features 30 --min-batch-size 100 --clip-norm 1 --epsilon 4"
+            " --collusion-epsilon 16",
         )
-        task = fleet.adserver(
-            "task", "create", "--name", "bench", "--origin", ORIGIN, *labels, *privacy
-        ).strip()
-        source = ("--source", "wbcd", "--seed", "1", "--holdout", str(panel))
-        fleet.browsers("--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc, *source)
-        fleet.adserver("dataset", "seal", "--task", task)
-        fleet.run("adserver", "model", "create", str(untrained), "--layers", "30,50,50,1")
-        training = ("--loss", "binary_cross_entropy_with_logits", "--learning-rate", "0.3", "--epsilon", "2")
+        send_reports(fleet, task, f"--source wbcd --seed 1 --holdout {panel}")
+        seal(fleet, task)
+        create_model(fleet, untrained, (30, 50, 50, 1))
         tell("a job runs")
-        made = fleet.adserver_json(
-            "job", "submit", "--model", str(untrained), "--rounds", str(ROUNDS), *training,
-            "--eval-set", str(panel), "--wait", options=False,
-        )  # fmt: skip
+        made = submit(
+            fleet,
+            f"--model {untrained} --rounds {ROUNDS} --loss binary_cross_entropy_with_logits --epsilon 2"
+            f" --learning-rate 0.3 --eval-set {panel} --wait",
+        )
         data = fleet.data("adserver")
     history = JobStore(open_database(default_url(data)), time.time).history(bytes.fromhex(made["job_id"]))
     finished = [one.finished_at_s for one in history]
@@ -171,18 +162,13 @@ def measured(folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
 
 def main() -> None:
     """Print the figures, those with a bar beside it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(__doc__)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="maskedlark-start-") as folder:
         figures = measured(Path(folder), lambda what: print(what, file=sys.stderr))
-    if arguments.json:
-        print(json.dumps({name: round(figure, 3) for name, figure in figures.items()}))
-        return
-    for name, figure in figures.items():
-        print(f"{name:36} {figure:8.3f}" + (f"   (bar {BARS[name]:g})" if name in BARS else ""))
+    show({name: round(figure, 3) for name, figure in figures.items()}, is_json=arguments.json)
+    if not arguments.json:
+        print(f"bars: {BARS}")
 
 
 if __name__ == "__main__":

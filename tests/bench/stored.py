@@ -25,16 +25,30 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import SignedTask
 from maskedlark.canonical import encode
 from maskedlark.reports.task import Task
+from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.runtime.database import open_database
-from tests.bench.arrivals import drawn
 from tests.builders import NOW, World, world
 from tests.postgres import running_postgres
 
 SIZE: Final = 5_000
+_SHARE_BYTES: Final = 119
+"""Of a task with 30 features."""
 _COUNTS: Final = (
     "SELECT state, reports FROM report_counts WHERE task_id = %s",
     "SELECT sum(reports) FROM arrived_reports WHERE task_id = %s",
 )
+
+
+def drawn(task_id: bytes, count: int) -> list[Report]:
+    """Reports of the right form; what is in them is random."""
+    return [
+        Report(
+            task_id=task_id, report_id=os.urandom(16), time_bucket=NOW,
+            shares=(SealedShare(key_id=1, ciphertext=os.urandom(_SHARE_BYTES)),
+                    SealedShare(key_id=2, ciphertext=os.urandom(_SHARE_BYTES))),
+        )
+        for _ in range(count)
+    ]  # fmt: skip
 
 
 def of_backends() -> dict[int, float]:
@@ -127,14 +141,16 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What a stored report takes.")
     parser.add_argument("--reports", type=int, default=1_000_000)
-    count = parser.parse_args().reports
+    parser.add_argument("--json", action="store_true", help="on one line")
+    arguments = parser.parse_args()
+    count = arguments.reports
     of = world()
     with running_postgres() as server, TemporaryDirectory() as folder:
         engine = open_database(server.new_database())
         told = stored(engine, of, count)
         engine.dispose()
         told["ledger_bytes_a_report"] = round(in_the_ledger(Path(folder), of, min(count, 200_000)), 1)
-    print(json.dumps(told, indent=1))
+    print(json.dumps(told, indent=None if arguments.json else 1))
 
 
 if __name__ == "__main__":

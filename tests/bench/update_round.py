@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
+from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.federated.dense import DenseModel
 from tests.bench.memory import largest_mib
+from tests.fleet_commands import create_task, submit
 
 WIDTHS: Final = (784, 126, 10)
 """100,180 parameters."""
@@ -43,17 +44,18 @@ def measure_round(folder: Path, *, devices: int, mnist_dir: Path) -> RoundMemory
     settings = folder / "strategy.json"
     settings.write_text(json.dumps({"devices": devices, "sampling_rate": 0.02}))
     with Fleet(folder=folder / "parties", is_no_noise=True) as fleet:
-        task = fleet.adserver(
-            "task", "create", "--name", "large updates", "--origin", ORIGIN, "--classes", "10",
-            "--num-features", "784", "--updates", str(parameters), "--frac-bits", "24", "--clip-norm", "1",
-            "--min-batch-size", "50", "--max-dataset-size", str(devices), "--no-noise", "--epsilon", "1",
-        ).strip()  # fmt: skip
+        task = create_task(
+            fleet,
+            "large updates",
+            f"--classes 10 --num-features 784 --updates {parameters} --frac-bits 24 --clip-norm 1"
+            f" --min-batch-size 50 --max-dataset-size {devices} --no-noise --epsilon 1",
+        )
         began = time.monotonic()
-        job = fleet.adserver_json(
-            "job", "submit", "--task", task, "--strategy", "dp-fedavg", "--settings", str(settings),
-            "--rounds", "1", "--layers", ",".join(map(str, WIDTHS)), "--window", "600",
-            "--least-devices", str(devices), options=False,
-        )  # fmt: skip
+        job = submit(
+            fleet,
+            f"--task {task} --strategy dp-fedavg --settings {settings} --rounds 1 --layers"
+            f" {','.join(map(str, WIDTHS))} --window 600 --least-devices {devices}",
+        )
         people = fleet.start_command(
             "browser-sim", "devices", "--site", f"http://{fleet.http}", "--task", task, "--insecure",
             "--store", str(folder / "answers.sqlite3"), "--devices", str(devices), "--shard-size", "30",

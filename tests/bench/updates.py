@@ -5,9 +5,6 @@ The slower of the two roles counts: helper 0 expands seeds, helper 1 opens whole
 store under 8 devices at once. `--json` for one JSON object; `--part` for one part.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +15,7 @@ import numpy as np
 from maskedlark.randomness import seeded
 from maskedlark.reports.updates import UpdateForm, UpdateSum
 from maskedlark.rpc.wire import encode_report
+from tests.bench.harness import bench_parser, show
 from tests.bench.instances import measure_instances
 from tests.bench.update_round import measure_round, mnist_folder
 from tests.update_builders import update_opener, update_reports, update_round, update_world
@@ -90,24 +88,16 @@ def instances() -> dict[str, Any]:
 PARTS: Final = {"opening": opening, "instances": instances, "round": whole_round}
 
 
-def main() -> int:
+def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(__doc__)
     parser.add_argument("--part", choices=list(PARTS), action="append", help="only this part")
     arguments = parser.parse_args()
     told: dict[str, Any] = {}
     for name in arguments.part or PARTS:
         told |= PARTS[name]()
-    if arguments.json:
-        print(json.dumps(told))
-    else:
-        for name, value in told.items():
-            print(f"{name}: {value}")
-    return 0
+    show(told, is_json=arguments.json)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

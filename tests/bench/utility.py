@@ -8,10 +8,8 @@ does; with noise off both helpers' sum is the sum at the true labels, bit for bi
 (tests/helper/gradient/exact), so one helper that is given the truth as its mask computes it.
 """
 
-import argparse
-import json
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,6 +23,7 @@ from maskedlark.model.weights import QuantisedTensor, quantise
 from maskedlark.numbers.fixed_point import decode
 from maskedlark.privacy.clip import Clip, Norm
 from tests.bench import mnist, peers
+from tests.bench.harness import bench_parser, show
 
 WIDTHS = (784, 500, 10)
 BATCH, RATE, CLIP = 512, 4.0, Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
@@ -120,10 +119,9 @@ def accuracy(parameters: Parameters) -> float:
 
 def main() -> None:
     """Train each seed three ways and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = bench_parser(__doc__)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     found = [
@@ -135,12 +133,7 @@ def main() -> None:
         )
         for seed in range(arguments.seeds)
     ]
-    if arguments.json:
-        print(json.dumps([asdict(accuracies) for accuracies in found]))
-        return
-    print(f"{'seed':>4}{'exact':>10}{'float32, rounded weights':>26}{'float32':>10}")
-    for one in found:
-        print(f"{one.seed:>4}{one.exact:>10.4f}{one.float32_rounded_weights:>26.4f}{one.plain:>10.4f}")
+    show(found, is_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ middle one, for all share the machine's cores.
     python -m tests.bench.walls [--json]
 """
 
-import argparse
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -23,6 +22,7 @@ from maskedlark.rpc.stream_timeouts import WITH_KNOWN_CLIENTS
 from maskedlark.rpc.transport import make_channel
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
+from tests.bench.harness import bench_parser, seconds, show
 from tests.bench.heavy_tenant import engine_of, heavy_calls, limit_bytes
 from tests.builders import shares_for
 from tests.helper.parties import FLOORS, WEIGHTS
@@ -65,12 +65,7 @@ def middle_s(do: Callable[[int], object]) -> float:
 
 def attempts_s(do: Callable[[int], object]) -> list[float]:
     """How long each of some attempts took."""
-    taken = []
-    for attempt in range(ATTEMPTS):
-        began = perf_counter()
-        do(attempt)
-        taken.append(round(perf_counter() - began, 4))
-    return taken
+    return [round(seconds(partial(do, attempt), perf_counter), 4) for attempt in range(ATTEMPTS)]
 
 
 def measured(site: Site, of: Callable[[Callable[[int], object]], float] = worst_s) -> dict[str, float]:
@@ -103,8 +98,7 @@ def computing(kind: str | None) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser = bench_parser(__doc__)
     as_json = parser.parse_args().json
     figures: dict[str, Any] = {"streams": STREAMS}
     for attack in ("quiet", "silent", "stubborn"):
@@ -124,9 +118,7 @@ def main() -> None:
         for ratio in figures[f"slower_by_{kind}"].values()
     )
     figures["within_1_s"] = all(seconds <= 1.0 for seconds in figures["silent"].values())
-    print(
-        json.dumps(figures) if as_json else "\n".join(f"{name}: {value}" for name, value in figures.items())
-    )
+    show(figures, is_json=as_json)
 
 
 if __name__ == "__main__":

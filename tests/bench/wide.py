@@ -6,8 +6,9 @@ Each model has a process of its own, so that the peak of its memory is its own.
 import resource
 import subprocess
 import sys
-import time
 from typing import Final
+
+from tests.bench.harness import best_of
 
 MODELS: Final = ("784,1336,10", "784,2680,10", "2000,2000,1000,10", "784,10500,10")
 RECORDS: Final = 512
@@ -35,11 +36,8 @@ def measure(layers: list[int]) -> None:
         mask_shares=rng.integers(0, 2**63, (RECORDS, 2)).astype(np.uint64),
     )
     engine = ExactEngine(model, Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=1.0, frac_bits=32), threads=1)
-    before, seconds = peak_mb(), float("inf")
-    for _ in range(TURNS):
-        started = time.process_time()
-        engine.masked_sum(weights, batch)
-        seconds = min(seconds, time.process_time() - started)
+    before = peak_mb()
+    seconds = best_of(lambda: engine.masked_sum(weights, batch), TURNS)
     size = model.num_parameters
     print(
         f"{'-'.join(map(str, layers)):20} {size / 2**20:5.2f} Mi parameters: {seconds:.2f} s,"

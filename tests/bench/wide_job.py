@@ -8,24 +8,23 @@ Three rounds of a job with noise at two helpers and an ad server, each model in 
 the peak of each process's memory is its own. Seconds are of the processor but where a name says otherwise.
 """
 
-import argparse
-import json
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 
-from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
+from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.model.limits import MOST_PARAMETERS
-from tests.bench.job import DELTA
+from tests.bench.harness import bench_parser, peak_mib, show
+from tests.bench.job import DELTA, LIMITS
 from tests.bench.job import cpu_s as cpu_s_of
 from tests.bench.mnist import FOLDER
+from tests.fleet_commands import create_model, create_task, seal, send_reports, submit
 
 ROUNDS: Final = 3
 RECORDS: Final = 256
@@ -62,36 +61,22 @@ class Wide:
 
 def measure(layers: tuple[int, ...], folder: Path) -> Wide:
     """One job from browsers to the trained model."""
-    limits = (
-        *("--max-collusion-epsilon", "1000000", "--min-batch-size-floor", "20"),
-        *("--max-parameters", str(MOST_PARAMETERS)),
-    )
-    with Fleet(folder=folder, helper_options=limits) as fleet:
-        task = fleet.adserver(
-            *("task", "create", "--name", "wide", "--origin", ORIGIN, "--classes", "10"),
-            *(
-                "--num-features",
-                "784",
-                "--min-batch-size",
-                "100",
-                "--mechanism",
-                "gaussian",
-                "--epsilon",
-                "3",
-            ),
-            *("--collusion-epsilon", "1000000", "--delta", DELTA, "--clip-norm", "1"),
-        ).strip()
-        source = ("--source", "mnist", "--mnist-dir", str(FOLDER), "--limit", str(RECORDS), "--seed", "1")
-        fleet.browsers("--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc, *source)
-        dataset = fleet.adserver_json("dataset", "seal", "--task", task)["dataset_id"]
-        model = folder / "model.onnx"
-        widths = ",".join(map(str, layers))
-        fleet.run("adserver", "model", "create", str(model), "--layers", widths, "--seed", "1")
+    limits = f"{LIMITS} --max-parameters {MOST_PARAMETERS}".split()
+    with Fleet(folder=folder, helper_options=tuple(limits)) as fleet:
+        task = create_task(
+            fleet,
+            "wide",
+            "--classes 10 --num-features 784 --min-batch-size 100 --mechanism gaussian --epsilon 3"
+            f" --collusion-epsilon 1000000 --delta {DELTA} --clip-norm 1",
+        )
+        send_reports(fleet, task, f"--source mnist --mnist-dir {FOLDER} --limit {RECORDS} --seed 1")
+        dataset = seal(fleet, task)["dataset_id"]
+        model = create_model(fleet, folder / "model.onnx", layers)
         before, began = {one: cpu_s_of(fleet.pid(one)) for one in SERVERS}, time.monotonic()
-        job = fleet.adserver_json(
-            *("job", "submit", "--model", str(model), "--loss", "cross_entropy", "--rounds", str(ROUNDS)),
-            *("--learning-rate", "0.3", "--epsilon", "3", "--dataset", dataset),
-            options=False,
+        job = submit(
+            fleet,
+            f"--model {model} --loss cross_entropy --rounds {ROUNDS} --learning-rate 0.3 --epsilon 3"
+            f" --dataset {dataset}",
         )["job_id"]
         fleet.adserver("job", "watch", job, options=False)
         wall_s = time.monotonic() - began
@@ -109,33 +94,21 @@ def measure(layers: tuple[int, ...], folder: Path) -> Wide:
 
 def peak_mb(pid: int) -> float:
     """The most resident memory that a process and its children have had, each at its worst moment."""
-    peaks = 0
-    for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
-        status = Path(f"/proc/{one.pid}/status").read_text(encoding="ascii")
-        peaks += int(status.partition("VmHWM:")[2].split()[0])
-    return peaks / 1024
+    of = psutil.Process(pid)
+    return sum(peak_mib(one.pid) for one in (of, *of.children(recursive=True)))
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__)
     parser.add_argument("--log2", type=int, nargs="*", choices=LAYERS, default=(20, 22, 24, 26))
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found = []
     for size in arguments.log2:
         with tempfile.TemporaryDirectory() as folder:
             found.append(measure(LAYERS[size], Path(folder)))
             Console(stderr=True).print(found[-1])
-    if arguments.json:
-        print(json.dumps([asdict(one) for one in found]))
-        return
-    table = Table(*asdict(found[0]))
-    for one in found:
-        table.add_row(*map(str, asdict(one).values()))
-    Console().print(table)
+    show(found, is_json=arguments.json)
 
 
 if __name__ == "__main__":

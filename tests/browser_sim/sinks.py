@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,9 +21,9 @@ from maskedlark.errors import HelperUnavailable, ReportReason
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import report_from_message
 from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
+from tests.grpc_server import grpc_server
 
 
 @dataclass
@@ -73,13 +74,10 @@ class _Servicer(ingest_pb2_grpc.IngestServicer):
 @contextmanager
 def grpc_sink(intake: Intake, *, tls: TlsFiles | None = None) -> Iterator[str]:
     """The address of a gRPC intake."""
-    server, port = make_server("127.0.0.1:0", tls, threads=2)
-    ingest_pb2_grpc.add_IngestServicer_to_server(_Servicer(intake), server)
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
+    with grpc_server(
+        partial(ingest_pb2_grpc.add_IngestServicer_to_server, _Servicer(intake)), tls=tls, threads=2
+    ) as address:
+        yield address
 
 
 @contextmanager

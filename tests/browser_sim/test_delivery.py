@@ -149,7 +149,7 @@ def test_plaintext_leaves_this_machine_never(destination: str) -> None:
 
 @pytest.mark.parametrize("destination", ["", "host", "host:port", ":80", "http://", "ftp://host/"])
 def test_an_address_that_is_none_is_refused(destination: str) -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="HOST:PORT"):
         connect(destination, INSECURE)
 
 

@@ -176,19 +176,19 @@ def test_a_person_reports_no_more_often_than_the_cap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "wrong"),
+    ("setting", "wrong", "reason"),
     [
-        ("fake_rate", 1.0),
-        ("fake_rate", -0.1),
-        ("fake_rate", float("nan")),
-        ("consent_rate", 1.5),
-        ("duration_s", -1.0),
-        ("attribution_window_s", float("inf")),
-        ("max_extra_delay_s", float("nan")),
-        ("impressions_per_person", 0),
-        ("reports_per_person", 0),
+        ("fake_rate", 1.0, "fake_rate"),
+        ("fake_rate", -0.1, "fake_rate"),
+        ("fake_rate", float("nan"), "fake_rate"),
+        ("consent_rate", 1.5, "consent_rate"),
+        ("duration_s", -1.0, "duration_s"),
+        ("attribution_window_s", float("inf"), "attribution_window_s"),
+        ("max_extra_delay_s", float("nan"), "max_extra_delay_s"),
+        ("impressions_per_person", 0, "impressions_per_person"),
+        ("reports_per_person", 0, "reports_per_person"),
     ],
 )
-def test_habits_that_mean_nothing_are_refused(setting: str, wrong: float) -> None:
-    with pytest.raises(InvalidTask):
+def test_habits_that_mean_nothing_are_refused(setting: str, wrong: float, reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         Habits(**{setting: wrong})  # type: ignore[arg-type]

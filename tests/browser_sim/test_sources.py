@@ -180,33 +180,38 @@ def test_mnist_with_unequal_counts_or_wrong_digits_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "reason"),
     [
-        b"",
-        bytes((0, 0, 8, 1)),
-        bytes((0, 0, 9, 1, 0, 0, 0, 0)),
-        bytes((0, 0, 8, 3, 0, 0, 0, 0)),
-        bytes((0, 0, 8, 1, 0, 0, 0, 2, 5)),
-        bytes((0, 0, 8, 1, 0, 0, 0, 1, 5, 5)),
+        (b"", "not an idx file"),
+        (bytes((0, 0, 8, 1)), "not an idx file"),
+        (bytes((0, 0, 9, 1, 0, 0, 0, 0)), "not an idx file"),
+        (bytes((0, 0, 8, 3, 0, 0, 0, 0)), "not an idx file"),
+        (bytes((0, 0, 8, 1, 0, 0, 0, 2, 5)), "header says 10"),
+        (bytes((0, 0, 8, 1, 0, 0, 0, 1, 5, 5)), "header says 9"),
     ],
 )
-def test_bytes_that_are_not_the_idx_file_are_refused(content: bytes) -> None:
-    with pytest.raises(InvalidTask):
+def test_bytes_that_are_not_the_idx_file_are_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         parse_idx(content, 1, "labels")
 
 
 def test_an_idx_header_whose_size_wraps_around_is_refused() -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="header says"):
         parse_idx(bytes((0, 0, 8, 3)) + b"\xff" * 12, 3, "images")
 
 
 @pytest.mark.parametrize(
-    "packed",
-    [b"", b"not gzip", gzip.compress(b"x" * 1000, mtime=0)[:-9], gzip.compress(bytes(65 << 20), 1, mtime=0)],
+    ("packed", "reason"),
+    [
+        (b"", "ends too early"),
+        (b"not gzip", "not a sound gzip"),
+        (gzip.compress(b"x" * 1000, mtime=0)[:-9], "ends too early"),
+        (gzip.compress(bytes(65 << 20), 1, mtime=0), "unpacks to more"),
+    ],
     ids=["empty", "not gzip", "cut off", "exploding"],  # the same at every xdist worker
 )
-def test_a_damaged_or_exploding_gzip_file_is_refused(packed: bytes) -> None:
-    with pytest.raises(InvalidTask):
+def test_a_damaged_or_exploding_gzip_file_is_refused(packed: bytes, reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         unpack(packed, "file")
 
 

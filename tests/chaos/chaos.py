@@ -24,13 +24,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from docs.tutorial.fleet import HELPERS, ORIGIN, CommandFailed, Fleet
+from docs.tutorial.fleet import HELPERS, CommandFailed, Fleet
 from tests.chaos import update_rounds
 from tests.chaos.books import Books
 from tests.chaos.counted_fleet import CountedFleet
 from tests.chaos.disturbance import ADSERVER, SEALING, WORKER, Disturbance, Operator
+from tests.chaos.outcome import JobsUnderFire
 from tests.chaos.uploads import Uploads
-from tests.chaos.watch import Stillness, share_of_processors, watching
+from tests.chaos.watch import LOOK_EVERY_S, Stillness, repeating, share_of_processors
+from tests.fleet_commands import create_model, create_task, seal, send_reports
 from tests.progress import Show, shown
 
 JOBS: Final = 3
@@ -50,14 +52,10 @@ _SEALING_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(JobsUnderFire):
     """What happened. Wanted: all jobs ended once, one model, and zeros.
 
     Attributes:
-        jobs: That were submitted.
-        jobs_ended_once: Of these, those that are done, with each of their rounds taken once.
-        rounds: Of each job.
-        rounds_under_fire: Of all jobs, done before the last kill; the others followed it.
         distinct_models: Models that the jobs of the same plan trained.
         reports_acknowledged: Reports that the ad server said to hold.
         reports_lost: Of these, those that are in no dataset of a helper after all that waits was sealed.
@@ -75,15 +73,8 @@ class Outcome:
             again.
         failed_opens: Shares that a helper had no key for, or could not open.
         rotations: Of a helper's HPKE keys.
-        kills: Processes killed.
-        killed: The same, by what they were.
-        seconds: How long it went on.
     """
 
-    jobs: int
-    jobs_ended_once: int
-    rounds: int
-    rounds_under_fire: int
     distinct_models: int
     reports_acknowledged: int
     reports_lost: int
@@ -96,9 +87,6 @@ class Outcome:
     stuck: int
     failed_opens: int
     rotations: int
-    kills: int
-    killed: dict[str, int]
-    seconds: float
 
     @property
     def is_right(self) -> bool:
@@ -174,7 +162,7 @@ def observed(
         alike = [submit(fleet, task, rounds) for _ in range(JOBS)]
         jobs = [*alike, submit(fleet, task, rounds, "--batch-size", str(_BATCH))]
         watched = Watched(books, jobs, disturbance)
-        with watching(watched.look):
+        with repeating(watched.look, "watch", LOOK_EVERY_S):
             with scene.operator.sealing():
                 more = disturbing(rounds)
             alike, jobs = [*alike, *more], [*jobs, *more]
@@ -256,32 +244,15 @@ class Watched:
 
 def make_task(fleet: Fleet) -> str:
     """A task whose first dataset is sealed before anything goes wrong: the jobs run over it."""
-    task = fleet.adserver(
-        "task", "create", "--name", "chaos", "--origin", ORIGIN, "--classes", "2", "--default-label", "0",
-        "--num-features", "30",
-        "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
-    ).strip()  # fmt: skip
-    fleet.browsers(
-        "--task",
-        f"http://{fleet.http}/v1/tasks/{task}",
-        "--to",
-        f"http://{fleet.http}",
-        "--source",
-        "wbcd",
-        "--seed",
-        "3",
+    task = create_task(
+        fleet,
+        "chaos",
+        "--classes 2 --default-label 0 --num-features 30 --min-batch-size 50 --no-noise --epsilon 1"
+        " --clip-norm 1",
     )
-    fleet.adserver_json("dataset", "seal", "--task", task)
-    fleet.run(
-        "adserver",
-        "model",
-        "create",
-        str(fleet.folder / "untrained.onnx"),
-        "--layers",
-        "30,8,1",
-        "--seed",
-        "2",
-    )
+    send_reports(fleet, task, "--source wbcd --seed 3", to=f"http://{fleet.http}")
+    seal(fleet, task)
+    create_model(fleet, fleet.folder / "untrained.onnx", (30, 8, 1), seed=2)
     return task
 
 
@@ -338,17 +309,7 @@ def seal_the_rest(fleet: Fleet, books: Books, task: str) -> None:
     until = time.monotonic() + _SEALING_S
     while not books.is_all_sealed() and time.monotonic() < until:
         with suppress(CommandFailed):
-            fleet.adserver(
-                "dataset",
-                "seal",
-                "--task",
-                task,
-                "--allow-small",
-                "--deadline",
-                "60",
-                "--round-deadline",
-                "60",
-            )
+            seal(fleet, task, "--allow-small --deadline 60 --round-deadline 60")
 
 
 def exported(fleet: Fleet, job: str) -> bytes:

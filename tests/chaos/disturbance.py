@@ -9,13 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Final
 
 import psutil
 
 from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.reports.hpke_suite import HpkeSuite
+from tests.chaos.watch import running
 
 ADSERVER: Final = "adserver"
 WORKER: Final = "opening worker"
@@ -25,6 +26,15 @@ _PAUSE_S: Final = (0.5, 3.0)
 _DOWN_S: Final = (0.0, 1.0)
 _ROTATION_CHANCE: Final = 0.3
 _SEAL_PAUSE_S: Final = 1.0
+
+
+def kill_worker(fleet: Fleet, chance: random.Random) -> bool:
+    """Kill a process that opens shares for a helper, if one runs."""
+    for helper in chance.sample(HELPERS, 2):
+        with suppress(psutil.NoSuchProcess, IndexError):
+            chance.choice(psutil.Process(fleet.pid(helper)).children(recursive=True)).kill()
+            return True
+    return False
 
 
 class Operator:
@@ -45,13 +55,8 @@ class Operator:
     @contextmanager
     def sealing(self) -> Iterator[None]:
         """Seal while the block runs; the last command is waited for."""
-        thread = Thread(target=self._run, name="sealing")
-        thread.start()
-        try:
+        with running(self._run, "sealing", self._stop):
             yield
-        finally:
-            self._stop.set()
-            thread.join()
 
     def kill(self) -> bool:
         """Kill the command that runs at the moment; whether there was one."""
@@ -93,7 +98,7 @@ class Disturbance:
         time.sleep(self._chance.uniform(*_PAUSE_S))
         victim = self._chance.choice(self._victims)
         if victim == WORKER:
-            self.kills[victim] += self._kill_worker()
+            self.kills[victim] += kill_worker(self._fleet, self._chance)
         elif victim == SEALING:
             self.kills[victim] += self._operator.kill()
         else:
@@ -114,16 +119,6 @@ class Disturbance:
         time.sleep(self._chance.uniform(*_DOWN_S))
         self._fleet.start(party)
         self.down = frozenset()
-
-    def _kill_worker(self) -> bool:
-        """A process that opens reports for a helper, if one runs."""
-        for helper in self._chance.sample(HELPERS, 2):
-            workers = psutil.Process(self._fleet.pid(helper)).children(recursive=True)
-            if workers:
-                with suppress(psutil.NoSuchProcess):
-                    self._chance.choice(workers).kill()
-                    return True
-        return False
 
     def _maybe_rotate(self) -> None:
         if self._chance.random() < _ROTATION_CHANCE:

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Final
 
 from browser_sim.devices.answers import Outcome
@@ -17,6 +17,7 @@ from maskedlark.encoding.column_kinds import Binning
 from maskedlark.randomness import seeded
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.task_kinds import LabelKind
+from tests.chaos.watch import running
 
 DEVICES: Final = 40
 LEAST: Final = 20
@@ -83,13 +84,10 @@ class DeviceProcess:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run while the block does; then the process is killed."""
-        thread = Thread(target=self._run, name="devices")
-        thread.start()
         try:
-            yield
+            with running(self._run, "devices", self._stop):
+                yield
         finally:
-            self._stop.set()
-            thread.join()
             self.kill()
 
     def kill(self) -> bool:

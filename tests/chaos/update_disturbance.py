@@ -3,19 +3,17 @@
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Final
-
-import psutil
 
 from adserver.peers.client import HelperClient
 from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.errors import HelperUnavailable, JobRefused
 from maskedlark.releases.update import UpdateSpec, form_of
-from tests.chaos.disturbance import ADSERVER, WORKER
+from tests.chaos.disturbance import ADSERVER, WORKER, kill_worker
 from tests.chaos.update_books import Training
+from tests.chaos.watch import repeating
 
 DEVICE_PROCESS: Final = "devices"
 VICTIMS: Final = (*HELPERS, ADSERVER, WORKER, DEVICE_PROCESS)
@@ -52,7 +50,7 @@ class Killer:
         self._next = self._next or self._chance.sample(VICTIMS, len(VICTIMS))
         victim = self._next.pop()
         if victim == WORKER:
-            self.kills[victim] += self._kill_worker()
+            self.kills[victim] += kill_worker(self._fleet, self._chance)
         elif victim == DEVICE_PROCESS:
             self._kill_devices()
         else:
@@ -71,14 +69,6 @@ class Killer:
     def _kill_devices(self) -> None:
         self.kills[DEVICE_PROCESS] += self._chance.choice(self._trainings).devices.kill()
 
-    def _kill_worker(self) -> bool:
-        """A process that opens shares for a helper, if one runs."""
-        for helper in self._chance.sample(HELPERS, 2):
-            with suppress(psutil.NoSuchProcess, IndexError):
-                self._chance.choice(psutil.Process(self._fleet.pid(helper)).children(recursive=True)).kill()
-                return True
-        return False
-
 
 class Asker:
     """Asks a helper for a round's release beside the ad server, whatever is up.
@@ -95,28 +85,9 @@ class Asker:
         self._heard: defaultdict[tuple[int, bytes], set[bytes]] = defaultdict(set)
         self._lengths = {one.books.job: form_of(one.books.plan().task).length for one in trainings}
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
+    def asking(self) -> AbstractContextManager[None]:
         """Ask while the block runs."""
-        is_over, errors = Event(), list[Exception]()
-
-        def ask() -> None:
-            while not is_over.wait(_ASK_EVERY_S):
-                try:
-                    self._ask_once()
-                except Exception as error:  # noqa: BLE001  raised where the block ends
-                    errors.append(error)
-                    return
-
-        thread = Thread(target=ask, name="asker")
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-        if errors:
-            raise errors[0]
+        return repeating(self._ask_once, "asker", _ASK_EVERY_S)
 
     def ask_all(self) -> None:
         """Each helper, each round of each job, once more; both are up."""

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from adserver.quickstart.ports import free_ports
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet
+from docs.tutorial.fleet import HELPERS, HOST, Fleet
 from maskedlark.federated.dense import DenseModel
 from tests.chaos.books import Books
+from tests.chaos.outcome import JobsUnderFire
 from tests.chaos.update_books import Training, UpdateBooks
 from tests.chaos.update_devices import (
     CLASSES,
@@ -31,6 +32,7 @@ from tests.chaos.update_devices import (
     write_table,
 )
 from tests.chaos.update_disturbance import Asker, Killer
+from tests.fleet_commands import create_task, submit
 from tests.patience import HANGS_S
 from tests.progress import Show
 
@@ -45,14 +47,10 @@ _WINDOW_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(JobsUnderFire):
     """What happened. Wanted: all jobs, and zeros.
 
     Attributes:
-        jobs: Federated jobs.
-        jobs_ended_once: Of these, those that are done, with each of their rounds taken once.
-        rounds: Of each job.
-        rounds_under_fire: Of all jobs, done before the last kill; the others followed it.
         updates_acknowledged: That devices know of.
         updates_lost: Of these, those that do not count at both helpers.
         updates_misplaced: That count at one helper only, or not in their own round alone.
@@ -63,15 +61,8 @@ class Outcome:
         budgets_passed: Budgets that are overspent, and tasks for which the helpers charged unequally.
         gave_up: How often devices' processes ended by themselves. That is not wrong: one that is started
             while the ad server is away says so and ends, and is started again.
-        kills: Processes killed.
-        killed: The same, by what they were.
-        seconds: How long it went on.
     """
 
-    jobs: int
-    jobs_ended_once: int
-    rounds: int
-    rounds_under_fire: int
     updates_acknowledged: int
     updates_lost: int
     updates_misplaced: int
@@ -81,9 +72,6 @@ class Outcome:
     models_wrong: int
     budgets_passed: int
     gave_up: int
-    kills: int
-    killed: dict[str, int]
-    seconds: float
 
     @property
     def is_right(self) -> bool:
@@ -158,22 +146,22 @@ def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _not
 
 def start(fleet: Fleet, table: Path, rounds: int, *, is_noisy: bool) -> Training:
     """A task and a job, whose budget is just enough."""
-    privacy = ["--mechanism", "gaussian"] if is_noisy else ["--no-noise"]
-    task = fleet.adserver(
-        "task", "create", "--name", f"chaos at home, noisy: {is_noisy}", "--origin", ORIGIN,
-        "--classes", str(CLASSES), "--num-features", str(FEATURES),
-        "--updates", str(DenseModel(widths=WIDTHS).size), "--frac-bits", "24", "--clip-norm", "1",
-        "--min-batch-size", str(LEAST), "--max-dataset-size", "100", "--epsilon", str(EPSILON),
-        "--collusion-epsilon", str(COLLUSION_EPSILON), "--delta", "1e-5", *privacy,
-    ).strip()  # fmt: skip
+    task = create_task(
+        fleet,
+        f"chaos at home, noisy: {is_noisy}",
+        f"--classes {CLASSES} --num-features {FEATURES} --updates {DenseModel(widths=WIDTHS).size}"
+        f" --frac-bits 24 --clip-norm 1 --min-batch-size {LEAST} --max-dataset-size 100 --epsilon {EPSILON}"
+        f" --collusion-epsilon {COLLUSION_EPSILON} --delta 1e-5"
+        f" {'--mechanism gaussian' if is_noisy else '--no-noise'}",
+    )
     settings = table.with_name("strategy.json")
     settings.write_text(json.dumps({"devices": DEVICES, "sampling_rate": 0.5}))
-    noise = ["--epsilon", str(EPSILON)] if is_noisy else []
-    job = fleet.adserver_json(
-        "job", "submit", "--task", task, "--strategy", "dp-fedavg", "--settings", str(settings),
-        "--rounds", str(rounds), "--layers", ",".join(map(str, WIDTHS)), "--window", str(_WINDOW_S),
-        "--least-devices", str(LEAST), *noise, options=False,
-    )["job_id"]  # fmt: skip
+    job = submit(
+        fleet,
+        f"--task {task} --strategy dp-fedavg --settings {settings} --rounds {rounds} --layers"
+        f" {FEATURES},{CLASSES} --window {_WINDOW_S} --least-devices {LEAST}"
+        f" {f'--epsilon {EPSILON}' if is_noisy else ''}",
+    )["job_id"]
     books = UpdateBooks(books=Books(fleet=fleet), task=task, job=job, rounds=rounds)
     return Training(books=books, devices=DeviceProcess(fleet, task, table), is_noisy=is_noisy)
 

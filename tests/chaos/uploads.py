@@ -5,10 +5,9 @@ They fetch the task's bundle, seal, and send until acknowledged.
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import count
-from threading import Event, Thread
+from threading import Event
 from typing import Final
 
 import httpx
@@ -21,6 +20,7 @@ from maskedlark.reports.upload import Report, Sealer
 from maskedlark.rpc.wire import report_to_message
 from protos import report_pb2
 from tests.builders import examples
+from tests.chaos.watch import running
 
 BATCH: Final = 20
 _BUNDLES: Final = 3
@@ -50,20 +50,10 @@ class Uploads:
         self._task = task
         self._sealers: deque[Sealer] = deque(maxlen=_BUNDLES)
         self._stop = Event()
-        self._error: BaseException | None = None
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Upload while the block runs; the batch under way is acknowledged before it ends."""
-        thread = Thread(target=self._guarded, name="uploads")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-        if self._error is not None:
-            raise self._error
+        return running(self._run, "uploads", self._stop)
 
     def door(self) -> str:
         """Where the next request goes: the address of an intake over HTTP."""
@@ -87,12 +77,6 @@ class Uploads:
         for role, key_ids in enumerate(self.key_ids):
             key_ids.update(report.shares[role].key_id for report in batch)
         return True
-
-    def _guarded(self) -> None:
-        try:
-            self._run()
-        except BaseException as error:  # noqa: BLE001  raised where the run waits for this thread
-            self._error = error
 
     def _run(self) -> None:
         for number in count():

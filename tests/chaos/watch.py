@@ -51,25 +51,35 @@ def share_of_processors() -> float:
 
 
 @contextmanager
-def watching(look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` again and again while the block runs; what it raises is raised at the end."""
-    is_over = Event()
-    errors: list[Exception] = []
+def running(work: Callable[[], None], name: str, stop: Event) -> Iterator[None]:
+    """Work in a thread while the block runs; `stop` ends it, and what it raises is raised at the end."""
+    errors: list[BaseException] = []
 
-    def watch() -> None:
-        while not is_over.wait(LOOK_EVERY_S):
-            try:
-                look()
-            except Exception as error:  # noqa: BLE001  raised where the block ends
-                errors.append(error)
-                return
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  raised where the block ends
+            errors.append(error)
 
-    thread = Thread(target=watch, name="watch")
+    thread = Thread(target=guarded, name=name)
     thread.start()
     try:
         yield
     finally:
-        is_over.set()
+        stop.set()
         thread.join()
     if errors:
         raise errors[0]
+
+
+@contextmanager
+def repeating(act: Callable[[], object], name: str, every_s: float) -> Iterator[None]:
+    """Act again and again while the block runs."""
+    stop = Event()
+
+    def work() -> None:
+        while not stop.wait(every_s):
+            act()
+
+    with running(work, name, stop):
+        yield

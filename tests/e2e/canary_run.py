@@ -60,6 +60,7 @@ from tests.e2e.canary_people import (
     sealed,
 )
 from tests.e2e.span_reading import Span, spans_in
+from tests.fleet_commands import create_task, submit
 from tests.helper.stored import write
 from tests.patience import HANGS_S
 
@@ -171,13 +172,12 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
     fleet = run.fleet
     measurement = fleet.folder / "measurement.json"
     measurement.write_text(MEASUREMENT)
-    name = fleet.adserver(
-        "task", "create", "--name", "canaries", "--origin", ORIGIN, "--max-value", str(MAX_LABEL),
-        "--num-buckets", str(BUCKETS),
-        "--decoys", "2", "--num-features", str(FEATURES), "--measurement", str(measurement),
-        "--min-batch-size", "50", "--epsilon", "8",
-        "--collusion-epsilon", "16", "--clip-norm", "1",
-    ).strip()  # fmt: skip
+    name = create_task(
+        fleet,
+        "canaries",
+        f"--max-value {MAX_LABEL} --num-buckets {BUCKETS} --decoys 2 --num-features {FEATURES} --measurement"
+        f" {measurement} --min-batch-size 50 --epsilon 8 --collusion-epsilon 16 --clip-norm 1",
+    )
     context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
     with httpx.Client(base_url=f"https://{fleet.http}", verify=context, timeout=HANGS_S) as browser:
         for half in (0, 1):
@@ -211,25 +211,18 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
 
 def rotate_keys(fleet: Fleet) -> None:
     for helper in HELPERS:
-        fleet.run(
-            "helper",
-            "keys",
-            "rotate",
-            "--data",
-            str(fleet.data(helper)),
-            "--suite",
-            HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305,
-        )
+        suite = HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305
+        fleet.run("helper", "keys", "rotate", "--data", str(fleet.data(helper)), "--suite", suite)
     fleet.adserver("task", "refresh-keys")
 
 
 def trained(run: Run, task: Task, dataset: str, model: Path) -> None:
     """A job of a few rounds, from its submission to its end."""
-    job = run.fleet.adserver_json(
-        "job", "submit", "--task", task.task_id.hex(), "--dataset", dataset, "--model", str(model), "--loss",
-        LOSS.value, "--rounds", "3",
-        "--epsilon", "2", "--learning-rate", "0.1", "--wait", options=False,
-    )  # fmt: skip
+    job = submit(
+        run.fleet,
+        f"--task {task.task_id.hex()} --dataset {dataset} --model {model} --loss {LOSS.value} --rounds 3"
+        " --epsilon 2 --learning-rate 0.1 --wait",
+    )
     assert job["state"] == "done"
 
 

@@ -24,6 +24,7 @@ from maskedlark.reports.report import Example
 from maskedlark.reports.upload import Sealer
 from tests.chaos.uploads import Uploads
 from tests.e2e.same_round import job_over
+from tests.fleet_commands import create_model, create_task, seal
 
 PEOPLE = 200
 """So many that no round has fewer than the least floor, 20, but with a probability of 1e-7."""
@@ -110,11 +111,11 @@ class Asker:
 
 def run(fleet: Fleet, *, kills: int = STEPS * EPOCHS) -> Outcome:
     """Two jobs of whole epochs, round by round; a helper is killed in the first `kills` of them."""
-    task = fleet.adserver(
-        "task", "create", "--name", "epochs", "--origin", "https://ads.example", "--classes", "2",
-        "--num-features", str(PEOPLE), "--min-batch-size", "20", "--no-noise", "--epsilon", "1",
-        "--clip-norm", "1",
-    ).strip()  # fmt: skip
+    task = create_task(
+        fleet,
+        "epochs",
+        f"--classes 2 --num-features {PEOPLE} --min-batch-size 20 --no-noise --epsilon 1 --clip-norm 1",
+    )
     uploads = Uploads(fleet, task)
     sealer, drawn = Sealer(uploads.bundle(), now=time.time()), seeded(0, "people of an epoch")
     people = [
@@ -122,9 +123,8 @@ def run(fleet: Fleet, *, kills: int = STEPS * EPOCHS) -> Outcome:
         for one in range(PEOPLE)
     ]
     assert uploads.send([sealer.report(one, unix_s=time.time(), randomness=drawn) for one in people])
-    dataset = fleet.adserver_json("dataset", "seal", "--task", task)["dataset_id"]
-    path = fleet.folder / "epochs.onnx"
-    fleet.run("adserver", "model", "create", str(path), "--layers", f"{PEOPLE},1", "--seed", "5")
+    dataset = seal(fleet, task)["dataset_id"]
+    path = create_model(fleet, fleet.folder / "epochs.onnx", (PEOPLE, 1), seed=5)
     model = parse(path.read_bytes(), num_features=PEOPLE)
     sent = weights.encode([weights.quantise(values) for values in model.initial_values])
     jobs = [

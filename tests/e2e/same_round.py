@@ -28,16 +28,16 @@ from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.errors import HelperUnavailable
 from maskedlark.model import weights
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.upload import Report, Sealer
-from tests.builders import examples
+from tests.builders import examples, job_spec
 from tests.chaos.books import Books
 from tests.chaos.uploads import Uploads
 from tests.e2e.dying_helper import DyingFleet, Moment
+from tests.fleet_commands import create_model, create_task, seal
 from tests.progress import Show, shown
 
 ROUNDS: Final = 5
@@ -154,8 +154,7 @@ def run(
     `await_helper` is called in each life before anybody asks.
     """
     task, dataset = sealed_dataset(fleet)
-    path = fleet.folder / "again.onnx"
-    fleet.run("adserver", "model", "create", str(path), "--layers", f"{FEATURES},1", "--seed", "5")
+    path = create_model(fleet, fleet.folder / "again.onnx", (FEATURES, 1), seed=5)
     model = parse(path.read_bytes(), num_features=FEATURES)
     spec = replace(job_over(task, dataset, model), rounds=rounds + 1)
     sent = weights.encode([weights.quantise(values) for values in model.initial_values])
@@ -268,18 +267,19 @@ def sealed_dataset(fleet: Fleet) -> tuple[str, str]:
     """A task with noise and a dataset of it; both ids in hexadecimal."""
     task = make_task(fleet, "again")
     assert Uploads(fleet, task).send(new_reports(fleet, task, REPORTS, "of a dataset"))
-    sealed = fleet.adserver_json("dataset", "seal", "--task", task)
+    sealed = seal(fleet, task)
     assert sealed["admitted"] == REPORTS
     return task, sealed["dataset_id"]
 
 
 def make_task(fleet: Fleet, name: str) -> str:
     """A small task with noise; its id in hexadecimal."""
-    return fleet.adserver(
-        "task", "create", "--name", name, "--origin", "https://ads.example", "--classes", "2",
-        "--num-features", str(FEATURES),
-        "--min-batch-size", "50", "--epsilon", "8", "--collusion-epsilon", "16", "--clip-norm", "1",
-    ).strip()  # fmt: skip
+    return create_task(
+        fleet,
+        name,
+        f"--classes 2 --num-features {FEATURES} --min-batch-size 50 --epsilon 8 --collusion-epsilon 16"
+        " --clip-norm 1",
+    )
 
 
 def new_reports(fleet: Fleet, task: str, count: int, seed: str) -> list[Report]:
@@ -293,12 +293,11 @@ def new_reports(fleet: Fleet, task: str, count: int, seed: str) -> list[Report]:
 
 def job_over(task: str, dataset: str, model: Model) -> JobSpec:
     """A job of two rounds, so that the first one's answer is kept."""
-    return JobSpec(
+    return job_spec(
         job_id=b"sent over, again",
         task_id=bytes.fromhex(task),
         dataset_id=bytes.fromhex(dataset),
         model_digest=model.digest,
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
         rounds=2,
         sampling_numerator=sampling_numerator(expected_batch_size=REPORTS, dataset_size=REPORTS),
         noise_multiplier=5.0,

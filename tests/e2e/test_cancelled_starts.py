@@ -12,8 +12,6 @@ from sqlalchemy import Engine
 
 from adserver.peers.retrying import Backoff
 from adserver.records.job_state import JobState
-from adserver.records.optimizer_kinds import OptimizerKind
-from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
@@ -29,6 +27,7 @@ from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, SetClock
 from tests.helper.parties import MODEL, Scene
 from tests.patience import HANGS_S
+from tests.training_plans import training_plan
 
 
 class SlowWay:
@@ -95,11 +94,7 @@ def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
 ) -> None:
     dataset = scene.seal()
     spec = scene.job(dataset, noise_multiplier=10.0)
-    plan = TrainingPlan(
-        task=scene.task, job=spec, dataset_size=20,
-        optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1), schedule=Schedule(),
-        eval_every=2,
-    )  # fmt: skip
+    plan = training_plan(scene.task, spec, records=20)
     clock = SetClock()
     dies = Barrier(2) if killed else None
     store, helpers = JobStore(engine, clock), (SlowWay(scene, 0, dies), SlowWay(scene, 1, dies))

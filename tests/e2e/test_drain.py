@@ -40,6 +40,7 @@ from protos import helper_pb2_grpc, ingest_pb2_grpc, report_pb2
 from tests.builders import shares_for
 from tests.chaos.uploads import Uploads
 from tests.e2e.same_round import FEATURES, job_over, new_reports, sealed_dataset
+from tests.fleet_commands import create_model
 from tests.patience import HANGS_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -82,7 +83,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Fleet(folder=tmp_path_factory.mktemp("drain"), helper_options_of=(held, ())) as fleet:
         task, dataset = sealed_dataset(fleet)
         path = fleet.folder / "drained.onnx"
-        fleet.run("adserver", "model", "create", str(path), "--layers", f"{FEATURES},1", "--seed", "5")
+        create_model(fleet, path, (FEATURES, 1), seed=5)
         model = parse(path.read_bytes(), num_features=FEATURES)
         yield Site(
             fleet=fleet,

@@ -16,7 +16,8 @@ import pytest
 from onnx import numpy_helper
 
 from docs.tutorial import plain
-from docs.tutorial.fleet import ORIGIN, CommandFailed, Fleet
+from docs.tutorial.fleet import CommandFailed, Fleet
+from tests.fleet_commands import create_model, create_task, seal, send_reports
 from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.slow
@@ -65,22 +66,18 @@ class Sealed:
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sealed]:
     folder = tmp_path_factory.mktemp("fleet")
     with Fleet(folder=folder, is_no_noise=True) as fleet:
-        task = fleet.adserver(
-            "task", "create", "--name", "e2e", "--origin", ORIGIN, "--classes", "2", "--default-label", "0",
-            "--num-features", "30",
-            "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
-        ).strip()  # fmt: skip
-        panel, reported, model = folder / "panel.npz", folder / "reported.npz", folder / "untrained.onnx"
-        summary = fleet.browsers(
-            "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", f"http://{fleet.http}", "--source",
-            "wbcd", "--seed", "3",
-            "--holdout", str(panel), "--train-out", str(reported),
-        )  # fmt: skip
-        dataset = fleet.adserver_json("dataset", "seal", "--task", task)
-        assert dataset["admitted"] == summary["accepted"] == summary["reports"]
-        fleet.run(
-            "adserver", "model", "create", str(model), "--layers", ",".join(map(str, LAYERS)), "--seed", "2"
+        task = create_task(
+            fleet,
+            "e2e",
+            "--classes 2 --default-label 0 --num-features 30 --min-batch-size 50 --no-noise --epsilon 1"
+            " --clip-norm 1",
         )
+        panel, reported = folder / "panel.npz", folder / "reported.npz"
+        source = f"--source wbcd --seed 3 --holdout {panel} --train-out {reported}"
+        summary = send_reports(fleet, task, source, to=f"http://{fleet.http}")
+        dataset = seal(fleet, task)
+        assert dataset["admitted"] == summary["accepted"] == summary["reports"]
+        model = create_model(fleet, folder / "untrained.onnx", LAYERS, seed=2)
         yield Sealed(
             fleet=fleet, task=task, dataset=dataset["dataset_id"], panel=panel, reported=reported, model=model
         )
@@ -163,11 +160,11 @@ def test_curves_are_written_for_tensorboard_and_drawn_for_people(
 @pytest.mark.long
 def test_a_helper_without_the_debug_flag_refuses_a_task_without_noise(tmp_path: Path) -> None:
     with Fleet(folder=tmp_path) as fleet, pytest.raises(CommandFailed, match="task_refused"):
-        fleet.adserver(
-            "task", "create", "--name", "x", "--origin", ORIGIN, "--classes", "2", "--num-features", "3",
-            "--min-batch-size", "50",
-            "--no-noise", "--epsilon", "1", "--clip-norm", "1",
-        )  # fmt: skip
+        create_task(
+            fleet,
+            "x",
+            "--classes 2 --num-features 3 --min-batch-size 50 --no-noise --epsilon 1 --clip-norm 1",
+        )
 
 
 def test_status_and_lists_speak_json(sealed: Sealed, undisturbed: bytes) -> None:

@@ -14,19 +14,18 @@ import numpy as np
 import pytest
 
 from adserver.records.job_state import JobState
-from adserver.records.optimizer_kinds import OptimizerKind
-from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_folder import JobFolder
 from maskedlark.errors import JobReason
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import reconstruct
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec
 from tests.audit.site import Site, open_site
-from tests.builders import examples
+from tests.builders import examples, job_spec
 from tests.e2e.small_adserver import AdServer, Diverted
 from tests.helper.parties import make_model
+from tests.training_plans import training_plan
 
 NUM_FEATURES = 2_000
 RECORDS = 30
@@ -53,25 +52,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def plan_for(site: Site, dataset: bytes) -> TrainingPlan:
-    spec = JobSpec(
-        job_id=b"j" * 16,
+    spec = job_spec(
         task_id=site.task.task_id,
         dataset_id=dataset,
         model_digest=site.model.digest,
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
         rounds=ROUNDS,
-        sampling_numerator=1 << 32,
         noise_multiplier=2.0,
     )
-    optimizer = Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1)
-    return TrainingPlan(
-        task=site.task,
-        job=spec,
-        dataset_size=RECORDS,
-        optimizer=optimizer,
-        schedule=Schedule(),
-        eval_every=10,
-    )
+    return training_plan(site.task, spec, records=RECORDS)
 
 
 def seal(site: Site, seed: int) -> bytes:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from docs.tutorial.fleet import HELPERS, ORIGIN, CommandFailed, Fleet
+from docs.tutorial.fleet import HELPERS, CommandFailed, Fleet
+from tests.fleet_commands import create_model, create_task, seal, send_reports
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 EPSILON = 4.0
@@ -51,21 +52,21 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    folder = tmp_path_factory.mktemp("a person")
+    folder = tmp_path_factory.mktemp("a-person")
     with Fleet(folder=folder) as fleet:
         (folder / "measurement.json").write_text(
             json.dumps(
                 {"min_cell_count": 20, "values": [{"name": "pages", "low": 0, "high": 50}], "keys": []}
             )
         )
-        task = fleet.adserver(
-            "task", "create", "--wait", "--name", "shop", "--origin", ORIGIN, "--num-features", "2",
-            "--classes", "2", "--default-label", "0", "--measurement", str(folder / "measurement.json"),
-            "--min-batch-size", "50", "--clip-norm", "1", "--epsilon", str(EPSILON), "--unit", "user",
-        ).strip()  # fmt: skip
+        task = create_task(
+            fleet,
+            "shop",
+            f"--wait --num-features 2 --classes 2 --default-label 0 --measurement {folder}/measurement.json"
+            f" --min-batch-size 50 --clip-norm 1 --epsilon {EPSILON} --unit user",
+        )
         datasets = [sealed(fleet, folder, task, number) for number in range(2)]
-        model = str(folder / "model.onnx")
-        fleet.run("adserver", "model", "create", model, "--layers", "2,2", "--seed", "1")
+        model = str(create_model(fleet, folder / "model.onnx", (2, 2)))
         yield Shop(fleet=fleet, datasets=(datasets[0], datasets[1]), model=model)
 
 
@@ -76,12 +77,10 @@ def sealed(fleet: Fleet, folder: Path, task: str, number: int) -> str:
     ]
     table = folder / f"visits-{number}.csv"
     table.write_text("\n".join(["pages,minutes,basket,bought", *rows]) + "\n")
-    fleet.browsers(
-        "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", f"http://{fleet.http}", "--source", "csv",
-        "--csv", str(table), "--label", "bought", "--value", "pages=pages", "--seed", str(number),
-    )  # fmt: skip
-    found: str = fleet.adserver_json("dataset", "seal", "--task", task)["dataset_id"]
-    return found
+    send_reports(
+        fleet, task, f"--source csv --csv {table} --label bought --value pages=pages --seed {number}"
+    )
+    return str(seal(fleet, task)["dataset_id"])
 
 
 def test_rounds_queries_and_evaluations_of_all_datasets_share_one_budget(shop: Shop) -> None:

@@ -12,8 +12,6 @@ import pytest
 from adserver.peers.retrying import Backoff
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
-from adserver.records.optimizer_kinds import OptimizerKind
-from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
@@ -27,6 +25,7 @@ from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import SetClock
 from tests.helper.parties import FLOORS, MODEL, NUM_VALUES, Scene
 from tests.patience import HANGS_S
+from tests.training_plans import training_plan
 
 ROUNDS = 3
 
@@ -90,13 +89,7 @@ def test_a_job_that_one_helper_refuses_for_its_memory_stays_open_at_the_other_on
     create_tables(engine)
     store = JobStore(engine, clock)
     JobFolder(tmp_path, spec.job_id).write_submission(MODEL, None)
-    store.submit(
-        TrainingPlan(
-            task=scene.task, job=spec, dataset_size=20,
-            optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1), schedule=Schedule(),
-            eval_every=2,
-        )
-    )  # fmt: skip
+    store.submit(training_plan(scene.task, spec, records=20))
     first = Direct(scene, 0)
     helpers = (first, Direct(scene, 1, after=first.has_started))
     worker = JobWorker(engine, helpers, tmp_path, clock, backoff=Backoff(give_up_after_s=0.1))

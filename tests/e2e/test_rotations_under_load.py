@@ -13,12 +13,13 @@ from urllib.request import urlopen
 import pytest
 
 from adserver.quickstart.ports import free_ports
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet
+from docs.tutorial.fleet import HELPERS, HOST, Fleet
 from maskedlark.randomness import seeded
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.upload import Sealer
 from tests.builders import examples
 from tests.chaos.uploads import Uploads
+from tests.fleet_commands import create_task
 from tests.patience import HANGS_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -78,11 +79,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         ),
         adserver_options=("--refresh-keys", "1"),
     ) as fleet:
-        task = fleet.adserver(
-            "task", "create", "--name", "rotations", "--origin", ORIGIN, "--classes", "2", "--num-features",
-            "30",
-            "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
-        ).strip()  # fmt: skip
+        task = create_task(
+            fleet,
+            "rotations",
+            "--classes 2 --num-features 30 --min-batch-size 50 --no-noise --epsilon 1 --clip-norm 1",
+        )
         uploads = Uploads(fleet, task)
         made = Run(
             fleet=fleet,

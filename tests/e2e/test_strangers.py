@@ -29,7 +29,6 @@ from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet
 from maskedlark import canonical
 from maskedlark.model.losses import Loss
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.certificates import write_certificate
@@ -37,7 +36,9 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from protos import helper_pb2, helper_pb2_grpc, ingest_pb2_grpc
-from tests.builders import examples
+from tests.bad_frames import check_that_it_ends
+from tests.builders import examples, job_spec
+from tests.fleet_commands import create_task
 from tests.patience import HANGS_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -102,11 +103,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         helper_options_of=(watched[0], watched[1]),
         adserver_options=watched[2],
     ) as fleet:
-        task = fleet.adserver(
-            "task", "create", "--name", "strangers", "--origin", ORIGIN, "--classes", "2", "--num-features",
-            "4",
-            "--min-batch-size", "50", "--epsilon", "1", "--clip-norm", "1",
-        ).strip()  # fmt: skip
+        task = create_task(
+            fleet, "strangers", "--classes 2 --num-features 4 --min-batch-size 50 --epsilon 1 --clip-norm 1"
+        )
         files = fleet.data("adserver")
         ours = TlsFiles(
             certificate=files / "tls.crt",
@@ -228,13 +227,10 @@ def test_a_message_over_a_helpers_limit_is_refused_and_counted(site: Site) -> No
 
 def test_a_stream_over_a_helpers_limit_is_refused_and_counted(site: Site) -> None:
     pieces = (helper_pb2.StartJobRequest(model=bytes(1 << 20)) for _ in range(200))
-    job = JobSpec(
+    job = job_spec(
         job_id=bytes(16),
         task_id=site.bundle.task.task_id,
-        dataset_id=bytes(32),
-        model_digest=bytes(32),
         loss=Loss.MSE,
-        rounds=1,
         sampling_numerator=1,
         noise_multiplier=1.0,
     )
@@ -311,15 +307,7 @@ def test_frames_of_garbage_end_their_connection_only_and_are_counted(site: Site,
         preface + b"\xff" * 64,
         preface + bytes((0, 0, 4, 4)) + os.urandom(60),
     ):
-        with (
-            socket.create_connection((host, int(port)), timeout=HANGS_S) as plain,
-            context.wrap_socket(plain, server_hostname=HOST) as secure,
-            suppress(ConnectionError, ssl.SSLError),
-        ):
-            secure.sendall(frames)
-            until = time.monotonic() + HANGS_S
-            while secure.recv(4096):
-                assert time.monotonic() < until, "the connection is still open"
+        check_that_it_ends((host, int(port)), context, frames)
     assert counted() >= before + 3
 
 

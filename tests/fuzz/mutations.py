@@ -3,7 +3,15 @@
 import json
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+FUZZ = settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    derandomize=True,
+)
 
 _ODD: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), st.integers(), st.sampled_from((0, -1, 1 << 32, 1 << 64, 10**30)), st.floats(),

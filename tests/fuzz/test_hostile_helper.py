@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adserver.peers.client import HelperClient
@@ -28,15 +28,16 @@ from maskedlark.errors import (
 from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
-from maskedlark.rpc.transport import make_server
 from protos import helper_pb2 as pb
 from tests.builders import examples, reports, shares_for, world
-from tests.fuzz.mutations import almost
+from tests.fuzz.mutations import FUZZ, almost
+from tests.grpc_server import grpc_server
 from tests.maskedlark.query_specs import query
 from tests.maskedlark.test_escape import HOSTILE as OBEYED_TEXT
 from tests.maskedlark.test_escape import OBEYED
 from tests.measured import measuring_world
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 WORLD = world()
 MEASURING = measuring_world()
@@ -147,12 +148,11 @@ def hostile() -> Hostile:
 
 @pytest.fixture(scope="module")
 def client(hostile: Hostile) -> Iterator[HelperClient]:
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    server.add_generic_rpc_handlers((hostile,))
-    server.start()
-    with HelperClient(f"127.0.0.1:{port}", None, _DEADLINE_S) as opened:
+    with (
+        grpc_server(lambda server: server.add_generic_rpc_handlers((hostile,))) as address,
+        HelperClient(address, None, _DEADLINE_S) as opened,
+    ):
         yield opened
-    server.stop(1).wait(HANGS_S)
 
 
 PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
@@ -192,12 +192,7 @@ def test_what_each_call_is_fuzzed_from_is_accepted(name: str, hostile: Hostile, 
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    derandomize=True,
-)
+@settings(FUZZ, max_examples=30)
 @given(data=st.data())
 def test_a_helper_that_answers_with_anything_causes_a_typed_error_at_most(
     name: str, hostile: Hostile, client: HelperClient, data: st.DataObject
@@ -235,6 +230,5 @@ def test_a_helper_s_name_and_version_can_be_printed(
     status.CopyFrom(CALLS["status"].replies[0])
     setattr(status, field, word)
     hostile.behaviour = Behaviour(replies=(status.SerializeToString(),))
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.BAD_ANSWER):
         client.status()
-    assert refused.value.reason is JobReason.BAD_ANSWER

@@ -16,7 +16,7 @@ from typing import Any, Final
 import grpc
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
@@ -33,7 +33,7 @@ from maskedlark.rpc.wire import decode_report, encode_report
 from maskedlark.runtime.database import open_database, reading
 from protos import ingest_pb2, report_pb2
 from tests.builders import NOW, check_report, examples, reports, world
-from tests.fuzz.mutations import almost
+from tests.fuzz.mutations import FUZZ, almost
 from tests.patience import HANGS_S
 
 WORLD = world()
@@ -42,12 +42,6 @@ BATCH = report_pb2.ReportBatch(reports=map(report_pb2.Report.FromString, GOOD)).
 TASK_PATH = f"/v1/tasks/{WORLD.task.task_id.hex()}".encode()
 ANSWERED_S: Final = HANGS_S
 ANSWER: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-FUZZ = settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    derandomize=True,
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,31 +10,23 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
-from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.evaluation import EvaluationSpec
-from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest
+from maskedlark.releases.query import Axis, Measure, codes_digest
 from maskedlark.reports.report import Example, MeasuredValues
-from maskedlark.rpc.transport import make_channel, make_server
+from maskedlark.rpc.transport import make_channel
 from protos import helper_pb2 as pb
-from protos import helper_pb2_grpc
-from tests.fuzz.mutations import almost, almost_json
+from tests.fuzz.mutations import FUZZ, almost, almost_json
 from tests.helper.parties import MODEL, WEIGHTS, Scene
+from tests.helper.served import served
+from tests.maskedlark.query_specs import discovery, evaluation, query
 from tests.measured import SHOP
 from tests.patience import HANGS_S
 
-FUZZ = settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    derandomize=True,
-)
 CODES = np.arange(5, dtype=np.uint32)
 ANSWERS = {
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE,
@@ -51,30 +43,21 @@ class Asked(Scene):
             Example(features=features, label=1.0, measured=MeasuredValues(keys=(n % 3, 0, 0), values=(1, n)))
             for n in range(12)
         ]
-        named = {"task_id": self.task_id, "dataset_id": self.seal(made), "noise_multiplier": 0.0}
+        dataset = self.seal(made)
         axis = Axis(key="campaign", size=len(CODES), codes_digest=codes_digest(CODES))
         measures = (Measure(value="purchase", scale=1),)
-        query = {
-            **named,
-            "measures": measures,
-            "group_by": (axis,),
-            "levels": (1,),
-            "threshold_noise_multiplier": 0.0,
-        }
-        of_model = {
-            "model_digest": parse(MODEL, num_features=4).digest,
-            "weights_digest": weights.digest(WEIGHTS),
-            "num_bins": 20,
-        }
-        self.query = canonical.encode(canonical.build(QuerySpec, {**query, "query_id": b"q" * 16}))
-        self.discovery = canonical.encode(
-            canonical.build(
-                DiscoverySpec,
-                {**named, "query_id": b"d" * 16, "keys": ("campaign",), "max_codes": 5, "delta": 1e-7},
-            )
+        made_query = query(self, dataset_id=dataset, measures=measures, group_by=(axis,))
+        made_discovery = discovery(self, query_id=b"d" * 16, dataset_id=dataset, max_codes=5)
+        made_evaluation = evaluation(
+            self,
+            query_id=b"e" * 16,
+            dataset_id=dataset,
+            model_digest=parse(MODEL, num_features=4).digest,
+            weights_digest=weights.digest(WEIGHTS),
+            num_bins=20,
         )
-        self.evaluation = canonical.encode(
-            canonical.build(EvaluationSpec, {**named, **of_model, "query_id": b"e" * 16})
+        self.query, self.discovery, self.evaluation = map(
+            canonical.encode, (made_query, made_discovery, made_evaluation)
         )
         self.honest = [
             [pb.QueryRequest(query=self.query), pb.QueryRequest(codes=CODES.tobytes())],
@@ -92,13 +75,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 
 @pytest.fixture(scope="module")
 def channel(asked: Asked) -> Iterator[grpc.Channel]:
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(asked.cores[0]), server)
-    server.start()
-    opened = make_channel(f"127.0.0.1:{port}", None)
-    yield opened
-    opened.close()
-    server.stop(1).wait(HANGS_S)
+    with served(asked.cores[0]) as address, make_channel(address, None) as opened:
+        yield opened
 
 
 def run_query(channel: grpc.Channel, messages: list[bytes]) -> grpc.StatusCode:

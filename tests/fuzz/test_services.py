@@ -5,13 +5,14 @@ Random messages in random order get a typed answer, and the next honest caller i
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
 import grpc
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adserver.ingest.http_app import http_app
@@ -20,24 +21,19 @@ from adserver.ingest.intake import Intake
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
-from helper.serving.service import HelperService
 from maskedlark import canonical
-from maskedlark.rpc.transport import make_channel, make_server
+from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, share_to_message
 from maskedlark.runtime.database import open_database
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.builders import NOW, examples, reports, shares_for, world
-from tests.fuzz.mutations import almost
+from tests.fuzz.mutations import FUZZ, almost
 from tests.helper.parties import MODEL, WEIGHTS, Scene
+from tests.helper.served import served
 from tests.patience import HANGS_S
 
-FUZZ = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    derandomize=True,
-)
+FEWER = settings(FUZZ, max_examples=60)
 ANSWERS = {  # of the typed errors; INTERNAL is gRPC's own answer to what is no message
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -52,13 +48,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 @pytest.fixture(scope="module")
 def channel(scene: Scene) -> Iterator[grpc.Channel]:
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0]), server)
-    server.start()
-    opened = make_channel(f"127.0.0.1:{port}", None)
-    yield opened
-    opened.close()
-    server.stop(1).wait(HANGS_S)
+    with served(scene.cores[0]) as address, make_channel(address, None) as opened:
+        yield opened
 
 
 def valid_messages(scene: Scene) -> list[bytes]:
@@ -84,8 +75,18 @@ def valid_messages(scene: Scene) -> list[bytes]:
     ]
 
 
+@contextmanager
+def typed_answer() -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        status: Any = error
+        said = status.code(), status.details()
+        assert said[0] in ANSWERS or "deserializing" in said[1], said
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@FUZZ
+@FEWER
 @given(data=st.data())
 def test_streams_of_random_messages_get_typed_answers(
     scene: Scene, channel: grpc.Channel, caplog: pytest.LogCaptureFixture, data: st.DataObject
@@ -94,20 +95,14 @@ def test_streams_of_random_messages_get_typed_answers(
     messages = data.draw(st.lists(almost(*valid_messages(scene)), max_size=5))
     method = data.draw(st.sampled_from(METHODS))
     call: Any = channel.stream_stream(f"/maskedlark.v1.Helper/{method}", None, None)
-    try:
+    with typed_answer():
         list(call(iter(messages), timeout=HANGS_S))
-    except grpc.RpcError as error:
-        status: Any = error
-        assert status.code() in ANSWERS or "deserializing" in status.details(), (
-            status.code(),
-            status.details(),
-        )
     assert not [record for record in caplog.records if "a bug" in record.getMessage()]
     stub = helper_pb2_grpc.HelperStub(channel)
     assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name == "north"
 
 
-@FUZZ
+@FEWER
 @given(data=st.data())
 def test_single_messages_of_random_bytes_get_typed_answers(
     scene: Scene, channel: grpc.Channel, caplog: pytest.LogCaptureFixture, data: st.DataObject
@@ -115,14 +110,8 @@ def test_single_messages_of_random_bytes_get_typed_answers(
     caplog.set_level(logging.CRITICAL, "grpc._common")
     message = data.draw(almost(*valid_messages(scene)))
     method = data.draw(st.sampled_from(("RegisterTask", "CommitDataset", "CloseJob", "GetStatus")))
-    try:
+    with typed_answer():
         channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(message, timeout=HANGS_S)
-    except grpc.RpcError as error:
-        status: Any = error
-        assert status.code() in ANSWERS or "deserializing" in status.details(), (
-            status.code(),
-            status.details(),
-        )
     assert not [record for record in caplog.records if "a bug" in record.getMessage()]
 
 
@@ -149,7 +138,7 @@ BATCH = (
 )
 
 
-@FUZZ
+@FEWER
 @given(data=st.data())
 def test_http_bodies_of_random_bytes_get_an_answer_that_is_no_failure(
     browser: httpx.Client, data: st.DataObject
@@ -160,7 +149,7 @@ def test_http_bodies_of_random_bytes_get_an_answer_that_is_no_failure(
     assert answer.headers["content-type"] == "application/json"
 
 
-@FUZZ
+@FEWER
 @given(path=st.text(max_size=80), method=st.sampled_from(("GET", "POST", "PUT", "DELETE")))
 def test_paths_of_any_kind_get_an_answer_that_is_no_failure(
     browser: httpx.Client, path: str, method: str

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from adserver.peers.client import HelperClient
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
-from maskedlark.rpc.transport import make_server
 from tests.builders import examples, reports, shares_for, world
+from tests.grpc_server import grpc_server
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 WORLD = world()
 SHARES = shares_for(reports(WORLD, examples(WORLD.task, 2)), 0)
@@ -49,16 +50,14 @@ class Silent(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in th
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[HelperClient]:
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    server.add_generic_rpc_handlers((Silent(),))
-    server.start()
-    with HelperClient(f"127.0.0.1:{port}", None, HANGS_S) as opened:
+    with (
+        grpc_server(lambda server: server.add_generic_rpc_handlers((Silent(),))) as address,
+        HelperClient(address, None, HANGS_S) as opened,
+    ):
         yield opened
-    server.stop(1).wait(HANGS_S)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_no_answer_is_a_bad_answer(name: str, client: HelperClient) -> None:
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.BAD_ANSWER):
         CALLS[name](client)
-    assert refused.value.reason is JobReason.BAD_ANSWER

@@ -1,10 +1,5 @@
 """What all tests of the helper do: they watch that shared state is used under its lock."""
 
-from collections.abc import Iterator
-from typing import Final
-
-import pytest
-
 from helper.datasets.fair_cache import FairCache
 from helper.datasets.object_spool import ObjectWriter
 from helper.datasets.prefetch_quota import PrefetchQuota
@@ -18,9 +13,11 @@ from helper.releases.jobs import RunningJobs
 from helper.releases.work_quota import WorkQuota
 from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks
-from tests.held_locks import Guarded, watched
+from tests.held_locks import Guarded, guards, shared_state_is_used_under_its_lock
 
-UNDER_LOCKS: Final = (
+__all__ = ["shared_state_is_used_under_its_lock", "unguarded"]
+
+unguarded = guards(
     Guarded(PrefetchQuota, "_lock", ("_chunks", "_bytes")),
     Guarded(ObjectWriter, "_lock", ("_held", "_dropped")),
     Guarded(PreparationQuota, "_changed", ("_unanswered", "_taken_bytes", "_is_over")),
@@ -35,17 +32,3 @@ UNDER_LOCKS: Final = (
     Guarded(HelperKeys, "_lock", ("_stamp",)),
     Guarded(OpenTasks, "_lock", ("_ends", "_read")),
 )
-
-
-@pytest.fixture(scope="session")
-def unguarded() -> Iterator[list[str]]:
-    """The uses of shared state without its lock, so far."""
-    with watched(UNDER_LOCKS) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _shared_state_is_used_under_its_lock(unguarded: list[str]) -> Iterator[None]:
-    unguarded.clear()
-    yield
-    assert not unguarded

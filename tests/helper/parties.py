@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from onnx import TensorProto
 from onnx import helper as make
 
 from helper.core import HelperCore
+from helper.datasets.preparing import PreparedTotals
 from helper.executors.local import LocalExecutor
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger, sqlite_url
@@ -32,14 +34,14 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id, intersect_admitted
+from maskedlark.reports.dataset import AdmittedSet, ShareForHelper, intersect_admitted
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.objects import ObjectStore
-from tests.builders import NOW, examples, settings, shares_for
+from tests.builders import NOW, examples, id_of_reports, job_spec, joined_sets, settings, shares_for
 
 FLOORS = Floors(min_batch_size=2, max_epsilon=1e6, max_collusion_epsilon=1e6, is_noise_optional=True)
 NO_WORKERS = 1
@@ -175,6 +177,15 @@ class Scene:
         key_lists = (self.cores[0].status().key_list, self.cores[1].status().key_list)
         return TaskBundle(task=task, signatures=(first, second), key_lists=key_lists)
 
+    def tenant(self, origin: str, **changes: Any) -> Self:
+        """Another ad server of the same helpers, with a task of its own."""
+        other = copy(self)
+        other.task = make_task(self.parties, origin=origin, **changes)
+        other.task_id = other.task.task_id
+        other.bundle = other.register(other.task)
+        other.sealer = Sealer(other.bundle, now=NOW)
+        return other
+
     def examples(self, count: int, seed: int = 0) -> list[Example]:
         return examples(self.task, count, seeded(seed, "examples of a scene"))
 
@@ -195,19 +206,9 @@ class Scene:
         for role, core in enumerate(self.cores):
             incoming = shares_for(list(reports), role)
             with core.datasets.prepare(self.task_id, handle, None) as preparation:
-                parts = [
-                    preparation.add(incoming[start : start + chunk])
-                    for start in range(0, len(incoming), chunk)
-                ]
-                totals = preparation.finish()
+                admits, totals = admitted_in_chunks(preparation, incoming, chunk)
             assert totals.received == len(reports)
-            admitted.append(
-                AdmittedSet(
-                    is_admitted=np.concatenate([part.is_admitted for part in parts]),
-                    view_tags=np.concatenate([part.view_tags for part in parts]),
-                    dropped=totals.dropped,
-                )
-            )
+            admitted.append(admits)
         chosen = intersect_admitted(admitted[0], admitted[1])
         return Prepared(
             handle=handle,
@@ -220,10 +221,7 @@ class Scene:
         """The id of a dataset of reports that no dataset used yet."""
         with self.cores[0].datasets.prepare(self.task_id, b"t" * 16, None) as preparation:
             view_tags = preparation.add(shares_for(list(reports), 0)).view_tags
-        ids = [report.report_id for report, is_chosen in zip(reports, chosen, strict=True) if is_chosen]
-        table = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 16)
-        order = canonical_order(table)
-        return dataset_id(self.task_id, table[order], view_tags[chosen][order])
+        return id_of_reports(self.task_id, list(compress(reports, chosen)), view_tags[chosen])
 
     def commit(self, prepared: Prepared) -> bytes:
         for core in self.cores:
@@ -237,15 +235,11 @@ class Scene:
         return self.commit(self.prepare(self.reports(given, seed)))
 
     def job(self, dataset: bytes, **changes: Any) -> JobSpec:
-        spec = JobSpec(
-            job_id=b"j" * 16,
+        spec = job_spec(
             task_id=self.task_id,
             dataset_id=dataset,
             model_digest=parse(MODEL, num_features=self.task.num_features).digest,
-            loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
             rounds=10,
-            sampling_numerator=1 << 32,
-            noise_multiplier=0.0,
         )
         return replace(spec, **changes)
 
@@ -265,6 +259,15 @@ class Scene:
         return (
             self.cores[role].jobs.at_work(key_of(spec), None).answer(round_index, encoded or WEIGHTS, ASKED)
         )
+
+
+def admitted_in_chunks(
+    preparation: Any, incoming: list[ShareForHelper], chunk: int
+) -> tuple[AdmittedSet, PreparedTotals]:
+    """Send shares in chunks: what is admitted of all, and the totals."""
+    parts = [preparation.add(incoming[start : start + chunk]) for start in range(0, len(incoming), chunk)]
+    totals: PreparedTotals = preparation.finish()
+    return joined_sets(parts, totals.dropped), totals
 
 
 def make_task(parties: tuple[Party, Party], **changes: Any) -> Task:

@@ -1,9 +1,11 @@
 """Two helpers and an ad server that seals and releases federated rounds, for tests."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +17,12 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.update import UpdateSpec, round_clip
 from maskedlark.releases.update_job import UpdateRound
-from maskedlark.reports.dataset import AdmittedSet, canonical_order, dataset_id, intersect_admitted
+from maskedlark.reports.dataset import AdmittedSet, intersect_admitted
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import UpdateVector
 from maskedlark.reports.upload import Report
-from tests.builders import NOW, shares_for
-from tests.helper.parties import Party, Scene, make_task
+from tests.builders import NOW, id_of_reports, shares_for
+from tests.helper.parties import Party, Scene, admitted_in_chunks, make_task
 from tests.update_builders import FORM, random_vector, update_job, update_round, update_settings
 
 
@@ -35,6 +37,15 @@ class UpdateScene(Scene):
         self.task_id = self.task.task_id
         self.bundle = self.register(self.task)
         self.updates = UpdateSealer(self.bundle, now=NOW)
+
+    def tenant(self, origin: str, **changes: Any) -> Self:
+        """Another ad server of the same helpers, with a federated task of its own."""
+        other = copy(self)
+        other.task = make_task(self.parties, **update_settings(origin=origin, **changes))
+        other.task_id = other.task.task_id
+        other.bundle = other.register(other.task)
+        other.updates = UpdateSealer(other.bundle, now=NOW)
+        return other
 
     def round(self, index: int = 0, **changes: Any) -> UpdateRound:
         return update_round(self.task, index, **{"job": update_job(self.task), **changes})
@@ -57,18 +68,9 @@ class UpdateScene(Scene):
         for role, core in enumerate(self.cores):
             incoming = shares_for(list(sealed), role)
             with core.updates.prepare(self.task_id, handle, canonical.encode(one), None) as preparation:
-                parts = [
-                    preparation.add(incoming[start : start + chunk])
-                    for start in range(0, len(incoming), chunk)
-                ]
-                totals.append(preparation.finish())
-            admitted.append(
-                AdmittedSet(
-                    is_admitted=np.concatenate([part.is_admitted for part in parts]),
-                    view_tags=np.concatenate([part.view_tags for part in parts]),
-                    dropped=totals[-1].dropped,
-                )
-            )
+                admits, total = admitted_in_chunks(preparation, incoming, chunk)
+            admitted.append(admits)
+            totals.append(total)
         return (admitted[0], admitted[1]), totals
 
     def seal_round(self, one: UpdateRound, sealed: Sequence[Report], handle: bytes = b"h" * 16) -> bytes:
@@ -83,9 +85,7 @@ class UpdateScene(Scene):
     def round_dataset_id(
         self, sealed: Sequence[Report], admitted: AdmittedSet, chosen: NDArray[np.bool_]
     ) -> bytes:
-        ids = np.frombuffer(b"".join(report.report_id for report in sealed), np.uint8).reshape(-1, 16)[chosen]
-        order = canonical_order(ids)
-        return dataset_id(self.task_id, ids[order], admitted.view_tags[chosen][order])
+        return id_of_reports(self.task_id, list(compress(sealed, chosen)), admitted.view_tags[chosen])
 
     def release(self, one: UpdateRound, of_dataset: bytes) -> NDArray[np.int64]:
         spec = UpdateSpec(dataset_id=of_dataset, round=one)

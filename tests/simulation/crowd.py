@@ -1,7 +1,7 @@
 """Devices on the simulated network.
 
 Each looks for rounds, answers by what it has stored, and sends that until it hears an answer. Some go away
-for a while and come late, or send what is of no round.
+for a while and come late, send what is of no round, or send a share that opens at one helper only.
 """
 
 from dataclasses import replace
@@ -38,8 +38,8 @@ _EXAMPLES: Final = 5
 _LOOKS_S: Final = (0.4, 2.0)
 _RESEND_S: Final = (0.5, 3.0)
 _AWAY_S: Final = (3.0, 12.0)
-_KINDS: Final = ("on time", "away", "foreign")
-_WEIGHTS: Final = (6, 1, 1)
+_KINDS: Final = ("on time", "away", "foreign", "forged")
+_WEIGHTS: Final = (6, 1, 1, 1)
 
 
 @frozen
@@ -58,10 +58,14 @@ class Crowd:
         sent: Every update that was sealed, by its report's id.
         acknowledged: Reports of which a device was told that they are there.
         refused: How often each reason was heard.
+        forged: Reports of which no helper may count anything.
         violations: What must never happen, but did.
     """
 
-    def __init__(self, fleet: Fleet, journal: Journal) -> None:
+    def __init__(self, fleet: Fleet, journal: Journal, *, never_forged: bytes) -> None:
+        """Make devices; for the job of `never_forged` they send nothing but what is honest."""
+        self.never_forged = never_forged
+        self.forged: set[bytes] = set()
         self.sent: dict[bytes, Sent] = {}
         self.acknowledged: set[bytes] = set()
         self.refused: dict[str, int] = {}
@@ -97,6 +101,8 @@ class Crowd:
         kind = stream.choices(_KINDS, _WEIGHTS)[0] if self._fleet.faults.is_on else "on time"
         if kind == "foreign":
             self._arrive(name, replace(report, round_id=bytes(32)), ReportReason.UNKNOWN_ROUND)
+        if kind == "forged" and one.job.job_id != self.never_forged:
+            self._arrive(f"forged {name}", self._forge(report))
         away_s = stream.uniform(*_AWAY_S) if kind == "away" else 0.0
         self._fleet.kernel.at(away_s, partial(self._send, name, report))
 
@@ -120,6 +126,14 @@ class Crowd:
                 ),
             )
             return device.answer(asked, unix_s=NOW).report or b""
+
+    def _forge(self, report: Report) -> Report:
+        """Another report with the same shares, of which helper 1 cannot open its own."""
+        first, second = report.shares
+        broken = replace(second, ciphertext=second.ciphertext[:-1] + bytes([second.ciphertext[-1] ^ 1]))
+        forged = replace(report, report_id=b"forged" + report.report_id[6:], shares=(first, broken))
+        self.forged.add(forged.report_id)
+        return forged
 
     def _send(self, name: str, report: Report, attempt: int = 0) -> None:
         """Upload, and again until there is an answer."""

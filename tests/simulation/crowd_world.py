@@ -9,23 +9,20 @@ run without faults; one without noise whose rounds end after a few, so that some
 with noise, which may be cancelled.
 """
 
-import logging
-import os
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 
 from adserver.records.job_record import JobRecord
-from adserver.records.job_state import FINAL, STOPPED, JobState
+from adserver.records.job_state import FINAL, JobState
+from adserver.records.submissions import FederatedSubmission
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
-from adserver.training.federated.submission import FederatedSubmission, plan_federated
+from adserver.training.federated.submission import plan_federated
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.participation import Part, toss
 from maskedlark.federated.populations import Population
@@ -35,73 +32,44 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.releases.update import UpdateSpec
 from maskedlark.reports.task import Task
-from tests.builders import NOW
 from tests.simulation.crowd import DEVICES, Crowd
-from tests.simulation.desk import Desk
 from tests.simulation.failpoints import aimed_at, of_updates
-from tests.simulation.faults import Faults, Rates
-from tests.simulation.fleet import Fleet, Running
-from tests.simulation.journal import Journal
-from tests.simulation.kernel import Kernel
-from tests.simulation.observer import Observer
-from tests.simulation.operators import Operators
+from tests.simulation.faults import Rates
+from tests.simulation.fleet import Running
 from tests.simulation.parties import CROWD_MODEL, HELPERS, WORKERS, crowd_bundles
-from tests.simulation.patches import patched
-from tests.simulation.running import Verdict
-from tests.simulation.steps import Step
-from tests.simulation.world import ErrorsNoted
+from tests.simulation.running import Verdict, run_world
+from tests.simulation.steps import Scale, Step
+from tests.simulation.world import World
 
 ROUNDS: Final = 3
 _SPREAD_S: Final = 90.0
-_SETTLE_S: Final = 900.0
 _EVERYONE: Final = (*HELPERS, *WORKERS, "ingest", "desk")
 _SETTINGS: Final[dict[str, Any]] = {"devices": DEVICES, "sampling_rate": 0.5, "rounds": ROUNDS}
 _JOBS: Final = ("all devices", "few devices", "noisy")
 _CANCELLED_EVERY: Final = 3
 
 
-class CrowdWorld:
+class CrowdWorld(World):
     """A fleet, its devices, and what is done to them."""
 
-    def __init__(self, seed: int, folder: Path, faults: Faults, only: frozenset[str] | None) -> None:
-        self.seed, self.faults, self.only = seed, faults, only
-        self.taken: list[str] = []
-        self.kernel = Kernel(float(NOW))
-        self.journal = Journal(kernel=self.kernel)
-        self.fleet = Fleet(kernel=self.kernel, faults=faults, folder=folder, make_bundles=crowd_bundles)
-        self.crowd = Crowd(self.fleet, self.journal)
-        self.desk = Desk(fleet=self.fleet, journal=self.journal)
-        self.operators = Operators(fleet=self.fleet, journal=self.journal)
-        self.observer = Observer(self.fleet, self.operators, self.journal.note)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, scale=Scale(spread_s=_SPREAD_S), make_bundles=crowd_bundles)
+        self.crowd = Crowd(self.fleet, self.journal, never_forged=self._job_id("all devices"))
+        self.observer.forged = self.crowd.forged
         self.cancelled: set[bytes] = set()
 
-    @property
-    def operations(self) -> int:
-        """Messages delivered, processes started, things that people and devices did."""
-        return self.journal.operations + self.fleet.network.delivered + self.fleet.starts
+    def violations(self) -> list[str]:
+        """What must never happen, but did, seen from the devices and at the end of the jobs."""
+        return [*self.crowd.violations, *(found for job in self.jobs() for found in self._of_job(job))]
 
-    def run(self) -> list[str]:
-        """Let it all happen, repair everything, and look at what came of it."""
-        with ErrorsNoted(self.kernel), patched(self.fleet):
-            self.fleet.start_all()
-            for step in self._steps():
-                if self.only is None or step.name in self.only:
-                    self.taken.append(step.name)
-                    self.kernel.at(step.at_s, partial(self._take, step))
-            self.kernel.run(NOW + _SPREAD_S)
-            self.faults.is_on = False
-            self._settle()
-            found = [*self.kernel.complaints, *self.observer.violations, *self.crowd.violations]
-            found += [problem for job in self._jobs() for problem in self._of_job(job)]
-            self.fleet.stop_all()
-        return found
+    def figures(self) -> dict[str, Any]:
+        return {
+            "rounds_summed": len(self.observer.queries[HELPERS[0]]),
+            "updates_refused": dict(self.crowd.refused),
+            "updates_forged": len(self.crowd.forged),
+        }
 
-    def _take(self, step: Step) -> None:
-        self.journal.operations += 1
-        self.journal.note(step.name)
-        step.act()
-
-    def _steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[Step]:
         stream = Random(f"{self.seed} steps of a crowd")
         for kind in _JOBS:
             act = partial(self.desk.type, partial(self._submit, kind))
@@ -162,29 +130,12 @@ class CrowdWorld:
         store.cancel(job_id)
         return "cancelled"
 
-    def _jobs(self) -> tuple[JobRecord, ...]:
-        desk = self.fleet.desk()
-        return JobStore(desk.engine, desk.process.clock).all()
-
-    def _settle(self) -> None:
-        """No more faults: who is down comes back, commands that died are typed again, jobs end."""
-        self.kernel.run(self.kernel.now_s + 45.0)
+    def settle(self) -> None:
+        """With no more faults and everything up, commands that died are typed again, and jobs end."""
         for kind in _JOBS:
             if f"submit {kind}" in self.taken:
                 self.desk.type(partial(self._submit, kind))
-        self.kernel.run(self.kernel.now_s + 5.0)
-        deadline_s = self.kernel.now_s + _SETTLE_S
-        while (left := self._unsettled()) and self.kernel.now_s < deadline_s:
-            self.kernel.run(self.kernel.now_s + 5.0)
-        if left:
-            self.kernel.complain(f"not settled {_SETTLE_S:.0f} s after the last fault: {left}")
-
-    def _unsettled(self) -> list[str]:
-        return [
-            f"job {job.job_id.hex()[:6]} {job.state} after {job.rounds_done} rounds"
-            for job in self._jobs()
-            if job.state not in STOPPED or (job.state in FINAL and not job.is_closed)
-        ]
+        self.until_settled()
 
     def _of_job(self, job: JobRecord) -> Iterator[str]:
         """One charge and one answer a round at each helper; nothing acknowledged is lost; the right bits."""
@@ -210,9 +161,16 @@ class CrowdWorld:
         for helper in HELPERS:
             if lost := (self.crowd.acknowledged & of_job) - used[helper]:
                 yield f"{len(lost)} acknowledged updates of {name} are lost at {helper}"
+        if forged := self.crowd.forged & (used[HELPERS[0]] | used[HELPERS[1]]):
+            yield f"{len(forged)} forged updates of {name} count"
         counted = used[HELPERS[0]] & of_job
         if counted != used[HELPERS[1]] & of_job:
             yield f"the helpers hold different updates of {name}"
+        yield from self._wrong_bits(job, counted)
+
+    def _wrong_bits(self, job: JobRecord, counted: set[bytes]) -> Iterator[str]:
+        """A job without noise ends with the bits of its updates."""
+        name = f"job {job.job_id.hex()[:6]}"
         if job.job_id == self._job_id("noisy"):
             return
         found = JobFolder(self.fleet.data_dir, job.job_id).checkpoint()
@@ -265,26 +223,5 @@ def _federated(job: JobRecord) -> Any:
 
 def run_crowd_seed(seed: int, *, only: frozenset[str] | None = None, rates: Rates | None = None) -> Verdict:
     """Simulate a seed of federated rounds, as `tests.simulation.running.run_seed` does one of reports."""
-    logging.getLogger("adserver").setLevel(logging.ERROR)
-    memory = Path("/dev/shm")  # noqa: S108  a folder of its own in it
-    folder = memory if os.access(memory, os.W_OK) else None
-    with TemporaryDirectory(prefix="maskedlark-simulation-", dir=folder) as path:
-        aim = aimed_at(seed, of_updates())
-        faults = Faults(seed=seed, rates=rates or Rates(), aimed_at=aim, allowed=only)
-        world = CrowdWorld(seed, Path(path), faults, only)
-        found = world.run()
-    return Verdict(
-        seed=seed,
-        operations=world.operations,
-        violations=tuple(found),
-        happened=(*world.taken, *faults.happened),
-        crashed_at=frozenset(faults.crashed_at),
-        queries_read=0,
-        refused_for_budget=0,
-        ledgers_rolled_back=0,
-        participations=0,
-        computed_again=0,
-        digest=world.journal.digest(),
-        rounds_summed=len(world.observer.queries[HELPERS[0]]),
-        updates_refused=dict(world.crowd.refused),
-    )
+    aim = aimed_at(seed, of_updates())
+    return run_world(seed, CrowdWorld, CrowdWorld.violations, only=only, rates=rates, aim=aim)

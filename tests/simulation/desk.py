@@ -20,15 +20,14 @@ from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
-from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
+from tests.builders import job_spec
 from tests.helper.parties import MODEL as ENCODED_MODEL
 from tests.simulation.fleet import Fleet, Running
 from tests.simulation.journal import Journal
@@ -237,16 +236,15 @@ class Desk:
         steps = stream.choice((None, 2) if is_noisy else (None, 2, 3))
         numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
         is_correlated = is_noisy and steps is not None and number % 2 == 1
-        job = JobSpec(
+        job = job_spec(
             job_id=seeded(self.fleet.faults.seed, f"job {task.name} {number}")(16),
             task_id=task.task_id,
             dataset_id=dataset.dataset_id or b"",
             model_digest=MODEL.digest,
-            loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
             rounds=rounds,
             sampling_numerator=numerator if steps is None else SAMPLING_DENOMINATOR // steps,
             epoch_steps=steps,
-            is_sample_public=is_noisy and steps is not None,  # so few records hide nobody's slot
+            is_sample_public=is_noisy and steps is not None,
             carried=48 if is_correlated else None,
             noise_multiplier=_JOB_NOISE if is_noisy else 0.0,
         )

@@ -35,12 +35,14 @@ class Observer:
         rounds: The digest of each round's answer, by helper.
         queries: The answer to each query, by helper.
         violations: What must not have left.
+        forged: Reports that do not open.
     """
 
     def __init__(self, fleet: Fleet, operators: Operators, note: Callable[[str], None]) -> None:
         self.rounds: dict[str, dict[Round, str]] = defaultdict(dict)
         self.queries: dict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.violations: list[str] = []
+        self.forged: set[bytes] = set()
         self._num_reservations: Counter[str] = Counter()
         self._fleet = fleet
         self._operators = operators
@@ -94,14 +96,14 @@ class Observer:
             self.violations.append(f"{name} released query {query_id.hex()[:6]} before it was charged")
 
     def _prepared(self, name: str, requests: list[bytes], replies: list[bytes]) -> None:
-        """Every report opens, but for those that are used up already or whose key has expired."""
+        """Every report opens, but for those that are forged, used up already or whose key has expired."""
         messages = [helper_pb2.PrepareRequest.FromString(request) for request in requests]
         shares = [share for message in messages[1:] for share in message.chunk.shares]
         admitted = b"".join(helper_pb2.PrepareReply.FromString(reply).is_admitted for reply in replies)
         dropped = [share for share, is_admitted in zip(shares, admitted, strict=True) if not is_admitted]
         if not dropped:
             return
-        used = self._fleet.ledgers[name].used_reports(messages[0].header.task_id)
+        used = self._fleet.ledgers[name].used_reports(messages[0].header.task_id) | self.forged
         now_s = self._fleet.running[name].process.clock()
         open_ids = {
             key.key_id for key in self._fleet.keys[name].ring() if key.state(now_s) is not KeyState.EXPIRED

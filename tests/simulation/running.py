@@ -2,12 +2,12 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 from tests.simulation.failpoints import aimed_at
 from tests.simulation.faults import Faults, Rates
@@ -36,6 +36,7 @@ class Verdict:
         computed_again: Rounds of random allocation that a helper computed more than once.
         rounds_summed: Federated rounds that a helper has released.
         updates_refused: Updates that were refused, by reason.
+        updates_forged: Updates that a helper could not open.
         digest: Of everything that was observed, in order: two runs of a seed have the same.
     """
 
@@ -44,14 +45,15 @@ class Verdict:
     violations: tuple[str, ...]
     happened: tuple[str, ...]
     crashed_at: frozenset[str]
-    queries_read: int
-    refused_for_budget: int
-    ledgers_rolled_back: int
-    participations: int
-    computed_again: int
     digest: str
+    queries_read: int = 0
+    refused_for_budget: int = 0
+    ledgers_rolled_back: int = 0
+    participations: int = 0
+    computed_again: int = 0
     rounds_summed: int = 0
     updates_refused: Mapping[str, int] = field(default_factory=dict)
+    updates_forged: int = 0
 
 
 def run_seed(
@@ -65,24 +67,34 @@ def run_seed(
         rates: How often things go wrong.
         scale: How much happens.
     """
+    make = partial(World, scale=scale or Scale())
+    return run_world(seed, make, violations, only=only, rates=rates, aim=aimed_at(seed))
+
+
+def run_world(
+    seed: int,
+    make: Callable[..., World],
+    check: Callable[[Any], Iterable[str]],
+    *,
+    only: frozenset[str] | None,
+    rates: Rates | None,
+    aim: frozenset[str],
+) -> Verdict:
+    """Simulate a world: `make` builds it in an empty folder, and `check` looks at it once it has settled."""
     logging.getLogger("adserver").setLevel(logging.ERROR)  # the retries of a run would drown its findings
     folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with TemporaryDirectory(prefix="maskedlark-simulation-", dir=folder) as path:
-        faults = Faults(seed=seed, rates=rates or Rates(), aimed_at=aimed_at(seed), allowed=only)
-        world = World(seed=seed, folder=Path(path), scale=scale or Scale(), faults=faults, only=only)
-        found = world.run(violations)
+        faults = Faults(seed=seed, rates=rates or Rates(), aimed_at=aim, allowed=only)
+        world = make(seed=seed, folder=Path(path), faults=faults, only=only)
+        found = world.run(check)
     return Verdict(
         seed=seed,
         operations=world.operations,
         violations=tuple(found),
         happened=(*world.taken, *faults.happened),
         crashed_at=frozenset(faults.crashed_at),
-        queries_read=len(world.desk.results),
-        refused_for_budget=len(world.desk.over_budget),
-        ledgers_rolled_back=len(world.operators.restored),
-        participations=len(world.participation.rounds),
-        computed_again=len(world.participation.computed) - len(set(world.participation.computed)),
         digest=world.journal.digest(),
+        **world.figures(),
     )
 
 

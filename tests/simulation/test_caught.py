@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, insert
+from sqlalchemy import insert
 
 from adserver.peers import query_both
 from adserver.peers.client import HelperClient
@@ -15,14 +15,13 @@ from adserver.store.reports import ReportStore
 from helper.ledger import ledger as helper_ledger
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredQuery, StoredRound
-from helper.ledger.schema import DATASETS, QUERIES
+from helper.ledger.schema import DATASETS
 from helper.ledger.witness import Witness
 from helper.releases import jobs as helper_jobs
 from helper.releases import queries as helper_queries
 from helper.releases.rounds import RunningJob
 from helper.trust import keys as helper_keys
 from helper.trust.key_ring import Ring, opening_keys
-from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases import round as release_round
@@ -33,13 +32,19 @@ from maskedlark.reports.helper_pair_key import PairKey
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.upload import Report
 from tests.simulation.operators import Restored
+from tests.simulation.planted import (
+    answers_queries_anew,
+    answers_queries_for_nothing,
+    charges_queries_twice,
+    never,
+)
 from tests.simulation.running import Verdict, run_seed, shrunk
 from tests.simulation.steps import Scale, restored_in
 
 _SMALL = Scale(reports=60, noisy_reports=20, datasets=2, jobs_each=2, queries_each=2, spread_s=60.0)
 _SEEDS = 30
 
-_add_query, _query, _add_reports = Ledger.add_query, Ledger.query, ReportStore.add
+_add_query, _add_reports = Ledger.add_query, ReportStore.add
 _answer_round, _run_query = RunningJob.answer, HelperClient.run_query
 
 
@@ -55,32 +60,6 @@ def _acknowledges_before_it_stores(store: ReportStore, accepted: Sequence[Report
     return _add_reports(store, [report for report in accepted if report.report_id[0] % 3 == 0]) or len(
         accepted
     )
-
-
-def _answers_queries_for_nothing(_ledger: Ledger, _stored: StoredQuery, _check: Callable[..., None]) -> bool:
-    return True
-
-
-def _charges_queries_twice(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
-    """Under two ids; the second charge escapes the check of the budget."""
-    is_new = _add_query(ledger, stored, check)
-    if is_new:
-        spec = stored.spec
-        row = {"task_id": spec.task_id, "query_id": spec.query_id[::-1], "dataset_id": spec.dataset_id}
-        with ledger._engine.begin() as connection:
-            connection.execute(
-                insert(QUERIES).values(
-                    row | {"kind": spec.kind, "spec": encode(spec), "answer": stored.answer}
-                )
-            )
-    return is_new
-
-
-def _answers_queries_anew(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
-    """Each time with fresh noise, in place of what was stored."""
-    with ledger._engine.begin() as connection:
-        connection.execute(delete(QUERIES).where(QUERIES.c.query_id == stored.spec.query_id))
-    return _add_query(ledger, stored, check)
 
 
 def _asks_each_helper_another_query(
@@ -132,10 +111,6 @@ def _forgets(store: QueryStore, query_id: bytes, _: Any) -> None:
     store.remove(query_id)
 
 
-def _never(*_: Any, **__: Any) -> None:
-    return None
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "mutant", "said"),
     [
@@ -154,9 +129,9 @@ def _never(*_: Any, **__: Any) -> None:
             id="report lost",
         ),
         pytest.param(
-            Ledger, "add_query", _answers_queries_for_nothing, "before it was charged", id="query for nothing"
+            Ledger, "add_query", answers_queries_for_nothing, "before it was charged", id="query for nothing"
         ),
-        pytest.param(Ledger, "add_query", _charges_queries_twice, "charged query", id="query charged twice"),
+        pytest.param(Ledger, "add_query", charges_queries_twice, "charged query", id="query charged twice"),
         pytest.param(
             HelperClient,
             "run_query",
@@ -197,14 +172,14 @@ def test_a_broken_product_is_caught(
 
 
 def test_a_helper_that_checks_no_budget_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper_jobs, "check_fits", _never)
-    monkeypatch.setattr(helper_queries, "check_fits", _never)
+    monkeypatch.setattr(helper_jobs, "check_fits", never)
+    monkeypatch.setattr(helper_queries, "check_fits", never)
     assert _caught("has spent", first=10)
 
 
 def test_a_helper_that_forgets_its_answer_to_a_query_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ledger, "query", _never)
-    monkeypatch.setattr(Ledger, "add_query", _answers_queries_anew)
+    monkeypatch.setattr(Ledger, "query", never)
+    monkeypatch.setattr(Ledger, "add_query", answers_queries_anew)
     assert _caught("gave two answers to query")
 
 
@@ -212,7 +187,7 @@ def test_a_helper_that_forgets_its_answer_to_a_query_is_caught(monkeypatch: pyte
 def test_a_helper_that_serves_from_an_old_ledger_is_caught(
     monkeypatch: pytest.MonkeyPatch, what: Restored
 ) -> None:
-    monkeypatch.setattr(Witness, "check", _never)
+    monkeypatch.setattr(Witness, "check", never)
     seeds = [seed for seed in range(60) if restored_in(seed) is what]
     assert any(
         "although its past was brought back" in one for seed in seeds for one in run_seed(seed).violations
@@ -235,7 +210,7 @@ def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_mad
 
     monkeypatch.setattr(Ledger, "add_dataset", add_dataset)
     monkeypatch.setattr(Ledger, "find_used", lambda *_: set())
-    monkeypatch.setattr(helper_ledger, "check_whole", _never)  # which would not let the helper start again
+    monkeypatch.setattr(helper_ledger, "check_whole", never)  # which would not let the helper start again
     scale = Scale(reports=30, noisy_reports=0, datasets=3, jobs_each=0, queries_each=0, spread_s=40.0)
     failing = next(
         verdict

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from adserver.budgets.headroom import JobLimits, Limit
-from adserver.budgets.planner import Option, PlanConstraints, Planner
+from adserver.budgets.planner import Option, Planner
+from adserver.records.submissions import PlanConstraints
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.accounting import Charge, spent_in_turn
@@ -197,24 +198,26 @@ def test_a_task_without_noise_cannot_be_planned_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("asked", "reason"),
     [
-        wish(batch_size=500.0),
-        wish(rounds=0),
-        wish(rounds=1_000_001),
-        PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None, max_epochs=0),
+        (wish(batch_size=500.0), "both missing"),
+        (wish(rounds=0), "rounds"),
+        (wish(rounds=1_000_001), "rounds"),
+        (PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None, max_epochs=0), "max_epochs"),
     ],
 )
-def test_a_wish_that_leaves_too_much_open_or_is_out_of_range_is_refused(asked: PlanConstraints) -> None:
-    with pytest.raises(InvalidTask):
+def test_a_wish_that_leaves_too_much_open_or_is_out_of_range_is_refused(
+    asked: PlanConstraints, reason: str
+) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         planner(room()).plan(asked)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
 def test_epsilon_and_the_assumption_are_positive_and_finite(bad: float) -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="epsilon must be positive"):
         room(epsilon=bad)
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="gradient_norm must be positive"):
         planner(room(), gradient_norm=bad).plan(wish(rounds=5))
 
 

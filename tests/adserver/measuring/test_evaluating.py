@@ -25,16 +25,14 @@ from sklearn.linear_model import LogisticRegression
 from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
+from adserver.messages.evaluation import EvaluationMessage
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
 from adserver.records.asked_query import StoredAnswer
-from adserver.records.dataset_state import DatasetState
 from adserver.records.defaults import DEFAULT_BINS
-from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from adserver.views.evaluation import (
     calibration_rows,
-    evaluation_json,
     evaluation_lines,
     metric_rows,
     write_plot,
@@ -50,9 +48,9 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.input_shares import InputShares
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
-from tests.builders import NOW, World, world
+from tests.builders import NOW, world
+from tests.measured import dataset_of
 
-DATASET = b"d" * 32
 SHOPPERS = (
     Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
     / "online_shoppers_intention.csv"
@@ -144,20 +142,6 @@ def shares_of(examples: Examples, candidates: int = 2) -> tuple[InputShares, Inp
         for part in split(from_signed(masks.reshape(-1)), seeded(5, "masks"))
     )
     return first, second
-
-
-def dataset_of(of: World, size: int) -> Dataset:
-    return Dataset(
-        handle=b"h" * 16,
-        task_id=of.task.task_id,
-        state=DatasetState.COMMITTED,
-        created_at=NOW,
-        received=size,
-        size=size,
-        view_mismatch=0,
-        dataset_id=DATASET,
-        dropped=(Counter(), Counter()),
-    )
 
 
 def evaluated(
@@ -374,15 +358,17 @@ def test_what_cannot_be_evaluated_is_refused_before_a_helper_is_asked(
     assert refused.value.reason is reason
 
 
-@pytest.mark.parametrize("wrong", [{"bins": 1}, {"mechanism": "gaussian", "epsilon": -1.0}])
-def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+@pytest.mark.parametrize(
+    ("wrong", "reason"), [({"bins": 1}, "num_bins"), ({"mechanism": "gaussian", "epsilon": -1.0}, "epsilon")]
+)
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         evaluated(synthetic(50), **wrong)
 
 
 def test_a_result_is_shown_as_json_lines_and_a_picture(tmp_path: Path) -> None:
     result = evaluated(synthetic(2_000), mechanism="gaussian", epsilon=2.0)
-    told = json.loads(json.dumps(evaluation_json(result), allow_nan=False))
+    told = json.loads(EvaluationMessage.of(result).model_dump_json())
     assert told["metrics"]["roc_auc"]["value"] == result.metric("roc_auc").value
     assert told["epsilon"]["ad_server"] == result.cost.ad_server
     assert len(told["calibration"]) == len(result.calibration) == len(calibration_rows(result))

@@ -10,11 +10,12 @@ import pytest
 
 from adserver.records.dataset_state import DatasetState
 from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.cost import job_epsilons
 from adserver.training.eval_set import read_eval_set
-from adserver.training.submission import Submission, plan_job
+from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -190,11 +191,17 @@ def test_a_model_or_loss_that_does_not_fit_is_refused(changes: dict[str, Any], r
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"rounds": 0}, {"rounds": 1_000_001}, {"epsilon": -1.0}, {"epsilon": float("nan")}, {"eval_every": -1}],
+    ("changes", "reason"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"rounds": 1_000_001}, "rounds"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"eval_every": -1}, "eval_every"),
+    ],
 )
-def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_numbers_out_of_range_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         plan(**changes)
 
 

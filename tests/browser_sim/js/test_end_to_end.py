@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from playwright.sync_api import Browser
 
-from docs.tutorial.fleet import ORIGIN, Fleet
+from docs.tutorial.fleet import Fleet
 from maskedlark.canonical import decode
 from maskedlark.randomness import below, seeded, system_randomness
 from maskedlark.reports.report import Example
@@ -24,6 +24,7 @@ from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.wire import report_to_message
 from tests.browser_sim.js.chromium import chromium_path
 from tests.browser_sim.js.vault_sites import Sites, rows_kept, server_tls, three_sites
+from tests.fleet_commands import create_model, create_task, seal, submit
 from tests.patience import HANGS_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -64,22 +65,23 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def new_task(fleet: Fleet, name: str) -> str:
-    return fleet.adserver(
-        "task", "create", "--name", name, "--origin", ORIGIN, "--classes", "2", "--default-label", "0",
-        "--num-features", str(FEATURES), "--min-batch-size", "50", "--no-noise", "--epsilon", "1",
-        "--clip-norm", "1", "--fake-report-rate", str(FAKE_RATE),
-    ).strip()  # fmt: skip
+    return create_task(
+        fleet,
+        name,
+        f"--classes 2 --default-label 0 --num-features {FEATURES} --min-batch-size 50 --no-noise"
+        f" --epsilon 1 --clip-norm 1 --fake-report-rate {FAKE_RATE}",
+    )
 
 
 def trained(fleet: Fleet, task: str, model: Path) -> tuple[int, list[bytes]]:
     """How many reports the dataset has, and the weights that five rounds make, bit for bit."""
-    dataset = fleet.adserver_json("dataset", "seal", "--task", task)
+    dataset = seal(fleet, task)
     assert dataset["admitted"] == dataset["received"]
-    job = fleet.adserver_json(
-        "job", "submit", "--dataset", dataset["dataset_id"], "--model", str(model), "--loss",
-        "binary_cross_entropy_with_logits", "--rounds", "5", "--learning-rate", "0.5", "--wait",
-        options=False,
-    )  # fmt: skip
+    job = submit(
+        fleet,
+        f"--dataset {dataset['dataset_id']} --model {model} --loss binary_cross_entropy_with_logits"
+        " --rounds 5 --learning-rate 0.5 --wait",
+    )
     assert job["state"] == "done", job["cause"]
     out = fleet.folder / f"{task[:8]}.onnx"
     fleet.adserver("model", "export", "--job", job["job_id"], str(out), options=False)
@@ -153,7 +155,7 @@ def test_a_model_trained_on_chromiums_reports_is_the_one_trained_on_pythons(
     fleet: Fleet, browser: Browser, tmp_path: Path
 ) -> None:
     ads, model = make_ads(), tmp_path / "untrained.onnx"
-    fleet.run("adserver", "model", "create", str(model), "--layers", f"{FEATURES},4,1", "--seed", "2")
+    create_model(fleet, model, (FEATURES, 4, 1), seed=2)
     task = new_task(fleet, "chromium")
     tls = server_tls(fleet.data("adserver") / "tls.crt", fleet.data("adserver") / "tls.key")
     trusted = [one.verify_key.hex() for one in bundle_of(fleet, task).task.helpers]

@@ -20,10 +20,11 @@ from helper.ledger.records import Reservation
 from helper.ledger.spending import cost
 from helper.serving.metrics import HelperMetrics
 from maskedlark import canonical
-from maskedlark.releases.query import Measure, QuerySpec
+from maskedlark.releases.query import Measure
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task
 from tests.helper.parties import ASKED, Scene
+from tests.maskedlark.query_specs import query
 from tests.measured import SHOP
 from tests.patience import HANGS_S
 
@@ -55,17 +56,9 @@ class Shop(Scene):
         return job
 
     def answer_query(self, dataset: bytes) -> None:
-        query = QuerySpec(
-            query_id=b"q" * 16,
-            task_id=self.task_id,
-            dataset_id=dataset,
-            measures=(Measure(value="count", scale=1 << 16),),
-            group_by=(),
-            levels=(0,),
-            noise_multiplier=4.0,
-            threshold_noise_multiplier=16.0,
-        )
-        self.cores[0].queries.answer(query, lambda _: b"", ASKED)
+        noise = {"noise_multiplier": 4.0, "threshold_noise_multiplier": 16.0}
+        spec = query(self, dataset_id=dataset, measures=(Measure(value="count", scale=1 << 16),), **noise)
+        self.cores[0].queries.answer(spec, lambda _: b"", ASKED)
 
     def three_datasets(self) -> list[bytes]:
         """Each with a job."""
@@ -107,8 +100,8 @@ def test_a_dataset_with_nothing_but_a_query_is_listed_too(shop: Shop) -> None:
     shop.open_job(worked)
     shop.answer_query(asked)
     report = BudgetReport(shop.cores[0].jobs._ledger.engine)
-    assert [one.dataset_id for one in report.charged(10)] == [worked, asked]
-    assert [one.dataset_id for one in report.charged(1)] == [worked]
+    assert [one.dataset_id for one in report.find_charged(10)] == [worked, asked]
+    assert [one.dataset_id for one in report.find_charged(1)] == [worked]
     assert idle.hex()[:12] not in shop.gauges()
 
 

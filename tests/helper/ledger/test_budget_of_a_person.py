@@ -20,7 +20,6 @@ from helper.ledger.records import Reservation, SignedTask, StoredQuery
 from helper.ledger.spending import check_fits, cost
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import PlannedJob, budget_of
@@ -29,9 +28,10 @@ from maskedlark.releases.update import UpdateSpec
 from maskedlark.releases.update_job import Phase
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
+from maskedlark.reports.upload import Sealer
 from maskedlark.runtime.database import open_database
-from tests.builders import world
-from tests.helper.parties import ASKED, MODEL, Scene
+from tests.builders import NOW, job_spec, world
+from tests.helper.parties import ASKED, MODEL, Scene, make_task
 from tests.patience import HANGS_S
 from tests.update_builders import update_job, update_round, update_world
 
@@ -204,16 +204,7 @@ def at_once(task: Task, tries: Sequence[Callable[[Callable[[], object]], bool]])
 
 
 def test_jobs_that_are_opened_at_once_over_different_datasets_pass_no_budget(ledger: Ledger) -> None:
-    spec = JobSpec(
-        job_id=bytes(16),
-        task_id=LABELS.task_id,
-        dataset_id=bytes(32),
-        model_digest=bytes(32),
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
-        rounds=1,
-        sampling_numerator=1 << 32,
-        noise_multiplier=1.0,
-    )
+    spec = job_spec(job_id=bytes(16), task_id=LABELS.task_id, noise_multiplier=1.0)
     most = most_rounds(LABELS, noise=1.0)
     assert 0 < most < AT_ONCE
     specs = [
@@ -274,3 +265,16 @@ def test_a_name_that_looks_like_a_unit_does_not_make_a_task_a_persons(database_u
     assert len(ledger.reservations(dataset_of(posing, 0))) == 1
     assert ledger.reservations(dataset_of(posing, 1)) == ()
     ledger.close()
+
+
+def test_whose_budget_a_dataset_draws_on_is_what_its_own_task_says(tmp_path: Path) -> None:
+    """Two tasks in one ledger: the older protects single reports, the other one persons."""
+    scene = Scene(tmp_path, **{**PERSON, "unit": "report"})
+    scene.seal(seed=1)
+    scene.task = make_task(scene.parties, **PERSON)
+    scene.task_id = scene.task.task_id
+    scene.sealer = Sealer(scene.register(scene.task), now=NOW)
+    first, second = scene.seal(seed=2), scene.seal(seed=3)
+    scene.start(job(scene, first, 1, rounds=most_rounds(scene.task)))
+    reason, _ = reason_of(lambda: scene.start(job(scene, second, 2, rounds=1)))
+    assert reason is JobReason.BUDGET_EXHAUSTED

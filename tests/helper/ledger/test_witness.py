@@ -17,15 +17,13 @@ from adserver.store.receipts import ReceiptBook
 from helper.core import HelperCore
 from helper.ledger.ledger import Ledger
 from helper.ledger.witness import FILE_NAME, Witness
-from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
-from maskedlark.rpc.transport import make_server
 from maskedlark.runtime.database import open_database
-from protos import helper_pb2_grpc
 from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scene
+from tests.helper.served import served
 from tests.patience import HANGS_S
 from tests.postgres import Postgres
 
@@ -38,12 +36,8 @@ def scene(tmp_path: Path) -> Scene:
 @contextmanager
 def serving(core: HelperCore, book: ReceiptBook | None = None) -> Iterator[HelperClient]:
     """A helper behind a port; the ad server knows it by the same name wherever it serves."""
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core), server)
-    server.start()
-    with HelperClient(f"127.0.0.1:{port}", None, HANGS_S, Renamed(book)) as client:
+    with served(core) as address, HelperClient(address, None, HANGS_S, Renamed(book)) as client:
         yield client
-    server.stop(None).wait()
 
 
 class Renamed(ReceiptBook):

@@ -25,14 +25,14 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.releases.update import UpdateSpec
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
-from protos import helper_pb2_grpc
 from tests.helper.parties import FLOORS, Scene, make_model
 from tests.helper.releases.test_evaluation_at_helpers import spec_of
 from tests.helper.releases.test_interrupted_queries import ASK, Asked, Gone
+from tests.helper.served import stub_of
 from tests.helper.update_parties import UpdateScene
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 
 class GatedExecutor(LocalExecutor):
@@ -70,9 +70,8 @@ def test_what_is_too_dear_is_refused_before_it_begins_and_costs_nothing(
     asked, interrupt = Asked(tmp_path), Gone()
     with_floors(asked, **{limit: value})
     option = "--" + limit.replace("_", "-")
-    with pytest.raises(JobRefused, match=f"this {kind} would take .*{option}") as refused:
+    with refused(JobReason.TOO_LARGE, f"this {kind} would take .*{option}"):
         ASK[kind](asked, interrupt)
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert interrupt.calls == 1  # before the work, and no part of it was done
     assert asked.queries.ledger.query(ReleaseKey(asked.scene.task_id, b"q" * 16)) is None
     with_floors(asked)
@@ -90,9 +89,8 @@ def test_a_sum_of_updates_that_is_too_dear_is_refused_uncharged(
     spec = UpdateSpec(dataset_id=scene.seal_round(one, scene.sealed(one, scene.vectors(4))), round=one)
     scene.parties[0].floors = replace(scene.parties[0].floors, **{limit: value})  # type: ignore[arg-type]
     scene.restart()
-    with pytest.raises(JobRefused, match="this update would take") as refused:
+    with refused(JobReason.TOO_LARGE, "this update would take"):
         scene.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None))
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert not scene.cores[0].status().counts.rounds_answered
     assert scene.cores[1].queries.answer(spec, lambda _: b"", Call(caller=None)).answer
 
@@ -131,18 +129,13 @@ def gated(folder: Path, room: FairQuota) -> Iterator[tuple[GatedExecutor, Callab
     spec, executor = spec_of(scene, scene.seal(30), onnx), GatedExecutor()
     core = scene.cores[0]
     core.queries = replace(core.queries, executor=executor)
-    server, port = make_server("127.0.0.1:0", None, threads=4)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, admission=room), server)
-    server.start()
-    with make_channel(f"127.0.0.1:{port}", None) as channel:
-        stub = helper_pb2_grpc.HelperStub(channel)
+    with stub_of(HelperService(core, admission=room)) as stub:
 
         def ask() -> Any:
             requests = [pb.QueryRequest(evaluation=canonical.encode(spec)), pb.QueryRequest(model=onnx)]
             return stub.RunQuery(iter(requests), timeout=HANGS_S)
 
         yield executor, ask
-    server.stop(None).wait()
     assert core.queries.ledger.query(key_of(spec)) is None
     with core.queries.quota.taken("another", 2 * FLOORS.max_round_bytes):
         pass  # and all of the memory was given back

@@ -19,12 +19,13 @@ from helper.ledger.spending import cost
 from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.privacy.accounting import Charge, Epsilons, spent
+from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.adaptive_clip import RoundInput, encode
-from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
+from tests import charge_builders
 from tests.helper.parties import ASKED, MODEL, OTHER_WEIGHTS, WEIGHTS, Scene
+from tests.refusals import refused
 from tests.simulation.participation import Participation
 
 STEPS = 4
@@ -77,13 +78,7 @@ def spent_on(scene: Scene, dataset: bytes, role: int = 0) -> Epsilons:
 
 def epochs(count: int) -> Epsilons:
     """What so many epochs cost, but for the chance that a step's size shows."""
-    charged = Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=NOISE,
-        sampling_rate=1.0,
-        rounds=count,
-        epoch_steps=STEPS,
-    )
+    charged = charge_builders.gaussian(NOISE, rounds=count, epoch_steps=STEPS)
     return spent([charged], 1e-5)
 
 
@@ -167,9 +162,8 @@ def test_what_is_given_back_can_be_spent_and_no_epoch_more(tmp_path: Path, which
     for core in scene.cores:
         core.jobs.close(canonical.encode(first), None)
     rest = scene.job(dataset, noise_multiplier=NOISE, **ALLOCATED, job_id=b"r" * 16)
-    with pytest.raises(JobRefused, match=which) as refused:
+    with refused(JobReason.BUDGET_EXHAUSTED, which):
         scene.start(rest)
-    assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
     fits = replace(rest, rounds=STEPS * (EPOCHS - 1))
     scene.start(fits)
     for index in range(fits.rounds):

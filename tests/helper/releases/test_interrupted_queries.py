@@ -14,18 +14,19 @@ from helper.gradient.scoring import score
 from helper.ledger.records import ReleaseKey
 from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
-from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model import weights
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases import evaluation, grouping
-from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.evaluation import EvaluationSpec, count_cells
+from maskedlark.releases.evaluation import count_cells
 from maskedlark.releases.grouping import sum_groups
-from maskedlark.releases.query import Axis, Measure, QuerySpec
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import Axis, Measure
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.helper.parties import Scene, make_model
+from tests.maskedlark.query_specs import discovery, query
+from tests.maskedlark.query_specs import evaluation as evaluation_of
 from tests.measured import SHOP
 
 
@@ -55,55 +56,29 @@ class Asked:
             Example(features=zeros, label=1.0, measured=MeasuredValues(keys=(n % 5, n % 3, 0), values=(1, n)))
             for n in range(30)
         ]
-        self._names = {
-            "query_id": b"q" * 16,
-            "task_id": self.scene.task_id,
-            "dataset_id": self.scene.seal(made),
-        }
+        self.dataset = self.scene.seal(made)
         self.queries = self.scene.cores[0].queries
 
     def query(self, interrupt: Interrupt) -> AnsweredQuery:
-        asked = {
-            **self._names, "measures": (Measure(value="count", scale=1 << 16),),
-            "group_by": (Axis(key="place", size=3),), "levels": (0, 1),
-            "noise_multiplier": 0.0, "threshold_noise_multiplier": 0.0,
-        }  # fmt: skip
-        return self.queries.answer(
-            canonical.build(QuerySpec, asked),
-            lambda _: b"",
-            Call(caller=None, check_awaited=interrupt),
-        )
+        measures, axes = (Measure(value="count", scale=1 << 16),), (Axis(key="place", size=3),)
+        named = {"dataset_id": self.dataset, "measures": measures, "group_by": axes, "levels": (0, 1)}
+        return self._answered(query(self.scene, **named), interrupt)
 
     def discovery(self, interrupt: Interrupt) -> AnsweredQuery:
-        asked = {
-            **self._names,
-            "keys": ("campaign", "place"),
-            "max_codes": 6,
-            "noise_multiplier": 0.0,
-            "delta": 1e-7,
-        }
-        return self.queries.answer(
-            canonical.build(DiscoverySpec, asked),
-            lambda _: b"",
-            Call(caller=None, check_awaited=interrupt),
-        )
+        keys = ("campaign", "place")
+        spec = discovery(self.scene, dataset_id=self.dataset, keys=keys, max_codes=6)
+        return self._answered(spec, interrupt)
 
     def evaluation(self, interrupt: Interrupt) -> AnsweredQuery:
         onnx = make_model()
         model = parse(onnx, num_features=self.scene.task.num_features)
         held = weights.digest(weights.encode([weights.quantise(values) for values in model.initial_values]))
-        asked = {
-            **self._names,
-            "model_digest": model.digest,
-            "weights_digest": held,
-            "num_bins": 20,
-            "noise_multiplier": 0.0,
-        }
-        return self.queries.answer(
-            canonical.build(EvaluationSpec, asked),
-            lambda _: onnx,
-            Call(caller=None, check_awaited=interrupt),
-        )
+        digests = {"model_digest": model.digest, "weights_digest": held}
+        spec = evaluation_of(self.scene, dataset_id=self.dataset, num_bins=20, **digests)
+        return self._answered(spec, interrupt, onnx)
+
+    def _answered(self, spec: AnyQuery, interrupt: Interrupt, beside: bytes = b"") -> AnsweredQuery:
+        return self.queries.answer(spec, lambda _: beside, Call(caller=None, check_awaited=interrupt))
 
 
 ASK: dict[str, Callable[[Asked, Interrupt], AnsweredQuery]] = {

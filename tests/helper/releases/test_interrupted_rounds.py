@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -25,10 +25,10 @@ from maskedlark.model.weights import QuantisedTensor, decode
 from maskedlark.releases.job import JobSpec
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.helper.parties import MODEL, WEIGHTS, FakeEngine, Scene
+from tests.helper.served import stub_of
 from tests.patience import HANGS_S
 
 
@@ -56,15 +56,10 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-@contextmanager
-def serving(scene: Scene, room: FairQuota | None = None) -> Iterator[helper_pb2_grpc.HelperStub]:
-    server, port = make_server("127.0.0.1:0", None, threads=8)
-    service = HelperService(scene.cores[0], admission=room or FairQuota(4))
-    helper_pb2_grpc.add_HelperServicer_to_server(service, server)
-    server.start()
-    with make_channel(f"127.0.0.1:{port}", None) as channel:
-        yield helper_pb2_grpc.HelperStub(channel)
-    server.stop(None).wait()
+def serving(
+    scene: Scene, room: FairQuota | None = None
+) -> AbstractContextManager[helper_pb2_grpc.HelperStub]:
+    return stub_of(HelperService(scene.cores[0], admission=room or FairQuota(4)), threads=8)
 
 
 def endless(scene: Scene) -> JobSpec:
@@ -183,12 +178,8 @@ def test_a_server_with_too_many_calls_answers_that_it_is_full(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("maskedlark.rpc.transport._CALLS_A_THREAD", 8)
-    server, port = make_server("127.0.0.1:0", None, threads=1)
-    spec = endless(scene)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0]), server)
-    server.start()
-    with make_channel(f"127.0.0.1:{port}", None) as channel, ThreadPoolExecutor(20) as threads:
-        stub, timeout_s, hints = helper_pb2_grpc.HelperStub(channel), 0.25, list[float | None]()
+    spec, timeout_s, hints = endless(scene), 0.25, list[float | None]()
+    with stub_of(scene.cores[0], threads=1) as stub, ThreadPoolExecutor(20) as threads:
         while not {None, 1.0} <= set(hints):  # the ones at work or in the queue, at their deadline, and the
             timeout_s *= 2  # ones over the limit, at once; that both are there may need a longer deadline
             assert timeout_s < HANGS_S
@@ -196,7 +187,6 @@ def test_a_server_with_too_many_calls_answers_that_it_is_full(
             errors = [answer.exception() for answer in answers]
             hints = [error.retry_after_s for error in errors if isinstance(error, HelperUnavailable)]
             assert len(hints) == 20
-    server.stop(None).wait()
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import chunks
 from protos import helper_pb2 as pb
-from protos import helper_pb2_grpc
 from tests.helper.parties import WEIGHTS, FakeEngine, Scene
+from tests.helper.served import stub_of
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 
 class Simulated:
@@ -54,12 +54,8 @@ def answer_times(
     scene: Scene, spec: Any, rounds: int, grid: ReleaseGrid
 ) -> tuple[list[float], list[list[int]]]:
     """For each round asked over gRPC: how long it took by the grid's clock, and the sizes of all messages."""
-    server, port = make_server("127.0.0.1:0", None, threads=2)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], grid), server)
-    server.start()
     times, sizes = [], []
-    with make_channel(f"127.0.0.1:{port}", None) as channel:
-        stub: Any = helper_pb2_grpc.HelperStub(channel)
+    with stub_of(HelperService(scene.cores[0], grid), threads=2) as stub:
         stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S)  # connects
         for index in range(rounds):
             header = pb.RoundRequest(
@@ -70,7 +66,6 @@ def answer_times(
             replies = list(stub.RunRound(iter(requests), timeout=HANGS_S))
             times.append(grid.now() - began)
             sizes.append([reply.ByteSize() for reply in replies])
-    server.stop(None).wait()
     return times, sizes
 
 
@@ -90,7 +85,7 @@ def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_
             raise JobRefused(JobReason.CANCELLED, "gone")
 
     job = core.jobs.at_work(key_of(spec), None)
-    with pytest.raises(JobRefused):
+    with refused(JobReason.CANCELLED):
         job.answer(0, WEIGHTS, Call(caller=None, check_awaited=gone, hold=hold))
     assert (held, core.counts().rounds_answered) == ([0], 0)
     answer = job.answer(0, WEIGHTS, Call(caller=None, hold=hold))

@@ -14,8 +14,9 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.releases.job import JobSpec
-from tests.bench.heavy_tenant import tenant
+from tests.bench.heavy_tenant import ORIGIN
 from tests.bench.round_memory import convolutional
+from tests.builders import job_spec
 from tests.helper.parties import ASKED, FLOORS, WEIGHTS, FakeEngine, Scene, make_model
 from tests.helper.parties import MODEL as SMALL
 from tests.patience import HANGS_S
@@ -27,16 +28,13 @@ LOGITS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 
 def rivals_jobs(scene: Scene, count: int) -> list[JobSpec]:
     """Start so many jobs of another tenant at the first helper."""
-    evil = tenant(scene)
+    evil = scene.tenant(ORIGIN, num_features=SIDE * SIDE, max_dataset_size=4_096)
     dataset = evil.seal(20)
     digest = parse(MODEL, num_features=SIDE * SIDE).digest
     specs = [
-        JobSpec(
-            job_id=number.to_bytes(16, "big"), task_id=evil.task_id, dataset_id=dataset, model_digest=digest,
-            loss=LOGITS, rounds=1, sampling_numerator=1 << 32, noise_multiplier=0.0,
-        )
+        job_spec(evil.task_id, job_id=number.to_bytes(16, "big"), dataset_id=dataset, model_digest=digest)
         for number in range(count)
-    ]  # fmt: skip
+    ]
     for spec in specs:
         scene.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED)
     return specs
@@ -71,7 +69,7 @@ def test_tables_of_windows_and_weights_count() -> None:
 def test_one_tenant_reads_one_model_at_a_time_and_others_read_theirs_meanwhile(tmp_path: Path) -> None:
     """Tables of windows take 300 MiB while they are made, whatever a round may take."""
     scene = Scene(tmp_path)
-    evil = tenant(scene)
+    evil = scene.tenant(ORIGIN, num_features=SIDE * SIDE, max_dataset_size=4_096)
     dataset, other = evil.seal(20), scene.job(scene.seal())
     onnx = make_model(SIDE * SIDE)
     digest = parse(onnx, num_features=SIDE * SIDE).digest
@@ -94,10 +92,9 @@ def test_one_tenant_reads_one_model_at_a_time_and_others_read_theirs_meanwhile(t
     jobs = scene.cores[0].jobs
 
     def start(number: int) -> None:
-        spec = JobSpec(
-            job_id=number.to_bytes(16, "big"), task_id=evil.task_id, dataset_id=dataset, model_digest=digest,
-            loss=LOGITS, rounds=1, sampling_numerator=1 << 32, noise_multiplier=0.0,
-        )  # fmt: skip
+        spec = job_spec(
+            evil.task_id, job_id=number.to_bytes(16, "big"), dataset_id=dataset, model_digest=digest
+        )
         jobs.start(canonical.encode(spec), onnx, ASKED)
 
     with ThreadPoolExecutor(6) as pool:

@@ -12,14 +12,12 @@ import pytest
 
 from helper.datasets import segment_writer
 from helper.datasets.segment_writer import SegmentWriter
-from helper.serving.service import HelperService
 from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.runtime import disk
 from protos import helper_pb2 as pb
-from protos import helper_pb2_grpc
 from tests.helper.parties import Scene
+from tests.helper.served import stub_of
 from tests.patience import HANGS_S
 
 
@@ -41,28 +39,24 @@ def scene(tmp_path: Path) -> Scene:
 
 @contextmanager
 def stub(scene: Scene) -> Iterator[Any]:
-    server, port = make_server("127.0.0.1:0", None, threads=2)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0]), server)
-    server.start()
-    try:
-        with make_channel(f"127.0.0.1:{port}", None) as channel, calling("helper"):
-            yield helper_pb2_grpc.HelperStub(channel)
-    finally:
-        server.stop(None).wait()
+    with stub_of(scene.cores[0], threads=2) as stub, calling("helper"):
+        yield stub
 
 
 def left_over(scene: Scene) -> list[str]:
     return [path.name for path in (scene.parties[0].data / "datasets").iterdir()]
 
 
+def prepared_commit(scene: Scene) -> pb.CommitRequest:
+    of = scene.prepare(scene.reports(30))
+    return pb.CommitRequest(task_id=scene.task_id, handle=of.handle, chosen=of.bits, dataset_id=of.dataset_id)
+
+
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_a_commit_on_a_full_disk_may_be_repeated_and_leaves_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    prepared = scene.prepare(scene.reports(30))
-    request = pb.CommitRequest(
-        task_id=scene.task_id, handle=prepared.handle, chosen=prepared.bits, dataset_id=prepared.dataset_id
-    )
+    request = prepared_commit(scene)
     with monkeypatch.context() as during:
         if call == "fsync":
             during.setattr(os, "fsync", full)
@@ -107,10 +101,7 @@ def test_a_disk_with_next_to_no_room_is_not_well_before_anything_fails(
 def test_a_witness_that_cannot_be_written_is_a_full_disk_and_no_bug(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = scene.prepare(scene.reports(30))
-    request = pb.CommitRequest(
-        task_id=scene.task_id, handle=prepared.handle, chosen=prepared.bits, dataset_id=prepared.dataset_id
-    )
+    request = prepared_commit(scene)
     with monkeypatch.context() as during:
         during.setattr(scene.cores[0].witness, "_write", full)
         with pytest.raises(HelperUnavailable, match="disk is full"), stub(scene) as helper:

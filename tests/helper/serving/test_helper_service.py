@@ -48,7 +48,9 @@ from protos import helper_pb2_grpc
 from tests.builders import shares_for
 from tests.helper.datasets.test_sealing_a_dataset import hostile_shares
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS, FakeEngine, Scene
+from tests.helper.served import stub_of
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 HANDLE = b"h" * 16
 
@@ -125,13 +127,8 @@ def scene(tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def wires(scene: Scene) -> Iterator[tuple[Wire, Wire]]:
-    served = [serve(scene, role) for role in (0, 1)]
-    channels = [make_channel(f"127.0.0.1:{port}", None) for _, port in served]
-    first, second = (Wire(stub=helper_pb2_grpc.HelperStub(channel)) for channel in channels)
-    yield first, second
-    for channel, (server, _) in zip(channels, served, strict=True):
-        channel.close()
-        server.stop(None).wait()
+    with stub_of(scene.cores[0]) as first, stub_of(scene.cores[1]) as second:
+        yield Wire(stub=first), Wire(stub=second)
 
 
 def refusal(call: Any, *given: Any) -> JobReason:
@@ -142,19 +139,15 @@ def refusal(call: Any, *given: Any) -> JobReason:
 
 def test_what_was_opened_for_a_stream_that_is_not_read_to_its_end_is_counted(scene: Scene) -> None:
     metrics = HelperMetrics(scene.cores[0])
-    server, port = make_server("127.0.0.1:0", None, threads=2)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics), server)
-    server.start()
     elsewhere = [
         replace(share, time_bucket=share.time_bucket + 1) for share in shares_for(scene.reports(2, seed=7), 0)
     ]
     header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
     sent = iter((header, chunk_message([*shares_for(scene.reports(5), 0), *elsewhere]), chunk_message([])))
-    with make_channel(f"127.0.0.1:{port}", None) as channel:
-        replies = helper_pb2_grpc.HelperStub(channel).PrepareDataset(sent, timeout=HANGS_S)
+    with stub_of(HelperService(scene.cores[0], None, metrics), threads=2) as stub:
+        replies = stub.PrepareDataset(sent, timeout=HANGS_S)
         assert sum(next(replies).is_admitted) == 5
         replies.cancel()
-    server.stop(None).wait()
     samples = [
         sample
         for family in metrics.registry.collect()
@@ -351,9 +344,8 @@ def test_a_bug_is_internal_without_detail_and_leaves_the_service_alive(
     server, port = serve(scene, 0)
     with make_channel(f"127.0.0.1:{port}", None) as channel:
         wire = Wire(stub=helper_pb2_grpc.HelperStub(channel))
-        with pytest.raises(JobRefused) as caught:
+        with refused(JobReason.PEER_FAILED) as caught:
             wire.round(spec, 0)
-        assert caught.value.reason is JobReason.PEER_FAILED
         assert "secret" not in str(caught.value)
         assert wire.stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).rounds_answered == 0
     server.stop(None).wait()

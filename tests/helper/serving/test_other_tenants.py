@@ -6,7 +6,6 @@ much, with ids that nobody ever used. Both get the same answer.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -31,23 +30,23 @@ from maskedlark.releases.update import UpdateSpec
 from maskedlark.releases.update_job import UpdateRound
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task
-from maskedlark.reports.update_sealing import UpdateSealer
-from maskedlark.reports.upload import Report, Sealer
+from maskedlark.reports.upload import Report
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.receipts import METADATA_KEY
-from maskedlark.rpc.transport import make_channel, make_server
+from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import chunks
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
-from tests.builders import NOW, shares_for
+from tests.builders import shares_for
 from tests.forged import Holder, holder
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS, Scene, make_task
 from tests.helper.releases.test_evaluation_at_helpers import spec_of
+from tests.helper.served import served
 from tests.helper.serving.test_helper_service import END, chunk_message, serve
 from tests.helper.update_parties import UpdateScene
 from tests.measured import SHOP
 from tests.patience import HANGS_S
-from tests.update_builders import FORM, update_job, update_settings
+from tests.update_builders import FORM, update_job
 
 VICTIM, RIVAL, TWIN = "https://ads.example", "https://rival.example", "https://twin.example"
 HELPER = holder("localhost")
@@ -238,18 +237,10 @@ class Site:
         )
 
     def _tenant(self, number: int, origin: str, one: Holder) -> Tenant:
-        labels = copy(self.scene)
-        if origin != labels.task.origin:
-            labels.task = make_task(self.scene.parties, origin=origin, **MEASURED)
-            labels.task_id = labels.task.task_id
-            labels.bundle = labels.register(labels.task)
-            labels.sealer = Sealer(labels.bundle, now=NOW)
-        updates = UpdateScene.__new__(UpdateScene)
-        updates.parties, updates.cores = self.scene.parties, self.scene.cores
-        updates.task = make_task(self.scene.parties, **update_settings(origin=origin))
-        updates.task_id = updates.task.task_id
-        updates.bundle = updates.register(updates.task)
-        updates.updates = UpdateSealer(updates.bundle, now=NOW)
+        labels = self.scene.tenant(origin, **MEASURED)
+        shared = UpdateScene.__new__(UpdateScene)
+        shared.parties, shared.cores = self.scene.parties, self.scene.cores
+        updates = shared.tenant(origin)
         job = bytes([0x10 + number]) * 16
         first = update_job_round(updates.task, job, 0)
         dataset = labels.commit(labels.prepare(reports_of(labels, number), handle=bytes([number]) * 16))
@@ -578,13 +569,9 @@ def test_certificates_for_every_choice_of_a_hosts_names_share_half_of_the_heavy_
     files = HELPER.files(tmp_path / "helper", trusted=authority.pem + victim.pem)
     files.authority_names.write_text(f"{authority.fingerprint} {' '.join(names)}")
     certified = [victim, *(holder(*some, issuer=authority) for some in (names[:1], names[1:], names))]
-    server, port = make_server("127.0.0.1:0", files, threads=40)
-    service = HelperService(scene.cores[0], admission=FairQuota(12))
-    helper_pb2_grpc.add_HelperServicer_to_server(service, server)  # type: ignore[no-untyped-call,unused-ignore]
-    server.start()
-    is_over = Event()
+    service, is_over = HelperService(scene.cores[0], admission=FairQuota(12)), Event()
     with ExitStack() as stack:
-        stack.callback(lambda: server.stop(None).wait())
+        port = stack.enter_context(served(service, tls=files, threads=40)).rpartition(":")[2]
         stack.callback(is_over.set)
         ours, *theirs = (
             helper_pb2_grpc.HelperStub(

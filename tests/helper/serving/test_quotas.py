@@ -3,9 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import copy
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,19 +22,16 @@ from helper.serving.metrics import HelperMetrics
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.update_sealing import UpdateSealer
-from maskedlark.reports.upload import SealedShare, Sealer
+from maskedlark.reports.upload import SealedShare
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import make_channel
 from protos import helper_pb2 as pb
-from protos import helper_pb2_grpc
 from tests.builders import NOW, shares_for
-from tests.helper.parties import make_task
-from tests.helper.serving.test_helper_service import END, chunk_message, serve
+from tests.helper.parties import Scene
+from tests.helper.served import stub_of
+from tests.helper.serving.test_helper_service import END, chunk_message
 from tests.helper.update_parties import UpdateScene
 from tests.patience import HANGS_S
 from tests.stores import InMemory
-from tests.update_builders import update_settings
 
 RIVAL, VICTIM = "rival.example", "victim.example"
 HANDLE = b"h" * 16
@@ -107,16 +102,8 @@ class World:
         return files + sum(map(len, self.store.objects.values() if self.store else ()))
 
     def tenant(self, host: str, *, is_federated: bool) -> Tenant:
-        scene = copy(self.scene)
-        changes = update_settings() if is_federated else {}
-        scene.task = make_task(self.scene.parties, origin=f"https://{host}", **changes)
-        scene.task_id = scene.task.task_id
-        scene.bundle = scene.register(scene.task)
-        if is_federated:
-            scene.updates = UpdateSealer(scene.bundle, now=NOW)
-        else:
-            scene.sealer = Sealer(scene.bundle, now=NOW)
-        return Tenant(scene=scene, is_federated=is_federated)
+        make = UpdateScene.tenant if is_federated else Scene.tenant
+        return Tenant(scene=make(self.scene, f"https://{host}"), is_federated=is_federated)
 
     def restart(self, **how: Any) -> None:
         self.scene.restart(segments=self.store, **how)
@@ -125,14 +112,8 @@ class World:
         for party in self.scene.parties:
             party.now += seconds
 
-    @contextmanager
-    def stub(self) -> Iterator[Any]:
-        server, port = serve(self.scene, 0)
-        try:
-            with make_channel(f"127.0.0.1:{port}", None) as channel:
-                yield helper_pb2_grpc.HelperStub(channel)
-        finally:
-            server.stop(None).wait()
+    def stub(self) -> AbstractContextManager[Any]:
+        return stub_of(self.core)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from dp_accounting.pld import privacy_loss_distribution as distributions
 
 from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, bound_updates
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
-from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import spent
 from maskedlark.releases.update import seen_rate
+from tests import charge_builders
 
 SIZES = (5, 1, 7, 1)
 WIDTH = sum(SIZES)
@@ -93,12 +93,8 @@ WORST = [
 def test_self_sampling_devices_are_charged_no_less_than_rounds_surely_cost(
     rate: float, noise: float, rounds: int, cover: float, delta: float
 ) -> None:
-    charged = Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=noise,
-        sampling_rate=seen_rate(rate, cover),
-        rounds=rounds,
-        is_self_sampled=True,
+    charged = charge_builders.gaussian(
+        noise, rate=seen_rate(rate, cover), rounds=rounds, is_self_sampled=True
     )
     claimed, seen = spent([charged], delta), min(1.0, rate / (rate + (1 - rate) * cover))
     assert claimed.ad_server >= from_below(seen, noise * math.sqrt(2), rounds, delta) * (1 - 1e-9)

@@ -87,18 +87,18 @@ def test_weight_aware_clipping_keeps_more_of_a_light_device() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"clip_norm": 0.0},
-        {"clip_norm": float("nan")},
-        {"clip_norm": 1e5, "frac_bits": 24},
-        {"clip_norm": 1e-9, "frac_bits": 8},
-        {"clip_norm": 1.0, "is_weight_aware": True, "is_weight_summed": True},
-        {"clip_norm": 1.0, "weight_cap": -1.0},
+        ({"clip_norm": 0.0}, "clip_norm: "),
+        ({"clip_norm": float("nan")}, "clip_norm: "),
+        ({"clip_norm": 1e5, "frac_bits": 24}, "change frac_bits"),
+        ({"clip_norm": 1e-9, "frac_bits": 8}, "change frac_bits"),
+        ({"clip_norm": 1.0, "is_weight_aware": True, "is_weight_summed": True}, "weight-aware clipping"),
+        ({"clip_norm": 1.0, "weight_cap": -1.0}, "weight_cap"),
     ],
 )
-def test_a_bound_out_of_range_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_a_bound_out_of_range_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         build(UpdateBound, settings)
 
 

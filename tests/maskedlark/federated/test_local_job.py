@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from maskedlark.canonical import decode, encode
-from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.kinds import NoiseUnit
 from maskedlark.federated.local_job import (
@@ -29,6 +29,7 @@ from tests.maskedlark.federated.local_world import (
     line,
     line_job,
 )
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("job", [line_job(), draws_job()])
@@ -39,15 +40,18 @@ def test_a_job_travels_and_is_read_as_it_was_made(job: LocalJob) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"sampling_rate": 0.5},
-        {"bound": UpdateBound(clip_norm=1.0, is_weight_summed=True), "least_weight": 1.0},
-        {"devices": 1 << 39},
+        ({"sampling_rate": 0.5}, "sampling_rate is 1"),
+        (
+            {"bound": UpdateBound(clip_norm=1.0, is_weight_summed=True), "least_weight": 1.0},
+            "is_weight_summed and quantile",
+        ),
+        ({"devices": 1 << 39}, "62 bits"),
     ],
 )
-def test_settings_that_need_helpers_or_overflow_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_settings_that_need_helpers_or_overflow_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         line_job(**change)
 
 
@@ -82,13 +86,11 @@ def test_an_update_travels_and_another_length_or_place_is_refused() -> None:
     assert (read.update_id, read.position) == (update.update_id, 7)
     assert (read.vector == update.vector).all()
     for body in (b"", update.encode()[:-1], update.encode() + b"\0"):
-        with pytest.raises(ReportRejected) as refusal:
+        with refused(ReportReason.WRONG_LENGTH):
             LocalUpdate.decode(body, PARAMETERS)
-        assert refusal.value.reason is ReportReason.WRONG_LENGTH
     before = LocalUpdate(update_id=b"u" * 16, position=-1, vector=update.vector)
-    with pytest.raises(ReportRejected) as refusal:
+    with refused(ReportReason.MALFORMED):
         LocalUpdate.decode(before.encode(), PARAMETERS)
-    assert refusal.value.reason is ReportReason.MALFORMED
 
 
 def test_honest_updates_stay_within_the_largest_value() -> None:

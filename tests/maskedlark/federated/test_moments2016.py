@@ -3,8 +3,8 @@ import math
 import pytest
 
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016, log_moment
-from maskedlark.privacy.accounting import Charge, compose_epsilon
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import compose_epsilon
+from tests import charge_builders
 
 TABLE_1: dict[tuple[float, float, float], str] = {
     # (users, sample, noise): the seven printed cells, McMahan et al. 2018, table 1
@@ -40,12 +40,7 @@ def test_the_papers_first_table_comes_out_to_the_digit(users: float, sample: flo
 def test_the_papers_second_table_comes_out_and_less_is_charged(users: float, sample: float) -> None:
     step = MomentsStep(sampling_rate=sample / users, noise_multiplier=1.0, rounds=5000)
     theirs = epsilon_2016([step], 1e-9)
-    charge = Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=1.0,
-        sampling_rate=step.sampling_rate,
-        rounds=step.rounds,
-    )
+    charge = charge_builders.gaussian(1.0, rate=step.sampling_rate, rounds=step.rounds)
     assert f"{theirs:.3f}" == TABLE_2[users, sample]
     assert compose_epsilon([charge], 1e-9) < 0.9 * theirs
 

@@ -3,12 +3,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from maskedlark.errors import JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.spam import SpamTest
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded
 from tests.bench.draw_laws import area_under_curve
+from tests.refusals import refused
 
 WEIGHTS = 387
 JOB = DrawAndDiscard(instances=20, learning_rate=0.001, epsilon=np.log(32))
@@ -72,7 +73,7 @@ def test_the_papers_test_refuses_a_quarter_of_honest_updates() -> None:
 
 def test_one_instance_cannot_be_tested_against() -> None:
     job = DrawAndDiscard(instances=1, learning_rate=0.001, epsilon=1.0)
-    with pytest.raises(JobRefused):
+    with refused(JobReason.WRONG_STATE):
         SpamTest.calibrate(job, weights=10, in_flight=0.0, randomness=seeded(1))
 
 

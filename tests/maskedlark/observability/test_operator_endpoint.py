@@ -106,6 +106,7 @@ def test_a_request_that_drips_is_ended() -> None:
         dripping.settimeout(0.02)
         while is_open(dripping):  # each byte comes well within the time that one may take
             pass
+        assert not is_open(dripping)
         await_served(endpoint.address)
 
 

@@ -10,26 +10,7 @@ from itertools import pairwise
 import pytest
 
 from maskedlark.privacy.accounting import Charge, compose_epsilon, spent
-from maskedlark.privacy.mechanism import Mechanism
-
-
-def gaussian(noise_multiplier: float, sampling_rate: float = 1.0, rounds: int = 1) -> Charge:
-    return Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        rounds=rounds,
-    )
-
-
-def laplace(noise_multiplier: float, sampling_rate: float = 1.0, rounds: int = 1) -> Charge:
-    return Charge(
-        mechanism=Mechanism.LAPLACE,
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        rounds=rounds,
-    )
-
+from tests.charge_builders import gaussian, laplace
 
 # TensorFlow Privacy's MNIST tutorial: 60,000 images, batches of 256, delta 1e-5: noise, epochs, epsilon by
 # their Renyi accountant.

@@ -41,7 +41,8 @@ def charge(**changes: Any) -> Charge:
     ids=str,
 )
 def test_what_can_be_computed_is_a_charge(changes: dict[str, Any]) -> None:
-    charge(**changes)
+    made = charge(**changes)
+    assert {name: getattr(made, name) for name in changes} == changes
 
 
 @pytest.mark.parametrize(

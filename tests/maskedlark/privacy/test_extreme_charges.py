@@ -8,19 +8,13 @@ import pytest
 from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
+from tests import charge_builders
 
 DELTAS = (0.0, 5e-324, 1e-160, 1e-13, 1e-5, 1 - 2.0**-53)
 
 
 def gaussian(noise: float, rate: float = 1.0, rounds: int = 1, reports: int = 1) -> Charge:
-    return Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=noise,
-        sampling_rate=rate,
-        rounds=rounds,
-        reports=reports,
-        is_self_sampled=True,
-    )
+    return charge_builders.gaussian(noise, rate=rate, rounds=rounds, reports=reports, is_self_sampled=True)
 
 
 def laplace(noise: float, rate: float = 1.0, rounds: int = 1) -> Charge:

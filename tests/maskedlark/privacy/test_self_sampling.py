@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from maskedlark.privacy.accounting import Charge, compose_epsilon, spent
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import compose_epsilon, spent
 from maskedlark.releases.update import seen_rate
+from tests import charge_builders
 
-T_1000 = Charge(
-    mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=0.01, rounds=1_000, is_self_sampled=True
-)
+T_1000 = charge_builders.gaussian(1.0, rate=0.01, rounds=1_000, is_self_sampled=True)
 
 
 def density(x: np.ndarray, shift: float, sigma: float) -> np.ndarray:
@@ -67,13 +65,7 @@ def test_the_charged_rate_is_the_chance_that_an_upload_is_an_update(rate: float,
 def test_no_test_of_one_round_beats_what_is_charged(rate: float, cover: float, sigma: float) -> None:
     """The adversary sees who uploads and the sum; the exact delta of each event stays within the charge."""
     charged = seen_rate(rate, cover)
-    one = Charge(
-        mechanism=Mechanism.GAUSSIAN,
-        noise_multiplier=sigma,
-        sampling_rate=charged,
-        rounds=1,
-        is_self_sampled=True,
-    )
+    one = charge_builders.gaussian(sigma, rate=charged, is_self_sampled=True)
     uploads = rate + (1 - rate) * cover
     for delta in (1e-2, 1e-4, 1e-6):
         epsilon = compose_epsilon([one], delta)
@@ -88,9 +80,7 @@ def test_no_test_of_one_round_beats_what_is_charged(rate: float, cover: float, s
 def test_a_person_with_several_reports_is_charged_the_binomial_mixture(
     reports: int, rate: float, sigma: float
 ) -> None:
-    charge = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=sigma, sampling_rate=rate, rounds=1, reports=reports
-    )
+    charge = charge_builders.gaussian(sigma, rate=rate, reports=reports)
     odds = [
         (math.comb(reports, k) * rate**k * (1 - rate) ** (reports - k), float(k)) for k in range(reports + 1)
     ]
@@ -106,18 +96,12 @@ def test_m_times_the_clip_at_the_rate_of_one_report_would_charge_too_little() ->
     odds = [(math.comb(5, k) * rate**k * (1 - rate) ** (5 - k), float(k)) for k in range(6)]
     together = [(1 - rate, 0.0), (rate, 5.0)]
     assert worst_delta(odds, sigma, 5.0) > 1.5 * worst_delta(together, sigma, 5.0)
-    right = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=sigma, sampling_rate=rate, rounds=1, reports=5
-    )
+    right = charge_builders.gaussian(sigma, rate=rate, reports=5)
     assert worst_delta(odds, sigma, compose_epsilon([right], delta)) <= delta * (1 + 1e-6)
 
 
 def test_without_sampling_m_reports_are_m_times_the_sensitivity() -> None:
-    several = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=6.0, sampling_rate=1.0, rounds=10, reports=3
-    )
+    several = charge_builders.gaussian(6.0, rounds=10, reports=3)
     assert spent([several], 1e-5) == spent([replace(several, noise_multiplier=2.0, reports=1)], 1e-5)
-    laplace = Charge(
-        mechanism=Mechanism.LAPLACE, noise_multiplier=6.0, sampling_rate=0.1, rounds=10, reports=3
-    )
+    laplace = charge_builders.laplace(6.0, rate=0.1, rounds=10, reports=3)
     assert spent([laplace], 0.0).ad_server == pytest.approx(10 * 3 / 6)

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from maskedlark.errors import InvalidTask
-from maskedlark.model.losses import Loss
-from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
-from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.accounting import spent, spent_in_turn
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.releases.budget import (
     BudgetedDataset,
@@ -24,11 +22,13 @@ from maskedlark.releases.budget import (
     query_use,
 )
 from maskedlark.releases.job import JobSpec, charge
-from maskedlark.releases.query import Measure, QuerySpec
+from maskedlark.releases.query import Measure
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_table import NO_NOISE, bar, budget_table
 from maskedlark.terminal.budget_view import budget_json
-from tests.builders import world
+from tests import charge_builders
+from tests.builders import job_spec, world
+from tests.maskedlark.query_specs import query
 
 SIZE = 1_000
 TASK = world(mechanism="gaussian").task
@@ -37,18 +37,8 @@ QUIET = world(mechanism="none").task
 
 
 def spec_of(task: Task = TASK, **changes: Any) -> JobSpec:
-    chosen: dict[str, Any] = {
-        "job_id": bytes(16),
-        "task_id": task.task_id,
-        "dataset_id": bytes(32),
-        "model_digest": bytes(32),
-        "loss": Loss.CROSS_ENTROPY,
-        "rounds": 50,
-        "sampling_numerator": 1 << 29,
-        "noise_multiplier": 2.0,
-        **changes,
-    }
-    return JobSpec(**chosen)
+    usual = {"rounds": 50, "sampling_numerator": 1 << 29, "noise_multiplier": 2.0}
+    return job_spec(task.task_id, **{**usual, **changes})
 
 
 def dataset(task: Task = TASK) -> BudgetedDataset:
@@ -97,19 +87,13 @@ def test_a_split_task_is_shown_at_what_each_helper_really_adds() -> None:
 
 
 def test_a_query_is_spent_at_once() -> None:
-    task = world(
+    of = world(
         mechanism="gaussian",
         measurement={"min_cell_count": 2, "keys": (), "values": ({"name": "spend", "low": 0, "high": 10},)},
-    ).task
-    spec = QuerySpec(
-        query_id=bytes(16),
-        task_id=task.task_id,
-        dataset_id=bytes(32),
-        measures=(Measure(value="spend", scale=1 << 16),),
-        levels=(0,),
-        noise_multiplier=4.0,
-        threshold_noise_multiplier=12.0,
     )
+    measures = (Measure(value="spend", scale=1 << 16),)
+    spec = query(of, measures=measures, noise_multiplier=4.0, threshold_noise_multiplier=12.0)
+    task = of.task
     budget = budget_of(dataset(task), [query_use(task, spec)])
     assert (
         budget.ad_server.spent
@@ -122,9 +106,7 @@ def test_a_planned_job_is_added_to_what_is_held_and_to_nothing_that_is_spent() -
     planned = PlannedJob(rounds=30, batch_size=125.0, noise_multiplier=5.0)
     budget = budget_of(dataset(), [use()], planned)
     assert budget.forecast is not None
-    new = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_rate=0.125, rounds=30, exposure=EXPOSURE
-    )
+    new = charge_builders.gaussian(5.0, rate=0.125, rounds=30, exposure=EXPOSURE)
     both = spent_in_turn([[charge(TASK, spec_of(), 50)], [new]], TASK.delta)
     assert (budget.forecast.ad_server.held, budget.forecast.colluding.held) == (
         both.ad_server,
@@ -146,18 +128,18 @@ def test_a_forecast_says_whether_both_budgets_hold_it(noise: float, fits: bool) 
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "reason"),
     [
-        {"batch_size": 0.0},
-        {"batch_size": SIZE + 1.0},
-        {"batch_size": math.nan},
-        {"noise_multiplier": 0.0},
-        {"rounds": 0},
+        ({"batch_size": 0.0}, "batch_size is"),
+        ({"batch_size": SIZE + 1.0}, "batch_size is"),
+        ({"batch_size": math.nan}, "batch_size is"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"rounds": 0}, "rounds"),
     ],
 )
-def test_planned_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+def test_planned_numbers_out_of_range_are_refused(changes: dict[str, Any], reason: str) -> None:
     planned = {"rounds": 1, "batch_size": 10.0, "noise_multiplier": 1.0, **changes}
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match=reason):
         budget_of(dataset(), [], PlannedJob(**planned))
 
 
@@ -179,7 +161,7 @@ def test_json_holds_only_finite_numbers_and_every_use() -> None:
     made = json.loads(
         json.dumps(budget_json(budget_of(dataset(), [use(), use(job_id=b"b" * 16)])), allow_nan=False)
     )
-    assert [one["id"] for one in made["uses"]] == ["00" * 16, "62" * 16]
+    assert [one["id"] for one in made["uses"]] == ["6a" * 16, "62" * 16]
     assert made["ad_server"]["held"] > made["uses"][0]["held_alone"]["ad_server"]
 
 

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskedlark.errors import JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.privacy.accounting import spent, spent_in_turn
 from maskedlark.privacy.correlated import sensitivity
 from maskedlark.releases.job import JobSpec, charge, check_sum_possible, noise_bound, noise_units, round_units
 from maskedlark.releases.samples import Samples, charge_of_samples
 from tests.builders import world
 from tests.maskedlark.releases.test_split_noise import FULL, SPLIT, job
+from tests.refusals import refused
 
 STEPS, EPOCHS, CARRIED = 4, 5, 56
 ALLOCATED: dict[str, Any] = {
@@ -86,7 +87,7 @@ def test_a_sum_that_correlated_noise_can_have_is_possible_and_more_is_not() -> N
     assert bound > noise_bound(FULL.task, replace(spec, carried=None), 1)
     deviation = math.sqrt(2) * round_units(FULL.task, spec)
     check_sum_possible(FULL.task, spec, np.array([int(6 * deviation)]), records=1)
-    with pytest.raises(JobRefused):
+    with refused(JobReason.SUM_OUT_OF_RANGE):
         check_sum_possible(FULL.task, spec, np.array([4 * bound]), records=1)
 
 

@@ -4,24 +4,19 @@ from typing import Any
 
 import pytest
 
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.releases.evaluation import MAX_BINS, EvaluationSpec
 from tests.builders import world
+from tests.maskedlark.query_specs import evaluation as evaluation_of
+from tests.refusals import refused
 
 GAUSSIAN: dict[str, Any] = {"mechanism": "gaussian", "norm": "l2", "epsilon": 8.0}
-TASK = world(**GAUSSIAN).task
+OF = world(**GAUSSIAN)
+TASK = OF.task
 
 
 def evaluation(**changes: Any) -> EvaluationSpec:
-    asked: dict[str, Any] = {"num_bins": 10, "noise_multiplier": 1.0, **changes}
-    return EvaluationSpec(
-        query_id=bytes(16),
-        task_id=TASK.task_id,
-        dataset_id=bytes(32),
-        model_digest=bytes(32),
-        weights_digest=bytes(32),
-        **asked,
-    )
+    return evaluation_of(OF, **{"noise_multiplier": 1.0, **changes})
 
 
 def test_an_evaluation_that_fits_is_not_refused() -> None:
@@ -39,6 +34,5 @@ def test_an_evaluation_that_fits_is_not_refused() -> None:
     ids=str,
 )
 def test_what_an_evaluation_is_refused_for(changes: dict[str, Any], records: int, reason: JobReason) -> None:
-    with pytest.raises(JobRefused) as refused:
+    with refused(reason):
         evaluation(**changes).check(TASK, records=records)
-    assert refused.value.reason is reason

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import MAX_SIGNED, SignedVector
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import below, seeded
 from maskedlark.releases.evaluation import (
     UNITS,
-    EvaluationSpec,
     check_evaluation_possible,
     evaluation_noise_units,
 )
@@ -23,7 +21,9 @@ from maskedlark.releases.job import JobSpec, check_sum_possible, job_clip, noise
 from maskedlark.releases.possible_sums import check_length
 from maskedlark.releases.query import Measure, MeasureKind, QuerySpec, check_answer_possible, sum_noise_units
 from maskedlark.releases.release import noise_of_both
-from tests.builders import World, world
+from tests.builders import World, job_spec, world
+from tests.maskedlark.query_specs import evaluation
+from tests.maskedlark.query_specs import query as query_of
 from tests.measured import SHOP
 
 GAUSSIAN: dict[str, Any] = {"mechanism": "gaussian", "norm": "l2", "epsilon": 8.0}
@@ -39,19 +39,13 @@ def refuses(check: Callable[..., None], *given: Any, **named: Any) -> bool:
 
 
 def query(of: World) -> QuerySpec:
-    return QuerySpec(
-        query_id=bytes(16),
-        task_id=of.task.task_id,
-        dataset_id=b"d" * 32,
-        measures=(
-            Measure(value="purchase", scale=4 << 16),
-            Measure(value="purchase", kind=MeasureKind.HISTOGRAM, scale=8 << 16),
-            Measure(value="count", scale=16 << 16),
-        ),
-        levels=(0,),
-        noise_multiplier=1.0 if of.task.mechanism is not Mechanism.NONE else 0.0,
-        threshold_noise_multiplier=1.0 if of.task.mechanism is not Mechanism.NONE else 0.0,
+    noise = 1.0 if of.task.mechanism is not Mechanism.NONE else 0.0
+    measures = (
+        Measure(value="purchase", scale=4 << 16),
+        Measure(value="purchase", kind=MeasureKind.HISTOGRAM, scale=8 << 16),
+        Measure(value="count", scale=16 << 16),
     )
+    return query_of(of, measures=measures, noise_multiplier=noise, threshold_noise_multiplier=noise)
 
 
 @pytest.mark.parametrize("settings", [{}, GAUSSIAN, {"mechanism": "laplace", "norm": "l1"}])
@@ -73,15 +67,7 @@ def test_every_column_of_an_answer_is_held_to_its_own_range(settings: dict[str, 
 @pytest.mark.parametrize("settings", [{}, GAUSSIAN])
 def test_a_cell_of_an_evaluation_holds_no_more_than_all_reports(settings: dict[str, Any]) -> None:
     of = world(**settings)
-    spec = EvaluationSpec(
-        query_id=bytes(16),
-        task_id=of.task.task_id,
-        dataset_id=b"d" * 32,
-        model_digest=bytes(32),
-        weights_digest=bytes(32),
-        num_bins=10,
-        noise_multiplier=1.0 if settings else 0.0,
-    )
+    spec = evaluation(of, noise_multiplier=1.0 if settings else 0.0)
     noise = noise_of_both(of.task, evaluation_noise_units(of.task, spec), 20)
     for edge, step in ((-noise, -1), (RECORDS * UNITS + noise, 1)):
         total = np.zeros(20, np.int64)
@@ -92,14 +78,10 @@ def test_a_cell_of_an_evaluation_holds_no_more_than_all_reports(settings: dict[s
 
 
 def job(of: World) -> JobSpec:
-    return JobSpec(
+    return job_spec(
         job_id=bytes(16),
         task_id=of.task.task_id,
         dataset_id=b"d" * 32,
-        model_digest=bytes(32),
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
-        rounds=1,
-        sampling_numerator=1 << 32,
         noise_multiplier=1.0 if of.task.mechanism is not Mechanism.NONE else 0.0,
     )
 
@@ -153,10 +135,7 @@ def test_sums_of_random_masks_are_refused_but_for_a_negligible_chance(kind: str)
         elif kind == "measure":
             assert refuses(check_answer_possible, of.task, query(of), uniform(7), records=RECORDS)
         else:
-            spec = EvaluationSpec(
-                query_id=bytes(16), task_id=of.task.task_id, dataset_id=b"d" * 32, model_digest=bytes(32),
-                weights_digest=bytes(32), num_bins=10, noise_multiplier=1.0,
-            )  # fmt: skip
+            spec = evaluation(of, noise_multiplier=1.0)
             assert refuses(check_evaluation_possible, of.task, spec, uniform(20), records=RECORDS)
 
 

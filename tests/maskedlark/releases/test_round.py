@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,18 +17,30 @@ from maskedlark.model.losses import Loss
 from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, check_sum_possible, check_sums_fit, noise_bound, noise_units
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.round import Evaluated, MaskedSum, aggregate, records_evaluated, transcript
+from maskedlark.releases.round import Evaluated, MaskedSum, records_evaluated, transcript
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.reports.input_shares import InputShares
 from maskedlark.reports.upload import SealedShare
 from tests import reference
-from tests.builders import NOW, World, examples, helper_keys, of_shares, open_dataset, reports, world
+from tests.builders import (
+    NOW,
+    World,
+    examples,
+    helper_keys,
+    helper_share,
+    job_spec,
+    of_shares,
+    open_dataset,
+    reports,
+    world,
+    zeros,
+)
+from tests.refusals import refused
 
 NUM_VALUES = 6
 
@@ -65,18 +76,7 @@ def masked_sum(of: World) -> Callable[[InputShares], MaskedSum]:
 
 
 def job(of: World, dataset_id: bytes, **changes: Any) -> JobSpec:
-    given: dict[str, Any] = {
-        "job_id": bytes(16),
-        "task_id": of.task.task_id,
-        "dataset_id": dataset_id,
-        "model_digest": bytes(32),
-        "loss": Loss.MSE,
-        "rounds": 5,
-        "sampling_numerator": SAMPLING_DENOMINATOR,
-        "noise_multiplier": 0.0,
-        **changes,
-    }
-    return JobSpec(**given)
+    return job_spec(of.task.task_id, **{"dataset_id": dataset_id, "rounds": 5, **changes})
 
 
 def answers(
@@ -88,16 +88,15 @@ def answers(
     round_index: int = 0,
 ) -> list[AggregateShare]:
     return [
-        aggregate(
-            task=of.task,
-            job=spec,
-            pair=of.pair(role),
-            round_index=round_index,
-            round_transcript=transcript(spec, round_index=round_index, weights=weights[role], numerics=b"n"),
+        helper_share(
+            of,
+            spec,
+            role,
+            of_shares(shares[role], masked_sum(of)),
             records=len(shares[role]),
-            masked_sum=of_shares(shares[role], masked_sum(of)),
             num_values=NUM_VALUES,
-            noise=partial(noise_vector, randomness=seeded(role, "noise")),
+            round_index=round_index,
+            script=transcript(spec, round_index=round_index, weights=weights[role], numerics=b"n"),
         )
         for role in (0, 1)
     ]
@@ -222,24 +221,7 @@ def test_without_the_other_share_even_zeros_look_uniform() -> None:
     of = world()
     spec = job(of, bytes(32))
     count = 1 << 14
-    (shares, _), _ = random_shares(of, 3, 1)
-
-    def zeros(_: InputShares) -> MaskedSum:
-        return MaskedSum(
-            vector=np.zeros(count, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
-        )
-
-    answer = aggregate(
-        task=of.task,
-        job=spec,
-        pair=of.pair(0),
-        round_index=0,
-        round_transcript=transcript(spec, round_index=0, weights=b"", numerics=b""),
-        records=len(shares),
-        masked_sum=of_shares(shares, zeros),
-        num_values=count,
-        noise=partial(noise_vector, randomness=seeded(1)),
-    )
+    answer = helper_share(of, spec, 0, lambda _: zeros(of.task, count), records=3, num_values=count)
     counts = np.bincount(np.ascontiguousarray(answer.vector).view(np.uint8), minlength=256)
     chi_square = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
     assert 255 - 6 * np.sqrt(510) < chi_square < 255 + 6 * np.sqrt(510)
@@ -258,9 +240,8 @@ def test_helpers_that_were_shown_different_things_give_noise_and_are_found_out(d
     else:
         stranger = world(keys=(of.keys[0], replace(helper_keys(), opening=of.keys[1].opening)))
         first, second = answers(of, shares, spec)[0], answers(stranger, shares, spec)[1]
-    with pytest.raises(JobRefused) as refusal:
+    with refused(JobReason.HELPERS_DISAGREE):
         combine(first, second)
-    assert refusal.value.reason is JobReason.HELPERS_DISAGREE
     garbage = field.to_signed(field.reconstruct(first.vector, second.vector))
     if (
         difference == "weights"
@@ -289,29 +270,13 @@ def test_a_sample_smaller_than_k_gives_a_sum_of_nothing() -> None:
     ] * 3
 
 
-def sum_of_nothing(of: World) -> MaskedSum:
-    """What an engine gives that looks at who is evaluated and sums nobody."""
-    return MaskedSum(
-        vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
-    )
-
-
 def summed_in_rounds(
     of: World, spec: JobSpec, records: int, summed: Callable[[Evaluated], MaskedSum], *, rounds: int
 ) -> None:
     """The first rounds of a job at helper 0, whose engine is `summed`."""
     for index in range(rounds):
-        aggregate(
-            task=of.task,
-            job=spec,
-            pair=of.pair(0),
-            round_index=index,
-            round_transcript=transcript(spec, round_index=index, weights=b"", numerics=b""),
-            records=records,
-            masked_sum=summed,
-            num_values=1,
-            noise=partial(noise_vector, randomness=seeded(index)),
-        )
+        script = transcript(spec, round_index=index, weights=b"", numerics=b"")
+        helper_share(of, spec, 0, summed, records=records, round_index=index, script=script)
 
 
 @pytest.mark.parametrize(("rate", "k"), [(0.0005, 10), (0.01, 10), (0.1, 10), (0.1, 600), (1.0, 10)])
@@ -323,7 +288,7 @@ def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: f
 
     def count(batch: InputShares) -> MaskedSum:
         seen.append((len(batch), int((batch.mask_shares != 0).any(axis=1).sum())))
-        return sum_of_nothing(of)
+        return zeros(of.task)
 
     summed_in_rounds(of, spec, len(shares[0]), of_shares(shares[0], count), rounds=20)
     assert {evaluated for evaluated, _ in seen} == {records_evaluated(of.task, spec, 2_000)}
@@ -339,7 +304,7 @@ def test_what_sums_a_round_is_told_how_many_reports_one_person_may_have(reports:
 
     def keep(evaluated: Evaluated) -> MaskedSum:
         seen.append(evaluated)
-        return sum_of_nothing(of)
+        return zeros(of.task)
 
     summed_in_rounds(of, job(of, bytes(32)), 50, keep, rounds=2)
     assert [evaluated.reports for evaluated in seen] == [reports, reports]
@@ -354,7 +319,7 @@ def test_every_part_of_a_dataset_has_its_share_of_the_records_that_fill_a_round_
 
     def keep(evaluated: Evaluated) -> MaskedSum:
         seen.append(evaluated)
-        return sum_of_nothing(of)
+        return zeros(of.task)
 
     summed_in_rounds(of, spec, len(shares[0]), keep, rounds=5)
     for evaluated in seen:
@@ -371,25 +336,8 @@ def test_each_helper_adds_noise_at_full_scale_once_per_coordinate(mechanism: str
     of = world(mechanism=mechanism, norm=norm, clip_norm=0.5)
     spec = job(of, bytes(32), noise_multiplier=2.0)
     count = 20_000
-    (shares, _), _ = random_shares(of, 3, 1)
-
-    def zeros(_: InputShares) -> MaskedSum:
-        return MaskedSum(
-            vector=np.zeros(count, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
-        )
-
     got = [
-        aggregate(
-            task=of.task,
-            job=spec,
-            pair=of.pair(role),
-            round_index=0,
-            round_transcript=transcript(spec, round_index=0, weights=b"", numerics=b""),
-            records=len(shares),
-            masked_sum=of_shares(shares, zeros),
-            num_values=count,
-            noise=partial(noise_vector, randomness=seeded(role, "noise")),
-        )
+        helper_share(of, spec, role, lambda _: zeros(of.task, count), records=3, num_values=count)
         for role in (0, 1)
     ]
     scale = 2.0 * 0.5 * 2**32
@@ -411,11 +359,10 @@ def test_noise_is_refused_where_there_is_none_and_where_it_could_wrap() -> None:
     fine = job(noisy, bytes(32), noise_multiplier=1.0)
     check_sums_fit(noisy.task, fine, records=1 << 20, num_parameters=1 << 20)
     wide = world(mechanism="gaussian", clip_norm=1024.0, frac_bits=40)
-    with pytest.raises(JobRefused) as refusal:
+    with refused(JobReason.OVERFLOW):
         check_sums_fit(
             wide.task, job(wide, bytes(32), noise_multiplier=0.01), records=1 << 14, num_parameters=5
         )
-    assert refusal.value.reason is JobReason.OVERFLOW
 
 
 @given(st.integers(0, 2**32), st.floats(0.01, 1.0))
@@ -472,9 +419,8 @@ def test_a_pair_key_needs_the_right_helper_and_a_usable_peer_key() -> None:
     [b"", bytes(31), bytes(32), bytes(32 + 8 * NUM_VALUES - 1), bytes(32) + b"\xff" * 8 * NUM_VALUES],
 )
 def test_a_malformed_aggregate_share_is_a_typed_error(encoded: bytes) -> None:
-    with pytest.raises(JobRefused) as refusal:
+    with refused(JobReason.MALFORMED):
         AggregateShare.decode(encoded, NUM_VALUES)
-    assert refusal.value.reason is JobReason.MALFORMED
 
 
 def test_an_aggregate_share_survives_its_bytes() -> None:
@@ -486,26 +432,9 @@ def test_an_aggregate_share_survives_its_bytes() -> None:
 
 def test_a_sum_function_that_bounds_its_values_by_more_than_the_task_is_a_bug() -> None:
     of = world()
-    (shares, _), _ = random_shares(of, 3, 1)
-
-    def too_wide(_: InputShares) -> MaskedSum:
-        return MaskedSum(
-            vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity + 1
-        )
-
-    spec = job(of, bytes(32))
+    too_wide = zeros(of.task, sensitivity=of.task.clip.sensitivity + 1)
     with pytest.raises(AssertionError):
-        aggregate(
-            task=of.task,
-            job=spec,
-            pair=of.pair(0),
-            round_index=0,
-            round_transcript=bytes(32),
-            records=len(shares),
-            masked_sum=of_shares(shares, too_wide),
-            num_values=1,
-            noise=partial(noise_vector, randomness=seeded(1)),
-        )
+        helper_share(of, job(of, bytes(32)), 0, lambda _: too_wide, records=3)
 
 
 def test_the_whole_way_from_examples_to_the_sum() -> None:
@@ -530,9 +459,8 @@ def test_a_report_whose_masks_add_to_anything_else_is_noticed_in_the_sum() -> No
     honest = combine(*answers(of, shares, spec))
     check_sum_possible(of.task, spec, honest, records=50)
     total = combine(*answers(of, (replace(shares[0], mask_shares=poisoned), shares[1]), spec))
-    with pytest.raises(JobRefused) as refusal:
+    with refused(JobReason.SUM_OUT_OF_RANGE):
         check_sum_possible(of.task, spec, total, records=50)
-    assert refusal.value.reason is JobReason.SUM_OUT_OF_RANGE
 
 
 def test_the_largest_possible_sum_is_accepted_and_one_more_is_not() -> None:
@@ -541,7 +469,7 @@ def test_the_largest_possible_sum_is_accepted_and_one_more_is_not() -> None:
     largest = 50 * of.task.clip.sensitivity + noise_bound(of.task, spec, 2)
     for sign in (1, -1):
         check_sum_possible(of.task, spec, np.array([0, sign * largest], np.int64), records=50)
-        with pytest.raises(JobRefused):
+        with refused(JobReason.SUM_OUT_OF_RANGE):
             check_sum_possible(of.task, spec, np.array([0, sign * (largest + 1)], np.int64), records=50)
     check_sum_possible(of.task, spec, np.empty(0, np.int64), records=50)
 

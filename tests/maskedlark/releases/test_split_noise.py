@@ -1,7 +1,6 @@
 """Noise split between the helpers: half of the variance each, charged as what each adversary really faces."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.model.losses import Loss
+from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import MIN_SCALE, noise_vector, split_scale
+from maskedlark.privacy.noise import MIN_SCALE, split_scale
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.privacy.samplers import MAX_SCALE
-from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge, noise_units
 from maskedlark.releases.release import (
     AggregateShare,
@@ -24,53 +21,21 @@ from maskedlark.releases.release import (
     multiplier_for_each_helper,
     units_of_each_helper,
 )
-from maskedlark.releases.round import MaskedSum, aggregate
-from maskedlark.reports.input_shares import InputShares
-from tests.builders import World, fitting_noise, of_shares, world
+from tests.builders import World, fitting_noise, helper_share, job_spec, world, zeros
+from tests.refusals import refused
 
 COUNT = 20_000
 
 
 def job(of: World, **changes: Any) -> JobSpec:
-    given_fields: dict[str, Any] = {
-        "job_id": bytes(16),
-        "task_id": of.task.task_id,
-        "dataset_id": bytes(32),
-        "model_digest": bytes(32),
-        "loss": Loss.MSE,
-        "rounds": 50,
-        "sampling_numerator": 1 << 30,
-        "noise_multiplier": 2.0,
-        **changes,
-    }
-    return JobSpec(**given_fields)
+    usual = {"rounds": 50, "sampling_numerator": 1 << 30, "noise_multiplier": 2.0}
+    return job_spec(of.task.task_id, **{**usual, **changes})
 
 
 def noise_of_sum(of: World) -> np.ndarray[Any, Any]:
     """A released sum of no values at all."""
-
-    def zeros(_: InputShares) -> MaskedSum:
-        return MaskedSum(
-            vector=np.zeros(COUNT, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
-        )
-
-    nobody = InputShares(
-        features=np.zeros((0, 4), np.uint8),
-        labels=np.zeros((0, 2), np.uint32),
-        mask_shares=np.zeros((0, 2), np.uint64),
-    )
     answers: list[AggregateShare] = [
-        aggregate(
-            task=of.task,
-            job=job(of),
-            pair=of.pair(role),
-            round_index=0,
-            round_transcript=bytes(32),
-            records=len(nobody),
-            masked_sum=of_shares(nobody, zeros),
-            num_values=COUNT,
-            noise=partial(noise_vector, randomness=seeded(role, "split")),
-        )
+        helper_share(of, job(of), role, lambda _: zeros(of.task, COUNT), records=0, num_values=COUNT)
         for role in (0, 1)
     ]
     return combine(answers[0], answers[1]).astype(np.float64)
@@ -88,9 +53,8 @@ def test_the_split_scale_is_the_least_whose_two_variances_are_enough(scale: int)
 
 def test_each_half_of_the_noise_has_the_least_scale_or_more() -> None:
     assert units_of_each_helper(SPLIT.task, 1446.5, 1) == MIN_SCALE
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.NOISE_OUT_OF_RANGE):
         units_of_each_helper(SPLIT.task, 1445.5, 1)
-    assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
 
 
 def test_split_noise_adds_up_to_once_the_variance_and_full_noise_to_twice() -> None:
@@ -149,7 +113,6 @@ def test_only_gaussian_noise_can_be_split(mechanism: str, norm: str) -> None:
 def test_a_half_that_is_too_small_for_the_accountant_is_refused() -> None:
     coarse = world(mechanism="gaussian", noise="split", clip_norm=1.0, frac_bits=16)
     least = 1024 / 65536
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.NOISE_OUT_OF_RANGE):
         noise_units(coarse.task, job(coarse, noise_multiplier=1.3 * least))
-    assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
     assert noise_units(coarse.task, job(coarse, noise_multiplier=1.5 * least)) >= 1024

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -6,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark import canonical
-from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.reports.task import MAX_DATASET_SIZE, LabelSpace, Task, TaskBundle, _reachable
 from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES
 from protos import helper_pb2 as pb
 from tests.builders import NOW, bundle, helper_keys, settings, world
+from tests.refusals import refused
 
 WORLD = world()
 KEYS = WORLD.keys
@@ -63,53 +65,57 @@ def test_unknown_fields_are_refused(extra: dict[str, Any]) -> None:
         canonical.decode(Task, respell(**unknown))
 
 
+def labels(kind: str, size: int, **more: int) -> dict[str, Any]:
+    return {"labels": {"kind": kind, "size": size, "num_buckets": None, "default_label": None, **more}}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "reason"),
     [
-        {"version": 2},
-        {"origin": ""},
-        {"salt": "00"},
-        {"num_features": 0},
-        {"num_features": 65_537},
-        {"num_features": True},
-        {"num_features": 4.0},
-        {"num_decoys": 0},
-        {"num_decoys": 2},
-        {"fake_report_rate": 1.0},
-        {"fake_report_rate": -0.1},
-        {"feature_epsilon": 0.0},
-        {"min_batch_size": 0},
-        {"min_batch_size": 1 << 21},
-        {"mechanism": "uniform"},
-        {"mechanism": "laplace"},
-        {"norm": "l1", "mechanism": "gaussian"},
-        {"clip_norm": 0.0},
-        {"clip_norm": 1e9},
-        {"frac_bits": 15},
-        {"frac_bits": 41},
-        {"epsilon": 0.0},
-        {"collusion_epsilon": -1.0},
-        {"delta": 0.0},
-        {"delta": 1.0},
-        {"max_dataset_size": MAX_DATASET_SIZE + 1},
-        {"time_bucket_s": 0},
-        {"expires_at": NOW - 86_400},
-        {"labels": {"kind": "classes", "size": 1, "num_buckets": None, "default_label": None}},
-        {"labels": {"kind": "classes", "size": 2, "num_buckets": 1, "default_label": None}},
-        {"labels": {"kind": "values", "size": 9, "num_buckets": None, "default_label": None}},
-        {"labels": {"kind": "values", "size": 9, "num_buckets": 9, "default_label": None}},
-        {"labels": {"kind": "classes", "size": 2, "num_buckets": None, "default_label": 2}},
+        ({"version": 2}, "version"),
+        ({"origin": ""}, "origin"),
+        ({"salt": "00"}, "salt"),
+        ({"num_features": 0}, "num_features"),
+        ({"num_features": 65_537}, "num_features"),
+        ({"num_features": True}, "num_features"),
+        ({"num_features": 4.0}, "num_features"),
+        ({"num_decoys": 0}, "num_decoys: "),
+        ({"num_decoys": 2}, "num_decoys is at most"),
+        ({"fake_report_rate": 1.0}, "fake_report_rate"),
+        ({"fake_report_rate": -0.1}, "fake_report_rate"),
+        ({"feature_epsilon": 0.0}, "feature_epsilon"),
+        ({"min_batch_size": 0}, "min_batch_size: "),
+        ({"min_batch_size": 1 << 21}, "min_batch_size is at most"),
+        ({"mechanism": "uniform"}, "mechanism: "),
+        ({"mechanism": "laplace"}, "goes with norm"),
+        ({"norm": "l1", "mechanism": "gaussian"}, "goes with norm"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"clip_norm": 1e9}, "clip_norm"),
+        ({"frac_bits": 15}, "frac_bits"),
+        ({"frac_bits": 41}, "frac_bits"),
+        ({"epsilon": 0.0}, " epsilon"),
+        ({"collusion_epsilon": -1.0}, "collusion_epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.0}, "delta"),
+        ({"max_dataset_size": MAX_DATASET_SIZE + 1}, "max_dataset_size"),
+        ({"time_bucket_s": 0}, "time_bucket_s"),
+        ({"expires_at": NOW - 86_400}, "expires_at is after"),
+        (labels("classes", 1), "labels.size"),
+        (labels("classes", 2, num_buckets=1), "goes with labels of kind values"),
+        (labels("values", 9), "goes with labels of kind values"),
+        (labels("values", 9, num_buckets=9), "num_buckets is at most"),
+        (labels("classes", 2, default_label=2), "default_label"),
     ],
 )
-def test_settings_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_settings_out_of_range_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         canonical.decode(Task, respell(**changes))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_are_not_finite_are_refused(number: str) -> None:
     encoded = canonical.encode(WORLD.task).replace(b'"clip_norm":1.0', b'"clip_norm":' + number.encode())
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match=r"clip_norm: .* finite"):
         canonical.decode(Task, encoded)
 
 
@@ -151,6 +157,13 @@ def test_two_helpers_with_one_key_are_refused() -> None:
         build(helpers=(same, same))
 
 
+@pytest.mark.parametrize("name", ["verify_key", "agreement_key"])
+def test_two_helpers_share_neither_of_their_keys(name: str) -> None:
+    first, second = (keys.identity(which) for keys, which in zip(KEYS, ("north", "south"), strict=True))
+    with pytest.raises(InvalidTask, match="different keys"):
+        build(helpers=(first, replace(second, **{name: getattr(first, name)})))
+
+
 def test_messages_name_the_setting_and_never_echo_its_value() -> None:
     with pytest.raises(InvalidTask) as error:
         build(clip_norm="a-secret-looking-value")
@@ -175,9 +188,8 @@ def test_time_buckets_outside_the_period_are_refused() -> None:
     task.check_time_bucket(task.time_bucket(NOW))
     task.check_time_bucket(task.time_bucket(task.expires_at - 1))
     for unix_s in (0, task.starts_at - task.time_bucket_s, task.expires_at, task.expires_at + 10**9):
-        with pytest.raises(ReportRejected) as rejection:
+        with refused(ReportReason.OUTSIDE_TASK_PERIOD):
             task.check_time_bucket(task.time_bucket(unix_s))
-        assert rejection.value.reason is ReportReason.OUTSIDE_TASK_PERIOD
 
 
 def test_a_bundle_verifies_and_survives_its_bytes() -> None:
@@ -220,3 +232,9 @@ def test_labels_are_counted_as_they_are_listed() -> None:
         assert LabelSpace(kind=LabelKind.CLASSES, size=size).num_reachable == size
         values = LabelSpace(kind=LabelKind.VALUES, size=size, num_buckets=1)
         assert values.num_reachable == len(values.reachable()) == 2
+
+
+def test_classes_have_a_boundary_at_each_of_them() -> None:
+    labels = LabelSpace(kind=LabelKind.CLASSES, size=4)
+    assert labels.boundaries() == (0, 1, 2, 3)
+    assert labels.reachable() == (0, 1, 2, 3)

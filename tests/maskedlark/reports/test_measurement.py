@@ -81,7 +81,7 @@ def test_a_clamped_value_moves_to_its_nearer_bound() -> None:
 @given(st.integers(-5, 100))
 def test_every_value_within_bounds_falls_into_exactly_the_bucket_that_holds_it(value: int) -> None:
     declared = MEASUREMENT.values[1]
-    itself, *buckets = declared.encoded(value)
+    itself, *buckets = declared.encode(value)
     assert itself == value
     assert sum(buckets) == 1
     starts = [*declared.bucket_starts, declared.high + 1]
@@ -99,15 +99,15 @@ def test_one_share_of_a_value_tells_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "measured",
+    ("measured", "reason"),
     [
-        None,
-        replace(HONEST, keys=(7, 2)),
-        replace(HONEST, values=(1,)),
-        replace(HONEST, keys=(7, 3, 3)),
-        replace(HONEST, keys=(7, -1, 3)),
-        replace(HONEST, keys=(1 << 32, 2, 3)),
-        replace(HONEST, values=(2, 30)),
+        (None, "if, and only if"),
+        (replace(HONEST, keys=(7, 2)), "3 keys and 2 values"),
+        (replace(HONEST, values=(1,)), "3 keys and 2 values"),
+        (replace(HONEST, keys=(7, 3, 3)), "code of a key"),
+        (replace(HONEST, keys=(7, -1, 3)), "code of a key"),
+        (replace(HONEST, keys=(1 << 32, 2, 3)), "code of a key"),
+        (replace(HONEST, values=(2, 30)), "outside its bounds"),
     ],
     ids=[
         "nothing",
@@ -119,8 +119,10 @@ def test_one_share_of_a_value_tells_nothing_of_it() -> None:
         "unclamped bound violated",
     ],
 )
-def test_a_browser_sends_nothing_that_does_not_fit_the_declaration(measured: MeasuredValues | None) -> None:
-    with pytest.raises(InvalidTask):
+def test_a_browser_sends_nothing_that_does_not_fit_the_declaration(
+    measured: MeasuredValues | None, reason: str
+) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         split(OF.task, example(measured=measured), seeded(1))
 
 
@@ -170,33 +172,33 @@ def test_keys_are_under_the_view_tag_and_values_are_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"name": "count", "low": 0, "high": 1},
-        {"name": "Sum", "low": 0, "high": 1},
-        {"name": "x", "low": 1, "high": 1},
-        {"name": "x", "low": 0, "high": 1 << 31},
-        {"name": "x", "low": 0, "high": 9, "bucket_starts": (1, 2)},
-        {"name": "x", "low": 0, "high": 9, "bucket_starts": (0, 5, 5)},
-        {"name": "x", "low": 0, "high": 9, "bucket_starts": (0, 10)},
+        ({"name": "count", "low": 0, "high": 1}, "count already"),
+        ({"name": "Sum", "low": 0, "high": 1}, "name"),
+        ({"name": "x", "low": 1, "high": 1}, "low is below high"),
+        ({"name": "x", "low": 0, "high": 1 << 31}, "high: "),
+        ({"name": "x", "low": 0, "high": 9, "bucket_starts": (1, 2)}, "begin at low"),
+        ({"name": "x", "low": 0, "high": 9, "bucket_starts": (0, 5, 5)}, "bucket_starts ascend"),
+        ({"name": "x", "low": 0, "high": 9, "bucket_starts": (0, 10)}, "stay within high"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_a_value_that_makes_no_sense_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         build(Value, settings)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"size": 0},
-        {"size": 3, "categories": ("a", "b")},
-        {"size": 2, "categories": ("a", "a")},
-        {"categories": ("a",)},
+        ({"size": 0}, "size: "),
+        ({"size": 3, "categories": ("a", "b")}, "lists 2 categories"),
+        ({"size": 2, "categories": ("a", "a")}, "categories are distinct"),
+        ({"categories": ("a",)}, "lists 1 categories"),
     ],
 )
-def test_a_key_that_makes_no_sense_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidTask):
+def test_a_key_that_makes_no_sense_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidTask, match=reason):
         build(Key, {"name": "k", **settings})
 
 
@@ -239,3 +241,12 @@ def test_a_measured_dataset_keeps_its_rows_together() -> None:
     assert second is not None
     sums = [reconstruct(a, b) for a, b in zip(first.value_shares, second.value_shares, strict=True)]
     assert [int(row[2]) for row in sums] == first.keys[:, 0].tolist()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bounds_of_a_value_reach_two_to_the_31_and_not_that_itself(sign: int) -> None:
+    most = 2**31 - 1
+    low, high = sorted((0, sign * most))
+    assert Value(name="paid", low=low, high=high).high == high
+    with pytest.raises(ValueError, match="2147483647"):
+        Value(name="paid", low=min(0, sign * 2**31), high=max(0, sign * 2**31))

@@ -84,13 +84,13 @@ def test_quantisation_is_unbiased(value: float) -> None:
 
 @pytest.mark.parametrize("value", [-0.001, 100.001, float("nan"), float("inf")])
 def test_values_outside_the_space_are_refused_before_anything_is_sealed(value: float) -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match=r"outside 0\.\.100"):
         split(VALUES, Example(features=FEATURES, label=value), seeded(1))
 
 
 @pytest.mark.parametrize("label", [-1, 2, 0.5, float("nan"), float("inf")])
 def test_labels_that_are_no_class_are_refused(label: float) -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="not one of the classes"):
         split(TWO, Example(features=FEATURES, label=label), seeded(1))
 
 
@@ -98,7 +98,7 @@ def test_labels_that_are_no_class_are_refused(label: float) -> None:
     "features", [FEATURES[:3], np.zeros(5, np.uint8), FEATURES.astype(np.float32), FEATURES.reshape(2, 2)]
 )
 def test_features_that_do_not_fit_the_task_are_refused(features: NDArray[np.uint8]) -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match="4 feature bytes"):
         split(TWO, Example(features=features, label=0), seeded(1))
 
 

@@ -8,19 +8,14 @@ import pytest
 
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.composing.composition import MAX_COMPOSED, compose_epsilon
-from maskedlark.privacy.mechanism import Mechanism
+from tests import charge_builders
+from tests.charge_builders import laplace
 
 DELTA = 1e-5
 
 
 def gaussian(noise: float, rate: float = 1.0, steps: int = 1) -> Charge:
-    return Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=rate, rounds=1, epoch_steps=steps
-    )
-
-
-def laplace(noise: float, rate: float = 1.0) -> Charge:
-    return Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=noise, sampling_rate=rate, rounds=1)
+    return charge_builders.gaussian(noise, rate=rate, epoch_steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +60,7 @@ def test_one_charge_past_the_composed_ones_costs_more_and_not_much_more() -> Non
 
 
 def test_a_job_among_many_queries_keeps_the_credit_for_its_secret_slots() -> None:
-    job = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=1.0, rounds=3, epoch_steps=30
-    )
+    job = charge_builders.gaussian(1.0, rounds=3, epoch_steps=30)
     queries = [laplace(1000.0 + i) for i in range(50)]
     alone = spent([job], DELTA)
     together = spent([job, *queries], DELTA)
@@ -76,9 +69,7 @@ def test_a_job_among_many_queries_keeps_the_credit_for_its_secret_slots() -> Non
 
 def test_samples_that_may_show_are_counted_in_delta() -> None:
     hidden = gaussian(1.0, 0.01)
-    shows = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=0.01, rounds=1, exposure=1e-9
-    )
+    shows = charge_builders.gaussian(1.0, rate=0.01, exposure=1e-9)
     assert (
         spent([hidden], DELTA).ad_server
         < spent([shows], DELTA).ad_server
@@ -87,15 +78,11 @@ def test_samples_that_may_show_are_counted_in_delta() -> None:
 
 
 def test_samples_that_show_too_often_are_not_credited() -> None:
-    shows = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=0.01, rounds=1000, exposure=1e-4
-    )
+    shows = charge_builders.gaussian(1.0, rate=0.01, rounds=1000, exposure=1e-4)
     assert spent([shows], DELTA).ad_server == spent([shows.without_sampling()], DELTA).ad_server
     assert math.isfinite(spent([shows], DELTA).ad_server)
 
 
 def test_a_large_epsilon_leaves_no_room_for_samples_that_show() -> None:
-    shows = Charge(
-        mechanism=Mechanism.GAUSSIAN, noise_multiplier=0.2, sampling_rate=0.9, rounds=2, exposure=5e-8
-    )
+    shows = charge_builders.gaussian(0.2, rate=0.9, rounds=2, exposure=5e-8)
     assert spent([shows], DELTA).ad_server == spent([shows.without_sampling()], DELTA).ad_server
