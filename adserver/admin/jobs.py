@@ -73,16 +73,14 @@ def submit(asked: ApiRequest) -> dict[str, Any]:
     """Check a job and queue it; the server runs it."""
     body: SubmissionBody = asked.body
     site = asked.site
-    dataset = site.datasets.find(body.dataset)
-    task = site.tasks.find(body.task) if body.task else None
-    job_id = submit_job(site.engine, site.data, body.submission(), dataset, task=task)
+    job_id = submit_job(site.engine, site.data, body.submission())
     return job_shown(asked, site.jobs.get(job_id))
 
 
 def plan(asked: ApiRequest) -> dict[str, Any]:
     """Return what fits a dataset's budgets; it spends nothing."""
     body: PlanBody = asked.body
-    return plan_json(*plan_job(asked.site.engine, body.request(), asked.site.datasets.find(body.dataset)))
+    return plan_json(*plan_job(asked.site.engine, body.request()))
 
 
 def cancel(asked: ApiRequest) -> dict[str, Any]:

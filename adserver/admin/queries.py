@@ -1,5 +1,6 @@
 """What the API does with queries and evaluations: ask them, and show them with their answers."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
@@ -14,6 +15,7 @@ from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from adserver.store.paging import PageMarker
 from adserver.store.queries import AskedQuery
+from adserver.views.asked_query import query_summary
 from adserver.views.evaluation import evaluation_json
 from adserver.views.query import result_json
 from maskedlark.errors import JobReason, JobRefused
@@ -87,33 +89,9 @@ class EvaluationBody(BaseModel):
     query_id: _QueryId = ""
 
 
-def about(asked: AskedQuery) -> str:
-    """Describe a query in a line."""
-    match asked.spec:
-        case QuerySpec() as spec:
-            what = ", ".join(dict.fromkeys(measure.value for measure in spec.measures))
-            by = ", ".join(axis.key for axis in spec.group_by)
-            return f"{what} by {by}" if by else what
-        case DiscoverySpec() as spec:
-            return f"values of {', '.join(spec.keys)}"
-        case EvaluationSpec() as spec:
-            return f"a model in {spec.num_bins} score bins"
-        case _:
-            return asked.spec.kind
-
-
 def item(asked: AskedQuery) -> dict[str, Any]:
     """Return a query as an item of a list."""
-    spec = asked.spec
-    return {
-        "query_id": spec.query_id.hex(),
-        "kind": spec.kind,
-        "task_id": spec.task_id.hex(),
-        "dataset_id": spec.dataset_id.hex(),
-        "asked_at": asked.asked_at,
-        "is_answered": asked.is_answered,
-        "about": about(asked),
-    }
+    return asdict(query_summary(asked))
 
 
 def _page(asked: ApiRequest, kinds: tuple[str, ...]) -> dict[str, Any]:

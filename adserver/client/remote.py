@@ -12,22 +12,31 @@ from dataclasses import asdict, dataclass, field
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode
 
+from adserver.client.ad_server import CountedTask
 from adserver.client.far_answer import items_of, no_answer, reading_answer, reads_answer, require
 from adserver.client.remote_connection import check_far, ended_after, far_connection
-from adserver.client.remote_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
+from adserver.client.remote_values import (
+    budget_from_json,
+    counts_from_json,
+    dataset_from_json,
+    plan_from_json,
+    task_from_json,
+)
 from adserver.collecting.task_body import TaskBody
+from adserver.peers.retrying import BRIEF, Backoff, with_retries
+from adserver.records.access import Scope
 from adserver.records.dataset_state import DatasetState
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
 from adserver.records.submissions import PlanRequest, Submission
+from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
 from adserver.records.typed_ids import the_only
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
-from adserver.training.planning import Planned
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.views.record import figures_from_json, record_from_json
 from maskedlark.encoding.encoder import Encoder
@@ -43,6 +52,10 @@ from maskedlark.escape import escape_values
 from maskedlark.frozen import frozen
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
 from maskedlark.reports.task import Task
+
+if TYPE_CHECKING:
+    from adserver.measuring.evaluation_result import EvaluationResult
+    from adserver.measuring.result import AggregateResult
 
 _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
@@ -104,20 +117,26 @@ class RemoteAdServer:
         token: As `adserver token create` printed it.
         ca: PEM: the certificate to trust, where the system does not.
         timeout_s: For one answer, and for all pages of a list.
+        backoff: How long what may be repeated is asked again.
     """
 
     url: str
     token: str = field(repr=False)
     ca: Path | None = None
     timeout_s: float = 900.0
+    backoff: Backoff = BRIEF
 
     def __post_init__(self) -> None:
         check_far(self.url, self.token)
 
-    @property
-    def jobs(self) -> "FarJobs":
-        """Its jobs."""
-        return FarJobs(self)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing: each request has its own connection."""
+
+    def close(self) -> None:
+        """Close nothing: each request has its own connection."""
 
     def task_items(self) -> list[dict[str, Any]]:
         """Return its tasks as the API lists them, with their counts of reports, oldest first."""
@@ -131,25 +150,26 @@ class RemoteAdServer:
             task = the_only(found, task, JobReason.UNKNOWN_TASK).hex()
         return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
 
-    def tasks(self) -> list[StoredTask]:
+    def tasks(self) -> tuple[CountedTask, ...]:
         """Return its tasks, oldest first."""
         with reading_answer():
             ids = [str(one["task_id"]) for one in self.task_items()]
-        return [self.task(one) for one in ids]
+        return tuple(self.task(one) for one in ids)
 
-    def task(self, task: str) -> StoredTask:
+    def task(self, task: str = "") -> CountedTask:
         """Return one task, by the start of its id; not needed if there is only one."""
-        return task_from_json(self.task_item(task))
+        item = self.task_item(task)
+        return CountedTask(stored=task_from_json(item), counts=counts_from_json(item))
 
     def _task_of(self, sent: Mapping[str, Any]) -> Task:
         """Return the task that an answer names."""
-        return self.task(str(sent.get("task_id", ""))).bundle.task
+        return self.task(str(sent.get("task_id", ""))).stored.bundle.task
 
-    def datasets(self) -> list[Dataset]:
+    def datasets(self) -> tuple[Dataset, ...]:
         """Return its datasets, oldest first."""
-        return [dataset_from_json(one) for one in self.pages("/datasets")][::-1]
+        return tuple(dataset_from_json(one) for one in self.pages("/datasets"))[::-1]
 
-    def dataset(self, dataset: str) -> Dataset:
+    def dataset(self, dataset: str = "") -> Dataset:
         """Return one dataset, by the start of its id; not needed if there is only one."""
         if dataset:
             path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
@@ -177,33 +197,141 @@ class RemoteAdServer:
         sent = [self.get(f"/budgets/{safe_id(one, JobReason.UNKNOWN_DATASET)}", **asked) for one in wanted]
         return tuple(budget_from_json(one, self._task_of(one)) for one in sent)
 
-    def plan(self, request: PlanRequest, dataset: str) -> Planned:
+    def plan(self, request: Any, progress: Any = None) -> Any:
         """Plan as `adserver.training.planning.plan_job` does; it spends nothing."""
-        body = PlanBody.of(request, dataset)
+        if not isinstance(request, PlanRequest):
+            raise _not_offered()
+        body = PlanBody.of(request, request.dataset)
         sent = self.post("/jobs/plan", body.model_dump_json())
         return plan_from_json(sent, self._task_of(sent))
 
-    def submit(self, submission: Submission, *, dataset: str, task: str = "") -> bytes:
-        """Check a job and queue it there; its id."""
-        body = SubmissionBody.of(submission, dataset=dataset, task=task)
-        with reading_answer():
-            return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
+    def submit(self, submission: Any) -> JobRecord:
+        """Check a job and queue it there."""
+        if not isinstance(submission, Submission):
+            raise _not_offered()
+        body = SubmissionBody.of(submission, dataset=submission.dataset, task=submission.task)
+        return _record(self.post("/jobs", body.model_dump_json()))
 
     def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
         """Create a task from every field but its helpers; the same fields are the same task."""
-        body = TaskBody.of(fields, encoder)
-        return task_from_json(self.post("/tasks", body.model_dump_json(), is_once=True))
+        body = TaskBody.of(fields, encoder).model_dump_json()
+        try:
+            sent = with_retries(lambda: self.post("/tasks", body, is_once=True), self.backoff)
+        except HelperUnavailable as away:
+            raise HelperUnavailable(
+                f"{away}; the task may have been created: check that ad server's tasks before you "
+                "create another"
+            ) from None
+        return task_from_json(sent)
 
-    def seal(self, task: str = "", *, max_reports: int | None, allow_small: bool) -> Dataset:
+    def seal(
+        self,
+        task: str = "",
+        *,
+        max_reports: int | None = None,
+        allow_small: bool = False,
+        progress: Any = None,
+    ) -> Dataset:
         """Make the waiting reports of a task a dataset there."""
         asked = {"task": task, "max_reports": max_reports, "allow_small": allow_small}
         return dataset_from_json(self.post_json("/datasets", asked))
 
-    def export(self, job_id: bytes, takes: InputForm) -> ExportedModel:
+    def export(self, job_id: bytes, takes: InputForm = InputForm.SCALED) -> ExportedModel:
         """Export a job's latest model, whose graph takes the requested input."""
         sent = self.get(f"/jobs/{job_id.hex()}/model", takes=takes.value)
         with reading_answer():
             return ExportedModel(encoded=b64decode(sent["model"]), rounds_done=int(sent["rounds_done"]))
+
+    def job(self, job: str = "") -> JobRecord:
+        """Return the one job whose id starts with some hex digits; without any, the only job."""
+        if not job:
+            page = items_of(self.get("/jobs", limit=2), 2)
+            with reading_answer():
+                found = [bytes.fromhex(one["job_id"]) for one in page]
+            the_only(found, job, JobReason.UNKNOWN_JOB)
+            return _record(page[0])
+        return _record(self.get(f"/jobs/{safe_id(job, JobReason.UNKNOWN_JOB)}"))
+
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """Return every job, oldest first."""
+        return tuple(_record(one) for one in self.pages("/jobs"))[::-1]
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
+        """Return the figures of a job's rounds after `after_rounds`, in order."""
+        sent = self.pages(
+            f"/jobs/{job_id.hex()}/rounds",
+            _ROUNDS,
+            cursor="after_rounds",
+            following="next_after_rounds",
+            after=after_rounds,
+        )
+        return tuple(map(_figures, sent))
+
+    def cancel(self, job_id: bytes) -> None:
+        """Stop a job for good."""
+        self.post(f"/jobs/{job_id.hex()}/cancel")
+
+    def resume(self, job_id: bytes) -> None:
+        """Queue a refused or failed job again."""
+        self.post(f"/jobs/{job_id.hex()}/resume")
+
+    def aggregate(self, *, query_id: str = "", **asked: Any) -> "AggregateResult":
+        """Sum values over groups of a dataset's reports."""
+        from adserver.client.remote_measuring import aggregate
+
+        return aggregate(self, asked, query_id=query_id, backoff=self.backoff)
+
+    def evaluate(self, model: bytes | None = None, *, query_id: str = "", **asked: Any) -> "EvaluationResult":
+        """Evaluate a model on a dataset's reports."""
+        from adserver.client.remote_measuring import evaluate
+
+        if (model is None) == (not asked.get("job")):
+            raise InvalidTask("expected exactly one of model and job")
+        return evaluate(self, asked, model, query_id=query_id, backoff=self.backoff)
+
+    def repeat_aggregate(self, query: str) -> "AggregateResult":
+        """Return the stored answer to a query."""
+        from adserver.client.remote_measuring import read_aggregate
+
+        return read_aggregate(self, query)
+
+    def repeat_evaluate(self, query: str) -> "EvaluationResult":
+        """Return a stored evaluation."""
+        from adserver.client.remote_measuring import read_evaluation
+
+        return read_evaluation(self, query)
+
+    def refresh_keys(self) -> int:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
+
+    def abandon(self, dataset: str) -> Dataset:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
+
+    def queries(self) -> tuple[QuerySummary, ...]:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
+
+    def create_token(self, scope: Scope, *, name: str, days: float) -> str:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
+
+    def tokens(self) -> tuple[GrantSummary, ...]:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
+
+    def revoke_token(self, grant_id: str) -> GrantSummary:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
+
+    def intake(self) -> IntakeSummary:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
+
+    def helpers(self) -> tuple[HelperSummary, HelperSummary]:
+        """Refuse: the admin API does not offer it yet."""
+        raise _not_offered()
 
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
         """Read a path. Raises as `post`."""
@@ -304,48 +432,8 @@ class RemoteAdServer:
         return said
 
 
-@dataclass(frozen=True, slots=True)
-class FarJobs:
-    """The jobs of an ad server elsewhere, with the methods of `adserver.store.jobs.JobStore`."""
-
-    far: RemoteAdServer
-
-    def get(self, job_id: bytes) -> JobRecord:
-        """Return one job."""
-        return self.find(job_id.hex())
-
-    def find(self, prefix: str) -> JobRecord:
-        """Return the one job whose id starts with some hex digits; without any, the only job."""
-        if not prefix:
-            page = items_of(self.far.get("/jobs", limit=2), 2)
-            with reading_answer():
-                found = [bytes.fromhex(one["job_id"]) for one in page]
-            the_only(found, prefix, JobReason.UNKNOWN_JOB)
-            return _record(page[0])
-        return _record(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
-
-    def all(self) -> tuple[JobRecord, ...]:
-        """Return every job, oldest first."""
-        return tuple(_record(one) for one in self.far.pages("/jobs"))[::-1]
-
-    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
-        """Return the figures of a job's rounds after `after_rounds`, in order."""
-        sent = self.far.pages(
-            f"/jobs/{job_id.hex()}/rounds",
-            _ROUNDS,
-            cursor="after_rounds",
-            following="next_after_rounds",
-            after=after_rounds,
-        )
-        return tuple(map(_figures, sent))
-
-    def cancel(self, job_id: bytes) -> None:
-        """Stop a job for good."""
-        self.far.post(f"/jobs/{job_id.hex()}/cancel")
-
-    def resume(self, job_id: bytes) -> None:
-        """Queue a refused or failed job again."""
-        self.far.post(f"/jobs/{job_id.hex()}/resume")
+def _not_offered() -> InvalidTask:
+    return InvalidTask("the admin API does not offer this operation: use --data on its machine")
 
 
 def safe_id(prefix: str, missing: JobReason) -> str:

@@ -13,6 +13,7 @@ from adserver.admin.access import ALL_INTERFACES, names_of
 from adserver.admin.admin_context import AdminContext
 from adserver.admin.helper_watch import HelperWatch
 from adserver.client import Client
+from adserver.client.local import LocalAdServer
 from adserver.dashboard.app import dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import IntakeCounts
@@ -58,7 +59,7 @@ def open_dashboard(
     site = AdminContext(
         engine=engine,
         data=data,
-        client=Client.over(engine, helpers, data=data),
+        client=Client.of(LocalAdServer.over(engine, helpers, data=data)),
         intake=intake,
         sights=watch.sights,
         tls=tls,

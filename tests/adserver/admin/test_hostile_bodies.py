@@ -62,7 +62,7 @@ class Refusing:
 
 @pytest.fixture(autouse=True)
 def _refusing(behind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(behind.of.client, "_helpers", (Refusing(), Refusing()))
+    monkeypatch.setattr(behind.of.client.server, "_helpers", (Refusing(), Refusing()))
 
 
 def sent(one: Operation, field: str, value: Any) -> str:

@@ -154,7 +154,7 @@ def test_a_jobs_weights_are_evaluated_where_they_are(there: There, monkeypatch: 
         jobs.append(job)
         return ENCODED_MODEL
 
-    monkeypatch.setattr(there.of.client, "_export_trained", trained)
+    monkeypatch.setattr(there.of.client.server.measuring, "_export_job", trained)
     with there.charging(1):
         told = at(there, "evaluate", "--job", "06", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET)
     assert jobs == ["06"]
@@ -197,10 +197,3 @@ def test_a_dataset_of_another_task_is_not_measured(there: There) -> None:
         done = run(*asked, "--url", there.url, "--token", token)
     assert isinstance(done.exception, JobRefused)
     assert done.exception.reason is JobReason.UNKNOWN_DATASET
-
-
-@pytest.mark.parametrize("command", ["plan", "submit"])
-def test_a_federated_job_is_planned_and_submitted_beside_the_ad_server(command: str) -> None:
-    done = run("job", command, "--strategy", "dp-fedavg", "--rounds", "3", "--url", "http://127.0.0.1:1")
-    assert done.exit_code == 2
-    assert "machine, with --data" in done.output

@@ -233,7 +233,7 @@ def test_an_answer_that_does_not_end_is_given_up_in_time(pieces: tuple[bytes, ..
 
 
 @pytest.mark.parametrize(
-    "listed", [lambda far: far.datasets(), lambda far: far.jobs.history(bytes(16))], ids=["a list", "rounds"]
+    "listed", [lambda far: far.datasets(), lambda far: far.history(bytes(16))], ids=["a list", "rounds"]
 )
 def test_a_list_without_end_is_given_up(
     listed: Callable[[RemoteAdServer], object], monkeypatch: pytest.MonkeyPatch
@@ -307,9 +307,9 @@ def test_what_a_refusal_says_is_cut(served: tuple[Painted, str], capsys: pytest.
         lambda far: far.task(""),
         lambda far: far.task(DATASET),
         lambda far: far.datasets(),
-        lambda far: far.jobs.all(),
-        lambda far: far.jobs.find(""),
-        lambda far: far.jobs.history(bytes(16)),
+        lambda far: far.jobs(),
+        lambda far: far.job(""),
+        lambda far: far.history(bytes(16)),
         lambda far: far.budgets(dataset=DATASET),
     ],
     ids=range(8),
