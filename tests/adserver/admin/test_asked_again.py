@@ -129,7 +129,8 @@ def test_two_who_ask_at_once_under_one_id_share_one_answer_and_one_charge(
                 both_came.set()
             return super().hold(key)
 
-    monkeypatch.setattr(there.of.client.server.measuring, "_turns", Counted())
+    server: Any = there.of.client.server
+    monkeypatch.setattr(server.measuring, "_turns", Counted())
     for one in there.helpers:
         monkeypatch.setattr(one, "waits", both_came)
     calls = [one.calls for one in there.helpers]
@@ -251,7 +252,8 @@ def test_a_job_that_trains_on_does_not_change_what_was_asked_of_it(
 ) -> None:
     width = [there.of.client.tasks()[0].bundle.task.num_features, 1]
     weights = [dense_network(width, "relu", seed=seed) for seed in (1, 2)]
-    monkeypatch.setattr(there.of.client.server.measuring, "_export_job", lambda _job: weights.pop(0))
+    server: Any = there.of.client.server
+    monkeypatch.setattr(server.measuring, "_export_job", lambda _job: weights.pop(0))
     asked = {"job": "06", "bins": 10, "epsilon": 0.1, "dataset": DATASET, "query_id": "d0" * 16}
     with there.charging(1):
         first, second = (there.post("/evaluations", asked) for _ in range(2))

@@ -154,7 +154,8 @@ def test_a_jobs_weights_are_evaluated_where_they_are(there: There, monkeypatch: 
         jobs.append(job)
         return ENCODED_MODEL
 
-    monkeypatch.setattr(there.of.client.server.measuring, "_export_job", trained)
+    server: Any = there.of.client.server
+    monkeypatch.setattr(server.measuring, "_export_job", trained)
     with there.charging(1):
         told = at(there, "evaluate", "--job", "06", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET)
     assert jobs == ["06"]
