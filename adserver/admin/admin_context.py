@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 from adserver.admin.helper_watch import HelperHealth
 from adserver.budgets.reservations import Budgets
 from adserver.client import Client
+from adserver.client.ad_server import AdServer
 from adserver.ingest.intake import IntakeCounts
 from adserver.store.database import Clock
 from adserver.store.datasets import DatasetStore
@@ -42,6 +43,11 @@ class AdminContext:
     tls: TlsFiles | None
     clock: Clock
     started_at: float
+
+    @property
+    def server(self) -> AdServer:
+        """Every operation of the ad server."""
+        return self.client.server
 
     @property
     def tasks(self) -> TaskStore:

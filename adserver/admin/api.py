@@ -6,19 +6,20 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from starlette.routing import BaseRoute
 
-from adserver.admin import jobs, products, queries, read_endpoints
+from adserver.admin import jobs, products, queries, read_endpoints, token_endpoints
 from adserver.admin.admin_context import AdminContext
 from adserver.admin.guarded_route import PREFIX, Bounds
 from adserver.admin.problems import problem
 from adserver.messages.site import Problem
 
 OPENAPI_PATH: Final = f"{PREFIX}/openapi.json"
-_ROUTERS: Final = (*read_endpoints.ROUTERS, *jobs.ROUTERS, *queries.ROUTERS, *products.ROUTERS)
-OPERATIONS: Final = tuple(route for router in _ROUTERS for route in router.routes)
+_ROOMS: Final = (read_endpoints, jobs, queries, products, token_endpoints)
+OPERATIONS: Final = tuple(route for room in _ROOMS for router in room.ROUTERS for route in router.routes)
 """The route of every operation."""
 _SCOPES: Final = (
     "A token of scope read can view everything; one of scope operate can also submit, cancel and resume "
-    "jobs, and run queries and evaluations, which spend budget; one of scope tasks can also create tasks."
+    "jobs, and run queries and evaluations, which spend budget; one of scope tasks "
+    "can also create tasks; one of scope tokens can also manage tokens."
 )
 Handlers = Mapping[Any, Callable[[Request, Any], Any]]
 

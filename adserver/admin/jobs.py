@@ -11,6 +11,7 @@ from adserver.admin.admin_context import AdminContext
 from adserver.admin.guarded_route import MOST_MODEL_BYTES, Context, Parameters, guarded_router
 from adserver.admin.paging import PageParameters, Typed, list_page
 from adserver.messages.base import MOST_INTEGER, ListPage
+from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
 from adserver.messages.job import Curves, JobDetail, JobItem, RoundsPage, job_detail
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.submission import SubmitJob
@@ -19,8 +20,6 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.store.paging import PageMarker
-from adserver.training.planning import plan_job
-from adserver.training.submitting import submit_job
 
 MOST_ROUNDS: Final = 1_000
 DEFAULT_ROUNDS: Final = 200
@@ -78,10 +77,7 @@ def show_job(context: Context, job: str) -> JobDetail:
 @sending_models.post("/jobs", summary="Check a job and queue it", status_code=201)
 def submit(context: Context, body: SubmitJob) -> JobDetail:
     """Check a job and queue it; the server runs it."""
-    dataset = context.datasets.find(body.dataset)
-    task = context.tasks.find(body.task) if body.task else None
-    job_id = submit_job(context.engine, context.data, body.value(), dataset, task=task)
-    return show_record(context, context.jobs.get(job_id))
+    return show_record(context, context.server.submit(body.value()))
 
 
 @sending_models.post(
@@ -90,7 +86,22 @@ def submit(context: Context, body: SubmitJob) -> JobDetail:
 )
 def plan(context: Context, body: PlanJob) -> PlanMessage:
     """Return what fits a dataset's budgets; it spends nothing."""
-    return PlanMessage.of(plan_job(context.engine, body.value(), context.datasets.find(body.dataset)))
+    return PlanMessage.of(context.server.plan(body.value()))
+
+
+@sending_models.post("/jobs/federated", summary="Check a job on devices and queue it", status_code=201)
+def submit_federated(context: Context, body: SubmitFederatedJob) -> JobDetail:
+    """Check a job on devices and queue it; the server runs it."""
+    return show_record(context, context.server.submit(body.value()))
+
+
+@sending_models.post(
+    "/jobs/federated/plan",
+    summary="Find the noise or the rounds of a job on devices that fit, without spending any",
+)
+def plan_federated(context: Context, body: SubmitFederatedJob) -> FederatedForecastMessage:
+    """Return what a job on devices would cost; it spends nothing."""
+    return FederatedForecastMessage.of(context.server.plan(body.value()))
 
 
 @operating.post("/jobs/{job}/cancel", summary="Cancel a job for good")

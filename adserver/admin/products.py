@@ -8,7 +8,7 @@ from pydantic import Field
 from adserver.admin.guarded_route import Context, Parameters, guarded_router
 from adserver.admin.read_endpoints import task_detail
 from adserver.messages.dataset import DatasetItem, SealDataset
-from adserver.messages.site import ModelMessage
+from adserver.messages.site import ModelMessage, RefreshedKeys
 from adserver.messages.task import CreateTask, TaskDetail
 from adserver.records.access import Scope
 from adserver.records.exported_model import InputForm
@@ -47,15 +47,28 @@ def create_task(context: Context, body: CreateTask) -> TaskDetail:
 def seal(context: Context, body: SealDataset) -> DatasetItem:
     """Seal the waiting reports of a task at both helpers; the answer comes when the dataset is committed."""
     return DatasetItem.of(
-        context.client.seal(
-            body.task, max_reports=body.max_reports, allow_small=body.allow_small, progress=False
-        )
+        context.server.seal(body.task, max_reports=body.max_reports, allow_small=body.allow_small)
     )
+
+
+@operating.post("/datasets/{dataset}/abandon", summary="Abandon a dataset that a helper refuses to commit")
+def abandon(context: Context, dataset: str) -> DatasetItem:
+    """Return a dataset as it was; its reports wait to be sealed again.
+
+    Reports that the other helper committed are used up: it drops them from the next dataset.
+    """
+    return DatasetItem.of(context.server.abandon(dataset))
+
+
+@operating.post("/tasks/refresh-keys", summary="Fetch the helpers' current HPKE keys into the tasks' bundles")
+def refresh_keys(context: Context) -> RefreshedKeys:
+    """Return how many tasks have new keys. A running server does this every minute."""
+    return RefreshedKeys(tasks=context.server.refresh_keys())
 
 
 @reading.get("/jobs/{job}/model", summary="A job's latest model as an ONNX file, in base64")
 def export(context: Context, job: str, of: Annotated[ExportParameters, Query()]) -> ModelMessage:
     """Return a job's latest model as an ONNX file, in base64."""
-    found = context.client.job(job)
-    made = found.exported(of.takes)
-    return ModelMessage(job_id=found.job_id, rounds_done=made.rounds_done, model=made.encoded)
+    job_id = context.jobs.find(job).job_id
+    made = context.server.export(job_id, of.takes)
+    return ModelMessage(job_id=job_id, rounds_done=made.rounds_done, model=made.encoded)

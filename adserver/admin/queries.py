@@ -16,6 +16,7 @@ from adserver.records.access import Scope
 from adserver.store.datasets import Dataset
 from adserver.store.paging import PageMarker
 from adserver.store.queries import AskedQuery
+from adserver.views.asked_query import query_summary
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
@@ -29,33 +30,9 @@ asking = guarded_router(Scope.OPERATE, most_bytes=MOST_MODEL_BYTES)
 ROUTERS: Final = (reading, asking)
 
 
-def about(asked: AskedQuery) -> str:
-    """Describe a query in a line."""
-    match asked.spec:
-        case QuerySpec() as spec:
-            what = ", ".join(dict.fromkeys(measure.value for measure in spec.measures))
-            by = ", ".join(axis.key for axis in spec.group_by)
-            return f"{what} by {by}" if by else what
-        case DiscoverySpec() as spec:
-            return f"values of {', '.join(spec.keys)}"
-        case EvaluationSpec() as spec:
-            return f"a model in {spec.num_bins} score bins"
-        case _:
-            return asked.spec.kind
-
-
 def item(asked: AskedQuery) -> QueryItem:
     """Return a query as an item of a list."""
-    spec = asked.spec
-    return QueryItem(
-        query_id=spec.query_id.hex(),
-        kind=spec.kind,
-        task_id=spec.task_id.hex(),
-        dataset_id=spec.dataset_id.hex(),
-        asked_at=asked.asked_at,
-        is_answered=asked.is_answered,
-        about=about(asked),
-    )
+    return QueryItem.model_validate(query_summary(asked))
 
 
 def _page(context: AdminContext, page: PageParameters, kinds: tuple[str, ...]) -> ListPage[QueryItem]:
@@ -81,8 +58,7 @@ def list_queries(context: Context, page: Annotated[PageParameters, Query()]) -> 
 )
 def ask_query(context: Context, body: AskQuery) -> ResultMessage:
     """Sum values over groups of a dataset's reports. It is charged to the dataset's budget."""
-    asked = body.model_dump(exclude={"values"})
-    return ResultMessage.of(context.client.aggregate(*body.values, **asked))
+    return ResultMessage.of(context.server.aggregate(**body.model_dump()))
 
 
 @reading.get("/queries/{query}", summary="Show one query with its stored answer")
@@ -108,7 +84,7 @@ def list_evaluations(context: Context, page: Annotated[PageParameters, Query()])
 )
 def ask_evaluation(context: Context, body: AskEvaluation) -> EvaluationMessage:
     """Evaluate a model on a dataset's reports. It is charged to the dataset's budget."""
-    return EvaluationMessage.of(context.client.evaluate(**dict(body)))
+    return EvaluationMessage.of(context.server.evaluate(**dict(body)))
 
 
 @reading.get("/evaluations/{evaluation}", summary="Show one evaluation with its stored answer")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adserver.cli.connected_target import anywhere_of
 from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_options
+from adserver.cli.target import connected_server_of, traced
 from adserver.views.printing import print_json, print_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -15,7 +15,7 @@ from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.connected_target import ConnectedTarget
+    from adserver.client.ad_server import AdServer
     from adserver.measuring.result import AggregateResult, Estimate, ResultRow
 
 _what = panel("The query")
@@ -30,10 +30,10 @@ class _Statistic:
     read: "Callable[[AggregateResult], Iterable[tuple[ResultRow, Estimate]]]"
 
 
-@takes(at=anywhere_of, charged=release_options)
+@takes(server=connected_server_of, charged=release_options)
 def aggregate_command(
     *,
-    at: "ConnectedTarget",
+    server: "AdServer",
     value: Annotated[list[str] | None, _what("A value to sum, or count; repeatable.")] = None,
     mean: Annotated[list[str] | None, _what("A value whose mean to show; repeatable.")] = None,
     histogram: Annotated[
@@ -86,17 +86,17 @@ def aggregate_command(
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
-    with at.asking("aggregate", traces) as client:
+    with traced(server, "aggregate", traces):
         if again:
-            result = client.again(again)
+            result = server.repeat_aggregate(again)
         else:
-            if task and not client.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
+            if task and not server.dataset(charged["dataset"]).task_id.hex().startswith(task.lower()):
                 raise JobRefused(
                     JobReason.UNKNOWN_DATASET,
                     "the dataset belongs to another task: give a dataset of the task, or leave out --task",
                 )
-            result = client.aggregate(
-                *_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
+            result = server.aggregate(
+                values=_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
                 histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
                 group_by=[name.strip() for name in group_by.split(",") if name.strip()],
                 where=conditions,

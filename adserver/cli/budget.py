@@ -1,13 +1,12 @@
 """`adserver budget`: what is spent, reserved and left of each dataset, by the ad server's own records."""
 
-import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adserver.cli.options import JsonOption
-from adserver.cli.target import Target, place_of
+from adserver.cli.target import server_of
 from adserver.views.printing import print_json
 from maskedlark.terminal.budget_options import (
     PlannedBatch,
@@ -18,11 +17,14 @@ from maskedlark.terminal.budget_options import (
 )
 from maskedlark.terminal.options import option, takes
 
+if TYPE_CHECKING:
+    from adserver.client.ad_server import AdServer
 
-@takes(at=place_of)
+
+@takes(server=server_of)
 def budget_command(
     *,
-    at: Target,
+    server: "AdServer",
     task: Annotated[str, option("Show only datasets of the task whose id starts so.", metavar="ID")] = "",
     dataset: Annotated[str, option("Show only the dataset whose id starts so.", metavar="ID")] = "",
     rounds: PlannedRounds = 0,
@@ -40,21 +42,16 @@ def budget_command(
 
     With --rounds, also show the budgets after a planned job.
     """
-    from adserver.budgets.reservations import Budgets
     from maskedlark.terminal.budget_view import budget_json
 
     planned = read_planned_job(rounds, batch_size, noise_multiplier)
-    if at.far is not None:
-        budgets = at.far.budgets(task=task, dataset=dataset, planned=planned)
-    else:
-        here = Budgets(engine=at.opened(), clock=time.time)
-        budgets = here.of_all(task=task, dataset=dataset, planned=planned)
+    budgets = server.budgets(task=task, dataset=dataset, planned=planned)
     if plot is not None:
         if len(budgets) != 1:
             raise typer.BadParameter(
                 f"--plot draws one dataset, but {len(budgets)} match: name one with --dataset"
             )
-        if at.far is not None:
+        if any(one.spent.ad_server and not one.use.spent for one in budgets[0].uses):
             raise typer.BadParameter(
                 "--plot does not work with --url, because it needs each charge of a dataset: give "
                 "--data on the ad server's machine"

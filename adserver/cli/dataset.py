@@ -4,30 +4,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.connected_target import anywhere_of
-from adserver.cli.options import (
-    DatabaseOption,
-    DataOption,
-    JsonOption,
-    OneTaskOption,
-    TracesOption,
-    open_store,
-)
-from adserver.cli.target import Target, place_of
-from adserver.records.dataset_state import DatasetState
-from adserver.views.printing import moment, print_json, print_table, short
+from adserver.cli.options import JsonOption, OneTaskOption, TracesOption
+from adserver.cli.target import connected_server_of, server_of, traced
+from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.connected_target import ConnectedTarget
+    from adserver.client.ad_server import AdServer
     from adserver.store.datasets import Dataset
 
 
-@takes(at=anywhere_of)
+@takes(server=connected_server_of)
 def seal_command(
     *,
-    at: "ConnectedTarget",
+    server: "AdServer",
     task: OneTaskOption = "",
     max_reports: Annotated[int | None, option("Take at most this many reports, oldest first.", min=1)] = None,
     allow_small: Annotated[
@@ -48,21 +39,20 @@ def seal_command(
     """
     from adserver.messages.dataset import DatasetSummary
 
-    with at.sealing(traces) as client:
-        dataset = client.seal(task, max_reports=max_reports, allow_small=allow_small)
+    with traced(server, "seal dataset", traces), sealing_bars() as show:
+        dataset = server.seal(task, max_reports=max_reports, allow_small=allow_small, progress=show)
     if as_json:
         print_json(DatasetSummary.of(dataset))
     else:
         _print(dataset)
 
 
-@takes(at=place_of)
-def list_command(*, at: Target, as_json: JsonOption = False) -> None:
+@takes(server=server_of)
+def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List all datasets, the oldest first."""
     from adserver.messages.dataset import DatasetSummary
-    from adserver.store.datasets import DatasetStore
 
-    found = DatasetStore(at.opened()).all() if at.far is None else at.far.datasets()
+    found = server.datasets()
     if as_json:
         print_json(list(map(DatasetSummary.of, found)))
         return
@@ -82,23 +72,17 @@ def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     )
 
 
+@takes(server=server_of)
 def abandon_command(
-    data: DataOption,
+    *,
     dataset: Annotated[str, typer.Argument(help="The start of the id of a dataset in state committing.")],
-    database: DatabaseOption = None,
+    server: "AdServer",
 ) -> None:
     """Abandon a dataset that a helper refuses to commit, so that its reports wait to be sealed again.
 
     Reports that the other helper has already committed are used up: it will drop them from the next dataset.
     """
-    from adserver.store.datasets import DatasetStore
-
-    store = DatasetStore(open_store(data, database))
-    found = store.find(dataset)
-    if found.state is DatasetState.COMMITTED:
-        raise typer.BadParameter("both helpers have committed this dataset: it cannot be abandoned")
-    store.give_back(found)
-    typer.echo(f"{found.received} reports wait to be sealed again")
+    typer.echo(f"{server.abandon(dataset).received} reports wait to be sealed again")
 
 
 def _print(dataset: "Dataset") -> None:

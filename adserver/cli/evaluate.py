@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adserver.cli.connected_target import anywhere_of
 from adserver.cli.options import JsonOption, TracesOption, release_options
+from adserver.cli.target import connected_server_of, traced
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.connected_target import ConnectedTarget
+    from adserver.client.ad_server import AdServer
 
 _what = panel("The model to evaluate")
 
 
-@takes(at=anywhere_of, charged=release_options)
+@takes(server=connected_server_of, charged=release_options)
 def evaluate_command(
     *,
-    at: "ConnectedTarget",
+    server: "AdServer",
     model: Annotated[
         Path | None, _what("An ONNX file that includes its weights.", exists=True, dir_okay=False)
     ] = None,
@@ -51,12 +51,12 @@ def evaluate_command(
 
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("expected exactly one of --model, --job and --again")
-    with at.asking("evaluate", traces) as client:
+    with traced(server, "evaluate", traces):
         if again:
-            result = client.evaluate_again(again)
+            result = server.repeat_evaluate(again)
         else:
             file = None if model is None else read_model(model)
-            result = client.evaluate(file, job=job, bins=bins, **charged)
+            result = server.evaluate(file, job=job, bins=bins, **charged)
     if plot is not None:
         write_plot(result, plot)
     if as_json:

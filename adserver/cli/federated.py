@@ -1,20 +1,16 @@
 """What `adserver job submit --strategy` and `adserver task create --updates` read, and what they store."""
 
 import json
-import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from adserver.cli.options import TaskOption
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.options import panel
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from adserver.records.submissions import FederatedSubmission
-    from maskedlark.reports.task import Task
 
 federated = panel("Federated")
 
@@ -97,6 +93,7 @@ def read_federated_options(
     noise_multiplier: float | None,
     eval_set: Path | None = None,
     eval_every: int | None = None,
+    task: TaskOption = "",
 ) -> "FederatedSubmission | None":
     """Return the federated job that the options describe; None without --strategy."""
     if strategy is None:
@@ -115,25 +112,5 @@ def read_federated_options(
         seed=model_seed,
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
-    )
-
-
-def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmission", task: "Task") -> bytes:
-    """Check, store and queue a federated job; its id."""
-    from adserver.budgets.reservations import Budgets
-    from adserver.store.job_files import submit
-    from adserver.training.federated.model import read_submitted_model
-    from adserver.training.federated.submission import plan_federated
-    from adserver.training.submission import JOB_ID_BYTES
-
-    job_id = os.urandom(JOB_ID_BYTES)
-    plan = plan_federated(
-        submission,
         task=task,
-        job_id=job_id,
-        now_s=time.time(),
-        already=Budgets(engine=engine, clock=time.time).reservations_of_task(task),
     )
-    submitted = read_submitted_model(submission.model, submission.widths, task, seed=submission.seed)
-    submit(engine, data, plan, model=submitted.file, eval_set=submission.eval_set, clock=time.time)
-    return job_id

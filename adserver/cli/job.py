@@ -1,17 +1,13 @@
 """`adserver job`: plan, submit, list, show, watch, cancel, resume."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.federated import (
-    read_federated_options,
-    submit_federated,
-)
+from adserver.cli.federated import read_federated_options
 from adserver.cli.options import DatasetOption, JobArgument, JsonOption, TaskOption, privacy, sampling_of
-from adserver.cli.target import Target, place_of
+from adserver.cli.target import server_of
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
@@ -20,7 +16,8 @@ from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.records.job_record import JobRecord, SeenJobs
+    from adserver.client.ad_server import AdServer
+    from adserver.records.job_record import JobRecord
     from adserver.records.round_figures import RoundFigures
     from adserver.records.submissions import FederatedSubmission
 
@@ -30,10 +27,10 @@ _training = panel("Training")
 _evaluation = panel("Evaluation")
 
 
-@takes(federated_job=read_federated_options, at=place_of, samples=sampling_of)
+@takes(federated_job=read_federated_options, server=server_of, samples=sampling_of)
 def submit_command(
     *,
-    at: Target,
+    server: "AdServer",
     model: Annotated[
         Path | None,
         option("The model as an ONNX file; training starts from its weights.", exists=True, dir_okay=False),
@@ -109,24 +106,12 @@ def submit_command(
     """
     from adserver.records.submissions import Submission
     from adserver.records.training_plan import Optimizer, Schedule
-    from adserver.store.datasets import DatasetStore
-    from adserver.store.jobs import JobStore
-    from adserver.store.tasks import TaskStore
     from adserver.training.model_file import read_model
-    from adserver.training.submitting import submit_job
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
 
     if federated_job is not None:
-        if at.far is not None:
-            raise typer.BadParameter(
-                "--strategy does not work with --url: submit the job on the ad server's machine, with --data"
-            )
-        engine = at.opened()
-        submitted = submit_federated(
-            engine, at.folder, federated_job, TaskStore(engine).find(task).bundle.task
-        )
-        _report_submission(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
+        _report_submission(server, server.submit(federated_job), wait=wait, as_json=as_json)
         return
     if model is None or loss is None or learning_rate is None:
         raise typer.BadParameter(
@@ -161,46 +146,39 @@ def submit_command(
             AdaptiveClip,
             {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
         ),
+        dataset=dataset,
+        task=task,
         **samples.sampling(),
     )
-    if at.far is not None:
-        job_id = at.far.submit(submission, dataset=dataset, task=task)
-    else:
-        engine = at.opened()
-        found = DatasetStore(engine).find(dataset)
-        the_task = TaskStore(engine).find(task) if task else None
-        job_id = submit_job(engine, at.folder, submission, found, task=the_task)
-    _report_submission(at.seen_jobs(), job_id, wait=wait, as_json=as_json)
+    _report_submission(server, server.submit(submission), wait=wait, as_json=as_json)
 
 
-@takes(at=place_of)
-def list_command(*, at: Target, as_json: JsonOption = False) -> None:
+@takes(server=server_of)
+def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
     from adserver.messages.job import job_facts
     from adserver.views.job import last_evaluated, print_jobs
 
-    store = at.seen_jobs()
-    jobs = store.all()
+    jobs = server.jobs()
     if as_json:
-        print_json([job_facts(job, last_evaluated(store.history(job.job_id))) for job in jobs])
+        print_json([job_facts(job, last_evaluated(server.history(job.job_id))) for job in jobs])
     else:
         print_jobs(jobs)
 
 
-@takes(at=place_of)
+@takes(server=server_of)
 def show_command(
     *,
     job: JobArgument = "",
-    at: Target,
+    server: "AdServer",
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves to this .png file.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job's settings, progress and spent budget."""
-    store = at.seen_jobs()
-    found = store.find(job)
-    history = store.history(found.job_id)
+    found = server.job(job)
+    history = server.history(found.job_id)
     if plot is not None:
         from adserver.views.curves import write_plot
 
@@ -208,40 +186,37 @@ def show_command(
     _show(found, history, as_json=as_json)
 
 
-@takes(at=place_of)
-def watch_command(*, job: JobArgument = "", at: Target, as_json: JsonOption = False) -> None:
+@takes(server=server_of)
+def watch_command(*, job: JobArgument = "", server: "AdServer", as_json: JsonOption = False) -> None:
     """Follow a job until it stops. The exit status is 1 unless the job is done."""
-    store = at.seen_jobs()
-    _follow(store, store.find(job).job_id, as_json=as_json)
+    _follow(server, server.job(job).job_id, as_json=as_json)
 
 
-@takes(at=place_of)
-def cancel_command(*, job: JobArgument = "", at: Target) -> None:
+@takes(server=server_of)
+def cancel_command(*, job: JobArgument = "", server: "AdServer") -> None:
     """Cancel a job for good, within about a second, and release the budget of rounds that were not run."""
-    store = at.jobs()
-    found = store.find(job)
-    store.cancel(found.job_id)
+    found = server.job(job)
+    server.cancel(found.job_id)
     typer.echo(
         f"cancelled after {found.rounds_done} rounds; `adserver model export` can still export its "
         "latest weights"
     )
 
 
-@takes(at=place_of)
-def resume_command(*, job: JobArgument = "", at: Target) -> None:
+@takes(server=server_of)
+def resume_command(*, job: JobArgument = "", server: "AdServer") -> None:
     """Queue a refused or failed job again. It continues with the round at which it stopped."""
-    store = at.jobs()
-    found = store.find(job)
-    store.resume(found.job_id)
+    found = server.job(job)
+    server.resume(found.job_id)
     typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
 
 
-def _follow(store: "SeenJobs", job_id: bytes, *, as_json: bool) -> None:
+def _follow(server: "AdServer", job_id: bytes, *, as_json: bool) -> None:
     """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
     from adserver.views.job import watch
 
-    job = watch(store, job_id, is_shown=not as_json)
-    _show(job, store.history(job_id), as_json=as_json)
+    job = watch(server, job_id, is_shown=not as_json)
+    _show(job, server.history(job_id), as_json=as_json)
     if job.state is not JobState.DONE:
         raise typer.Exit(STOPPED_EARLY)
 
@@ -256,13 +231,13 @@ def _show(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: boo
         print_job(job, history)
 
 
-def _report_submission(store: "SeenJobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
+def _report_submission(server: "AdServer", job: "JobRecord", *, wait: bool, as_json: bool) -> None:
     """Print the id of a submitted job, or follow it."""
     from adserver.messages.job import job_facts
 
     if wait:
-        _follow(store, job_id, as_json=as_json)
+        _follow(server, job.job_id, as_json=as_json)
     elif as_json:
-        print_json(job_facts(store.get(job_id), None))
+        print_json(job_facts(job, None))
     else:
-        typer.echo(job_id.hex())
+        typer.echo(job.job_id.hex())

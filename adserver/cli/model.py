@@ -1,17 +1,20 @@
 """`adserver model`: create, show, evaluate, export."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adserver.cli.options import JsonOption, OneJobOption
-from adserver.cli.target import Target, place_of
+from adserver.cli.target import server_of
 from adserver.records.exported_model import InputForm
 from adserver.views.printing import print_json, print_table
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
+
+if TYPE_CHECKING:
+    from adserver.client.ad_server import AdServer
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The ONNX file to read.")
@@ -99,10 +102,10 @@ def evaluate_command(
     typer.echo(f"loss {evaluation.loss:.4f}{accuracy} on {len(examples)} examples")
 
 
-@takes(place=place_of)
+@takes(server=server_of)
 def export_command(
     *,
-    place: Target,
+    server: "AdServer",
     out: OutArgument,
     job: OneJobOption = "",
     with_encoder: Annotated[
@@ -129,16 +132,15 @@ def export_command(
     The graph's input is float32, each feature's byte divided by 256, unless --with-encoder or
     --with-bytes is given.
     """
-    from adserver.client.job import Job, LocalAdServer
+    from adserver.client.job import Job
     from adserver.collecting.task_settings import encoder_from
     from maskedlark.runtime.durable_file import write_durably
 
     if with_encoder and with_bytes:
         raise typer.BadParameter("--with-encoder and --with-bytes exclude each other: give only one")
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
-    at = place.far or LocalAdServer(engine=place.opened(), data=place.folder)
-    found = at.jobs.find(job)
-    made = Job(job_id=found.job_id, at=at).exported(form, encoder_from(encoder))
+    found = server.job(job)
+    made = Job(job_id=found.job_id, at=server).exported(form, encoder_from(encoder))
     write_durably(out, made.encoded)
     shown = {
         InputForm.SCALED: "bytes over 256, float32",

@@ -16,8 +16,6 @@ from maskedlark.rpc.keepalive import Keepalive
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from adserver.peers.connect import Peers
     from adserver.peers.retrying import Backoff
 
@@ -232,14 +230,3 @@ def patience(*, wait: bool) -> "Backoff":
 def _tell(cause: Exception) -> None:
     """Report on standard error, in one line, what a command waits for."""
     sys.stderr.write(f"waiting: {cause}\n")
-
-
-def open_store(data_dir: Path, database: str | None) -> "Engine":
-    """Open the database that --data and --database name; create folder and tables if missing."""
-    from adserver.store.database import create_tables, default_url
-    from maskedlark.runtime.database import open_database
-
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    engine = open_database(database or default_url(data_dir))
-    create_tables(engine)
-    return engine

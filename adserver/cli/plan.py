@@ -11,7 +11,7 @@ from adserver.cli.federated import (
     read_federated_options,
 )
 from adserver.cli.options import DatasetOption, JsonOption, sampling_of
-from adserver.cli.target import Target, place_of
+from adserver.cli.target import server_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
 from adserver.records.sampling_options import SamplingOptions
 from adserver.views.printing import print_json
@@ -20,6 +20,7 @@ from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.budgets.planner import OnProgress
+    from adserver.client.ad_server import AdServer
     from adserver.records.submissions import FederatedSubmission
 
 _PATIENCE_S: Final = 1.0
@@ -28,13 +29,13 @@ _job = panel("The job: omit the options that the planner should find")
 
 @takes(
     federated_job=read_federated_options,
-    at=place_of,
+    server=server_of,
     samples=sampling_of,
     without=["window", "least_devices", "model_seed", "eval_set", "eval_every"],
 )
 def plan_command(
     *,
-    at: Target,
+    server: "AdServer",
     model: Annotated[
         Path | None,
         option(
@@ -82,27 +83,15 @@ def plan_command(
     With --strategy, give --rounds to find the noise, or only --noise-multiplier to find the most rounds
     that fit.
     """
-    from adserver.budgets.reservations import Budgets
     from adserver.messages.federated import FederatedForecastMessage
     from adserver.messages.plan import PlanMessage
     from adserver.records.submissions import PlanConstraints, PlanRequest
-    from adserver.store.datasets import DatasetStore
-    from adserver.store.tasks import TaskStore
-    from adserver.training.federated.forecast import forecast
     from adserver.training.model_file import read_model
-    from adserver.training.planning import plan_job
     from adserver.views.federated import print_forecast
     from adserver.views.plan import print_plan
 
     if federated_job is not None:
-        if at.far is not None:
-            raise typer.BadParameter(
-                "--strategy does not work with --url: plan the job on the ad server's machine, with --data"
-            )
-        engine = at.opened()
-        the_task = TaskStore(engine).find(task).bundle.task
-        held = Budgets(engine=engine, clock=time.time).reservations_of_task(the_task)
-        expected = forecast(federated_job, task=the_task, already=held, now_s=time.time())
+        expected = server.plan(federated_job)
         print_json(FederatedForecastMessage.of(expected)) if as_json else print_forecast(expected)
         return
     if model is None:
@@ -116,13 +105,10 @@ def plan_command(
         loss=loss,
         gradient_norm=gradient_norm,
         momentum=momentum,
+        dataset=dataset,
         **samples.sampling(),
     )
-    if at.far is not None:
-        found = at.far.plan(request, dataset)
-    else:
-        engine = at.opened()
-        found = plan_job(engine, request, DatasetStore(engine).find(dataset), _report_after(_PATIENCE_S))
+    found = server.plan(request, _report_after(_PATIENCE_S))
     if as_json:
         print_json(PlanMessage.of(found))
     else:

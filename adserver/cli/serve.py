@@ -12,7 +12,6 @@ from adserver.cli.options import (
     DataOption,
     LocalDatabaseOption,
     TracesOption,
-    open_store,
     peers_of,
     watching,
 )
@@ -55,6 +54,7 @@ def serve_command(
 ) -> None:
     """Receive reports over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     from adserver.serving.server import serve
+    from adserver.store.database import open_store
     from maskedlark.observability.tracing import tracing
 
     configure_logging(log_format)

@@ -1,27 +1,27 @@
-"""Where the ad server of a command is that needs no helpers: here, in a folder, or elsewhere, behind a URL.
+"""The ad server of a command: in a folder of this machine, or elsewhere, behind a URL.
 
-@takes(at=place_of)
-def list_command(*, at: Place, as_json: JsonOption = False) -> None:
-    found = at.seen_jobs.all()
+@takes(server=server_of)
+def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+    found = server.jobs()
 """
 
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.options import DatabaseOption, open_store, store
-from maskedlark.frozen import frozen
+from adserver.cli.options import DatabaseOption, Reach, WaitOption, patience, reach_of, store
+from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import panel, takes
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
+    from adserver.client.ad_server import AdServer
     from adserver.client.remote import RemoteAdServer
-    from adserver.records.job_record import SeenJobs
-    from adserver.store.jobs import JobQueue
 
+_peers = panel("Helpers and TLS")
 _far = panel("A remote ad server")
 
 AnyDataOption = Annotated[
@@ -85,48 +85,62 @@ def _far_of(
     return RemoteAdServer(url=url, token=token, ca=url_ca)
 
 
-@frozen
-class Target:
-    """Where an ad server is.
-
-    Attributes:
-        data: Its folder, if it is on this machine.
-        far: Its admin API, if it is elsewhere.
-        database: Another database than the folder's.
-    """
-
-    data: Path | None
-    far: "RemoteAdServer | None"
-    database: str | None
-
-    @property
-    def folder(self) -> Path:
-        """The folder of one on this machine."""
-        if self.data is None:
-            raise AssertionError("a remote ad server has no folder on this machine")
-        return self.data
-
-    def opened(self) -> "Engine":
-        """Open the database of an ad server on this machine, with its tables."""
-        return open_store(self.folder, self.database)
-
-    def jobs(self) -> "JobQueue":
-        """Return its jobs."""
-        from adserver.store.jobs import JobStore
-
-        return JobStore(self.opened(), time.time) if self.far is None else self.far.jobs
-
-    def seen_jobs(self) -> "SeenJobs":
-        """Return its jobs for reading only, without the modules that take half a second to load."""
-        from adserver.store.sqlite_jobs import jobs_in
-
-        light = jobs_in(self.folder) if self.far is None and self.database is None else None
-        return self.jobs() if light is None else light
-
-
 @takes(far=_far_of)
-def place_of(
+def server_of(
     *, data: AnyDataOption = None, far: "RemoteAdServer | None", database: DatabaseOption = None
-) -> Target:
-    """Return the ad server that the options name; raises as `_far_of`."""
-    return Target(data=data, far=far, database=database)
+) -> "AdServer":
+    """Return the ad server that the options name, for what needs no helpers; raises as `_far_of`."""
+    from adserver.client.local import LocalAdServer
+
+    return far or LocalAdServer(data=data or Path(), database=database)
+
+
+@takes(far=_far_of, reach=reach_of)
+def connected_server_of(
+    *,
+    data: AnyDataOption = None,
+    far: "RemoteAdServer | None",
+    database: DatabaseOption = None,
+    helper_0: Annotated[
+        str | None,
+        _peers(
+            "The helper of role 0; for a remote ad server, give --url instead.",
+            envvar="ADSERVER_HELPER_0",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    helper_1: Annotated[
+        str | None,
+        _peers(
+            "The helper of role 1; for a remote ad server, give --url instead.",
+            envvar="ADSERVER_HELPER_1",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    reach: Reach,
+    wait: WaitOption = False,
+) -> "AdServer":
+    """Return the ad server that the options name, with its helpers; a remote one has its own.
+
+    Raises:
+        typer.BadParameter: as `_far_of` and `reach_of`; or no helpers are named, and no URL.
+    """
+    if far is not None:
+        return replace(far, backoff=patience(wait=wait))
+    if helper_0 is None or helper_1 is None:
+        raise typer.BadParameter(
+            "the helpers are not named: give --helper-0 and --helper-1, or --url for a remote ad server"
+        )
+    from adserver.client.local import LocalAdServer
+
+    folder = data or Path()
+    return LocalAdServer(data=folder, database=database, peers=reach(folder, helper_0, helper_1))
+
+
+@contextmanager
+def traced(server: "AdServer", what: str, traces: Traces = Traces.NONE) -> Iterator["AdServer"]:
+    """Use an ad server for one command, whose calls are the span `what`; close it at the end."""
+    from maskedlark.observability.tracing import span, tracing
+
+    with tracing("adserver", traces), span(what), server:
+        yield server

@@ -1,39 +1,24 @@
 """`adserver task`: show, list, refresh-keys; `adserver.cli.task_creation` creates."""
 
 import json
-from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of
-from adserver.cli.target import Target, place_of
+from adserver.cli.options import JsonOption
+from adserver.cli.target import connected_server_of, server_of
 from adserver.views.printing import moment, print_json, print_table
-from maskedlark.frozen import frozen
 from maskedlark.terminal.options import takes
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
-    from adserver.client.remote import RemoteAdServer
-    from adserver.peers.connect import Peers
-    from adserver.store.reports import ReportCounts
-    from adserver.store.tasks import StoredTask
+    from adserver.client.ad_server import AdServer
 
 
-@frozen
-class CountedTask:
-    """A task and how many reports it has."""
-
-    stored: "StoredTask"
-    counts: "ReportCounts"
-
-
-@takes(at=place_of)
+@takes(server=server_of)
 def show_command(
     *,
-    at: Target,
+    server: "AdServer",
     task: Annotated[
         str, typer.Argument(help="The start of the task's id; may be omitted if there is only one task.")
     ] = "",
@@ -42,7 +27,7 @@ def show_command(
     """Show a task's settings and number of reports."""
     from maskedlark.canonical import encode
 
-    shown = _here(at.opened(), task) if at.far is None else _elsewhere(at.far, task)
+    shown = server.task(task)
     found, counts = shown.stored, asdict(shown.counts)
     task_settings = json.loads(encode(found.bundle.task))
     if as_json:
@@ -63,56 +48,19 @@ def show_command(
     print_table(("setting", "value"), [*rows, *task_settings.items()])
 
 
-def _here(engine: "Engine", task: str) -> "CountedTask":
-    from adserver.store.reports import ReportStore
-    from adserver.store.tasks import TaskStore
-
-    found = TaskStore(engine).find(task)
-    return CountedTask(stored=found, counts=ReportStore(engine).counts(found.task_id))
-
-
-def _elsewhere(far: "RemoteAdServer", task: str) -> "CountedTask":
-    from adserver.client.remote_values import counts_from_json, task_from_json
-
-    item = far.task_item(task)
-    return CountedTask(stored=task_from_json(item), counts=counts_from_json(item))
-
-
-@takes(peers=peers_of, without=["round_deadline", "wait"])
-def refresh_keys_command(
-    *,
-    data: DataOption,
-    peers: "Peers",
-    database: DatabaseOption = None,
-) -> None:
+@takes(server=connected_server_of, without=["round_deadline", "wait"])
+def refresh_keys_command(*, server: "AdServer") -> None:
     """Fetch the helpers' HPKE keys now. A running server does so every minute."""
-    from adserver.collecting.key_refresh import refresh_keys
-    from adserver.store.tasks import TaskStore
-
-    engine = open_store(data, database)
-    with ExitStack() as stack:
-        changed = refresh_keys(TaskStore(engine), peers.open(stack, engine))
-    typer.echo(f"refreshed the keys of {changed} tasks")
+    with server:
+        typer.echo(f"refreshed the keys of {server.refresh_keys()} tasks")
 
 
-@takes(at=place_of)
-def list_command(*, at: Target, as_json: JsonOption = False) -> None:
+@takes(server=server_of)
+def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
     from adserver.messages.task import TaskSummary
-    from adserver.store.reports import ReportStore
-    from adserver.store.tasks import TaskStore
 
-    if at.far is None:
-        engine = at.opened()
-        reports = ReportStore(engine)
-        rows = [
-            TaskSummary.of(one, reports.counts(one.task_id)).model_dump(mode="json")
-            for one in TaskStore(engine).all()
-        ]
-    else:
-        from adserver.client.remote_values import listed_task_from_json
-
-        rows = [asdict(listed_task_from_json(item)) for item in at.far.task_items()]
+    rows = [TaskSummary.of(one.stored, one.counts).model_dump(mode="json") for one in server.tasks()]
     if as_json:
         print_json(rows)
     else:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adserver.cli.connected_target import anywhere_of
 from adserver.cli.options import JsonOption, privacy
+from adserver.cli.target import connected_server_of, traced
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from adserver.views.printing import print_json
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
@@ -14,7 +14,7 @@ from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.cli.connected_target import ConnectedTarget
+    from adserver.client.ad_server import AdServer
 
 _labels = panel("Labels")
 _period = panel("Period")
@@ -80,10 +80,10 @@ def _read_labels(
     return locals()
 
 
-@takes(at=anywhere_of, given=_read_fields, labels=_read_labels, without=["round_deadline"])
+@takes(server=connected_server_of, given=_read_fields, labels=_read_labels, without=["round_deadline"])
 def create_command(
     *,
-    at: "ConnectedTarget",
+    server: "AdServer",
     given: dict[str, Any],
     num_features: Annotated[
         int | None, option("Number of feature bytes in a report; default: the encoder's number of columns.")
@@ -182,8 +182,8 @@ def create_command(
         days=days,
         decoys=decoys,
     )
-    with at.asking("create task") as client:
-        made = client.create_task_of(fields, fitted)
+    with traced(server, "create task"):
+        made = server.create_task(fields, fitted)
     if out is not None:
         write_durably(out, encode(made.bundle))
     if as_json:

@@ -9,37 +9,71 @@ with Client(data="play/adserver", helpers=("127.0.0.1:7100", "127.0.0.1:7101"), 
     result.estimate("purchase", "5").value
 """
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adserver.budgets.reservations import Budgets
 from adserver.client.measuring import Measuring
-from adserver.client.remote import RemoteAdServer
-from adserver.client.sealing import Sealing
 from adserver.client.tasks import read_encoder_of, task_fields
 from adserver.client.training import Training
-from adserver.collecting.task_creation import create_task
 from adserver.collecting.task_settings import label_space, measurement_of_settings
-from adserver.peers.retrying import with_retries
-from adserver.store.datasets import Dataset, DatasetStore
-from adserver.store.tasks import StoredTask, TaskStore
+from adserver.records.access import Scope
+from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary
+from adserver.store.datasets import Dataset
+from adserver.store.tasks import StoredTask
+from adserver.views.printing import sealing_bars
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.errors import HelperUnavailable
-from maskedlark.releases.budget import DatasetBudget
+from maskedlark.releases.budget import DatasetBudget, PlannedJob
 
 
-class Client(Sealing, Measuring, Training):
+class Client(Measuring, Training):
     """An ad server's tasks, datasets, jobs and measurements. Use it in a `with`, or close it."""
 
     def tasks(self) -> list[StoredTask]:
         """Return all tasks, oldest first."""
-        return TaskStore(self._engine).all() if self._far is None else self._far.tasks()
+        return [one.stored for one in self.server.tasks()]
+
+    def task(self, task: str = "") -> StoredTask:
+        """Return a task by the start of its id, which is not needed if there is only one.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK)
+        """
+        return self.server.task(task).stored
+
+    def refresh_keys(self) -> int:
+        """Fetch the helpers' HPKE keys now, and return how many tasks' keys changed.
+
+        A running server does so every minute.
+        """
+        return self.server.refresh_keys()
+
+    def seal(
+        self,
+        task: str = "",
+        *,
+        max_reports: int | None = None,
+        allow_small: bool = False,
+        progress: bool = True,
+    ) -> Dataset:
+        """Make the waiting reports of a task a dataset at both helpers.
+
+        Args:
+            task: The start of its id; not needed if there is only one.
+            max_reports: Take at most so many, the oldest first.
+            allow_small: Also seal fewer than the task's min_batch_size, of which every round will be noise.
+            progress: Show how far the helpers are.
+
+        Raises:
+            JobRefused, InvalidTask: too few reports wait, or a helper refuses.
+            HelperUnavailable: a helper does not answer; call it again.
+        """
+        with sealing_bars(is_shown=progress) as show:
+            return self.server.seal(task, max_reports=max_reports, allow_small=allow_small, progress=show)
 
     def datasets(self) -> list[Dataset]:
         """Return all datasets, oldest first."""
-        return DatasetStore(self._engine).all() if self._far is None else self._far.datasets()
+        return list(self.server.datasets())
 
     def dataset(self, dataset: str = "") -> Dataset:
         """Return a dataset by the start of its id, which is not needed if there is only one.
@@ -47,17 +81,55 @@ class Client(Sealing, Measuring, Training):
         Raises:
             JobRefused(UNKNOWN_DATASET)
         """
-        return DatasetStore(self._engine).find(dataset) if self._far is None else self._far.dataset(dataset)
+        return self.server.dataset(dataset)
 
-    def budgets(self, *, task: str = "", dataset: str = "") -> tuple[DatasetBudget, ...]:
+    def abandon(self, dataset: str) -> Dataset:
+        """Abandon a dataset that a helper refuses to commit, so that its reports wait to be sealed again.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET, WRONG_STATE)
+        """
+        return self.server.abandon(dataset)
+
+    def budgets(
+        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+    ) -> tuple[DatasetBudget, ...]:
         """Return both budgets of committed datasets, oldest first, optionally of one task or dataset.
+
+        With a planned job, also what it would leave.
 
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
         """
-        if self._far is not None:
-            return self._far.budgets(task=task, dataset=dataset)
-        return Budgets(engine=self._engine, clock=time.time).of_all(task=task, dataset=dataset)
+        return self.server.budgets(task=task, dataset=dataset, planned=planned)
+
+    def create_token(self, scope: Scope = Scope.READ, *, name: str, days: float = 90.0) -> str:
+        """Create a token for the admin API; it is not stored and cannot be shown again."""
+        return self.server.create_token(scope, name=name, days=days)
+
+    def tokens(self) -> list[GrantSummary]:
+        """Return tokens and logged-in browsers, without their secrets."""
+        return list(self.server.tokens())
+
+    def revoke_token(self, grant_id: str) -> GrantSummary:
+        """Revoke a token or log a browser out, with immediate effect.
+
+        Raises:
+            InvalidTask: no token has an id that starts so, or several do.
+        """
+        return self.server.revoke_token(grant_id)
+
+    def intake(self) -> IntakeSummary:
+        """Return the number of reports by outcome since the server started; it needs the server's URL.
+
+        Raises:
+            InvalidTask: this is a data folder, whose counts only the running server knows.
+        """
+        return self.server.intake()
+
+    def helpers(self) -> tuple[HelperSummary, HelperSummary]:
+        """Return the state of both helpers, by role."""
+        return self.server.helpers()
 
     def create_task(
         self,
@@ -108,28 +180,4 @@ class Client(Sealing, Measuring, Training):
             measurement=None if measurement is None else measurement_of_settings(measurement),
             days=days,
         )
-        return self.create_task_of(fields, fitted)
-
-    def create_task_of(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
-        """Make a task of every field of `Task` but the helpers, whose encoder is the one that it names.
-
-        The same fields are the same task, so that it may be asked for again. Raises as `create_task`.
-        """
-        if self._far is not None:
-            return self._create_remotely(self._far, fields, encoder)
-        store = TaskStore(self._engine)
-        bundle = with_retries(lambda: create_task(self._helpers, dict(fields)), self._backoff)
-        return store.find(store.add(bundle, created_at=time.time(), encoder=encoder).hex())
-
-    def _create_remotely(
-        self, far: RemoteAdServer, fields: Mapping[str, Any], encoder: Encoder | None
-    ) -> StoredTask:
-        """Create a task at a remote ad server, retrying until an answer arrives."""
-        try:
-            return with_retries(lambda: far.create_task(fields, encoder), self._backoff)
-        except HelperUnavailable as away:
-            told = (
-                f"{away}; the task may have been created: check that ad server's tasks before you "
-                "create another"
-            )
-            raise HelperUnavailable(told) from None
+        return self.server.create_task(fields, fitted)

@@ -1,35 +1,32 @@
-"""What every part of the client stands on: the ad server's store and both helpers, or its admin API."""
+"""A client's ad server: one of this machine with both helpers, or another one's admin API."""
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from sqlalchemy import Engine
-
-from adserver.peers.client import HelperClient
+from adserver.client.local import LocalAdServer
+from adserver.client.remote import RemoteAdServer
 from adserver.peers.connect import Peers
 from adserver.peers.deadlines import ROUND_DEADLINE_S
 from adserver.peers.retrying import BRIEF, Backoff
-from adserver.store.database import create_tables, default_url
-from adserver.store.datasets import Dataset
-from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import pick_attributes
+from maskedlark.reports.task import Task
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.runtime.database import open_database
-from maskedlark.runtime.keyed_lock import KeyedLock
 
 if TYPE_CHECKING:
-    from adserver.client.remote import RemoteAdServer
+    from adserver.client.ad_server import AdServer
 
 _VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
 
 
 class Connection:
-    """An ad server's store and both helpers. Use it in a `with`, or close it."""
+    """A connection to an ad server. Use it in a `with`, or close it.
 
-    _far: "RemoteAdServer | None"
+    Attributes:
+        server: Every operation of the ad server, as commands use them.
+    """
+
+    server: "AdServer"
 
     def __init__(
         self,
@@ -66,48 +63,32 @@ class Connection:
             ValueError: neither insecure nor TLS files, or both; or neither a URL nor a folder and helpers, or
                 both.
         """
-        self._backoff = backoff
-        self._stack, self._turns = ExitStack(), KeyedLock()
-        self._opened: Engine | None = None
-        self._far = None
         if url is not None:
             if data is not None or helpers is not None:
                 raise ValueError(
                     "data and helpers exclude url: give either a data folder and helpers, or a url"
                 )
-            from adserver.client.remote import RemoteAdServer
-
-            self._far = RemoteAdServer(url=url, token=token, ca=None if ca is None else Path(ca))
+            trusted = None if ca is None else Path(ca)
+            self.server = RemoteAdServer(url=url, token=token, ca=trusted, backoff=backoff)
             return
         if data is None or helpers is None:
             raise ValueError("no ad server is named: give either a data folder and helpers, or a url")
         if insecure == (tls is not None):
             raise ValueError("expected exactly one of insecure=True, for loopback, and tls")
-        self._data = Path(data)
-        self._opened = open_database(database or default_url(self._data))
-        create_tables(self._opened)
-        peers = Peers(addresses=helpers, tls=tls, deadline_s=deadline_s, round_deadline_s=round_deadline_s)
-        self._helpers = peers.open(self._stack, self._engine)
-
-    @classmethod
-    def of(cls, peers: Peers, *, data: Path, database: str | None) -> Self:
-        """Open a connection from the options of a command."""
-        return cls(
-            data=data,
-            helpers=peers.addresses,
-            insecure=peers.tls is None,
-            tls=peers.tls,
-            database=database,
-            **pick_attributes(peers, ("deadline_s", "round_deadline_s", "backoff")),
+        peers = Peers(
+            addresses=helpers,
+            tls=tls,
+            deadline_s=deadline_s,
+            round_deadline_s=round_deadline_s,
+            backoff=backoff,
         )
+        self.server = LocalAdServer(data=Path(data), database=database, peers=peers)
 
     @classmethod
-    def over(cls, engine: Engine, helpers: tuple[HelperClient, HelperClient], *, data: Path) -> Self:
-        """Wrap an engine and clients that a server has opened, and closes later."""
+    def of(cls, server: "AdServer") -> Self:
+        """Wrap an ad server."""
         client = cls.__new__(cls)
-        client._data, client._opened, client._helpers = data, engine, helpers
-        client._stack, client._turns = ExitStack(), KeyedLock()
-        client._far, client._backoff = None, BRIEF
+        client.server = server
         return client
 
     @classmethod
@@ -144,23 +125,10 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Let go of the helpers and the database."""
-        self._stack.close()
-        if self._opened is not None:
-            self._opened.dispose()
+        """Close the connections to helpers, database or admin API."""
+        self.server.close()
 
-    @property
-    def _engine(self) -> Engine:
-        """The ad server's database.
-
-        Raises:
-            InvalidTask: the ad server is on another machine.
-        """
-        if self._opened is None:
-            raise InvalidTask(
-                "this operation does not work with a url: give the ad server's data folder and helpers"
-            )
-        return self._opened
-
-    def _task(self, dataset: Dataset) -> StoredTask:
-        return TaskStore(self._engine).find(dataset.task_id.hex())
+    def _task_of(self, dataset: str) -> Task:
+        """Return the task of a dataset, by the start of the dataset's id."""
+        found = self.server.dataset(dataset)
+        return self.server.task(found.task_id.hex()).stored.bundle.task

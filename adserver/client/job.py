@@ -1,13 +1,9 @@
 """A job in a notebook: watch it, look at its figures, take its model."""
 
-import time
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine
-
-from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
 from adserver.records.exported_model import ExportedModel, InputForm
@@ -15,9 +11,6 @@ from adserver.records.frames import frame
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.store.job_files import files_of
-from adserver.store.jobs import JobQueue, JobStore
-from adserver.store.tasks import TaskStore
 from adserver.views.job import last_evaluated, watch
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.frozen import frozen
@@ -26,23 +19,7 @@ from maskedlark.runtime.durable_file import write_durably
 if TYPE_CHECKING:
     import pandas as pd
 
-
-@frozen
-class LocalAdServer:
-    """What lies beside a job of this machine's ad server.
-
-    Attributes:
-        engine: The ad server's database.
-        data: Its folder.
-    """
-
-    engine: Engine
-    data: Path
-
-    @property
-    def jobs(self) -> JobQueue:
-        """The jobs."""
-        return JobStore(self.engine, time.time)
+    from adserver.client.ad_server import AdServer
 
 
 @frozen
@@ -51,16 +28,16 @@ class Job:
 
     Attributes:
         job_id: 16 bytes.
-        at: Its ad server, on this machine or elsewhere.
+        at: Its ad server.
     """
 
     job_id: bytes
-    at: LocalAdServer | RemoteAdServer = field(repr=False)
+    at: "AdServer" = field(repr=False)
 
     @property
     def record(self) -> JobRecord:
         """The job as stored now."""
-        return self.at.jobs.get(self.job_id)
+        return self.at.job(self.job_id.hex())
 
     @property
     def state(self) -> JobState:
@@ -74,12 +51,12 @@ class Job:
 
     def watch(self, *, progress: bool = True) -> "Job":
         """Wait until it stops, with a progress bar (in a notebook, too); the job itself."""
-        watch(self.at.jobs, self.job_id, is_shown=progress)
+        watch(self.at, self.job_id, is_shown=progress)
         return self
 
     def figures(self) -> tuple[RoundFigures, ...]:
         """Return the figures of each round, in order."""
-        return self.at.jobs.history(self.job_id)
+        return self.at.history(self.job_id)
 
     def summary(self) -> dict[str, Any]:
         """Return settings, progress and cost, as `adserver job show --json` prints them."""
@@ -118,18 +95,12 @@ class Job:
 
         Raises as `export`.
         """
-        at = self.at
-        if isinstance(at, RemoteAdServer) and encoder is None:
-            return at.export(self.job_id, takes)
-        from adserver.training.export import export_job, with_input
+        if encoder is None:
+            return self.at.export(self.job_id, takes)
+        from adserver.training.export import with_input
 
-        plan = self.record.plan
-        if isinstance(at, RemoteAdServer):
-            made = at.export(self.job_id, InputForm.SCALED)
-        else:
-            made = export_job(files_of(at.engine, at.data, self.job_id), plan)
-            encoder = encoder or TaskStore(at.engine).encoder(plan.task.task_id)
-        return with_input(made, plan.task, takes, encoder)
+        made = self.at.export(self.job_id)
+        return with_input(made, self.record.plan.task, takes, encoder)
 
     def cancel(self) -> None:
         """Stop it for good; the budget of rounds that were not run is given back.
@@ -137,7 +108,7 @@ class Job:
         Raises:
             JobRefused(WRONG_STATE)
         """
-        self.at.jobs.cancel(self.job_id)
+        self.at.cancel(self.job_id)
 
     def resume(self) -> None:
         """Queue it again after it was refused or failed; it goes on with the round that it stopped at.
@@ -145,4 +116,4 @@ class Job:
         Raises:
             JobRefused(WRONG_STATE)
         """
-        self.at.jobs.resume(self.job_id)
+        self.at.resume(self.job_id)

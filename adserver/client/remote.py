@@ -1,351 +1,372 @@
-"""The admin API of an ad server on another machine, with the errors and the records that are used here.
+"""An ad server on another machine, over its admin API, with the errors and the values that are used here.
 
-far = RemoteAdServer("https://ads.example:8443", token, ca=Path("ads.crt"))
-far.jobs.find("3f").state
+with RemoteAdServer(url="https://ads.example:8443", token=token, ca=Path("ads.crt")) as server:
+    server.job("3f").state
 """
 
-import json
-from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from http.client import HTTPException, IncompleteRead
-from pathlib import Path
-from time import monotonic
-from typing import Any, Final
-from urllib.parse import urlencode
+import os
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self, TypeVar
 
-from adserver.client.far_answer import items_of, no_answer, reading_answer, reads_answer, require
-from adserver.client.remote_connection import check_address, connect, ended_after
-from adserver.client.remote_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
-from adserver.collecting.task_body import TaskBody
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from adserver.client.ad_server import CountedTask
+from adserver.client.api_session import ApiSession, reading_answer
+from adserver.measuring.evaluation_result import EvaluationResult
+from adserver.measuring.result import AggregateResult
+from adserver.messages.access import CreateToken, GrantMessage, GrantsMessage, TokenMessage
+from adserver.messages.base import ListPage, Message, RequestBody, first_fault, read_request
+from adserver.messages.budget import BudgetMessage
+from adserver.messages.dataset import DatasetItem, SealDataset
+from adserver.messages.evaluation import AskEvaluation, EvaluationDetail, EvaluationMessage
+from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
+from adserver.messages.job import JobItem, RoundsPage
+from adserver.messages.plan import PlanJob, PlanMessage
+from adserver.messages.query import AskQuery, QueryDetail, QueryItem, ResultMessage
+from adserver.messages.site import HelpersMessage, IntakeMessage, ModelMessage, RefreshedKeys
+from adserver.messages.submission import SubmitJob
+from adserver.messages.task import CreateTask, TaskDetail, TaskItem, TaskSummary
+from adserver.peers.retrying import BRIEF, Backoff, with_retries
+from adserver.records.access import Scope
 from adserver.records.dataset_state import DatasetState
+from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
-from adserver.records.submissions import PlanRequest, Submission
+from adserver.records.submissions import (
+    AnySubmission,
+    FederatedSubmission,
+    LocalSubmission,
+    PlanRequest,
+    Submission,
+)
+from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
 from adserver.records.typed_ids import the_only
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
-from adserver.training.planning import Planned
-from adserver.training.submission_body import PlanBody, SubmissionBody
-from adserver.views.record import figures_from_json, record_from_json
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.errors import (
-    REFUSALS,
-    HelperUnavailable,
-    InvalidTask,
-    JobReason,
-    JobRefused,
-    MaskedLarkError,
-)
-from maskedlark.escape import escape_values
-from maskedlark.frozen import frozen
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
 from maskedlark.reports.task import Task
+from maskedlark.terminal.budget_view import SIZES
 
-_PREFIX: Final = "/api/v1"
-_REFUSED_FROM: Final = 400
-_MOVED: Final = range(300, 400)
-"""What a proxy says, and no ad server: a token is not sent on."""
-_MAY_BE_DONE: Final = "; the request may have been carried out: check that ad server before you repeat it"
-"""Of what has no id of the client's choice: nothing says that a request is the same as one before."""
-MOST_ANSWER_BYTES: Final = 96 << 20
-"""Of one answer: the model of the most parameters that helpers take has 56 MiB in Base64."""
-MOST_PAGES: Final = 1_000
-MOST_PAGE_BYTES: Final = 16 << 20
-MOST_LIST_BYTES: Final = 256 << 20
-"""Of all pages of one list: a million rounds have 200 MB."""
-_MOST_DETAIL: Final = 4_000
-"""Characters of what a refusal says."""
 _ITEMS: Final = 200
 _ROUNDS: Final = 1_000
-"""Items of a page that are asked for, of rounds and of all else."""
-_CANONICAL: Final = frozenset({"bundle", "plan"})
-"""Fields whose bytes are signed or digested: names in them are escaped where they are printed."""
-_figures: Final = reads_answer(figures_from_json)
+"""Items of a page that are asked for: of rounds, and of everything else."""
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
-
-
-@reads_answer
-def _record(sent: dict[str, Any]) -> JobRecord:
-    """A job, whose figures are possible."""
-    found = record_from_json(sent)
-    require(0 <= found.rounds_done <= found.plan.job.rounds, "rounds_done is no number of its rounds")
-    return found
-
-
-@dataclass(slots=True)
-class _Bound:
-    """What is left to one answer, or to all pages of a list.
-
-    Attributes:
-        each: Bytes of one answer.
-        left: Bytes of all.
-        until_s: By `monotonic`.
-    """
-
-    each: int
-    left: int
-    until_s: float
-
-    @property
-    def most(self) -> int:
-        """Bytes that the next answer may have."""
-        return min(self.each, self.left)
+_MessageT = TypeVar("_MessageT", bound=Message)
+_ItemT = TypeVar("_ItemT", bound=Message)
+_BodyT = TypeVar("_BodyT", bound=RequestBody)
 
 
 @frozen
-class RemoteAdServer:
-    """An ad server that is reached over its admin API.
+class RemoteAdServer(ApiSession):
+    """`AdServer` over the admin API of another one. Each request has its own connection.
 
     Attributes:
-        url: Of its dashboard; https, or http on loopback.
-        token: As `adserver token create` printed it.
-        ca: PEM: the certificate to trust, where the system does not.
-        timeout_s: For one answer, and for all pages of a list.
+        backoff: How long a request is repeated that may be.
     """
 
-    url: str
-    token: str = field(repr=False)
-    ca: Path | None = None
-    timeout_s: float = 900.0
+    backoff: Backoff = BRIEF
 
-    def __post_init__(self) -> None:
-        check_address(self.url, self.token)
+    def __enter__(self) -> Self:
+        return self
 
-    @property
-    def jobs(self) -> "FarJobs":
-        """Its jobs."""
-        return FarJobs(self)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-    def task_items(self) -> list[dict[str, Any]]:
-        """Return its tasks as the API lists them, with their counts of reports, oldest first."""
-        return list(self.pages("/tasks"))[::-1]
+    def close(self) -> None:
+        """Close nothing: no connection stays open."""
 
-    def task_item(self, task: str) -> dict[str, Any]:
-        """Return one task as the API shows it, by the start of its id; not needed if there is one."""
-        if not task:
-            with reading_answer():
-                found = [bytes.fromhex(one["task_id"]) for one in items_of(self.get("/tasks", limit=2), 2)]
-            task = the_only(found, task, JobReason.UNKNOWN_TASK).hex()
-        return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
+    # Tasks
 
-    def tasks(self) -> list[StoredTask]:
-        """Return its tasks, oldest first."""
+    def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
+        """Create a task that both helpers sign, repeating the request until an answer arrives."""
+        body = CreateTask.of(fields, encoder)
+        try:
+            sent = self._repeat(TaskDetail, "/tasks", body)
+        except HelperUnavailable as away:
+            raise HelperUnavailable(
+                f"{away}; the task may have been created: check that ad server's tasks before you "
+                "create another"
+            ) from None
         with reading_answer():
-            ids = [str(one["task_id"]) for one in self.task_items()]
-        return [self.task(one) for one in ids]
+            return sent.stored()
 
-    def task(self, task: str) -> StoredTask:
-        """Return one task, by the start of its id; not needed if there is only one."""
-        return task_from_json(self.task_item(task))
+    def tasks(self) -> tuple[CountedTask, ...]:
+        """Return all tasks, oldest first."""
+        return tuple(self.task(one.task_id.hex()) for one in self._list(TaskSummary, "/tasks"))
 
-    def _task_of(self, sent: Mapping[str, Any]) -> Task:
-        """Return the task that an answer names."""
-        return self.task(str(sent.get("task_id", ""))).bundle.task
+    def task(self, task: str = "") -> CountedTask:
+        """Return one task."""
+        if not task:
+            page = next(self.pages(ListPage[TaskSummary], "/tasks", limit=2))
+            task = the_only([one.task_id for one in page.items], task, JobReason.UNKNOWN_TASK).hex()
+        sent = self.get(TaskDetail, f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
+        with reading_answer():
+            return CountedTask(stored=sent.stored(), counts=sent.counts())
 
-    def datasets(self) -> list[Dataset]:
-        """Return its datasets, oldest first."""
-        return [dataset_from_json(one) for one in self.pages("/datasets")][::-1]
+    def refresh_keys(self) -> int:
+        """Put the helpers' current HPKE keys into the bundles that browsers fetch."""
+        return self.post(RefreshedKeys, "/tasks/refresh-keys", is_once=True).tasks
 
-    def dataset(self, dataset: str) -> Dataset:
-        """Return one dataset, by the start of its id; not needed if there is only one."""
+    # Datasets
+
+    def seal(
+        self,
+        task: str = "",
+        *,
+        max_reports: int | None = None,
+        allow_small: bool = False,
+        progress: Any = None,
+    ) -> Dataset:
+        """Seal the waiting reports of a task into a dataset at both helpers."""
+        asked = {"task": task, "max_reports": max_reports, "allow_small": allow_small}
+        return self.post(DatasetItem, "/datasets", _checked(SealDataset, asked)).value()
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return all datasets, oldest first."""
+        return tuple(one.value() for one in self._list(DatasetItem, "/datasets"))
+
+    def dataset(self, dataset: str = "") -> Dataset:
+        """Return one dataset."""
         if dataset:
             path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
-            return dataset_from_json(self.get(path))
+            return self.get(DatasetItem, path).value()
         named = {one.dataset_id: one for one in self.datasets() if one.dataset_id is not None}
         return named[the_only(list(named), dataset, JobReason.UNKNOWN_DATASET)]
+
+    def abandon(self, dataset: str) -> Dataset:
+        """Abandon a dataset that a helper refuses to commit."""
+        path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}/abandon"
+        return self.post(DatasetItem, path).value()
 
     def budgets(
         self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
     ) -> tuple[DatasetBudget, ...]:
-        """Return the budgets of committed datasets, as `Budgets.of_all` does."""
-        asked = {} if planned is None else asdict(planned)
-        asked.pop("is_allocated", None)
-        wanted = (
-            [dataset]
-            if dataset
-            else [
-                one.dataset_id.hex()
-                for one in self.datasets()
-                if one.dataset_id is not None
-                and one.state is DatasetState.COMMITTED
-                and one.task_id.hex().startswith(task)
-            ]
-        )
-        sent = [self.get(f"/budgets/{safe_id(one, JobReason.UNKNOWN_DATASET)}", **asked) for one in wanted]
-        return tuple(budget_from_json(one, self._task_of(one)) for one in sent)
+        """Return both budgets of committed datasets, then of people."""
+        if dataset:
+            return (self._budget(dataset, planned),)
+        wanted = [
+            one.dataset_id.hex()
+            for one in self.datasets()
+            if one.dataset_id is not None
+            and one.state is DatasetState.COMMITTED
+            and one.task_id.hex().startswith(task.lower())
+        ]
+        people = [
+            one.task_id.hex()
+            for one in self._list(TaskItem, "/tasks")
+            if one.is_of_updates and one.task_id.hex().startswith(task.lower())
+        ]
+        return (*(self._budget(one, planned) for one in wanted), *(self._budget(one, None) for one in people))
 
-    def plan(self, request: PlanRequest, dataset: str) -> Planned:
-        """Plan as `adserver.training.planning.plan_job` does; it spends nothing."""
-        body = PlanBody.of(request, dataset)
-        sent = self.post("/jobs/plan", body.model_dump_json())
-        return plan_from_json(sent, self._task_of(sent))
-
-    def submit(self, submission: Submission, *, dataset: str, task: str = "") -> bytes:
-        """Check a job and queue it there; its id."""
-        body = SubmissionBody.of(submission, dataset=dataset, task=task)
+    def _budget(self, of: str, planned: PlannedJob | None) -> DatasetBudget:
+        """Return the budgets of a dataset, or of a person in the task of this id."""
+        asked = {} if planned is None else pick_attributes(planned, SIZES)
+        path = f"/budgets/{safe_id(of, JobReason.UNKNOWN_DATASET)}"
+        sent = self.get(BudgetMessage, path, **asked)
+        task = self._task(sent.task_id)
         with reading_answer():
-            return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
+            return sent.value(task)
 
-    def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
-        """Create a task from every field but its helpers; the same fields are the same task."""
-        body = TaskBody.of(fields, encoder)
-        return task_from_json(self.post("/tasks", body.model_dump_json(), is_once=True))
+    def _task(self, task_id: bytes) -> Task:
+        return self.task(task_id.hex()).stored.bundle.task
 
-    def seal(self, task: str = "", *, max_reports: int | None, allow_small: bool) -> Dataset:
-        """Make the waiting reports of a task a dataset there."""
-        asked = {"task": task, "max_reports": max_reports, "allow_small": allow_small}
-        return dataset_from_json(self.post_json("/datasets", asked))
+    # Jobs
 
-    def export(self, job_id: bytes, takes: InputForm) -> ExportedModel:
-        """Export a job's latest model, whose graph takes the requested input."""
-        sent = self.get(f"/jobs/{job_id.hex()}/model", takes=takes.value)
-        with reading_answer():
-            return ExportedModel(encoded=b64decode(sent["model"]), rounds_done=int(sent["rounds_done"]))
+    def plan(self, request: Any, progress: Any = None) -> Any:
+        """Find what fits the budgets next to everything that is spent or reserved."""
+        match request:
+            case PlanRequest():
+                sent = self.post(PlanMessage, "/jobs/plan", _body_of(PlanJob, request), is_once=True)
+                task = self._task(sent.task_id)
+                with reading_answer():
+                    return sent.value(task)
+            case FederatedSubmission():
+                body = _body_of(SubmitFederatedJob, request)
+                found = self.post(FederatedForecastMessage, "/jobs/federated/plan", body, is_once=True)
+                with reading_answer():
+                    return found.value()
+            case _:
+                raise _of_no_helpers()
 
-    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
-        """Read a path. Raises as `post`."""
-        asked = {name: value for name, value in parameters.items() if value not in (None, "")}
-        return self._ask("GET", f"{path}?{urlencode(asked)}" if asked else path, None, self._bound())
+    def submit(self, submission: AnySubmission) -> JobRecord:
+        """Check a job and queue it there."""
+        match submission:
+            case Submission():
+                return _job(self.post(JobItem, "/jobs", _body_of(SubmitJob, submission)))
+            case FederatedSubmission():
+                body = _body_of(SubmitFederatedJob, submission)
+                return _job(self.post(JobItem, "/jobs/federated", body))
+            case LocalSubmission():
+                raise _of_no_helpers()
 
-    def post(self, path: str, body: str = "", *, is_once: bool = False) -> dict[str, Any]:
-        """Do something.
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """Return all jobs, oldest first."""
+        return tuple(map(_job, self._list(JobItem, "/jobs")))
 
-        Args:
-            path: After `/api/v1`.
-            body: JSON.
-            is_once: Whether it is done once however often it is asked.
-
-        Raises:
-            MaskedLarkError: what the ad server refuses with, as it would here.
-            HelperUnavailable: it does not answer.
-        """
-        return self._ask("POST", path, body.encode(), self._bound(), is_once=is_once)
-
-    def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Do something that takes settings. Raises as `post`."""
-        return self.post(path, json.dumps(body))
-
-    def pages(
-        self,
-        path: str,
-        limit: int = _ITEMS,
-        *,
-        cursor: str = "after",
-        following: str = "next",
-        after: Any = "",
-    ) -> Iterator[dict[str, Any]]:
-        """Yield every item of a long list, page after page, within one bound of bytes and time.
-
-        Args:
-            path: After `/api/v1`.
-            limit: Items of a page.
-            cursor: The parameter that says where a page begins.
-            following: The field that says where the next one does; null on the last page.
-            after: Where the first page begins.
-
-        Raises:
-            JobRefused(BAD_ANSWER): the list is longer than any that an ad server has.
-            HelperUnavailable: it takes longer than `timeout_s`.
-        """
-        bound = self._bound(each=MOST_PAGE_BYTES, left=MOST_LIST_BYTES)
-        for _ in range(MOST_PAGES):
-            asked = {"limit": limit} if after == "" else {"limit": limit, cursor: after}
-            page = self._ask("GET", f"{path}?{urlencode(asked)}", None, bound)
-            yield from items_of(page, limit)
-            after = page.get(following)
-            if after is None:
-                return
-        raise no_answer(f"a list of more than {MOST_PAGES} pages")
-
-    def _bound(self, *, each: int | None = None, left: int | None = None) -> _Bound:
-        """What one answer may take."""
-        one = MOST_ANSWER_BYTES
-        return _Bound(
-            each=one if each is None else each,
-            left=one if left is None else left,
-            until_s=monotonic() + self.timeout_s,
-        )
-
-    def _ask(
-        self, method: str, path: str, body: bytes | None, bound: _Bound, *, is_once: bool = True
-    ) -> dict[str, Any]:
-        most, may_be_done, left_s = bound.most, False, max(bound.until_s - monotonic(), 0.001)
-        connection = connect(self.url, ca=self.ca, timeout_s=left_s)
-        try:
-            connection.connect()
-            may_be_done = not is_once
-            headers = {"authorization": f"Bearer {self.token}"}
-            with ended_after(connection, left_s):
-                connection.request(method, f"{_PREFIX}{path}", body, headers)
-                with connection.getresponse() as answer:
-                    content, left = answer.read(most + 1), answer.length
-            if len(content) <= most and left:
-                raise IncompleteRead(content, left)
-        except (OSError, HTTPException) as error:
-            told = f"the ad server at {self.url} does not answer: {error}"
-            raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
-        finally:
-            connection.close()
-        if len(content) > most:
-            raise no_answer(f"more than {most} bytes" + (_MAY_BE_DONE if may_be_done else ""))
-        bound.left -= len(content)
-        try:
-            said = escape_values(json.loads(content), verbatim=_CANONICAL)
-        except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict) or answer.status in _MOVED:
-            told = f"the server at {self.url} is not an ad server's admin API: check the URL"
-            raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else ""))
-        if answer.status >= _REFUSED_FROM:
-            raise _refusal(answer.status, said)
-        return said
-
-
-@dataclass(frozen=True, slots=True)
-class FarJobs:
-    """The jobs of an ad server elsewhere, with the methods of `adserver.store.jobs.JobStore`."""
-
-    far: RemoteAdServer
-
-    def get(self, job_id: bytes) -> JobRecord:
+    def job(self, job: str = "") -> JobRecord:
         """Return one job."""
-        return self.find(job_id.hex())
-
-    def find(self, prefix: str) -> JobRecord:
-        """Return the one job whose id starts with some hex digits; without any, the only job."""
-        if not prefix:
-            page = items_of(self.far.get("/jobs", limit=2), 2)
-            with reading_answer():
-                found = [bytes.fromhex(one["job_id"]) for one in page]
-            the_only(found, prefix, JobReason.UNKNOWN_JOB)
-            return _record(page[0])
-        return _record(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
-
-    def all(self) -> tuple[JobRecord, ...]:
-        """Return every job, oldest first."""
-        return tuple(_record(one) for one in self.far.pages("/jobs"))[::-1]
+        if job:
+            return _job(self.get(JobItem, f"/jobs/{safe_id(job, JobReason.UNKNOWN_JOB)}"))
+        page = next(self.pages(ListPage[JobItem], "/jobs", limit=2))
+        the_only([one.job_id for one in page.items], job, JobReason.UNKNOWN_JOB)
+        return _job(page.items[0])
 
     def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
-        """Return the figures of a job's rounds after `after_rounds`, in order."""
-        sent = self.far.pages(
+        """Return the figures of a job's rounds, in order."""
+        pages = self.pages(
+            RoundsPage,
             f"/jobs/{job_id.hex()}/rounds",
-            _ROUNDS,
+            limit=_ROUNDS,
             cursor="after_rounds",
-            following="next_after_rounds",
             after=after_rounds,
         )
-        return tuple(map(_figures, sent))
+        return tuple(one for page in pages for one in page.items)
 
     def cancel(self, job_id: bytes) -> None:
         """Stop a job for good."""
-        self.far.post(f"/jobs/{job_id.hex()}/cancel")
+        self.post(JobItem, f"/jobs/{job_id.hex()}/cancel")
 
     def resume(self, job_id: bytes) -> None:
         """Queue a refused or failed job again."""
-        self.far.post(f"/jobs/{job_id.hex()}/resume")
+        self.post(JobItem, f"/jobs/{job_id.hex()}/resume")
+
+    def export(self, job_id: bytes, takes: InputForm = InputForm.SCALED) -> ExportedModel:
+        """Return a job's latest model."""
+        return self.get(ModelMessage, f"/jobs/{job_id.hex()}/model", takes=takes.value).value()
+
+    # Measurements
+
+    def aggregate(
+        self,
+        *,
+        values: Sequence[str] = (),
+        histograms: Sequence[str] = (),
+        group_by: Sequence[str] = (),
+        query_id: str = "",
+        **asked: Any,
+    ) -> AggregateResult:
+        """Sum values over groups of a dataset's reports, repeating the request under one id."""
+        lists = {"values": list(values), "histograms": list(histograms), "group_by": list(group_by)}
+        given = {name: value for name, value in {**lists, **asked}.items() if value is not None}
+        sent = self._query(ResultMessage, "/queries", AskQuery, given, query_id)
+        with reading_answer():
+            return sent.value()
+
+    def evaluate(
+        self,
+        model: bytes | None = None,
+        *,
+        job: str = "",
+        bins: int = DEFAULT_BINS,
+        epsilon: float | None = None,
+        dataset: str = "",
+        query_id: str = "",
+    ) -> EvaluationResult:
+        """Evaluate a model on a dataset's reports, repeating the request under one id."""
+        if (model is None) == (not job):
+            raise InvalidTask("expected exactly one of model and job")
+        file = None if model is None else b64encode(model).decode()
+        given = {"model": file, "job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
+        sent = self._query(EvaluationMessage, "/evaluations", AskEvaluation, given, query_id)
+        with reading_answer():
+            return sent.value()
+
+    def repeat_aggregate(self, query: str) -> AggregateResult:
+        """Return the stored answer to an earlier query again."""
+        sent = _stored(self.get(QueryDetail, _query_path("queries", query)).result)
+        with reading_answer():
+            return sent.value()
+
+    def repeat_evaluate(self, query: str) -> EvaluationResult:
+        """Return a stored evaluation again."""
+        sent = _stored(self.get(EvaluationDetail, _query_path("evaluations", query)).result)
+        with reading_answer():
+            return sent.value()
+
+    def queries(self) -> tuple[QuerySummary, ...]:
+        """Return all queries and evaluations, oldest first."""
+        found = [one.value() for path in ("/queries", "/evaluations") for one in self._list(QueryItem, path)]
+        return tuple(sorted(found, key=lambda one: one.asked_at))
+
+    # Access and state
+
+    def create_token(self, scope: Scope, *, name: str, days: float) -> str:
+        """Create a token below the scope of the one that is used here, and return its secret."""
+        body = _checked(CreateToken, {"scope": scope, "name": name, "days": days})
+        return self.post(TokenMessage, "/tokens", body).token
+
+    def tokens(self) -> tuple[GrantSummary, ...]:
+        """Return tokens and logged-in browsers, oldest first."""
+        return tuple(one.value() for one in self.get(GrantsMessage, "/tokens").items)
+
+    def revoke_token(self, grant_id: str) -> GrantSummary:
+        """Revoke one token or session, with immediate effect."""
+        if not grant_id or not set(grant_id) <= _DIGITS:
+            raise InvalidTask(
+                f"the id is {grant_id!r}: expected hexadecimal digits, see `adserver token list`"
+            )
+        return self.post(GrantMessage, f"/tokens/{grant_id}/revoke").value()
+
+    def intake(self) -> IntakeSummary:
+        """Return the number of reports by outcome since the server started."""
+        return self.get(IntakeMessage, "/intake").value()
+
+    def helpers(self) -> tuple[HelperSummary, HelperSummary]:
+        """Return the state of both helpers, as the server saw them last."""
+        with reading_answer():
+            first, second = self.get(HelpersMessage, "/helpers").helpers
+            return first.value(), second.value()
+
+    def _list(self, kind: type[_ItemT], path: str) -> list[_ItemT]:
+        """Return every item of a list, oldest first."""
+        pages = self.pages(ListPage[kind], path, limit=_ITEMS)  # type: ignore[valid-type]
+        return [one for page in pages for one in page.items][::-1]
+
+    def _repeat(self, kind: type[_MessageT], path: str, body: RequestBody) -> _MessageT:
+        """Repeat a request, which is carried out once, until an answer arrives."""
+        return with_retries(lambda: self.post(kind, path, body, is_once=True), self.backoff)
+
+    def _query(
+        self,
+        kind: type[_MessageT],
+        path: str,
+        body: type[RequestBody],
+        given: Mapping[str, Any],
+        query_id: str,
+    ) -> _MessageT:
+        """Repeat a query until an answer arrives, always under one id, so that it is charged once."""
+        named = query_id or os.urandom(QUERY_ID_BYTES).hex()
+        try:
+            return self._repeat(kind, path, _checked(body, {**given, "query_id": named}))
+        except HelperUnavailable as away:
+            raise HelperUnavailable(
+                f"{away}; repeat the same request with query id {named}: it is charged only once"
+            ) from None
+
+
+def _body_of(kind: Any, asked: Any) -> Any:
+    """Return a request in the form in which it is sent.
+
+    Raises:
+        InvalidTask: a value is of another type, or out of range.
+    """
+    try:
+        return kind.of(asked)
+    except ValidationError as error:
+        raise InvalidTask(first_fault(error)) from None
+
+
+def _of_no_helpers() -> InvalidTask:
+    return InvalidTask(
+        "a job without helpers cannot be planned or submitted over a URL: use --data on the ad server's "
+        "machine"
+    )
 
 
 def safe_id(prefix: str, missing: JobReason) -> str:
@@ -361,12 +382,25 @@ def safe_id(prefix: str, missing: JobReason) -> str:
     return prefix
 
 
-def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
-    """Convert a problem document back to the error that it was made of."""
-    kind, reason, detail = (str(said.get(name, ""))[:_MOST_DETAIL] for name in ("error", "reason", "detail"))
-    if kind == HelperUnavailable.__name__:
-        return HelperUnavailable(detail)
-    if kind in REFUSALS and kind != InvalidTask.__name__:
-        with suppress(ValueError):
-            return REFUSALS[kind](reason, detail)
-    return InvalidTask(f"the ad server refused the request ({status} {reason}): {detail}")
+def _query_path(kind: str, query: str) -> str:
+    return f"/{kind}/{safe_id(query, JobReason.UNKNOWN_QUERY)}"
+
+
+def _stored(result: _MessageT | None) -> _MessageT:
+    if result is None:
+        raise InvalidTask("that ad server has no stored answer: repeat the query on its machine, at no cost")
+    return result
+
+
+def _checked(kind: type[_BodyT], given: Mapping[str, Any]) -> _BodyT:
+    """Return a request of plain values.
+
+    Raises:
+        InvalidTask: one is of another type, or out of range.
+    """
+    return read_request(kind, to_json(given))
+
+
+def _job(sent: JobItem) -> JobRecord:
+    with reading_answer():
+        return sent.value()

@@ -1,22 +1,21 @@
 """Training from Python: plan, submit and follow jobs."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adserver.client.connection import Connection
-from adserver.client.job import Job, LocalAdServer
-from adserver.client.remote import RemoteAdServer
+from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
-from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
+from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
-from adserver.store.datasets import Dataset, DatasetStore
 from adserver.training.as_onnx import as_onnx
-from adserver.training.planning import plan_job
-from adserver.training.submitting import submit_job
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
-from maskedlark.releases.sampling import StepNoise
-from maskedlark.reports.task import Task
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.releases.sampling import Sampling, StepNoise
+
+_ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
 
 
 class Training(Connection):
@@ -32,29 +31,31 @@ class Training(Connection):
         epsilon: float | None = None,
         noise: str = StepNoise.INDEPENDENT.value,
         momentum: float = 0.9,
+        sampling: str = Sampling.ALLOCATION.value,
+        public_samples: bool = False,
         dataset: str = "",
     ) -> dict[str, Any]:
         """Return what fits a dataset's budgets, and how much noise: `adserver job plan --json`.
 
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
         rounds alone, and both others are. `noise` is independent or correlated, which is fitted to the
-        `momentum` of your optimizer; both are compared.
+        `momentum` of your optimizer; both are compared. For a job on devices, pass its request to
+        `server.plan`.
 
         Raises:
             InvalidModel, JobRefused
         """
-        found, task = self._over(dataset)
         request = PlanRequest(
-            model=as_onnx(model, task.num_features),
+            model=as_onnx(model, self._task_of(dataset).num_features),
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
-            noise=_step_noise(noise),
+            noise=_choice(StepNoise, "noise", noise),
             momentum=momentum,
+            is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
+            is_sample_public=public_samples,
+            dataset=dataset,
         )
-        if self._far is not None:
-            found_plan = self._far.plan(request, (found.dataset_id or b"").hex())
-            return PlanMessage.of(found_plan).model_dump(mode="json")
-        return PlanMessage.of(plan_job(self._engine, request, found)).model_dump(mode="json")
+        return PlanMessage.of(self.server.plan(request)).model_dump(mode="json")
 
     def train(
         self,
@@ -62,7 +63,7 @@ class Training(Connection):
         *,
         loss: str,
         learning_rate: float,
-        rounds: int,
+        rounds: int | None,
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         batch_size: float | None = None,
@@ -70,8 +71,13 @@ class Training(Connection):
         momentum: float = 0.9,
         schedule: Schedule | None = None,
         eval_set: str | Path | None = None,
+        eval_every: int | None = None,
         noise: str = StepNoise.INDEPENDENT.value,
         carried: int | None = None,
+        sampling: str = Sampling.ALLOCATION.value,
+        public_samples: bool = False,
+        adaptive_clip: AdaptiveClip | None = None,
+        per_layer_clip: bool = False,
         dataset: str = "",
         wait: bool = True,
         progress: bool = True,
@@ -83,7 +89,8 @@ class Training(Connection):
                 training begins at its weights.
             loss: A name of `maskedlark.model.losses.Loss`.
             learning_rate: Of the optimizer.
-            rounds: Optimizer steps.
+            rounds: Optimizer steps; None: as many as fit beside the noise multiplier, until the budget is
+                spent.
             epsilon: What it may cost against this ad server; decides the noise.
             noise_multiplier: Instead of epsilon: each helper's noise over the clip norm.
             batch_size: Expected reports in a round; by default the whole dataset.
@@ -91,8 +98,14 @@ class Training(Connection):
             momentum: Of momentum.
             schedule: How the learning rate changes.
             eval_set: An .npz of features and labels of your own, for the curves.
+            eval_every: Rounds between evaluations.
             noise: independent, or correlated: each round takes a part of the last one's noise out again.
             carried: Of correlated noise, how many 64ths; by default what fits the optimizer best.
+            sampling: allocation: each report takes part in one round of an epoch; poisson: reports are drawn
+                anew in each round.
+            public_samples: Charge the job as if the samples were public; the general path requires it.
+            adaptive_clip: How the clip bound follows a quantile of the gradients' norms.
+            per_layer_clip: Clip each layer's gradient by itself.
             dataset: The start of its id; not needed if there is only one.
             wait: Watch the job until it stops.
             progress: Show a bar while waiting.
@@ -100,9 +113,8 @@ class Training(Connection):
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
         """
-        found, task = self._over(dataset)
         submission = Submission(
-            model=as_onnx(model, task.num_features),
+            model=as_onnx(model, self._task_of(dataset).num_features),
             loss=loss,
             rounds=rounds,
             batch_size=batch_size,
@@ -114,15 +126,29 @@ class Training(Connection):
             ),
             schedule=schedule or Schedule(),
             eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
-            eval_every=None,
-            is_allocated=True,
-            noise=_step_noise(noise),
+            eval_every=eval_every,
+            is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
+            is_sample_public=public_samples,
+            noise=_choice(StepNoise, "noise", noise),
             carried=carried,
+            adaptive_clip=adaptive_clip,
+            is_clip_per_layer=per_layer_clip,
+            dataset=dataset,
         )
-        if self._far is None:
-            job = self._job(submit_job(self._engine, self._data, submission, found))
-        else:
-            job = self._job(self._far.submit(submission, dataset=(found.dataset_id or b"").hex()))
+        return self.submit(submission, wait=wait, progress=progress)
+
+    def submit(self, submission: AnySubmission, *, wait: bool = False, progress: bool = True) -> Job:
+        """Submit a job of any kind: over a dataset, on devices with helpers, or on devices without.
+
+        Args:
+            submission: A request of `adserver.records.submissions`.
+            wait: Watch the job until it stops.
+            progress: Show a bar while waiting.
+
+        Raises:
+            InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
+        """
+        job = Job(job_id=self.server.submit(submission).job_id, at=self.server)
         return job.watch(progress=progress) if wait else job
 
     def job(self, job: str = "") -> Job:
@@ -131,35 +157,20 @@ class Training(Connection):
         Raises:
             JobRefused(UNKNOWN_JOB)
         """
-        return self._job(self._at.jobs.find(job).job_id)
+        return Job(job_id=self.server.job(job).job_id, at=self.server)
 
     def jobs(self) -> list[Job]:
         """Return all jobs, oldest first."""
-        return [self._job(one.job_id) for one in self._at.jobs.all()]
-
-    def _job(self, job_id: bytes) -> Job:
-        return Job(job_id=job_id, at=self._at)
-
-    @property
-    def _at(self) -> LocalAdServer | RemoteAdServer:
-        return LocalAdServer(engine=self._engine, data=self._data) if self._far is None else self._far
-
-    def _over(self, dataset: str) -> tuple[Dataset, Task]:
-        """Return a dataset by the start of its id, and its task."""
-        if self._far is None:
-            found = DatasetStore(self._engine).find(dataset)
-            return found, self._task(found).bundle.task
-        found = self._far.dataset(dataset)
-        return found, self._far.task(found.task_id.hex()).bundle.task
+        return [Job(job_id=one.job_id, at=self.server) for one in self.server.jobs()]
 
 
-def _step_noise(name: str) -> StepNoise:
-    """Return the kind of noise of a name.
+def _choice(kind: type[_ChoiceT], option: str, given: str) -> _ChoiceT:
+    """Return the member of a name.
 
     Raises:
         InvalidTask
     """
     try:
-        return StepNoise(name)
+        return kind(given)
     except ValueError:
-        raise InvalidTask(f"noise must be independent or correlated, not {name!r}") from None
+        raise InvalidTask(f"{option} must be {' or '.join(kind)}, not {given!r}") from None

@@ -1,7 +1,6 @@
 """The dashboard of a running ad server: its own listener, beside the intake's, until the server ends."""
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,8 @@ from adserver.admin.access import ALL_INTERFACES, names_of
 from adserver.admin.admin_context import AdminContext
 from adserver.admin.helper_watch import HelperWatch
 from adserver.client import Client
+from adserver.client.local import LocalAdServer
+from adserver.dashboard.address import ADDRESS_FILE
 from adserver.dashboard.app import dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import IntakeCounts
@@ -26,8 +27,6 @@ from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.durable_file import write_durably
 
 _LOG: Final = logging.getLogger(__name__)
-_ADDRESS_FILE: Final = "dashboard.address"
-_POLL_S: Final = 0.1
 
 
 def open_dashboard(
@@ -58,7 +57,7 @@ def open_dashboard(
     site = AdminContext(
         engine=engine,
         data=data,
-        client=Client.over(engine, helpers, data=data),
+        client=Client.of(LocalAdServer.over(engine, helpers, data=data)),
         intake=intake,
         sights=watch.sights,
         tls=tls,
@@ -73,30 +72,9 @@ def open_dashboard(
     stack.callback(server.stop)
     server.wait_until_started()
     url = f"{'http' if tls is None else 'https'}://{_link_host(settings, host)}:{server.port}"
-    write_durably(data / _ADDRESS_FILE, f"{url}\n".encode())
+    write_durably(data / ADDRESS_FILE, f"{url}\n".encode())
     _LOG.info("dashboard on %s; `adserver dashboard login` prints a link that opens it once", url)
     return url
-
-
-def dashboard_url(data: Path, *, patience_s: float = 0.0) -> str:
-    """Return the URL at which the dashboard of a data folder was last served.
-
-    Args:
-        data: The ad server's folder.
-        patience_s: How long one that was never served is waited for.
-
-    Raises:
-        InvalidTask: none was.
-    """
-    file, until = data / _ADDRESS_FILE, time.monotonic() + patience_s
-    try:
-        while not file.exists() and time.monotonic() < until:
-            time.sleep(_POLL_S)
-        return file.read_text().strip()
-    except OSError:
-        raise InvalidTask(
-            f"no dashboard has been served from {data}: start `adserver serve` with --dashboard-listen"
-        ) from None
 
 
 def _link_host(settings: DashboardSettings, host: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
 from adserver.messages.base import File, Message, RequestBody, Whole
@@ -18,28 +18,13 @@ _AXES = {
 }
 
 
-class RocPoint(Message):
-    """One point of the ROC curve."""
+class PointMessage(Message):
+    """One point of a curve, with an estimate under the name of each axis."""
+
+    model_config = ConfigDict(extra="allow")
 
     threshold: float
-    false_positive_rate: EstimateMessage
-    true_positive_rate: EstimateMessage
-
-
-class PrPoint(Message):
-    """One point of the precision-recall curve."""
-
-    threshold: float
-    recall: EstimateMessage
-    precision: EstimateMessage
-
-
-class CalibrationPoint(Message):
-    """A group of scores."""
-
-    threshold: float
-    predicted: EstimateMessage
-    observed: EstimateMessage
+    __pydantic_extra__: dict[str, EstimateMessage]
 
 
 class EvaluationMessage(ReleaseMessage):
@@ -49,9 +34,9 @@ class EvaluationMessage(ReleaseMessage):
     num_bins: Whole
     noise_scale: float
     metrics: dict[str, EstimateMessage]
-    roc: tuple[RocPoint, ...]
-    pr: tuple[PrPoint, ...]
-    calibration: tuple[CalibrationPoint, ...]
+    roc: tuple[PointMessage, ...]
+    pr: tuple[PointMessage, ...]
+    calibration: tuple[PointMessage, ...]
 
     @classmethod
     def of(cls, result: EvaluationResult) -> Self:
@@ -72,14 +57,17 @@ class EvaluationMessage(ReleaseMessage):
         )
 
     def value(self) -> EvaluationResult:
-        """Return the result."""
+        """Return the result.
+
+        Raises:
+            KeyError: a point has no estimate of an axis.
+        """
+        curves: Any = {name: _points(getattr(self, name), *axes) for name, axes in _AXES.items()}
         return EvaluationResult(
             **self.release(),
             is_of_classes=self.positives == _OF_CLASSES,
             metrics=tuple(Metric(name=name, estimate=one.estimate()) for name, one in self.metrics.items()),
-            roc=_points(self.roc, *_AXES["roc"]),
-            pr=_points(self.pr, *_AXES["pr"]),
-            calibration=_points(self.calibration, *_AXES["calibration"]),
+            **curves,
             num_bins=self.num_bins,
             noise_scale=self.noise_scale,
         )
@@ -102,8 +90,8 @@ class AskEvaluation(RequestBody):
     query_id: QueryId = ""
 
 
-def _points(sent: Iterable[Any], across: str, up: str) -> tuple[CurvePoint, ...]:
+def _points(sent: Iterable[PointMessage], across: str, up: str) -> tuple[CurvePoint, ...]:
+    found = ((one.threshold, one.__pydantic_extra__) for one in sent)
     return tuple(
-        CurvePoint(threshold=one.threshold, x=getattr(one, across).estimate(), y=getattr(one, up).estimate())
-        for one in sent
+        CurvePoint(threshold=at, x=axes[across].estimate(), y=axes[up].estimate()) for at, axes in found
     )

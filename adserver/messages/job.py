@@ -183,8 +183,10 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
     plan, task = job.plan, job.plan.task
     epsilons = None
     if task.mechanism is not Mechanism.NONE:
-        of = epsilons_of_federated if isinstance(plan, FederatedPlan) else job_epsilons
-        epsilons = of(plan, job.rounds_done)
+        if isinstance(plan, FederatedPlan):
+            epsilons = epsilons_of_federated(plan, job.rounds_done)
+        else:
+            epsilons = job_epsilons(plan, job.rounds_done)
     found = {
         **_stored(job),
         "mechanism": task.mechanism,

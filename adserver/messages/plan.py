@@ -68,8 +68,11 @@ class ComparisonMessage(Message):
 
     def value(self) -> Comparison:
         """Return the comparison."""
-        independent, correlated = (one and one.value() for one in (self.independent, self.correlated))
-        return Comparison(independent=independent, correlated=correlated, refusal=self.refusal)
+        return Comparison(
+            independent=None if self.independent is None else self.independent.value(),
+            correlated=None if self.correlated is None else self.correlated.value(),
+            refusal=self.refusal,
+        )
 
 
 class PlanMessage(Message):
@@ -113,7 +116,7 @@ class PlanMessage(Message):
             gradient_norm=self.assumed_gradient_norm,
         )
         room = JobLimits(task=task, dataset_size=self.dataset_size, epsilon=self.epsilon_asked)
-        return Planned(plan, room, self.compared and self.compared.value())
+        return Planned(plan, room, None if self.compared is None else self.compared.value())
 
 
 class PlanJob(SamplingRequest):

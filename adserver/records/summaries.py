@@ -90,13 +90,13 @@ class HelperSummary:
     role: int
     address: str
     is_well: bool | None
-    cause: str
-    answered_at: float | None
-    latency_ms: float | None
-    name: str | None
-    version: str | None
-    tasks: int | None
-    datasets: int | None
-    open_jobs: int | None
-    rounds_answered: int | None
-    keys_not_after: int | None
+    cause: str = ""
+    answered_at: float | None = None
+    latency_ms: float | None = None
+    name: str | None = None
+    version: str | None = None
+    tasks: int | None = None
+    datasets: int | None = None
+    open_jobs: int | None = None
+    rounds_answered: int | None = None
+    keys_not_after: int | None = None

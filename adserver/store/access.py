@@ -22,6 +22,8 @@ LOGIN_S: Final = 600.0
 """How long a login link waits to be used."""
 SESSION_S: Final = 12 * 3_600.0
 """How long a browser stays logged in."""
+REVOCABLE: Final = (GrantKind.TOKEN, GrantKind.SESSION)
+"""Kinds of grants that people list and revoke: a login link ends by itself."""
 _SECRET_BYTES: Final = 32
 _PREFIXES: Final = {GrantKind.TOKEN: "mlt_", GrantKind.LOGIN: "mll_", GrantKind.SESSION: "mls_"}
 """By which a secret that lies about is known for what it is."""

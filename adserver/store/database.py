@@ -46,6 +46,14 @@ def default_url(data_dir: Path) -> str:
     return URL.create("sqlite", database=str(data_dir / FILE_NAME)).render_as_string()
 
 
+def open_store(data_dir: Path, database: str | None) -> Engine:
+    """Open the database of a data folder, or another one; create the folder and tables that are missing."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    engine = storage.open_database(database or default_url(data_dir))
+    create_tables(engine)
+    return engine
+
+
 def create_tables(engine: Engine) -> None:
     """Create what is missing of every table, also when several processes start at once.
 

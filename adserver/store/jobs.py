@@ -7,12 +7,12 @@ Every change of state goes through `change_state`, which asks `adserver.records.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, func, insert, or_, select, update
 
 from adserver.records.federated_plan import AnyPlan
-from adserver.records.job_record import JobRecord, SeenJobs, record_from_row
+from adserver.records.job_record import JobRecord, record_from_row
 from adserver.records.job_state import JobEvent, JobState, after
 from adserver.records.plans import plan_columns
 from adserver.records.round_figures import RoundFigures
@@ -25,16 +25,6 @@ from maskedlark.runtime.database import reading
 
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 _COLUMNS: Final = tuple(job_rounds.c[name] for name in _FIGURES)
-
-
-class JobQueue(SeenJobs, Protocol):
-    """The jobs of an ad server, here or on another machine; `JobStore` is those that are here."""
-
-    def cancel(self, job_id: bytes) -> None:
-        """Stop a job for good."""
-
-    def resume(self, job_id: bytes) -> None:
-        """Queue a refused or failed job again."""
 
 
 class JobStore:

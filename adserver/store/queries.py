@@ -130,6 +130,12 @@ class QueryStore:
             rows = connection.execute(asked.where(queries.c.kind.in_(kinds)) if kinds else asked)
             return tuple(_read_row(row) for row in rows)
 
+    def all(self) -> tuple[AskedQuery, ...]:
+        """Return every query of any kind, oldest first."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(_STORED.order_by(queries.c.asked_at, queries.c.query_id))
+            return tuple(_read_row(row) for row in rows)
+
     def counts(self, dataset_ids: Sequence[bytes]) -> dict[bytes, int]:
         """Count the queries over each dataset; those without any are missing."""
         asked = select(queries.c.dataset_id, func.count()).where(queries.c.dataset_id.in_(dataset_ids))

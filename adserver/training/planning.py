@@ -1,6 +1,6 @@
-"""What fits a dataset's budgets, before anything is spent: for the command, `Client` and the admin API.
+"""What fits a dataset's budgets, before anything is spent.
 
-plan, room = planned(engine, PlanRequest(model=encoded, wish=Wish(rounds=100)), dataset)
+plan, room, compared = plan_job(engine, PlanRequest(model=encoded, wish=PlanConstraints(rounds=100)))
 """
 
 import time
@@ -13,7 +13,7 @@ from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import OnProgress, Plan, Planner
 from adserver.budgets.reservations import Budgets
 from adserver.records.submissions import PlanRequest
-from adserver.store.datasets import Dataset
+from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
@@ -28,14 +28,13 @@ class Planned(NamedTuple):
     compared: Comparison | None = None
 
 
-def plan_job(
-    engine: Engine, asked: PlanRequest, dataset: Dataset, progress: OnProgress | None = None
-) -> Planned:
+def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = None) -> Planned:
     """Find what fits beside all that is held on a dataset. It spends nothing.
 
     Raises:
         InvalidModel, InvalidTask, JobRefused: what is wrong, or that nothing fits.
     """
+    dataset = DatasetStore(engine).find(asked.dataset)
     task = TaskStore(engine).find(dataset.task_id.hex()).bundle.task
     parsed = parse(asked.model, num_features=task.num_features)
     if asked.loss is not None:

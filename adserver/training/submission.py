@@ -25,7 +25,6 @@ from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 
-JOB_ID_BYTES: Final = 16
 _EVALUATIONS: Final = 50
 
 

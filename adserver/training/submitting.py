@@ -1,43 +1,61 @@
-"""A submission becomes a stored job: planned against its dataset's budgets, its files written, queued."""
+"""A submission becomes a stored job: planned against its budgets, its files written, queued."""
 
 import os
 import time
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import Engine
 
 from adserver.budgets.reservations import Budgets
-from adserver.records.submissions import Submission
-from adserver.store.datasets import Dataset
+from adserver.records.submissions import FederatedSubmission, Submission
+from adserver.store.datasets import DatasetStore
 from adserver.store.job_files import submit
-from adserver.store.tasks import StoredTask, TaskStore
-from adserver.training.submission import JOB_ID_BYTES, plan_job
+from adserver.store.tasks import TaskStore
+
+JOB_ID_BYTES: Final = 16
 
 
-def submit_job(
-    engine: Engine, data: Path, submission: Submission, dataset: Dataset, *, task: StoredTask | None = None
-) -> bytes:
-    """Check a submission and queue it; the job's id. `adserver serve` runs it.
-
-    Args:
-        engine: The ad server's database.
-        data: Its data folder.
-        submission: What is asked for.
-        dataset: What is trained on.
-        task: By default the dataset's.
+def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSubmission) -> bytes:
+    """Check a submission and queue it; return the job's id. `adserver serve` runs it.
 
     Raises:
-        MaskedLarkError: as `plan_job`.
+        MaskedLarkError: as `plan_job` and `plan_federated`; or there is no such dataset or task.
     """
-    stored = task or TaskStore(engine).find(dataset.task_id.hex())
     job_id = os.urandom(JOB_ID_BYTES)
+    if isinstance(submission, FederatedSubmission):
+        _submit_federated(engine, data, submission, job_id)
+    else:
+        _submit_training(engine, data, submission, job_id)
+    return job_id
+
+
+def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
+    from adserver.training.submission import plan_job
+
+    dataset = DatasetStore(engine).find(submission.dataset)
     plan = plan_job(
         submission,
-        task=stored.bundle.task,
+        task=TaskStore(engine).find(submission.task or dataset.task_id.hex()).bundle.task,
         dataset=dataset,
         job_id=job_id,
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).held(dataset),
     )
     submit(engine, data, plan, model=submission.model, eval_set=submission.eval_set, clock=time.time)
-    return job_id
+
+
+def _submit_federated(engine: Engine, data: Path, submission: FederatedSubmission, job_id: bytes) -> None:
+    from adserver.training.federated.model import read_submitted_model
+    from adserver.training.federated.submission import plan_federated
+
+    task = TaskStore(engine).find(submission.task).bundle.task
+    plan = plan_federated(
+        submission,
+        task=task,
+        job_id=job_id,
+        now_s=time.time(),
+        already=Budgets(engine=engine, clock=time.time).reservations_of_task(task),
+    )
+    submitted = read_submitted_model(submission.model, submission.widths, task, seed=submission.seed)
+    submit(engine, data, plan, model=submitted.file, eval_set=submission.eval_set, clock=time.time)

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Final
+from typing import Final, Protocol
 
 from adserver.records.federated_plan import FederatedPlan
-from adserver.records.job_record import JobRecord, SeenJobs
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
@@ -87,15 +87,25 @@ def outcome_line(job: JobRecord) -> str:
     return line
 
 
+class JobSource(Protocol):
+    """Where a watcher reads a job: an `AdServer`."""
+
+    def job(self, job: str) -> JobRecord:
+        """Return one job."""
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
+        """Return the figures of a job's rounds after `after_rounds`."""
+
+
 def watch(
-    store: SeenJobs, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
+    source: JobSource, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
 ) -> JobRecord:
     """Follow a job, from any process, until it stops; on a terminal, show its progress on standard error."""
     is_drawn = is_shown and may_be_seen()
     pause_s = _FIRST_POLL_S
-    with _bar(store, job_id) if is_drawn else nullcontext(lambda _job: None) as show:
+    with _bar(source, job_id) if is_drawn else nullcontext(lambda _job: None) as show:
         while True:
-            job = store.get(job_id)
+            job = source.job(job_id.hex())
             show(job)
             if job.state in STOPPED:
                 return job
@@ -104,7 +114,7 @@ def watch(
 
 
 @contextmanager
-def _bar(store: SeenJobs, job_id: bytes) -> Iterator[Callable[[JobRecord], None]]:
+def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], None]]:
     """Show a bar of the rounds with the latest figures; call the result with the job as it is stored now."""
     from rich.console import Console
     from rich.progress import TextColumn
@@ -117,7 +127,7 @@ def _bar(store: SeenJobs, job_id: bytes) -> Iterator[Callable[[JobRecord], None]
 
         def show(job: JobRecord) -> None:
             nonlocal evaluated, seen
-            news = store.history(job_id, after_rounds=seen)
+            news = source.history(job_id, after_rounds=seen)
             evaluated = last_evaluated(news) or evaluated
             seen = max(job.rounds_done, seen) if news else seen
             progress.update(

@@ -13,6 +13,7 @@ import numpy as np
 
 from adserver.admin.guarded_route import PREFIX
 from adserver.client import Client
+from adserver.client.local import LocalAdServer
 from adserver.ingest.http_server import HttpServer
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE, Backoff
@@ -128,8 +129,7 @@ def asked_site(folder: Path) -> Iterator[There]:
         of = painted(folder / "adserver")
         stack.callback(of.close)
         pair: Any = helpers
-        of.client = Client.over(of.engine, pair, data=of.folder)
-        of.client._backoff = ONCE
+        of.client = Client.of(LocalAdServer.over(of.engine, pair, data=of.folder, backoff=ONCE))
         server = HttpServer(stack.enter_context(of.door()), "127.0.0.1:0", None, headers=())
         stack.callback(server.stop)
         server.wait_until_started()

@@ -18,6 +18,7 @@ from adserver.admin.access import LOOPBACK_NAMES, AuthMiddleware
 from adserver.admin.admin_context import AdminContext
 from adserver.admin.helper_watch import HelperHealth, SeenKey
 from adserver.client import Client
+from adserver.client.local import LocalAdServer
 from adserver.dashboard.app import dashboard
 from adserver.ingest.intake import IntakeCounts
 from adserver.measuring.domains import distinct_codes
@@ -84,7 +85,7 @@ class Painted:
         self.jobs = JobStore(self.engine, self.clock)
         self.access = AccessStore(self.engine, self.clock)
         helpers: Any = ()
-        self.client = Client.over(self.engine, helpers, data=self.folder)
+        self.client = Client.of(LocalAdServer.over(self.engine, helpers, data=self.folder))
 
     @property
     def site(self) -> AdminContext:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from adserver.client import Client, remote_connection
+from adserver.client.local import LocalAdServer
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.messages.query import ResultMessage
 from adserver.peers.replies import QueryAnswer
@@ -64,7 +65,7 @@ class Slow:
 
 def server_of(there: There, helpers: Any) -> Client:
     """Another server of the same database, with helpers as it sees them."""
-    return Client.over(there.of.engine, helpers, data=there.of.folder)
+    return Client.of(LocalAdServer.over(there.of.engine, helpers, data=there.of.folder))
 
 
 def test_the_same_request_under_its_id_has_the_same_answer_and_one_charge(there: There) -> None:
@@ -83,8 +84,8 @@ def test_a_client_that_loses_an_answer_asks_again_and_pays_once(there: There, dr
     with there.charging(2), there.client() as client:
         result = client.aggregate("click", group_by=["place"], epsilon=0.1, dataset=SHOP_DATASET.hex())
         evaluation = client.evaluate(ENCODED_MODEL, bins=10, epsilon=0.1, dataset=DATASET)
-        assert ResultMessage.of(client.again(result.query_id)) == ResultMessage.of(result)
-        assert client.evaluate_again(evaluation.query_id) == evaluation
+        assert ResultMessage.of(client.repeat_aggregate(result.query_id)) == ResultMessage.of(result)
+        assert client.repeat_evaluate(evaluation.query_id) == evaluation
     assert dropping == []
 
 
@@ -129,7 +130,8 @@ def test_two_who_ask_at_once_under_one_id_share_one_answer_and_one_charge(
                 both_came.set()
             return super().hold(key)
 
-    monkeypatch.setattr(there.of.client, "_turns", Counted())
+    server: Any = there.of.client.server
+    monkeypatch.setattr(server.measuring, "_turns", Counted())
     for one in there.helpers:
         monkeypatch.setattr(one, "waits", both_came)
     calls = [one.calls for one in there.helpers]
@@ -162,7 +164,7 @@ def test_two_servers_of_one_database_share_one_answer_and_one_charge(there: Ther
         else:
             assert early.result(HANGS_S).rows == late.rows
         assert second.aggregate("click", **asked) == late
-    assert second.again(late.query_id).rows == late.rows
+    assert second.repeat_aggregate(late.query_id).rows == late.rows
 
 
 def test_a_query_that_another_server_forgot_meanwhile_is_kept_with_its_answer(there: There) -> None:
@@ -251,7 +253,8 @@ def test_a_job_that_trains_on_does_not_change_what_was_asked_of_it(
 ) -> None:
     width = [there.of.client.tasks()[0].bundle.task.num_features, 1]
     weights = [dense_network(width, "relu", seed=seed) for seed in (1, 2)]
-    monkeypatch.setattr(there.of.client, "_export_trained", lambda _job: weights.pop(0))
+    server: Any = there.of.client.server
+    monkeypatch.setattr(server.measuring, "_export_job", lambda _job: weights.pop(0))
     asked = {"job": "06", "bins": 10, "epsilon": 0.1, "dataset": DATASET, "query_id": "d0" * 16}
     with there.charging(1):
         first, second = (there.post("/evaluations", asked) for _ in range(2))

@@ -11,6 +11,7 @@ import pytest
 
 from adserver.admin.guarded_route import PREFIX
 from adserver.client import Client
+from adserver.client.local import LocalAdServer
 from adserver.ingest.http_server import HttpServer
 from adserver.messages.evaluation import EvaluationMessage
 from adserver.messages.query import ResultMessage
@@ -38,7 +39,7 @@ def asked_of(
         of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
         stack.callback(of.close)
         pair: Any = helpers
-        of.client = Client.over(of.engine, pair, data=of.folder)
+        of.client = Client.of(LocalAdServer.over(of.engine, pair, data=of.folder))
         server = HttpServer(stack.enter_context(of.door()), "127.0.0.1:0", None, headers=())
         stack.callback(server.stop)
         server.wait_until_started()
@@ -108,7 +109,7 @@ def test_a_client_elsewhere_asks_a_query_and_reads_what_the_api_says(
     assert [column.name for column in result.columns] == ["click", "count"]
     told = client.get(f"/queries/{result.query_id}").json()["result"]
     assert ResultMessage.of(result).model_dump(mode="json") == told
-    assert far.again(result.query_id) == result
+    assert far.repeat_aggregate(result.query_id) == result
     assert result.to_pandas().shape[0] == len(told["rows"])
 
 
@@ -116,8 +117,8 @@ def test_a_client_elsewhere_evaluates_a_model(far: Client, client: httpx.Client)
     result = far.evaluate(ENCODED_MODEL, bins=10, epsilon=0.5, dataset=DATASET)
     told = client.get(f"/evaluations/{result.query_id}").json()["result"]
     assert EvaluationMessage.of(result).model_dump(mode="json") == told
-    assert far.evaluate_again(result.query_id) == result
-    assert far.evaluate_again("a4" * 16).metric("roc_auc").value > 0.5
+    assert far.repeat_evaluate(result.query_id) == result
+    assert far.repeat_evaluate("a4" * 16).metric("roc_auc").value > 0.5
 
 
 def test_an_answer_that_was_not_kept_is_not_asked_for_from_elsewhere(
@@ -125,9 +126,9 @@ def test_an_answer_that_was_not_kept_is_not_asked_for_from_elsewhere(
 ) -> None:
     before = len(helpers[0].asked)
     with pytest.raises(InvalidTask, match="no stored answer"):
-        far.again("a2" * 16)
+        far.repeat_aggregate("a2" * 16)
     with pytest.raises(JobRefused) as refusal:
-        far.again("a4" * 16)  # an evaluation
+        far.repeat_aggregate("a4" * 16)  # an evaluation
     assert refusal.value.reason is JobReason.UNKNOWN_QUERY
     assert len(helpers[0].asked) == before
 

@@ -162,7 +162,7 @@ def test_what_takes_long_keeps_nobody_else_out(behind: Any, monkeypatch: pytest.
             at_once[0] -= 1
         raise InvalidTask("enough")
 
-    monkeypatch.setattr(behind.of.client, "aggregate", waits)
+    monkeypatch.setattr(behind.of.client.server, "aggregate", waits)
     with ThreadPoolExecutor(50) as pool, behind.client(Scope.OPERATE) as client:
         asked = [pool.submit(client.post, f"{PREFIX}/queries", json={}, timeout=HANGS_S) for _ in range(50)]
         try:

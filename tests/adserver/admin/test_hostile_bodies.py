@@ -5,6 +5,7 @@ Every operation that takes a body is taken from the list of operations, so that 
 
 import base64
 import json
+import re
 from typing import Any, Final
 
 import httpx
@@ -26,6 +27,7 @@ TASK: Final[dict[str, Any]] = {
     "name": "a", "origin": "https://a.example", "min_batch_size": 9, "clip_norm": 1.0, "epsilon": 1.0,
     "num_features": 3, "labels": {"kind": "classes", "size": 2},
 }  # fmt: skip
+FEDERATED: Final[dict[str, Any]] = {"kind": "dp-fedavg", "widths": [3, 2], "window_s": 0.0, "task": "ff" * 32}
 GOOD: Final[dict[str, dict[str, Any]]] = {
     "/queries": {"values": ["click"], "group_by": ["place"], "dataset": SHOP_DATASET.hex()},
     "/evaluations": {"model": MODEL, "dataset": DATASET},
@@ -39,6 +41,9 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
         "noise_multiplier": 0.01,
         "dataset": DATASET,
     },
+    "/jobs/federated": FEDERATED,
+    "/jobs/federated/plan": FEDERATED,
+    "/tokens": {"scope": "tokens", "name": "a", "days": 0.01},
     "/jobs/plan": {"model": "AAAA", "rounds": 3, "dataset": DATASET},
 }
 """What each operation takes, but for something at its end that is refused: nothing is done here."""
@@ -48,6 +53,7 @@ HOSTILE: Final[list[Any]] = [
     {"place": [10**400]}, {"place": ["x"] * 5_000}, {"place": -5}, {"place": "9" * 5_000},
     {"campaign": "9" * 5_000}, {"campaign": ["9" * 5_000]}, "-Infinity",
 ]  # fmt: skip
+NEEDED: Final = {"/tasks": Scope.TASKS, "/tokens": Scope.TOKENS, "/tokens/{token}/revoke": Scope.TOKENS}
 REFUSED: Final = (404, 409, 422, 503)
 
 
@@ -63,7 +69,7 @@ class Refusing:
 
 @pytest.fixture(autouse=True)
 def _refusing(behind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(behind.of.client, "_helpers", (Refusing(), Refusing()))
+    monkeypatch.setattr(behind.of.client.server, "_helpers", (Refusing(), Refusing()))
 
 
 def sent(one: GuardedRoute, field: str, value: Any) -> str:
@@ -89,7 +95,7 @@ def test_each_operation_that_takes_a_body_is_tried() -> None:
 def test_no_value_of_a_field_is_an_error_of_the_server(
     operator: httpx.Client, behind: Any, one: GuardedRoute
 ) -> None:
-    token = behind.of.grant(GrantKind.TOKEN, Scope.TASKS)
+    token = behind.of.grant(GrantKind.TOKEN, Scope.TOKENS)
     found: dict[tuple[str, int], int] = {}
     for field in fields_of(one):
         for number, value in enumerate(HOSTILE):
@@ -113,7 +119,7 @@ def test_no_value_of_a_field_is_an_error_of_the_server(
     ids=range(11),
 )  # fmt: skip
 def test_what_is_no_body_is_a_problem(behind: Any, one: GuardedRoute, text: str) -> None:
-    with behind.client(Scope.TASKS) as client:
+    with behind.client(Scope.TOKENS) as client:
         answer = client.post(one.path, content=text.encode("latin-1"))
     assert answer.status_code in REFUSED, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -122,9 +128,16 @@ def test_what_is_no_body_is_a_problem(behind: Any, one: GuardedRoute, text: str)
 @pytest.mark.parametrize("one", POSTED, ids=lambda one: one.path)
 def test_more_than_an_operation_takes_is_not_read(behind: Any, one: GuardedRoute) -> None:
     if one.most_bytes > 64 << 20:
-        assert path_of(one) in {"/jobs", "/jobs/plan", "/queries", "/evaluations"}
+        assert path_of(one) in {
+            "/jobs/federated",
+            "/jobs/federated/plan",
+            "/jobs",
+            "/jobs/plan",
+            "/queries",
+            "/evaluations",
+        }
         return
-    with behind.client(Scope.TASKS) as client:
+    with behind.client(Scope.TOKENS) as client:
         answer = client.post(one.path, content=b" " * (one.most_bytes + 1))
     assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
     assert "over the limit of" in answer.json()["detail"]
@@ -147,8 +160,8 @@ def test_a_query_with_more_parts_than_any_has_is_refused_as_it_is_read(
 
 @pytest.mark.parametrize("one", CHANGING, ids=lambda one: one.path)
 def test_each_scope_does_what_it_may_and_nothing_else(behind: Any, one: GuardedRoute) -> None:
-    path = one.path.format(job="ff" * 16)
-    assert one.needs is (Scope.TASKS if path_of(one) == "/tasks" else Scope.OPERATE)
+    path = re.sub("{.*?}", "ff" * 16, one.path)
+    assert one.needs is NEEDED.get(path_of(one), Scope.OPERATE)
     for scope in Scope:
         with behind.client(scope) as client:
             answer = client.post(path, content=b"[]")
@@ -160,8 +173,8 @@ def test_each_scope_does_what_it_may_and_nothing_else(behind: Any, one: GuardedR
 
 
 def test_a_secret_that_is_sent_in_a_wrong_place_comes_back_in_no_answer(behind: Any) -> None:
-    secret = behind.of.grant(GrantKind.TOKEN, Scope.TASKS)
-    with behind.client(Scope.TASKS) as client:
+    secret = behind.of.grant(GrantKind.TOKEN, Scope.TOKENS)
+    with behind.client(Scope.TOKENS) as client:
         told = [(path_of(one), {**GOOD[path_of(one)], "token": secret}) for one in POSTED]
         told += [("/queries", {"query_id": secret}), ("/tasks", {**TASK, "salt": secret})]
         answers = [client.post(f"{PREFIX}{path}", json=body) for path, body in told]

@@ -122,13 +122,13 @@ def test_a_dataset_is_sealed_from_elsewhere_as_it_is_here(
         asked.append((task, settings))
         return made
 
-    monkeypatch.setattr(there.of.client, "seal", seal)
+    monkeypatch.setattr(there.of.client.server, "seal", seal)
     with there.far() as far:
         assert far.seal("ab", max_reports=7, allow_small=True) == made
         assert far.seal() == made
     assert asked == [
-        ("ab", {"max_reports": 7, "allow_small": True, "progress": False}),
-        ("", {"max_reports": None, "allow_small": False, "progress": False}),
+        ("ab", {"max_reports": 7, "allow_small": True}),
+        ("", {"max_reports": None, "allow_small": False}),
     ]
 
 
@@ -140,7 +140,7 @@ def test_a_seal_that_fails_there_is_the_same_error_here(
         def seal(*_task: str, error: Exception = error, **_settings: Any) -> Dataset:
             raise error
 
-        monkeypatch.setattr(there.of.client, "seal", seal)
+        monkeypatch.setattr(there.of.client.server, "seal", seal)
         with there.far() as far, pytest.raises(type(error), match=str(error)):
             far.seal()
     with there.far() as far, pytest.raises(InvalidTask, match="max_reports"):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from adserver.admin.guarded_route import PREFIX
 from adserver.cli.main import app
 from adserver.client import Client, remote_connection
+from adserver.client.local import LocalAdServer
 from adserver.ingest.http_server import HttpServer
 from adserver.peers.retrying import ONCE
 from adserver.records.access import GrantKind, Scope
@@ -96,7 +97,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
         first, second = stack.enter_context(serving(*fakes))
         of = Painted(Path(tmp_path_factory.mktemp("tasks")) / "adserver")
         stack.callback(of.close)
-        of.client = Client.over(of.engine, (first, second), data=of.folder)
+        of.client = Client.of(LocalAdServer.over(of.engine, (first, second), data=of.folder))
         server = HttpServer(stack.enter_context(of.door()), "127.0.0.1:0", None, headers=())
         stack.callback(server.stop)
         server.wait_until_started()

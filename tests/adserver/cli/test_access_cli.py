@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.dashboard.serving import dashboard_url
+from adserver.dashboard.address import dashboard_url
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import LOGIN_S, SESSION_S, AccessStore
 from adserver.store.database import create_tables, default_url

@@ -26,7 +26,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.canonical import decode, encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.reports.task import TaskBundle
@@ -265,7 +265,8 @@ def test_a_dataset_that_is_stuck_can_be_given_up_and_a_committed_one_not(shell: 
     assert "5 reports wait to be sealed again" in shell.run("dataset", "abandon", stuck["dataset_id"])
     shell.fakes[0].committed.clear()
     sealed = shell.json("dataset", "seal")
-    assert "cannot be abandoned" in shell.usage_error("dataset", "abandon", sealed["dataset_id"])
+    with pytest.raises(JobRefused, match="cannot be abandoned"):
+        shell.run("dataset", "abandon", sealed["dataset_id"])
 
 
 def test_plaintext_has_to_be_asked_for_by_name(shell: Shell) -> None:

@@ -85,11 +85,11 @@ def test_sealing_a_dataset_loads_nothing_of_models_measurements_or_the_admin_api
     script = """
 import json, sys
 import adserver.cli.dataset, adserver.messages.dataset, maskedlark.observability.tracing
-from adserver.client.sealing import Sealing
+import adserver.client.local, adserver.collecting.sealing, adserver.peers.connect
 print(json.dumps(sorted(sys.modules)))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(json.loads(ran.stdout))
-    rest = {f"adserver.client.{name}" for name in ("client", "far", "job", "measuring", "training")}
+    rest = {f"adserver.client.{name}" for name in ("client", "remote", "job", "measuring", "training")}
     not_used = OF_TRAINING | OF_DEVICES | rest | {"onnx", "scipy", "alembic", "starlette", "uvicorn", "httpx"}
     assert loaded & (not_used | OF_TERMINALS) == set()

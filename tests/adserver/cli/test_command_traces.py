@@ -6,14 +6,14 @@
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.client import Client
+from adserver.client.local import LocalAdServer
+from adserver.client.local_measuring import LocalMeasuring
 from adserver.peers.connect import Peers
 from adserver.peers.retrying import BRIEF, LONG, Backoff
 
@@ -63,17 +63,16 @@ def test_a_command_waits_for_helpers_as_long_as_it_is_asked_to(
 ) -> None:
     monkeypatch.setattr(Peers, "open", lambda *_: (None, None))
     reach = ["--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure", "--again", "abcd"]
-    made: list[Client] = []
+    made: list[LocalAdServer] = []
 
-    def entered(client: Client) -> Client:
-        made.append(client)
-        return client
+    def entered(server: LocalAdServer) -> LocalAdServer:
+        made.append(server)
+        return server
 
-    monkeypatch.setattr(Client, "__enter__", entered)
+    monkeypatch.setattr(LocalAdServer, "__enter__", entered)
     RUNNER.invoke(app, [command, "--data", str(tmp_path), *reach, *more])
-    (client,) = made
-    task = SimpleNamespace(bundle=SimpleNamespace(task=None))
-    monkeypatch.setattr(Client, "_task", lambda *_: task)
+    (server,) = made
+    monkeypatch.setattr(LocalMeasuring, "_task", lambda *_: None)
     dataset: Any = None
-    for asker in (client.measurer(dataset), client.evaluator(dataset)):
+    for asker in (server.measuring.measurer(dataset), server.measuring.evaluator(dataset)):
         assert asker.backoff.give_up_after_s == longest.give_up_after_s

@@ -126,7 +126,7 @@ def test_a_command_that_loses_its_answer_says_under_which_id_to_ask(
     def gone(*_: object, **__: object) -> Any:
         raise HelperUnavailable("the helper is away")
 
-    monkeypatch.setattr(there.of.client, "aggregate", gone)
+    monkeypatch.setattr(there.of.client.server, "aggregate", gone)
     monkeypatch.setattr(retrying, "BRIEF", retrying.ONCE)
     token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
     done = run("aggregate", "--value", "count", "--dataset", SHOP, "--url", there.url, "--token", token)
@@ -154,7 +154,8 @@ def test_a_jobs_weights_are_evaluated_where_they_are(there: There, monkeypatch: 
         jobs.append(job)
         return ENCODED_MODEL
 
-    monkeypatch.setattr(there.of.client, "_export_trained", trained)
+    server: Any = there.of.client.server
+    monkeypatch.setattr(server.measuring, "_export_job", trained)
     with there.charging(1):
         told = at(there, "evaluate", "--job", "06", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET)
     assert jobs == ["06"]
@@ -168,9 +169,9 @@ def test_a_dataset_is_sealed_by_the_command(there: There, monkeypatch: pytest.Mo
         asked.append((task, settings))
         return made
 
-    monkeypatch.setattr(there.of.client, "seal", seal)
+    monkeypatch.setattr(there.of.client.server, "seal", seal)
     told = at(there, "dataset", "seal", "--task", "ab", "--max-reports", "7", "--allow-small")
-    assert asked == [("ab", {"max_reports": 7, "allow_small": True, "progress": False})]
+    assert asked == [("ab", {"max_reports": 7, "allow_small": True})]
     assert (made.dataset_id or b"").hex() in told
     assert json.loads(at(there, "dataset", "seal", "--json"))["admitted"] == 12
 
@@ -197,10 +198,3 @@ def test_a_dataset_of_another_task_is_not_measured(there: There) -> None:
         done = run(*asked, "--url", there.url, "--token", token)
     assert isinstance(done.exception, JobRefused)
     assert done.exception.reason is JobReason.UNKNOWN_DATASET
-
-
-@pytest.mark.parametrize("command", ["plan", "submit"])
-def test_a_federated_job_is_planned_and_submitted_beside_the_ad_server(command: str) -> None:
-    done = run("job", command, "--strategy", "dp-fedavg", "--rounds", "3", "--url", "http://127.0.0.1:1")
-    assert done.exit_code == 2
-    assert "machine, with --data" in done.output

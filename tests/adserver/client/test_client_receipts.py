@@ -55,7 +55,7 @@ def test_a_receipt_survives_into_the_next_client(tmp_path: Path, witness: tuple[
             Client(data=tmp_path, helpers=(address, address), insecure=True) as client,
             pytest.raises(JobRefused),
         ):
-            client._helpers[0].status()
+            client.helpers()
     assert servicer.shown == [encode_receipt(receipt(6)), encode_receipt(receipt(7))]
     assert ReceiptBook(engine).newest(address) == receipt(7)
     engine.dispose()

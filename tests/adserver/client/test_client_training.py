@@ -11,9 +11,11 @@ import torch
 from sqlalchemy import insert
 
 from adserver.client import Client
+from adserver.client.local import LocalAdServer
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
+from adserver.store.database import open_store
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training.inference import predict
@@ -136,9 +138,8 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
     measured = {"min_cell_count": 2, "keys": [{"name": "k", "categories": ["a", "b"]}]}
     with (
         serving(FakeHelper(role=0), FakeHelper(role=1)) as (first, second),
-        Client(data=tmp_path, helpers=("127.0.0.1:0", "127.0.0.1:1"), insecure=True) as client,
+        Client.of(LocalAdServer.over(open_store(tmp_path, None), (first, second), data=tmp_path)) as client,
     ):
-        client._helpers = (first, second)
         made = client.create_task(encoder=encoder, measurement=measured, mechanism="laplace", **TASK)
         task = made.bundle.task
         assert (task.num_features, task.labels.size, task.encoder) == (2, 2, encoder.digest)

@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 
 from adserver.cli.main import app
-from adserver.client import remote as far_module
+from adserver.client import api_session
+from adserver.client.api_session import ApiSession
 from adserver.client.remote import RemoteAdServer
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
@@ -127,17 +128,18 @@ def test_no_value_of_an_answer_ends_a_command_with_a_traceback(
 ) -> None:
     of, url = served
     token, answers, names = of.grant(GrantKind.TOKEN, Scope.OPERATE), dict[str, Any](), set[str]()
-    honest = RemoteAdServer._ask
+    honest = ApiSession._exchange
 
-    def kept(far: RemoteAdServer, method: str, path: str, *rest: Any, **named: Any) -> dict[str, Any]:
-        answer = answers[path] = honest(far, method, path, *rest, **named)
-        return answer
+    def kept(session: ApiSession, method: str, path: str, *rest: Any, **named: Any) -> tuple[int, bytes]:
+        status, content = honest(session, method, path, *rest, **named)
+        answers[path] = json.loads(content)
+        return status, content
 
     def note(name: str, value: Any) -> Any:
         names.add(name)
         return value
 
-    monkeypatch.setattr(RemoteAdServer, "_ask", kept)
+    monkeypatch.setattr(ApiSession, "_exchange", kept)
     printed(capsys, url, token, *command)
     changed(list(answers.values()), note)
     for name in sorted(names):
@@ -147,18 +149,18 @@ def test_no_value_of_an_answer_ends_a_command_with_a_traceback(
                 return hostile if at == name else value
 
             def spoilt(
-                _far: RemoteAdServer,
+                _session: ApiSession,
                 _method: str,
                 path: str,
                 *_rest: Any,
                 spoil: Change = spoil,
                 **_named: Any,
-            ) -> Any:
+            ) -> tuple[int, bytes]:
                 if path not in answers:
                     raise JobRefused(JobReason.UNKNOWN_TASK, "another was asked for")
-                return changed(answers[path], spoil)
+                return 200, json.dumps(changed(answers[path], spoil)).encode()
 
-            monkeypatch.setattr(RemoteAdServer, "_ask", spoilt)
+            monkeypatch.setattr(ApiSession, "_exchange", spoilt)
             said = printed(capsys, url, token, *command)
             assert "Traceback" not in said, (name, hostile, said[-600:])
             assert len(said) < 20_000
@@ -208,13 +210,13 @@ MIB = 1 << 20
     ids=range(3),
 )
 def test_an_endless_answer_is_read_to_its_limit(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far_module, "MOST_ANSWER_BYTES", 4 * MIB)
+    monkeypatch.setattr(api_session, "MOST_ANSWER_BYTES", 4 * MIB)
     piece = b"100000\r\n" + bytes(MIB) + b"\r\n" if b"chunked" in head else bytes(MIB)
     with (
         saying(HEAD + head, piece) as url,
         pytest.raises(JobRefused, match="more than 4194304 bytes") as refused,
     ):
-        RemoteAdServer(url=url, token="").get("/tasks")
+        RemoteAdServer(url=url, token="").intake()
     assert refused.value.reason is JobReason.BAD_ANSWER
 
 
@@ -229,16 +231,16 @@ def test_an_endless_answer_is_read_to_its_limit(head: bytes, monkeypatch: pytest
 )
 def test_an_answer_that_does_not_end_is_given_up_in_time(pieces: tuple[bytes, ...]) -> None:
     with saying(*pieces, pause=True) as url, pytest.raises(HelperUnavailable):
-        RemoteAdServer(url=url, token="", timeout_s=0.5).get("/tasks")
+        RemoteAdServer(url=url, token="", timeout_s=0.5).intake()
 
 
 @pytest.mark.parametrize(
-    "listed", [lambda far: far.datasets(), lambda far: far.jobs.history(bytes(16))], ids=["a list", "rounds"]
+    "listed", [lambda far: far.datasets(), lambda far: far.history(bytes(16))], ids=["a list", "rounds"]
 )
 def test_a_list_without_end_is_given_up(
     listed: Callable[[RemoteAdServer], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far_module, "MOST_PAGES", 3)
+    monkeypatch.setattr(api_session, "MOST_PAGES", 3)
     with pages() as url, pytest.raises(JobRefused, match="a list of more than 3 pages"):
         listed(RemoteAdServer(url=url, token=""))
 
@@ -268,7 +270,7 @@ def pages(page: dict[str, Any] | None = None) -> Iterator[str]:
 
 
 def test_all_pages_of_a_list_have_one_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far_module, "MOST_LIST_BYTES", 4 * MIB)
+    monkeypatch.setattr(api_session, "MOST_LIST_BYTES", 4 * MIB)
     with (
         pages({"filling": "x" * MIB}) as url,
         pytest.raises(JobRefused, match=r"more than 10\d{5} bytes"),  # what the first three pages left
@@ -278,14 +280,15 @@ def test_all_pages_of_a_list_have_one_bound_of_bytes(monkeypatch: pytest.MonkeyP
 
 def test_all_pages_of_a_list_have_one_bound_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     moment = iter(range(10**6))
-    monkeypatch.setattr(far_module, "monotonic", lambda: 100.0 * next(moment))
+    monkeypatch.setattr(api_session, "monotonic", lambda: 100.0 * next(moment))
     with pages() as url, pytest.raises(HelperUnavailable):
         RemoteAdServer(url=url, token="", timeout_s=900.0).datasets()
 
 
 def test_a_page_has_no_more_items_than_were_asked_for() -> None:
-    with pages({"items": [{}] * 201}) as url, pytest.raises(JobRefused, match="a page of 201 items"):
-        RemoteAdServer(url=url, token="").datasets()
+    rounds = {"rounds_done": 1, "finished_at_s": 1.0}
+    with pages({"items": [rounds] * 1_001}) as url, pytest.raises(JobRefused, match="a page of 1001 items"):
+        RemoteAdServer(url=url, token="").history(bytes(16))
 
 
 def test_what_a_refusal_says_is_cut(served: tuple[Painted, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,16 +310,21 @@ def test_what_a_refusal_says_is_cut(served: tuple[Painted, str], capsys: pytest.
         lambda far: far.task(""),
         lambda far: far.task(DATASET),
         lambda far: far.datasets(),
-        lambda far: far.jobs.all(),
-        lambda far: far.jobs.find(""),
-        lambda far: far.jobs.history(bytes(16)),
+        lambda far: far.jobs(),
+        lambda far: far.job(""),
+        lambda far: far.queries(),
+        lambda far: far.helpers(),
+        lambda far: far.tokens(),
+        lambda far: far.intake(),
+        lambda far: far.history(bytes(16)),
         lambda far: far.budgets(dataset=DATASET),
     ],
-    ids=range(8),
+    ids=range(12),
 )
 def test_an_answer_of_another_form_is_a_typed_error(
     ask: Callable[[RemoteAdServer], object], said: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RemoteAdServer, "_ask", lambda _self, *_asked, **_named: said)
+    content = json.dumps(said).encode()
+    monkeypatch.setattr(ApiSession, "_exchange", lambda _self, *_asked, **_named: (200, content))
     with pytest.raises(MaskedLarkError):
         ask(RemoteAdServer(url="http://127.0.0.1:1", token=""))

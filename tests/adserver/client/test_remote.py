@@ -149,7 +149,7 @@ def test_what_is_no_url_of_a_server_is_refused_and_shows_no_secret(url: str) -> 
 )
 def test_a_token_that_is_none_is_refused_and_not_shown(served: tuple[Painted, str], token: str) -> None:
     with pytest.raises(InvalidTask, match="token") as refused:
-        RemoteAdServer(url=served[1], token=token).get("/tasks")
+        RemoteAdServer(url=served[1], token=token).tasks()
     assert token[:10] not in f"{refused.value!r}"
     outcome = CliRunner().invoke(
         app, ["task", "list"], env={"ADSERVER_URL": served[1], "ADSERVER_TOKEN": token}
@@ -177,7 +177,7 @@ def test_a_certificate_that_cannot_be_read_is_named(content: str | None, tmp_pat
     if content is not None:
         ca.write_text(content)
     with pytest.raises(InvalidTask, match=r"ca\.crt"):
-        RemoteAdServer(url="https://127.0.0.1:1", token="", ca=ca).get("/tasks")
+        RemoteAdServer(url="https://127.0.0.1:1", token="", ca=ca).tasks()
 
 
 def test_a_client_is_beside_an_ad_server_or_elsewhere_and_not_both(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_client_is_beside_an_ad_server_or_elsewhere_and_not_both(tmp_path: Pat
 def test_what_answers_as_no_ad_server_does_is_refused(status: int, content: str) -> None:
     answer = f"HTTP/1.1 {status} OK\r\ncontent-length: {len(content)}\r\n\r\n{content}".encode()
     with hanging_up(answer) as url, pytest.raises(HelperUnavailable, match="not an ad server's admin API"):
-        RemoteAdServer(url=url, token="").get("/tasks")
+        RemoteAdServer(url=url, token="").tasks()
 
 
 def test_nobody_at_the_url_is_unavailable() -> None:
@@ -229,14 +229,14 @@ def test_what_may_have_been_done_is_not_to_be_asked_again_blindly(answer: bytes)
         hanging_up(answer) as url,
         pytest.raises(HelperUnavailable, match="check that ad server before you repeat it"),
     ):
-        RemoteAdServer(url=url, token="").post_json("/queries", {"values": ["spend"]})
+        RemoteAdServer(url=url, token="").cancel(bytes(16))
 
 
 def test_what_surely_was_not_done_may_be_asked_again() -> None:
     with hanging_up() as url, pytest.raises(HelperUnavailable) as refused:
-        RemoteAdServer(url=url, token="").get("/tasks")
+        RemoteAdServer(url=url, token="").tasks()
     with pytest.raises(HelperUnavailable) as unreached:
-        RemoteAdServer(url="http://127.0.0.1:1", token="").post("/queries")
+        RemoteAdServer(url="http://127.0.0.1:1", token="").cancel(bytes(16))
     assert "check that ad server" not in f"{refused.value} {unreached.value}"
 
 

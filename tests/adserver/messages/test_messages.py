@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from adserver.messages.base import Message
 from adserver.messages.budget import BudgetMessage, EpsilonsMessage
 from adserver.messages.dataset import DatasetItem
 from adserver.messages.evaluation import EvaluationMessage
+from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
 from adserver.messages.job import JobItem, RoundsPage, job_detail
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.submission import SubmitJob
 from adserver.messages.task import TaskDetail
-from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
+from adserver.records.submissions import FederatedSubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.federated.forecast import forecast
 from adserver.training.planning import plan_job
 from maskedlark.canonical import build
 from maskedlark.privacy.accounting import Epsilons
@@ -30,6 +33,7 @@ from maskedlark.releases.budget import PlannedJob
 from maskedlark.releases.sampling import StepNoise
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, Painted, painted
+from tests.federated_site import SETTINGS, WIDTHS, Site
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +148,22 @@ def test_a_plan_comes_back(of: Painted) -> None:
         wish=PlanConstraints(rounds=4, batch_size=40.0, noise_multiplier=None),
         dataset=dataset,
     )
-    planned = plan_job(of.engine, asked, of.site.datasets.find(dataset))
+    planned = plan_job(of.engine, asked)
     back = sent(PlanMessage.of(planned)).value(OF.of.task)
     assert (back.plan, back.compared) == (planned.plan, planned.compared)
+
+
+def test_a_job_on_devices_and_its_forecast_come_back(tmp_path: Path) -> None:
+    asked = FederatedSubmission(
+        kind="dp-fedavg", settings=SETTINGS, widths=WIDTHS, epsilon=2.5, window_s=0.0, least_devices=None,
+        model=b"\xff", task="ab",
+    )  # fmt: skip
+    assert (
+        SubmitFederatedJob.model_validate_json(SubmitFederatedJob.of(asked).model_dump_json()).value()
+        == asked
+    )
+    for task in ({"mechanism": "gaussian"}, {}):
+        site = Site(tmp_path / str(len(task)), task)
+        submission = replace(asked, epsilon=2.5 if task else None, model=None, task="")
+        planned = forecast(submission, task=site.scene.task, already=(), now_s=site.now_s)
+        assert sent(FederatedForecastMessage.of(planned)).value() == planned

@@ -3,10 +3,10 @@ from threading import Event
 
 import pytest
 
-from adserver.cli.options import open_store
 from adserver.peers.connect import Peers
 from adserver.records.server_settings import AdserverSettings, IntakeSettings
 from adserver.serving.server import serve
+from adserver.store.database import open_store
 from maskedlark.errors import InvalidTask
 from tests.builders import NOW
 

@@ -6,10 +6,10 @@ from threading import Event, Thread
 
 import pytest
 
-from adserver.cli.options import open_store
 from adserver.peers.connect import Peers
 from adserver.records.server_settings import AdserverSettings, IntakeSettings
 from adserver.serving.server import serve
+from adserver.store.database import open_store
 from adserver.store.report_buckets import ReportBucket, bucket_of
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.objects import Retrying

@@ -7,11 +7,11 @@ from threading import Barrier, Thread
 import pytest
 from sqlalchemy import update
 
-from adserver.cli.options import open_store
 from adserver.messages.job import job_facts
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent, JobState
 from adserver.records.round_figures import RoundFigures
+from adserver.store.database import open_store
 from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
 from adserver.store.schema import metadata
 from adserver.store.sqlite_jobs import SqliteJobs, jobs_in

@@ -4,10 +4,12 @@ import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
+from adserver.client.local import LocalAdServer
 from adserver.records.job_state import JobState
 from adserver.store.schema import jobs
 from adserver.views.job import watch
@@ -15,6 +17,11 @@ from maskedlark.errors import HelperUnavailable
 from tests.adserver.job_world import Site, plan_for, sealed
 
 OF = sealed()
+NO_HELPERS: Any = ()
+
+
+def source(site: Site) -> LocalAdServer:
+    return LocalAdServer.over(site.engine, NO_HELPERS, data=site.data_dir)
 
 
 def test_a_job_is_asked_about_less_often_the_longer_it_takes(tmp_path: Path) -> None:
@@ -27,7 +34,12 @@ def test_a_job_is_asked_about_less_often_the_longer_it_takes(tmp_path: Path) -> 
             with site.engine.begin() as connection:
                 connection.execute(update(jobs).values(state=JobState.DONE))
 
-    assert watch(site.store, job_id, is_shown=False, sleep=sleep).state is JobState.DONE
+    assert (
+        watch(
+            LocalAdServer.over(site.engine, NO_HELPERS, data=tmp_path), job_id, is_shown=False, sleep=sleep
+        ).state
+        is JobState.DONE
+    )
     assert pauses == sorted(pauses)
     assert len(pauses) == 20
     assert pauses[0] < 0.3
@@ -48,7 +60,7 @@ def test_a_bar_is_drawn_where_it_can_be_seen_only(
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     if asks:
         monkeypatch.setenv("FORCE_COLOR", asks)
-    watch(site.store, job_id, is_shown=True)
+    watch(source(site), job_id, is_shown=True)
     assert ("done" in written.getvalue()) is drawn
     site.engine.dispose()
 
@@ -68,7 +80,7 @@ def test_what_a_helper_said_is_text_next_to_the_bar(tmp_path: Path, monkeypatch:
         raise InterruptedError  # the bar is drawn once more when it ends
 
     with pytest.raises(InterruptedError):
-        watch(site.store, job_id, is_shown=True, sleep=sleep)
+        watch(source(site), job_id, is_shown=True, sleep=sleep)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written.getvalue())
     assert "[/red] [link=http://evil]here \\x9b31m\\u202e" in shown
     assert "\x1b]8" not in written.getvalue()  # a link's sequence

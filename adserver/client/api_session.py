@@ -1,0 +1,256 @@
+"""Requests to the admin API of another ad server: bounded in bytes, pages and time, read without trust.
+
+session = ApiSession(url="https://ads.example:8443", token=token)
+session.get(DatasetItem, "/datasets/3f")
+
+Every failure is one of three: `HelperUnavailable` if no answer arrives, `JobRefused(BAD_ANSWER)` if it is not
+an answer of the API, and otherwise the error that the ad server refused with.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException, IncompleteRead
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+from pydantic import ValidationError
+
+from adserver.client.remote_connection import check_address, connect, ended_after
+from adserver.messages.base import MOST_INTEGER, Message, RequestBody, first_fault
+from maskedlark.errors import (
+    REFUSALS,
+    HelperUnavailable,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+)
+from maskedlark.escape import escape_values
+from maskedlark.frozen import frozen
+
+_PREFIX: Final = "/api/v1"
+_REFUSED_FROM: Final = 400
+_MOVED: Final = range(300, 400)
+"""Statuses of a proxy, and of no ad server: a token is not sent on."""
+_MAY_BE_DONE: Final = "; the request may have been carried out: check that ad server before you repeat it"
+"""Added where the request has no id of the client's choice, so that a repetition would be another request."""
+MOST_ANSWER_BYTES: Final = 96 << 20
+"""The limit of one answer: the model of the most parameters that helpers take has 56 MiB in base64."""
+MOST_PAGES: Final = 1_000
+MOST_PAGE_BYTES: Final = 16 << 20
+MOST_LIST_BYTES: Final = 256 << 20
+"""The limit of all pages of one list: a million rounds have 200 MB."""
+_MOST_DETAIL: Final = 4_000
+"""Characters of a refusal's explanation that are shown."""
+_MOST_FAULT: Final = 200
+"""Characters of a wrong form's description: a remote server's names may be as long as its answer."""
+_CANONICAL: Final = frozenset({"bundle", "plan"})
+"""Fields whose bytes are signed or digested: names in them are escaped where they are printed."""
+_WRONG_FORMS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MessageT = TypeVar("_MessageT", bound=Message)
+
+
+@dataclass(slots=True)
+class _Bound:
+    """The rest of what one answer, or all pages of a list, may take.
+
+    Attributes:
+        each: Bytes of one answer.
+        left: Bytes of all.
+        until_s: By `monotonic`.
+    """
+
+    each: int
+    left: int
+    until_s: float
+
+    @property
+    def most(self) -> int:
+        """Bytes that the next answer may have."""
+        return min(self.each, self.left)
+
+
+@frozen
+class ApiSession:
+    """The admin API of another ad server.
+
+    Attributes:
+        url: Of its dashboard; https, or http on loopback.
+        token: As `adserver token create` printed it.
+        ca: PEM: the certificate to trust, where the system does not.
+        timeout_s: For one answer, and for all pages of a list.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    ca: Path | None = None
+    timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        check_address(self.url, self.token)
+
+    def get(self, kind: type[_MessageT], path: str, **parameters: Any) -> _MessageT:
+        """Read a path. Raises as `post`.
+
+        Args:
+            kind: The message that it answers with.
+            path: After `/api/v1`.
+            parameters: Of the URL; None and empty ones are left out.
+        """
+        return self._ask(kind, "GET", _with(path, parameters), b"", self._bound())
+
+    def post(
+        self, kind: type[_MessageT], path: str, body: RequestBody | None = None, *, is_once: bool = False
+    ) -> _MessageT:
+        """Do something.
+
+        Args:
+            kind: The message that it answers with.
+            path: After `/api/v1`.
+            body: What is sent.
+            is_once: Whether it is done once however often it is repeated.
+
+        Raises:
+            MaskedLarkError: what the ad server refuses with, as it would here.
+            HelperUnavailable: it does not answer.
+        """
+        content = b"" if body is None else body.model_dump_json().encode()
+        return self._ask(kind, "POST", path, content, self._bound(), is_once=is_once)
+
+    def pages(
+        self, kind: type[_MessageT], path: str, *, limit: int, cursor: str = "after", after: Any = None
+    ) -> Iterator[_MessageT]:
+        """Yield every page of a long list, within one bound of bytes and time.
+
+        Args:
+            kind: A page: a message with `items`, and its cursor's name after `next`.
+            path: After `/api/v1`.
+            limit: Items of a page.
+            cursor: The parameter that says where a page begins.
+            after: Where the first page begins.
+
+        Raises:
+            JobRefused(BAD_ANSWER): the list is longer than any that an ad server has.
+            HelperUnavailable: it takes longer than `timeout_s`.
+        """
+        bound = self._bound(each=MOST_PAGE_BYTES, left=MOST_LIST_BYTES)
+        following = "next" if cursor == "after" else f"next_{cursor}"
+        for _ in range(MOST_PAGES):
+            page: Any = self._ask(kind, "GET", _with(path, {"limit": limit, cursor: after}), b"", bound)
+            if len(page.items) > limit:
+                raise bad_answer(f"a page of {len(page.items)} items, where at most {limit} were asked for")
+            yield page
+            after = getattr(page, following)
+            if after is None:
+                return
+        raise bad_answer(f"a list of more than {MOST_PAGES} pages")
+
+    def _bound(self, *, each: int | None = None, left: int | None = None) -> _Bound:
+        """Return the bound of one answer, unless other bytes are given."""
+        return _Bound(
+            each=MOST_ANSWER_BYTES if each is None else each,
+            left=MOST_ANSWER_BYTES if left is None else left,
+            until_s=monotonic() + self.timeout_s,
+        )
+
+    def _ask(
+        self,
+        kind: type[_MessageT],
+        method: str,
+        path: str,
+        body: bytes,
+        bound: _Bound,
+        *,
+        is_once: bool = True,
+    ) -> _MessageT:
+        status, content = self._exchange(method, path, body, bound, is_once=is_once)
+        said = _parse(content)
+        if not isinstance(said, dict) or status in _MOVED:
+            told = f"the server at {self.url} is not an ad server's admin API: check the URL"
+            raise HelperUnavailable(told + ("" if is_once else _MAY_BE_DONE))
+        if status >= _REFUSED_FROM:
+            raise _refusal(status, said)
+        return _read(kind, said)
+
+    def _exchange(
+        self, method: str, path: str, body: bytes, bound: _Bound, *, is_once: bool
+    ) -> tuple[int, bytes]:
+        """Send a request and return the status and the content of its answer."""
+        most, may_be_done, left_s = bound.most, False, max(bound.until_s - monotonic(), 0.001)
+        connection = connect(self.url, ca=self.ca, timeout_s=left_s)
+        try:
+            connection.connect()
+            may_be_done = not is_once
+            headers = {"authorization": f"Bearer {self.token}"}
+            with ended_after(connection, left_s):
+                connection.request(method, f"{_PREFIX}{path}", None if method == "GET" else body, headers)
+                with connection.getresponse() as answer:
+                    content, left = answer.read(most + 1), answer.length
+            if len(content) <= most and left:
+                raise IncompleteRead(content, left)
+        except (OSError, HTTPException) as error:
+            told = f"the ad server at {self.url} does not answer: {error}"
+            raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
+        finally:
+            connection.close()
+        if len(content) > most:
+            raise bad_answer(f"more than {most} bytes" + (_MAY_BE_DONE if may_be_done else ""))
+        bound.left -= len(content)
+        return answer.status, content
+
+
+@contextmanager
+def reading_answer() -> Iterator[None]:
+    """Turn what Python raises on a value that an answer cannot have into `JobRefused(BAD_ANSWER)`."""
+    try:
+        yield
+    except _WRONG_FORMS as error:
+        described = f"{type(error).__name__}: {error}"[:_MOST_FAULT]
+        raise bad_answer(f"an answer of another form: {described}") from None
+
+
+def bad_answer(what: str) -> JobRefused:
+    """Return the error of an ad server that sends what its API does not."""
+    return JobRefused(JobReason.BAD_ANSWER, f"the ad server sends {what}")
+
+
+def _with(path: str, parameters: Mapping[str, Any]) -> str:
+    asked = {name: value for name, value in parameters.items() if value not in (None, "")}
+    return f"{path}?{urlencode(asked)}" if asked else path
+
+
+def _integer(digits: str) -> int:
+    value = int(digits)
+    if abs(value) > MOST_INTEGER:  # no database has it, and the float of a longer one may not exist
+        raise ValueError("an integer of more than 64 bits")
+    return value
+
+
+def _parse(content: bytes) -> Any:
+    """Parse a JSON document and escape its text; None if it is not JSON."""
+    try:
+        return escape_values(json.loads(content, parse_int=_integer), verbatim=_CANONICAL)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read(kind: type[_MessageT], said: Mapping[str, Any]) -> _MessageT:
+    try:
+        return kind.model_validate_json(json.dumps(said), strict=True)
+    except ValidationError as error:
+        raise bad_answer(f"an answer of another form: {first_fault(error)[:_MOST_FAULT]}") from None
+
+
+def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
+    """Convert a problem document back to the error that it was made of."""
+    kind, reason, detail = (str(said.get(name, ""))[:_MOST_DETAIL] for name in ("error", "reason", "detail"))
+    if kind == HelperUnavailable.__name__:
+        return HelperUnavailable(detail)
+    if kind in REFUSALS and kind != InvalidTask.__name__:
+        with suppress(ValueError):
+            return REFUSALS[kind](reason, detail)
+    return InvalidTask(f"the ad server refused the request ({status} {reason}): {detail}")

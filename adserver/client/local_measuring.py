@@ -1,0 +1,170 @@
+"""Queries and evaluations of this machine's ad server: planned, put to both helpers, and kept."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine
+
+from adserver.measuring.domains import codes_by_key
+from adserver.measuring.evaluation_result import EvaluationResult
+from adserver.measuring.evaluator import Evaluator, plan_evaluation
+from adserver.measuring.measurer import Measurer
+from adserver.measuring.query_runner import Asking
+from adserver.measuring.request import Request
+from adserver.measuring.result import AggregateResult
+from adserver.peers.client import HelperClient
+from adserver.peers.retrying import Backoff
+from adserver.records.asked_query import ChosenId, PlannedQuery, chosen_id
+from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
+from adserver.store.datasets import Dataset, DatasetStore
+from adserver.store.queries import QueryStore
+from adserver.store.tasks import TaskStore
+from maskedlark.errors import InvalidTask
+from maskedlark.releases.counting import measurement_of
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.query import QuerySpec
+from maskedlark.reports.task import Task
+from maskedlark.runtime.keyed_lock import KeyedLock
+
+_AskingT = TypeVar("_AskingT", bound=Asking[Any, Any])
+
+
+class LocalMeasuring:
+    """The measurements of an ad server. Safe to share between threads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        helpers: tuple[HelperClient, HelperClient],
+        backoff: Backoff,
+        export_job: Callable[[str], bytes],
+    ) -> None:
+        """Measure with helpers; `export_job` returns the latest model of a job by the start of its id."""
+        self._engine = engine
+        self._helpers = helpers
+        self._backoff = backoff
+        self._export_job = export_job
+        self._turns = KeyedLock()
+        self._queries = QueryStore(engine)
+
+    def aggregate(
+        self,
+        *,
+        values: Sequence[str] = (),
+        histograms: Sequence[str] = (),
+        group_by: Sequence[str] = (),
+        where: Mapping[str, str | int] | None = None,
+        domains: Mapping[str, Sequence[str | int] | Mapping[str, int]] | None = None,
+        discover: bool = False,
+        roll_up: bool = False,
+        epsilon: float | None = None,
+        dataset: str = "",
+        query_id: str = "",
+    ) -> AggregateResult:
+        """Sum values over groups of a dataset's reports."""
+        asked: dict[str, Any] = {
+            "values": list(values),
+            "histograms": list(histograms),
+            "group_by": list(group_by),
+            "where": {name: str(said) for name, said in (where or {}).items()},
+            "domains": dict(domains or {}),
+            "discover": discover,
+            "roll_up": roll_up,
+            "epsilon": None if epsilon is None else float(epsilon),
+            "dataset": dataset,
+        }
+        chosen = chosen_id(query_id, "query", asked) if query_id else None
+        with self._exclusively(chosen):
+            before = chosen and self._queries.before(chosen, QuerySpec)
+            if chosen and before:
+                return self.measurer(self._dataset(before)).repeated(before, chosen)
+            found = DatasetStore(self._engine).find(dataset)
+            request = Request(
+                values=tuple(values),
+                histograms=tuple(histograms),
+                group_by=tuple(group_by),
+                where=asked["where"],
+                domains=codes_by_key(asked["domains"], measurement_of(self._task(found))),
+                is_discovered=discover,
+                is_rolled_up=roll_up,
+                epsilon=epsilon,
+            )
+            return self.measurer(found).measure(request, chosen)
+
+    def evaluate(
+        self,
+        model: bytes | None = None,
+        *,
+        job: str = "",
+        bins: int = DEFAULT_BINS,
+        epsilon: float | None = None,
+        dataset: str = "",
+        query_id: str = "",
+    ) -> EvaluationResult:
+        """Evaluate an ONNX file, or a job's latest weights, on a dataset's reports."""
+        if (model is None) == (not job):
+            raise InvalidTask("expected exactly one of model and job")
+        epsilon = None if epsilon is None else float(epsilon)
+        asked = {"job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
+        files = () if model is None else (model,)
+        chosen = chosen_id(query_id, "evaluation", asked, *files) if query_id else None
+        with self._exclusively(chosen):
+            before = chosen and self._queries.before(chosen, EvaluationSpec)
+            if chosen and before:
+                return self.evaluator(self._dataset(before)).repeated(before, chosen)
+            found = DatasetStore(self._engine).find(dataset)
+            planned = plan_evaluation(
+                self._export_job(job) if model is None else model,
+                task=self._task(found),
+                dataset=found,
+                query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
+                epsilon=epsilon,
+                num_bins=bins,
+            )
+            return self.evaluator(found).evaluate(planned, chosen)
+
+    def repeat_aggregate(self, query: str) -> AggregateResult:
+        """Return the answer to an earlier query again."""
+        planned = self._queries.find(query, QuerySpec)
+        return self.measurer(self._dataset(planned)).again(planned)
+
+    def repeat_evaluate(self, query: str) -> EvaluationResult:
+        """Return an earlier evaluation again."""
+        planned = self._queries.find(query, EvaluationSpec)
+        return self.evaluator(self._dataset(planned)).again(planned)
+
+    def measurer(self, dataset: Dataset) -> Measurer:
+        """Return the measurer of one dataset."""
+        return self._asking(Measurer, dataset)
+
+    def evaluator(self, dataset: Dataset) -> Evaluator:
+        """Return the evaluator of one dataset."""
+        return self._asking(Evaluator, dataset)
+
+    def _asking(self, kind: type[_AskingT], dataset: Dataset) -> _AskingT:
+        return kind(
+            helpers=self._helpers,
+            task=self._task(dataset),
+            dataset=dataset,
+            store=self._queries,
+            clock=time.time,
+            backoff=self._backoff,
+        )
+
+    @contextmanager
+    def _exclusively(self, chosen: ChosenId | None) -> Iterator[None]:
+        """Hold the turn of an id: a request that comes second finds the stored answer."""
+        if chosen is None:
+            yield
+            return
+        with self._turns.hold(chosen.query_id):
+            yield
+
+    def _dataset(self, planned: PlannedQuery[Any]) -> Dataset:
+        return DatasetStore(self._engine).find(planned.spec.dataset_id.hex())
+
+    def _task(self, dataset: Dataset) -> Task:
+        return TaskStore(self._engine).find(dataset.task_id.hex()).bundle.task

@@ -1,0 +1,36 @@
+"""A stored query or evaluation in a list."""
+
+from adserver.records.summaries import QuerySummary
+from adserver.store.queries import AskedQuery
+from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.query import QuerySpec
+
+
+def query_summary(asked: AskedQuery) -> QuerySummary:
+    """Summarise a stored query of any kind."""
+    spec = asked.spec
+    return QuerySummary(
+        query_id=spec.query_id.hex(),
+        kind=spec.kind,
+        task_id=spec.task_id.hex(),
+        dataset_id=spec.dataset_id.hex(),
+        asked_at=asked.asked_at,
+        is_answered=asked.is_answered,
+        about=_about(asked),
+    )
+
+
+def _about(asked: AskedQuery) -> str:
+    """Describe a query in a line."""
+    match asked.spec:
+        case QuerySpec() as spec:
+            what = ", ".join(dict.fromkeys(measure.value for measure in spec.measures))
+            by = ", ".join(axis.key for axis in spec.group_by)
+            return f"{what} by {by}" if by else what
+        case DiscoverySpec() as spec:
+            return f"values of {', '.join(spec.keys)}"
+        case EvaluationSpec() as spec:
+            return f"a model in {spec.num_bins} score bins"
+        case _:
+            return asked.spec.kind

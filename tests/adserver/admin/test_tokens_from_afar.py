@@ -1,0 +1,85 @@
+"""Tokens are managed over the API by a grant of their own scope, which cannot make its like or its heir."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from adserver.admin.guarded_route import PREFIX
+from adserver.client import local
+from adserver.client.remote import RemoteAdServer
+from adserver.records.access import GrantKind, Scope
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from tests.patience import HANGS_S
+
+HOUR_DAYS = 1 / 24
+"""How long a test's own grant lasts."""
+
+
+@pytest.fixture
+def manager(behind: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteAdServer]:
+    monkeypatch.setattr(local, "time", SimpleNamespace(time=behind.of.clock))  # one clock for all grants
+    with RemoteAdServer(url=behind.origin, token=behind.of.grant(GrantKind.TOKEN, Scope.TOKENS)) as server:
+        yield server
+
+
+def test_a_token_is_created_listed_and_revoked_with_immediate_effect(
+    behind: Any, manager: RemoteAdServer
+) -> None:
+    secret = manager.create_token(Scope.OPERATE, name="nightly", days=HOUR_DAYS / 2)
+    shown = {"authorization": f"Bearer {secret}"}
+    url = f"{behind.origin}{PREFIX}/jobs"
+    assert httpx.get(url, headers=shown, timeout=HANGS_S).status_code == 200
+    (made,) = [one for one in manager.tokens() if one.name == "nightly"]
+    assert (made.scope, made.kind) == (Scope.OPERATE, GrantKind.TOKEN)
+    assert manager.revoke_token(made.grant_id) == made
+    assert httpx.post(url, headers=shown, timeout=HANGS_S).status_code == 401
+    assert made not in manager.tokens()
+
+
+@pytest.mark.parametrize(
+    ("scope", "days", "said"),
+    [(Scope.TOKENS, HOUR_DAYS / 2, "scope"), (Scope.READ, 2 * HOUR_DAYS, "days"), (Scope.READ, 0.0, "days")],
+    ids=["its like", "one that outlives it", "one of no time"],
+)
+def test_a_grant_makes_neither_its_like_nor_one_that_outlives_it(
+    manager: RemoteAdServer, scope: Scope, days: float, said: str
+) -> None:
+    before = manager.tokens()
+    with pytest.raises(InvalidTask, match=said):
+        manager.create_token(scope, name="more", days=days)
+    assert manager.tokens() == before
+
+
+@pytest.mark.parametrize("scope", [Scope.READ, Scope.OPERATE, Scope.TASKS])
+def test_no_other_scope_manages_tokens(behind: Any, scope: Scope) -> None:
+    server = RemoteAdServer(url=behind.origin, token=behind.of.grant(GrantKind.TOKEN, scope))
+    for act in (
+        server.tokens,
+        lambda: server.create_token(Scope.READ, name="a", days=0.001),
+        lambda: server.revoke_token("0"),
+    ):
+        with pytest.raises(InvalidTask, match=r"wrong_scope|read_only"):
+            act()
+
+
+def test_the_state_of_a_server_is_read_from_afar(behind: Any, manager: RemoteAdServer) -> None:
+    assert manager.intake().accepted == behind.of.counts.accepted
+    assert [one.name for one in manager.helpers()] == ["north", "south"]
+    assert manager.queries() == behind.of.client.server.queries()
+
+
+def test_keys_are_refreshed_and_datasets_abandoned_from_afar(
+    behind: Any, manager: RemoteAdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = behind.of.client.server
+    monkeypatch.setattr(here, "refresh_keys", lambda: 3)
+    assert manager.refresh_keys() == 3
+    committed = here.datasets()[0]
+    with pytest.raises(JobRefused) as refusal:
+        manager.abandon(committed.dataset_id.hex())
+    assert refusal.value.reason is JobReason.WRONG_STATE
+    monkeypatch.setattr(here, "abandon", lambda _dataset: committed)
+    assert manager.abandon("ab") == committed
