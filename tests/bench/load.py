@@ -33,13 +33,12 @@ from sqlalchemy import Engine
 
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
-from maskedlark.reports.hpke_suite import HpkeSuite
-from maskedlark.reports.sealing import length_when_sealed
 from maskedlark.reports.task import Task
-from maskedlark.reports.upload import Report, SealedShare
+from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.database import open_database
 from protos import report_pb2
+from tests.bench.intake_site import drawn_shares
 from tests.bench.load_replicas import spread
 from tests.builders import world
 from tests.progress import Show, shown
@@ -134,13 +133,11 @@ def adserver(
 
 def body(task: Task) -> bytes:
     """A batch of reports that the ad server has not seen."""
-    length = length_when_sealed(HpkeSuite.X25519_AES128GCM, task.share_length)
     bucket, task_id = task.time_bucket(time.time()), task.task_id
     made = (
         Report(
             task_id=task_id, report_id=os.urandom(16), time_bucket=bucket,
-            shares=(SealedShare(key_id=1, ciphertext=os.urandom(length)),
-            SealedShare(key_id=2, ciphertext=os.urandom(length))),
+            shares=drawn_shares(task),
         )
         for _ in range(BATCH)
     )  # fmt: skip
