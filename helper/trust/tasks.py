@@ -6,7 +6,8 @@ Every call about a task passes through `Tasks.serve` first.
 import logging
 from collections.abc import Callable
 from dataclasses import field
-from typing import Final, TypeAlias
+from threading import Lock
+from typing import Final, TypeAlias, TypeVar
 
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import SignedTask
@@ -29,6 +30,10 @@ Caller: TypeAlias = frozenset[str] | None
 """The names in the caller's certificate; None on plaintext, which only a loopback server speaks."""
 
 _LOG: Final = logging.getLogger(__name__)
+_MOST_KEPT: Final = 4_096
+"""Tasks in memory; any other is read from the ledger again."""
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @frozen
@@ -54,6 +59,7 @@ class Tasks:
         # long to refuse as one that does not exist. A task never changes.
         self._known: dict[tuple[bytes, str | None], Task] = {}
         self._pairs: dict[bytes, PairKey] = {}
+        self._lock = Lock()
 
     def register(self, encoded: bytes, caller: Caller) -> bytes:
         """Check a task against the floors, sign it and keep it. Called by the ad server; idempotent.
@@ -96,7 +102,8 @@ class Tasks:
         role = self._check_role(task)
         pair = self._pairs.get(task_id)
         if pair is None:
-            pair = self._pairs[task_id] = self._keys.pair(task, role)
+            pair = self._keys.pair(task, role)
+            self._keep(self._pairs, task_id, pair)
         return ServedTask(task=task, task_id=task_id, role=role, pair=pair)
 
     def authorize(self, task_id: bytes, caller: Caller) -> Task:
@@ -123,7 +130,7 @@ class Tasks:
             )
         task = decode(Task, stored.encoded)
         for name in names if caller is None else _names_of(task):
-            self._known[task_id, name] = task
+            self._keep(self._known, (task_id, name), task)
         return task
 
     @property
@@ -147,6 +154,13 @@ class Tasks:
         """
         if self._clock() >= task.expires_at:
             raise JobRefused(JobReason.TASK_EXPIRED, f"the task expired at {task.expires_at} (Unix seconds)")
+
+    def _keep(self, kept: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+        """Keep what was read of a task, in place of what was kept first if there is too much."""
+        with self._lock:
+            kept[key] = value
+            if len(kept) > _MOST_KEPT:
+                del kept[next(iter(kept))]
 
     def _check_role(self, task: Task) -> int:
         """Return this helper's role in the task, if it accepts the other role's helper."""

@@ -5,6 +5,7 @@ SQLite and PostgreSQL run the same code. Nothing of the protocol is here; browse
 """
 
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.runtime.disk import is_disk_full
 from maskedlark.runtime.migrations import Migrations, is_migratable, migrate
+from maskedlark.runtime.ownership import check_own, check_secret_file
 
 _LOG: Final = logging.getLogger(__name__)
 _DIALECTS: Final = ("sqlite", "postgresql")
@@ -84,14 +86,15 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
     Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's
         operator set `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a
         transaction that reads and then writes never fails half-way because another process wrote in between.
-        Wrap what only reads in `reading`, which takes no lock. A SQLite file is made readable by this user
+        Wrap what only reads in `reading`, which takes no lock. A SQLite file is created readable by this user
         only; the files that SQLite adds have the same rights. A connection that the server has ended
         meanwhile is replaced, not used. A machine of PostgreSQL that is gone without a word is noticed within
         half a minute, unless the URL says otherwise, and PostgreSQL notices as soon that this one is, unless
         its operator or the URL says otherwise. No error shows a stored value.
 
     Raises:
-        InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
+        InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had, or others may
+            read it, or it is another user's.
     """
     try:
         parsed = make_url(url)
@@ -259,14 +262,16 @@ def _found_version(connection: Connection, metadata: MetaData) -> int | None:
 
 
 def _make_private(path: str | None) -> None:
-    """Create the SQLite file of a URL if it is missing, readable by its owner only."""
+    """Create a missing SQLite file, for its owner only; refuse one that others may read."""
     if not path or path == ":memory:" or path.startswith("file:"):
         return
     try:
         Path(path).touch(mode=0o600)
-        Path(path).chmod(0o600)
     except OSError as error:
         raise InvalidTask(f"cannot use the database file {path}: {error.strerror}") from None
+    check_secret_file(Path(path))
+    if os.geteuid() != 0:  # root may look into an operator's database
+        check_own(Path(path))
 
 
 def _silence_noticed(url: URL) -> dict[str, int]:

@@ -30,8 +30,13 @@ OTHER: Final = world(name="other")
 TASK_ID: Final = OF.task.task_id
 
 
-def drawn(count: int, *, seed: int, task_id: bytes = TASK_ID, width: int = 120) -> list[Report]:
-    """Reports of the right form; what is in them is random."""
+WIDTHS: Final = ((120, 120), (121, 120), (122, 120))
+
+
+def drawn(
+    count: int, *, seed: int, task_id: bytes = TASK_ID, widths: Sequence[tuple[int, int]] = WIDTHS
+) -> list[Report]:
+    """Reports of the right form, their ciphertexts of these widths in turn; what is in them is random."""
     drawing = np.random.default_rng(seed)
     return [
         Report(
@@ -39,8 +44,8 @@ def drawn(count: int, *, seed: int, task_id: bytes = TASK_ID, width: int = 120) 
             report_id=drawing.bytes(16),
             time_bucket=OF.task.time_bucket(NOW) + number % 2,
             shares=(
-                SealedShare(key_id=1, ciphertext=drawing.bytes(width + number % 3)),
-                SealedShare(key_id=2, ciphertext=drawing.bytes(width)),
+                SealedShare(key_id=1, ciphertext=drawing.bytes(widths[number % len(widths)][0])),
+                SealedShare(key_id=2, ciphertext=drawing.bytes(widths[number % len(widths)][1])),
             ),
         )
         for number in range(count)

@@ -41,17 +41,24 @@ _BUSY: Final = text(
 )
 
 
+def drawn_shares(task: Task) -> tuple[SealedShare, SealedShare]:
+    """Random bytes, as long as sealed shares of the task."""
+    first, second = (
+        os.urandom(length_when_sealed(HpkeSuite.X25519_AES128GCM, task.plaintext_length(role)))
+        for role in (0, 1)
+    )
+    return SealedShare(key_id=1, ciphertext=first), SealedShare(key_id=2, ciphertext=second)
+
+
 class Batches:
     """Encoded batches of reports that were never sent; all but the ids is the same, so they cost little."""
 
     def __init__(self, task: Task) -> None:
-        length = length_when_sealed(HpkeSuite.X25519_AES128GCM, task.share_length)
         bucket = task.time_bucket(time.time())
         made = (
             Report(
                 task_id=task.task_id, report_id=_MARK + number.to_bytes(4), time_bucket=bucket,
-                shares=(SealedShare(key_id=1, ciphertext=os.urandom(length)),
-                        SealedShare(key_id=2, ciphertext=os.urandom(length))),
+                shares=drawn_shares(task),
             )
             for number in range(BATCH)
         )  # fmt: skip

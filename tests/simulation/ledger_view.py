@@ -109,6 +109,7 @@ class LedgerView:
 
     def copy(self, to: Path) -> None:
         """Back it up, as an operator does."""
+        to.touch(mode=0o600)
         target = sqlite3.connect(to)
         self._open().backup(target)
         target.close()

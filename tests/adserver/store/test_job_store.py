@@ -97,7 +97,7 @@ def test_a_job_is_told_to_programs_in_the_same_bytes_without_sqlalchemy(tmp_path
 def test_a_database_that_cannot_be_opened_is_left_to_what_says_so_plainly(tmp_path: Path) -> None:
     folder = tmp_path.joinpath(*["n" * 100] * 6)  # a path that is too long for SQLite, and not for the system
     folder.mkdir(parents=True)
-    (folder / FILE_NAME).touch()
+    (folder / FILE_NAME).touch(mode=0o600)
     assert jobs_in(folder) is None
     with pytest.raises(InvalidTask, match="cannot use the database of the ad server"):
         open_store(folder, None)

@@ -32,7 +32,7 @@ from tests.stores import Faulty
 
 pytest.importorskip("obstore", reason="needs the extra cluster")
 
-WIDTH: Final = OF.task.plaintext_length(0) + OVERHEADS[0]
+SEALED: Final = (OF.task.plaintext_length(0) + OVERHEADS[0], OF.task.plaintext_length(1) + OVERHEADS[0])
 KILLED_AT_ITS_COMMIT: Final = """
 import os, signal, sys
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_an_intake_killed_between_put_and_commit_loses_nothing_that_it_acknowled
     database, addresses = postgres.new_database(), tmp_path / "addresses"
     with monkeypatch.context() as patched, site_at(database, patched) as site:
         to(site, open_bucket(URL))
-        made = drawn(400, seed=1, width=WIDTH)
+        made = drawn(400, seed=1, widths=(SEALED,))
         site.intake().add(made[300:])  # not its first: that would make it a repeated upload, which is not put
         command = [sys.executable, "-c", KILLED_AT_ITS_COMMIT, database, URL, str(addresses)]
         process = subprocess.Popen(command, env=dict(os.environ))

@@ -39,6 +39,29 @@ async () => {
 }
 """
 
+HOLD_LOCKS: Final = """
+async () => {
+  const done = (request) => new Promise((resolve) => { request.onsuccess = () => resolve(request.result); });
+  const database = await done(indexedDB.open("maskedlark"));
+  const keys = await done(database.transaction("tasks").objectStore("tasks").getAllKeys());
+  database.close();
+  for (const key of keys) {
+    await new Promise((granted) => {
+      void navigator.locks.request(`maskedlark ${key}`, () => { granted(); return new Promise(() => {}); });
+    });
+  }
+  const timeout = AbortSignal.timeout;
+  AbortSignal.timeout = () => timeout.call(AbortSignal, 50);
+  return keys.length;
+}
+"""
+WAKE_WORKER: Final = """
+async () => {
+  const [registration] = await navigator.serviceWorker.getRegistrations();
+  registration.active.postMessage("go on");
+}
+"""
+
 
 def told(scene: Scene, **options: Any) -> dict[str, Any]:
     """What a page gives to open the scene's task."""
@@ -316,6 +339,31 @@ def test_privacy_control_switched_on_between_two_uploads_stops_the_second(scenes
     )
     scene.skip_days(2)
     assert len(scene.sent.bodies) == 1
+    assert set(scene.kept().values()) == {0}
+
+
+def test_privacy_control_erases_in_a_service_worker_too(scenes: Any) -> None:
+    scene = scenes(vault={"worker": "/dist/worker.js"})
+    scene.open()
+    scene.call("saveImpression", **impression())
+    context = scene.page.context
+    [worker] = context.service_workers or [context.wait_for_event("serviceworker")]
+    worker.evaluate(PRIVACY_CONTROL)
+    assert scene.kept()["impressions"] == 1
+    scene.vault.evaluate(WAKE_WORKER)
+    while set(scene.kept().values()) != {0}:
+        scene.page.wait_for_timeout(20)
+
+
+def test_a_page_that_keeps_the_vaults_locks_delays_turns_and_no_erasure(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    scene.call("saveImpression", **impression())
+    assert scene.vault.evaluate(HOLD_LOCKS) == 1
+    scene.turn()  # returns
+    assert scene.kept()["impressions"] == 1
+    scene.vault.evaluate(PRIVACY_CONTROL)
+    scene.turn()
     assert set(scene.kept().values()) == {0}
 
 

@@ -1,5 +1,6 @@
 """One contract, on SQLite and on PostgreSQL."""
 
+import os
 import shutil
 import sqlite3
 import time
@@ -454,6 +455,27 @@ def test_a_sqlite_ledger_is_private_and_so_is_what_lies_beside_it(tmp_path: Path
     assert len(files) == 3  # the write-ahead log and its index too
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     ledger.close()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o666, 0o620])
+def test_a_sqlite_file_that_others_may_use_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    path.touch()
+    path.chmod(mode)
+    with pytest.raises(InvalidTask, match="chmod 600"):
+        open_database(sqlite_url(path))
+    assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_sqlite_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    path.touch(mode=0o600)
+    os.chown(path, 12_345, 12_345)
+    open_database(sqlite_url(path)).dispose()  # by root, for its owner
+    monkeypatch.setattr(os, "geteuid", lambda: 54_321)
+    with pytest.raises(InvalidTask, match="belongs to user 12345"):
+        open_database(sqlite_url(path))
 
 
 @pytest.mark.parametrize("rounds", [60, 90, 130])

@@ -131,7 +131,7 @@ def test_each_bad_share_is_dropped_with_its_reason_and_the_others_go_on() -> Non
         ),
         (
             replace(a, share=replace(a.share, ciphertext=a.share.ciphertext + bytes(5))),
-            ReportReason.NOT_OPENED,
+            ReportReason.WRONG_LENGTH,
         ),
         (replace(a, share=replace(a.share, key_id=77)), ReportReason.UNKNOWN_KEY),
         (replace(a, share=REPORTS[0].shares[1]), ReportReason.UNKNOWN_KEY),

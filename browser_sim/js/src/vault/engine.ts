@@ -42,6 +42,7 @@ const LONGEST_SLEEP_S = 900;
 const FIRST_PAUSE_S = 1;
 const LONGEST_PAUSE_S = 300;
 const LAST_CALL_S = 3_600;
+const LONGEST_WAIT_S = 60;
 const MOST_TASKS = 8;
 const MOST_ROWS = 20_000;
 const MOST_BYTES = 2 ** 23;
@@ -214,6 +215,7 @@ export class Engine {
 
   /** Do what is due for each task, and sleep until more is. */
   async run(): Promise<void> {
+    if (!(await this.#mayGoOn())) return;
     const keys = await this.#store.read((transaction) => transaction.taskKeys());
     await Promise.all(keys.map((key) => this.#turn(key)));
   }
@@ -227,12 +229,16 @@ export class Engine {
 
   /** Do what is due for one task of one origin, in one place at a time over all pages and workers of this vault. */
   async #turn(key: string): Promise<void> {
-    await navigator.locks.request(`${LOCK} ${key}`, async () => {
+    const wait = AbortSignal.timeout(LONGEST_WAIT_S * 1000);
+    const taken = navigator.locks.request(`${LOCK} ${key}`, { signal: wait }, async () => {
       if (!(await this.#mayGoOn())) return;
       const isPaused = (this.#failures.get(key)?.until ?? 0) > this.#now();
       const isServed = isPaused || (await this.#attempt(key, [this.#applyConversions, this.#endImpressions, this.#sealDue]));
       if (isServed && !isPaused) this.#failures.delete(key);
       await this.#attempt(key, [this.#drain]);
+    });
+    await taken.catch((error: unknown) => {
+      if (!wait.aborted) throw error; // else another page has the lock, or its page is frozen: try again later
     });
     await this.#sleep(key).catch(() => undefined);
   }
