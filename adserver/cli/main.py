@@ -23,6 +23,8 @@ COMMANDS: Final = {
     "budget": Lazy("adserver.cli.budget:budget_command"),
     "aggregate": Lazy("adserver.cli.aggregate:aggregate_command"),
     "evaluate": Lazy("adserver.cli.evaluate:evaluate_command"),
+    "query": Lazy(_commands("status", "list"), "List queries and evaluations."),
+    "status": Lazy("adserver.cli.status:status_command"),
     "serve": Lazy("adserver.cli.serve:serve_command", environment="ADSERVER"),
     "intake": Lazy("adserver.cli.intake:intake_command", environment="ADSERVER"),
     "keygen": Lazy("adserver.cli.serve:keygen_command"),

@@ -1,0 +1,66 @@
+"""`adserver status` and `adserver query`: helpers and intake, and the queries that were asked."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from adserver.cli.options import JsonOption
+from adserver.cli.target import connected_server_of, server_of
+from adserver.views.printing import moment, print_json, print_table
+from maskedlark.terminal.options import takes
+
+if TYPE_CHECKING:
+    from adserver.client.ad_server import AdServer
+
+
+@takes(server=connected_server_of, without=["round_deadline", "wait"])
+def status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+    """Show whether both helpers answer; with --url, also the intake's counts since the server started."""
+    from adserver.client.local import LocalAdServer
+
+    with server:
+        helpers = server.helpers()
+        intake = None if isinstance(server, LocalAdServer) else server.intake()
+    if as_json:
+        print_json({"helpers": [asdict(one) for one in helpers], "intake": intake and asdict(intake)})
+        return
+    print_table(
+        ("helper", "address", "answers", "name", "version", "keys until", "cause"),
+        [
+            (
+                one.role,
+                one.address,
+                {True: "yes", False: "no", None: "not asked yet"}[one.is_well],
+                one.name or "",
+                one.version or "",
+                moment(one.keys_not_after) if one.keys_not_after else "",
+                one.cause,
+            )
+            for one in helpers
+        ],
+    )
+    if intake is not None:
+        rows = [("accepted", intake.accepted), ("duplicates", intake.duplicates), *intake.rejected.items()]
+        print_table((f"reports since {moment(intake.since)}", ""), rows)
+
+
+@takes(server=server_of)
+def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
+    """List all queries and evaluations, the oldest first. `adserver aggregate --again` shows an answer."""
+    found = server.queries()
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    print_table(
+        ("query", "kind", "dataset", "asked", "answered", "about"),
+        [
+            (
+                one.query_id,
+                one.kind,
+                one.dataset_id[:12],
+                moment(one.asked_at),
+                "yes" if one.is_answered else "no",
+                one.about,
+            )
+            for one in found
+        ],
+    )
