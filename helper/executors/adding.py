@@ -2,24 +2,23 @@
 
     SharedAdding(fleet, local).add_up(adding, updates, interrupt)    # what local.add_up gives
 
-Shares of a round are summed once, so workers keep none. They travel as they lie on the head's disk, and only
-those that are seeds do: a share that is a whole vector takes the head more time to send than to add. How many
-devices sent one is public, and with it how long an order is and takes.
+Shares of a round are summed once, so workers keep none. They travel as the head stores them, a segment in an
+order, and only those that are seeds do: a share that is a whole vector takes the head more time to send than
+to add. How many devices sent one is public, and with it how long an order is and takes.
 """
 
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 
 from helper.datasets.datasets import dataset_lost
-from helper.datasets.records import Updates
-from helper.datasets.update_vault import SealedUpdates, StoredUpdate, open_updates
-from helper.executors.adding_orders import ADD, AddingOrder, read_added, write_order
+from helper.datasets.frames import SealedSegment, open_segment
+from helper.datasets.records import DatasetRecords
+from helper.datasets.segments import SegmentRows
+from helper.executors.adding_orders import ADD, read_added, write_order
 from helper.executors.executor import Adding, Executor, SummedUpdates
 from helper.executors.fleet import Fleet, Worker
 from helper.executors.heartbeats import Clock
@@ -32,11 +31,6 @@ from maskedlark.interrupt import Interrupt
 from maskedlark.numbers.field import add
 from maskedlark.reports.updates import SEED_ROLE
 
-MOST_COORDINATES: Final = 1 << 24
-"""So many coordinates are summed by one order at most: a tenth of a second of work."""
-MOST_SHARES: Final = 1 << 13
-"""So many shares are summed by one order at most, however short they are."""
-
 
 class SharedAdding:
     """Adds updates up at the workers of a fleet. Safe to call from many threads."""
@@ -45,11 +39,10 @@ class SharedAdding:
         """Add up at the workers of `fleet`, and by `local` what is not worth the way."""
         self._fleet, self._local, self._parts = fleet, local, WorkQueue(fleet, clock)
 
-    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+    def add_up(self, adding: Adding, updates: DatasetRecords, interrupt: Interrupt) -> SummedUpdates:
         """See `Executor.add_up`."""
-        most = max(1, min(MOST_SHARES, MOST_COORDINATES // adding.form.length))
         is_shared = adding.role == SEED_ROLE and self._fleet.workers()
-        sealed = updates.sealed(most) if is_shared else ()
+        sealed = updates.sealed(interrupt) if is_shared else ()
         if len(sealed) < 2:
             return self._local.add_up(adding, updates, interrupt)
         work = _Work(adding, sealed, interrupt)
@@ -61,23 +54,16 @@ class SharedAdding:
 class _Work:
     """One sum, in parts."""
 
-    def __init__(self, adding: Adding, sealed: Sequence[SealedUpdates], interrupt: Interrupt) -> None:
+    def __init__(self, adding: Adding, sealed: Sequence[SealedSegment], interrupt: Interrupt) -> None:
         self._adding, self._sealed, self._interrupt = adding, sealed, interrupt
         self._vector = np.zeros(adding.form.length, np.uint64)
         self._done: set[int] = set()
 
     def send(self, part: int, worker: Worker) -> Sent:
         """See `PartWork`."""
-        sealed, adding = self._sealed[part], self._adding
-        order = AddingOrder(
-            order_id=os.urandom(32),
-            form=adding.form,
-            role=adding.role,
-            task_id=adding.task_id,
-            header=sealed.header,
-            key=sealed.key,
-        )
-        written = worker.session.seal(write_order(order, sealed.rows), ADD)
+        sealed = self._sealed[part]
+        order = write_order(self._adding, sealed)
+        written = worker.session.seal(order.encoded, ADD)
         stop = worker.session.seal(order.order_id, STOP)
         return Sent(
             order=written,
@@ -93,23 +79,23 @@ class _Work:
                 way.
         """
         try:
-            summed = read_added(answer, self._adding, len(self._sealed[part].rows))
+            summed = read_added(answer, self._adding, int(self._sealed[part].is_chosen.sum()))
         except InvalidTask:
             if read(Failed, answer).head.reason == "damaged":
-                for _ in _read(self._sealed[part]):
-                    self._interrupt()
+                _open(self._sealed[part])
             raise
         self._add(part, summed)
 
     def do_here(self, part: int) -> None:
         """Add up a part that no worker did."""
-        self._add(part, sum_updates(self._adding, _read(self._sealed[part]), self._interrupt))
+        self._add(part, sum_updates(self._adding, [_open(self._sealed[part])], self._interrupt))
 
     def summed(self) -> SummedUpdates:
         """Return the whole sum."""
         if len(self._done) != len(self._sealed):
             raise AssertionError("each part is added once")
-        return SummedUpdates(vector=self._vector, records=sum(len(one.rows) for one in self._sealed))
+        records = sum(int(one.is_chosen.sum()) for one in self._sealed)
+        return SummedUpdates(vector=self._vector, records=records)
 
     def _add(self, part: int, summed: SummedUpdates) -> None:
         if part in self._done:
@@ -118,13 +104,13 @@ class _Work:
         self._vector = add(self._vector, summed.vector)
 
 
-def _read(part: SealedUpdates) -> Iterator[StoredUpdate]:
-    """Read the shares of a part again.
+def _open(part: SealedSegment) -> SegmentRows:
+    """Open the shares of a part here that are in the dataset.
 
     Raises:
         JobRefused(DATASET_LOST)
     """
     try:
-        yield from open_updates(part.header, part.rows, part.key, part.read())
+        return open_segment(part.shape, part.place, part.key, part.read()).rows(part.is_chosen)
     except (InvalidTag, ValueError):
         raise dataset_lost() from None

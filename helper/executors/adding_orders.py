@@ -1,6 +1,6 @@
 """What the head orders of a worker that adds updates up, and what it gets back. They only travel sealed.
 
-    order = write_order(AddingOrder(...), part.rows)    # the head; the shares go beside it, as they lie there
+    order = write_order(adding, segment)                # the head, which sends the frames beside it
     answer = added(order, frames, interrupt)            # the worker
     summed = read_added(answer, adding, records)        # the head, which checks what can be checked
 
@@ -8,18 +8,20 @@ An order holds all that it takes, so any worker can do it, and do it again. How 
 the form of the task's updates.
 """
 
-from collections.abc import Sequence
+import os
+from dataclasses import field
 from typing import Annotated, Final
 
-import numpy as np
 from pydantic import Field
 
-from helper.datasets.update_vault import open_updates
+from helper.datasets.frames import SealedPlace, SealedSegment, open_segment
+from helper.datasets.updates import shape_of
 from helper.executors.executor import Adding, SummedUpdates
-from helper.executors.orders import Count, Message, elements, read, write
+from helper.executors.orders import Count, Message, bits, elements, flags, read, write
 from helper.executors.summing import sum_updates
 from maskedlark.canonical import Bytes32, canonical
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 from maskedlark.numbers.field import to_bytes
 from maskedlark.reports.updates import UpdateForm
@@ -29,15 +31,17 @@ ADD: Final = b"add"
 
 @canonical
 class AddingOrder:
-    """The sum of some shares of a round; their places in their file follow.
+    """The sum of a segment's shares of a round; flags follow, which of its records are in the dataset.
 
     Attributes:
         order_id: Names the order.
         form: What the task's update reports hold.
         role: Whose shares they are.
         task_id: The task's.
-        header: See `SealedUpdates`.
-        key: See `SealedUpdates`.
+        header: See `SealedPlace`.
+        number: See `SealedPlace`.
+        records: See `SealedPlace`.
+        key: Opens its frames.
     """
 
     order_id: Bytes32
@@ -45,6 +49,8 @@ class AddingOrder:
     role: Annotated[int, Field(ge=0, le=1)]
     task_id: Bytes32
     header: Annotated[bytes, Field(max_length=1024)]
+    number: Count
+    records: Count
     key: Bytes32 = Field(repr=False)
 
 
@@ -55,9 +61,27 @@ class _Added:
     records: Count
 
 
-def write_order(order: AddingOrder, rows: Sequence[int]) -> bytes:
-    """Write an order for the shares at these positions of their file."""
-    return write(order, [np.array(rows, "<u8").tobytes()])
+@frozen(eq=False)
+class WrittenOrder:
+    """An order and its name."""
+
+    order_id: bytes
+    encoded: bytes = field(repr=False)
+
+
+def write_order(adding: Adding, segment: SealedSegment) -> WrittenOrder:
+    """Write an order for a segment's shares, under a name of its own."""
+    order = AddingOrder(
+        order_id=os.urandom(32),
+        form=adding.form,
+        role=adding.role,
+        task_id=adding.task_id,
+        header=segment.place.header,
+        number=segment.place.number,
+        records=segment.place.records,
+        key=segment.key,
+    )
+    return WrittenOrder(order_id=order.order_id, encoded=write(order, [bits(segment.is_chosen)]))
 
 
 def add(message: Message, frames: bytes, interrupt: Interrupt) -> bytes:
@@ -67,10 +91,12 @@ def add(message: Message, frames: bytes, interrupt: Interrupt) -> bytes:
         InvalidTag, ValueError: the frames are not those of the order.
     """
     order: AddingOrder = message.head
-    (places,) = message.parts
-    rows = np.frombuffer(places, "<u8").tolist()
+    (chosen,) = message.parts
+    place = SealedPlace(header=order.header, number=order.number, records=order.records)
+    rows = open_segment(shape_of(order.form.payload_bytes(order.role)), place, order.key, frames)
+    rows = rows.rows(flags(chosen, order.records))
     adding = Adding(form=order.form, role=order.role, task_id=order.task_id)
-    summed = sum_updates(adding, open_updates(order.header, rows, order.key, frames), interrupt)
+    summed = sum_updates(adding, [rows], interrupt)
     return write(_Added(records=summed.records), [to_bytes(summed.vector)])
 
 

@@ -2,9 +2,9 @@
 
 The head alone has the pair's key, the noise, the ledger and what decides about a release. It gives each
 worker sealed segments and the key of their dataset, takes partial sums, and checks that each segment was
-summed once and each record counted. What no worker can do is done here: the general engine sums, old files
-are read, shares are opened unless the operator lets workers do it, and everything is done as without a
-cluster while there is no worker.
+summed once and each record counted. What no worker can do is done here: the general engine sums,
+shares are opened unless the operator lets workers do it, and everything is done as without a cluster while
+there is no worker.
 """
 
 import os
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from helper.datasets.frames import SealedSegment
-from helper.datasets.records import DatasetRecords, Updates
+from helper.datasets.records import DatasetRecords
 from helper.executors.adding import SharedAdding
 from helper.executors.dispatch import DispatchedWork, Dispatcher, WorkerAnswer, WorkItem
 from helper.executors.executor import Adding, Executor, Gradient, ModelFile, Scoring, SummedUpdates
@@ -133,7 +133,7 @@ class ClusterExecutor:
             raise AssertionError("each record is scored by some worker")
         return Scores(bins=bins, choices=choices)
 
-    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+    def add_up(self, adding: Adding, updates: DatasetRecords, interrupt: Interrupt) -> SummedUpdates:
         """See `Executor`."""
         return self._adding.add_up(adding, updates, interrupt)
 

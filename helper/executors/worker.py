@@ -153,7 +153,7 @@ class SegmentWorker(NeverPickled):
 
         Args:
             sealed_order: See `helper.executors.adding_orders`.
-            frames: The shares as they lie on the head's disk, one behind the other.
+            frames: Of the segment, as the head stores them.
 
         Raises:
             NotSealed: the order is not the head's.

@@ -150,9 +150,7 @@ def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
 
     survives = (OSError, SQLAlchemyError)
     everything = Periodic(told(sweeper.sweep), name="sweep", every_s=EVERY_S, survives=survives)
-    if sweeper.objects is None:
-        return (everything,)
-    dropped = told(lambda _: sweeper.remove_dropped())
+    dropped = told(lambda _: sweeper.vault.delete_dropped())
     return everything, Periodic(dropped, name="dropped", every_s=DROPPED_EVERY_S, survives=survives)
 
 

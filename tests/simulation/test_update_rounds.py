@@ -1,6 +1,8 @@
 """Federated rounds while everything goes wrong; and products with one planted bug, which are caught."""
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,18 @@ from sqlalchemy import delete, insert, update
 
 from adserver.store.rounds import DeviceRoundState, RoundStore
 from adserver.store.schema import update_rounds
-from helper.datasets.updates import UpdateDatasets
+from helper.datasets.datasets import Datasets
+from helper.datasets.segments import SegmentSlice
+from helper.datasets.vault import Vault
 from helper.ledger import ledger as helper_ledger
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredQuery
 from helper.ledger.schema import QUERIES
 from maskedlark.canonical import encode
+from maskedlark.interrupt import Interrupt
 from tests.simulation.update_rounds import run_seed
 
-_add_query, _add, _shares = Ledger.add_query, RoundStore.add, UpdateDatasets.shares
+_add_query, _add, _round_records = Ledger.add_query, RoundStore.add, Datasets.round_records
 _SEEDS = 8
 
 
@@ -81,9 +86,15 @@ def _takes_late_ones(store: RoundStore, report: Any) -> bool:
                 connection.execute(update(update_rounds).where(one).values(state=before.state))
 
 
-def _leaves_one_out(datasets: UpdateDatasets, one: Any, of_dataset: bytes) -> Any:
+def _leaves_one_out(datasets: Datasets, one: Any, of_dataset: bytes) -> Any:
     """Both helpers alike, so that nothing but the model tells."""
-    return iter(list(_shares(datasets, one, of_dataset))[:-1])
+    records = _round_records(datasets, one, of_dataset)
+
+    def pieces(interrupt: Interrupt) -> Iterator[SegmentSlice]:
+        for piece in records.pieces(interrupt):
+            yield SegmentSlice(ranks=piece.ranks[:-1], rows=piece.rows.rows(slice(0, -1)))
+
+    return replace(records, pieces=pieces)
 
 
 def _does_nothing(*_: Any, **__: Any) -> None:
@@ -99,7 +110,7 @@ def _does_nothing(*_: Any, **__: Any) -> None:
         pytest.param(
             (RoundStore, "add", _takes_late_ones, "round_over was acknowledged"), id="late one taken"
         ),
-        pytest.param((UpdateDatasets, "shares", _leaves_one_out, "has not the bits"), id="one left out"),
+        pytest.param((Datasets, "round_records", _leaves_one_out, "has not the bits"), id="one left out"),
     ],
 )
 def test_a_planted_bug_is_caught(
@@ -116,6 +127,8 @@ def test_a_helper_that_answers_anew_is_caught(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(helper_ledger, "check_whole", _does_nothing)
     monkeypatch.setattr(Ledger, "query", _does_nothing)
     monkeypatch.setattr(Ledger, "add_query", _answers_anew)
+    monkeypatch.setattr(helper_ledger, "drop_manifest", _does_nothing)
+    monkeypatch.setattr(Vault, "forget", _does_nothing)
     assert _caught(tmp_path, "two answers")
 
 
