@@ -134,6 +134,10 @@ protos: $(STAMP)  ## Regenerate the code of the wire contract
 docs: $(STAMP)  ## Rewrite docs/reference from the code
 	COLUMNS=120 $(BIN)/python docs/generate.py
 
+.PHONY: benchmarks
+benchmarks: $(STAMP)  ## Measure docs/explanation/benchmarks.md anew: some hours (ARGS="--only bench-aggregate", ARGS=--list)
+	$(BIN)/python -m tests.bench.benchmarks $(ARGS)
+
 bench-ingest: $(STAMP)  ## Reports sealed, opened and stored per second and core, beside the bare X25519 rate (--json: make bench-ingest ARGS=--json)
 	$(BIN)/python -m tests.bench.ingest $(ARGS)
 
@@ -211,7 +215,7 @@ bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opa
 paper: $(STAMP)  ## The Masked LARk paper's figures 3, 4 and 5 with its networks, in minutes (ARGS="--full", "--json", "--only figure4")
 	$(BIN)/python -m tests.bench.paper $(ARGS)
 
-table: $(STAMP)  ## Measure the README's accuracy table anew
+table: $(STAMP)  ## Accuracy of masked training, with noise and without, beside plain training (ARGS="--only wbcd --json")
 	$(BIN)/python -m tests.bench.accuracy $(ARGS)
 
 figures: $(STAMP)  ## Measure docs/explanation/utility.md anew: accuracy against epsilon, clip bound and local noise; client level at K = 10,000 (ARGS=--quick)

@@ -5,6 +5,8 @@ exact path's loops, for processors with AVX2, those with AVX-512 if it was built
 numba that built it: `helper/.../loops`. A helper with these does not compile at its first start. Elsewhere
 they are left out, or not used.
 
+A source distribution that is built in a git repository holds what git tracks: nothing else that lies around.
+
 Two builds of the same files with the same packages on the same kind of processor have the same bytes: no
 time, owner, mode or path of a machine gets into the wheel or the sdist. `make dist` builds each twice.
 """
@@ -19,6 +21,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.egg_info import egg_info
 from setuptools.command.sdist import sdist
 
 _EPOCH = os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800")
@@ -61,6 +64,21 @@ class PlainWheel(bdist_wheel):
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
+class TrackedSources(egg_info):
+    """Lists the files of a source distribution."""
+
+    def find_sources(self) -> None:
+        """List what setuptools finds, and of that only what git tracks."""
+        super().find_sources()
+        if not Path(".git").exists():
+            return  # a copy, or a source distribution that was unpacked
+        listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, check=True)  # noqa: S607 # the builder's git
+        tracked = {os.fsdecode(name) for name in listed.stdout.split(b"\0")}
+        made = Path(self.egg_info).name + os.sep
+        self.filelist.files = [one for one in self.filelist.files if one in tracked or one.startswith(made)]
+        Path(self.egg_info, "SOURCES.txt").write_text("\n".join(self.filelist.files))
+
+
 class PlainSource(sdist):
     """Packs files without their times, owners and modes."""
 
@@ -85,4 +103,11 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-setup(cmdclass={"build_py": BuildWithLoops, "bdist_wheel": PlainWheel, "sdist": PlainSource})
+setup(
+    cmdclass={
+        "build_py": BuildWithLoops,
+        "bdist_wheel": PlainWheel,
+        "egg_info": TrackedSources,
+        "sdist": PlainSource,
+    }
+)

@@ -1,4 +1,4 @@
-"""The browsers: simulated people who see ads, convert or do not, and report under the protocol.
+"""The browsers: simulated people that see ads, convert or do not, and report by the protocol.
 
-Knows no other party's code.
+It imports no other party's code.
 """

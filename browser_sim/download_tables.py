@@ -102,7 +102,7 @@ def download_tables(
         data: What to fetch.
         folder: Where to.
         mirrors: Instead of the data set's own.
-        on_file: Told each file that is right.
+        on_file: Called with each file that is right.
 
     Raises:
         InvalidSource: no mirror has a file, or what they have differs from what it should be.

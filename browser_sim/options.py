@@ -142,7 +142,7 @@ def load_encoder(path: Path) -> "Encoder":
     """Load an encoder's file.
 
     Raises:
-        InvalidSource: there is none, or it is no encoder.
+        InvalidSource: the file does not exist, or is not an encoder.
     """
     from browser_sim.source import InvalidSource
     from maskedlark.encoding.encoder import read_encoder

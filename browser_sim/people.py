@@ -1,22 +1,17 @@
 """Step 1: people see ads, and convert before the window closes or do not.
 
-Their browsers report after a random delay.
-
-A simulation on a clock of its own, so that a month takes seconds. What the browser decides here is *when* a
-report leaves it:
+Their browsers report after a random delay. The simulation has its own clock, so that a month takes seconds.
+This module decides *when* a report leaves the browser:
 
 - A report is made at the conversion, or at the end of the attribution window if there was none (then its
-  label is the default
-  one). Either way it waits for a further random delay, since an upload right at the end of a window would
-  tell the label.
-- Fake reports are made whenever a real one is: a coin that shows "fake" with the task's rate is thrown until
-  it does not, so that
-  the share of fakes among all reports has that rate as its mean. Each fake has its own delay, drawn as the
-  real one's, so nobody can tell by the arrival times which of the two is real.
-- A report's time bucket is that of its *upload*. The ad server sees that moment anyway, so the bucket says
-  nothing new. The time
-  of the event would undo the delay: the ad server knows when it showed the ad, and a bucket exactly one
-  window later says "did not convert".
+  label is the default one). Either way it waits for a further random delay, because an upload right at the
+  end of a window would reveal the label.
+- Fake reports are made together with a real one: a coin that shows "fake" with the task's rate is thrown
+  until it does not, so that the share of fakes among all reports has that rate as its mean. Each fake has a
+  delay of the same distribution, so arrival times do not show which report is real.
+- A report's time bucket is that of its *upload*. The ad server sees that moment anyway, so the bucket reveals
+  nothing new. The time of the event would undo the delay: the ad server knows when it showed the ad, and a
+  bucket exactly one window later means "did not convert".
 
 A delay blurs timing, it does not remove it: with a window much longer than the delay, early uploads are
 conversions more often than late ones. Choose a delay of the order of the window.
@@ -117,11 +112,11 @@ class PeopleCounts:
     """What came of all impressions, in numbers.
 
     Attributes:
-        people: Who saw an ad.
+        people: People that saw an ad.
         impressions: Ads seen, one for each record.
-        no_consent: Impressions of people whose browsers report nothing.
-        conversions: Impressions that converted within the window, of people who consent.
-        expired: Impressions whose window closed without a conversion, of people who consent.
+        no_consent: Impressions of people without consent, whose browsers report nothing.
+        conversions: Impressions that converted within the window, of people with consent.
+        expired: Impressions whose window closed without a conversion, of people with consent.
         over_cap: Reports that were not made, since the person had made as many as the task allows.
         fakes: Fake reports among the uploads.
         too_late: Reports, real or fake, not sent since the task had expired by then.
@@ -209,7 +204,7 @@ class _World:
                 yield at_s + window_s, row
 
     def _due(self, made: Iterable[_Moment]) -> Iterator[_Due]:
-        """Yield the real report of each, and fake ones, each after a delay of its own."""
+        """Yield the real report of each, and fake ones, each after an independent delay."""
         cap, fake_rate = self._habits.reports_per_person, self._habits.fake_rate
         longest_s = self._habits.max_extra_delay_s
         for at_s, row in made:

@@ -1,7 +1,7 @@
 """Steps 2 and 3 for many browsers: turn uploads into sealed reports, in order, on as many cores as there are.
 
-Every report draws its decoys, masks and id from a stream of its own, named by its place in the upload order,
-so the result does not depend on how the work is spread. HPKE's ephemeral keys are the library's own:
+Every report draws its decoys, masks and id from a separate stream, named by its place in the upload order, so
+the result does not depend on how the work is distributed. HPKE's ephemeral keys are the library's own:
 ciphertexts differ from run to run, plaintexts do not.
 """
 
@@ -120,9 +120,9 @@ def fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[n
 
     Of what a browser can know (how frequent each bin is, which the origin can publish with the bin edges)
     this hides best. Uniform bytes stand out at every column; another person's features are not the browser's
-    to send, and a copy of its own shows up as a duplicate. A helper that knows how columns hang together may
-    still tell fakes from real reports: fakes hide the number of real reports from the ad server, and only
-    `feature_epsilon` protects the features themselves.
+    to send, and a copy of its own shows up as a duplicate. A helper that knows how columns are correlated may
+    still distinguish fakes from real reports: fakes hide the number of real reports from the ad server, and
+    only `feature_epsilon` protects the features themselves.
     """
     rows = below(len(records), records.features.shape[1], draws.stream(f"fake features {index}"))
     return np.asarray(records.features[rows, np.arange(records.features.shape[1])])

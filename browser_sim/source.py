@@ -1,6 +1,4 @@
-"""The records that simulated people live through.
-
-Feature bytes and labels, and who of them is never simulated.
+"""The records of simulated people: feature bytes and labels, and the records that are held out.
 
 Reports carry features as bytes, so every source says how its columns become bytes. Tables use an encoder
 (`maskedlark.encoding`): the origin fits it on data that it may see, the signed task names it by its digest,
@@ -106,7 +104,7 @@ class SourceRecords:
 
 @frozen
 class Source:
-    """A data set, ready to be lived through.
+    """A data set, ready for simulation.
 
     Attributes:
         name: What the source calls itself.
@@ -116,7 +114,7 @@ class Source:
         label_kind: Classes or real values.
         label_names: One name per class, by class; empty for values.
         default_label: The label that an impression without a conversion has, for the task's label space; None
-            if every impression ends in a label of its own.
+            if every impression has a label.
         scaling: How features become bytes, for people.
         notes: What was left out or assumed, for people.
         cells: For each name that a measurement may declare, its column.
@@ -138,7 +136,7 @@ class Source:
 class PanelSplit:
     """Records to report, and the panel (if any).
 
-    People who agreed that the ad server sees their records, for testing models.
+    The panel are people with whose agreement the ad server sees their records, to test models.
     """
 
     reported: SourceRecords

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from browser_sim.people import PeopleCounts
 from browser_sim.source import Source
+from maskedlark.escape import DELETE, SHOWN_DELETE
 from maskedlark.frozen import frozen, pick_attributes
+from maskedlark.terminal.escape import plain
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+def _json(document: dict[str, Any]) -> str:
+    """Return a document for a terminal or a file: without control characters, as names may hold some."""
+    return json.dumps(document, indent=2).replace(DELETE, SHOWN_DELETE)
 
 
 @frozen
@@ -57,7 +64,7 @@ class Summary:
 
     def to_json(self) -> str:
         """Return one JSON object with the attributes as keys, each of the counts as one."""
-        return json.dumps(self._figures(), indent=2, ensure_ascii=False)
+        return _json(self._figures())
 
     def to_table(self) -> "Table":
         """Return a table."""
@@ -69,9 +76,11 @@ class Summary:
         table.add_column(style="bold")
         table.add_column(justify="right")
         for name, value in figures.items():
-            table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else str(value))
+            table.add_row(
+                name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else plain(value)
+            )
         for reason, count in sorted(rejected.items()):
-            table.add_row(f"rejected: {reason}", str(count))
+            table.add_row(plain(f"rejected: {reason}"), str(count))
         return table
 
 
@@ -105,13 +114,13 @@ class Description:
 
     def to_json(self) -> str:
         """Return one JSON object with the attributes as keys."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        return _json(asdict(self))
 
     def to_table(self) -> "Table":
         """Return a table: the balance of labels in full, the names of features in brief."""
         from rich.table import Table
 
-        table = Table(title=f"source {self.source}", show_header=False)
+        table = Table(title=plain(f"source {self.source}"), show_header=False)
         table.add_column(style="bold")
         table.add_column()
         table.add_row(
@@ -122,21 +131,23 @@ class Description:
         )
         table.add_row(
             "features",
-            f"{self.features}: {', '.join(self.feature_names[:4])}{', ...' if self.features > 4 else ''}",
+            plain(
+                f"{self.features}: {', '.join(self.feature_names[:4])}{', ...' if self.features > 4 else ''}"
+            ),
         )
         table.add_row("label kind", self.label_kind)
         for name, amount in self.labels.items():
             share = "" if self.label_kind == "values" else f" ({amount / self.records:.1%})"
-            table.add_row(f"label {name}", f"{amount:g}{share}")
+            table.add_row(plain(f"label {name}"), f"{amount:g}{share}")
         table.add_row(
             "default label",
             "none: every impression has a label of its own"
             if self.default_label is None
             else str(self.default_label),
         )
-        table.add_row("scaling", self.scaling)
+        table.add_row("scaling", plain(self.scaling))
         for note in self.notes:
-            table.add_row("note", note)
+            table.add_row("note", plain(note))
         return table
 
 

@@ -1,7 +1,7 @@
 """What so many reports a day cost: `python -m docs.costs [--reports N ...] [--core-hour 0.04] ...`.
 
-Prints the table of `docs/how-to/grow.md` from figures that other pages show with the commands that measure
-them, and from prices that are assumed: give your own.
+Prints the table of `docs/explanation/benchmarks.md` from figures of that page, and from prices that are
+assumed: give your own.
 """
 
 import argparse
@@ -21,30 +21,32 @@ OBJECT_FROM_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A measured figure: the value that counts here for each report, and where it stands, word for word."""
+    """A measured figure: its value for each report, and the row of the page that shows it, cell by cell."""
 
     value: float
-    page: str
-    words: str
+    row: str
+    cell: str
 
 
 MEASURED: Final = {
     # Microseconds of a processor.
-    "intake": Figure(value=24.5, page="replicas", words="24.5 beside the other one"),
-    "intake_database": Figure(value=17.4, page="replicas", words="PostgreSQL's 16.2 and 17.4"),
-    "sealing": Figure(value=18.0, page="replicas", words="18 us of a processor to take a report"),
-    "opening": Figure(value=61.0, page="operations", words="61 us (bare X25519 36)"),
-    "preparing": Figure(value=3.7, page="operations", words="taken and written as segments 37 s"),
-    "committing": Figure(value=0.23, page="operations", words="committed 2.3 s"),
-    "round": Figure(value=0.73, page="operations", words="over all records, read from disk, 7.3 s"),
-    "forgetting": Figure(value=2.8, page="replicas", words="2.8 us of PostgreSQL's processor"),
+    "intake": Figure(value=24.5, row="intake's processor time a report: one, two", cell="23.1 and 24.5 us"),
+    "intake_database": Figure(
+        value=17.4, row="PostgreSQL's processor time a report: one, two", cell="16.2 and 17.4 us"
+    ),
+    "sealing": Figure(value=18.0, row="taken for a dataset, sent to both helpers", cell="18 us; 304 bytes"),
+    "opening": Figure(value=61.0, row="a helper opens its share", cell="61 us"),
+    "preparing": Figure(value=3.7, row="segments written; of it the order", cell="37 s; 4.5 s"),
+    "committing": Figure(value=0.23, row="committed", cell="2.3 s"),
+    "round": Figure(value=0.73, row="a round over all records, from disk", cell="7.3 s"),
+    "forgetting": Figure(value=2.8, row="expired, PostgreSQL's processor time", cell="2.8 us"),
     # Bytes.
-    "stored": Figure(value=643.0, page="replicas", words="643 bytes a report"),
-    "stored_beside": Figure(value=407.0, page="replicas", words="407 where ciphertexts lie in objects"),
-    "object": Figure(value=246.0, page="replicas", words="objects, which take 246"),
-    "sent": Figure(value=304.0, page="replicas", words="304 bytes to both helpers"),
-    "segment": Figure(value=70.5, page="operations", words="the file has 705"),
-    "ledger": Figure(value=61.4, page="replicas", words="61.4 bytes in each helper's ledger"),
+    "stored": Figure(value=643.0, row="the database with all indexes", cell="643 bytes"),
+    "stored_beside": Figure(value=407.0, row="the same where ciphertexts lie in objects", cell="407 bytes"),
+    "object": Figure(value=246.0, row="the objects", cell="246 bytes"),
+    "sent": Figure(value=304.0, row="taken for a dataset, sent to both helpers", cell="18 us; 304 bytes"),
+    "segment": Figure(value=70.5, row="peak of the process; the file", cell="1,327 MB; 705 MB"),
+    "ledger": Figure(value=61.4, row="its id in a helper's ledger", cell="61.4 bytes"),
 }
 """Of reports of 30 features, without proofs. What is measured of ten million records is divided by them."""
 

@@ -7,4 +7,4 @@ import os
 
 os.environ.setdefault(
     "GRPC_VERBOSITY", "NONE"
-)  # before gRPC is imported: its own lines are no JSON, and some name who called
+)  # before gRPC is imported: its log lines are not JSON, and some name the caller

@@ -38,7 +38,7 @@ VERSION: Final = version("maskedlark")
 
 @frozen
 class Status:
-    """Who a helper is and what it holds; all of it public."""
+    """A helper's identity and the counts of what it holds; all of it public."""
 
     version: str
     identity: HelperIdentity

@@ -1,8 +1,6 @@
-"""What each stable code means for the one who gets it.
+"""The contract of each stable error code: whether to retry, whether budget was charged, and what to do.
 
-Whether to ask again, whether budget was charged, and what to do.
-
-`maskedlark.errors` says what happened; this says what follows. docs/reference/errors.md is written from both.
+`maskedlark.errors` defines the codes and their meaning. docs/reference/errors.md is written from both.
 """
 
 from enum import StrEnum, unique
@@ -35,7 +33,7 @@ class Contract:
     Attributes:
         is_retryable: Whether the same request, sent again later, may succeed.
         charged: What it cost.
-        remedy: What to do, and who does it where that is not the caller.
+        remedy: What to do; it names the party that does it, unless that is the caller.
     """
 
     is_retryable: bool = False

@@ -18,6 +18,7 @@ from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
 from adserver.records.job_record import JobRecord
 from adserver.records.server_settings import IntakeSettings
+from adserver.records.submissions import FederatedSubmission
 from adserver.serving.intake_servers import running_ingest
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
@@ -27,7 +28,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.rounds import DeviceRound, RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.federated.model import read_submitted_model
-from adserver.training.federated.submission import FederatedSubmission, plan_federated
+from adserver.training.federated.submission import plan_federated
 from adserver.training.worker import JobWorker
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device import Device, read_round

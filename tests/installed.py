@@ -47,12 +47,17 @@ def packed(source: Path, out: Path, *options: str, **variables: str) -> list[Pat
     return sorted(out.iterdir())
 
 
-def packed_elsewhere(source: Path, folder: Path, *options: str) -> list[Path]:
-    """Return the same of a copy of the folder that was made at another time, by a user with other habits."""
-    copy = folder / "another" / "place"
+def copy_source(source: Path, copy: Path) -> None:
+    """Copy what packages are built from."""
     shutil.copytree(
         source, copy, ignore=lambda of, names: _NOT_PACKED.intersection(names) if Path(of) == source else ()
     )
+
+
+def packed_elsewhere(source: Path, folder: Path, *options: str) -> list[Path]:
+    """Return the same of a copy of the folder that was made at another time, by a user with other habits."""
+    copy = folder / "another" / "place"
+    copy_source(source, copy)
     for path in copy.rglob("*"):
         path.chmod(0o700 if path.is_dir() else 0o600)
         os.utime(path, (_ANOTHER_TIME, _ANOTHER_TIME))

@@ -54,7 +54,7 @@ def columns_of(measurement: Measurement, values: NDArray[np.int64]) -> NDArray[n
             *(
                 column
                 for value, one in zip(measurement.values, held, strict=True)
-                for column in value.encoded(value.within(one))
+                for column in value.encode(value.within(one))
             ),
         ]
         for held in values.tolist()

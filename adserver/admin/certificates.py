@@ -1,24 +1,23 @@
 """How long certificates between the parties last: this server's own, and those that it trusts peers by."""
 
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 
+from adserver.messages.site import CertificateMessage
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import fingerprint, names_in
 
 
-def certificates_json(files: TlsFiles | None) -> list[dict[str, Any]]:
+def read_certificates(files: TlsFiles | None) -> tuple[CertificateMessage, ...]:
     """Return every certificate that this server shows or trusts; none on plaintext loopback."""
     if files is None:
-        return []
-    return [
+        return ()
+    return tuple(
         _certificate(one, whose, path)
         for whose, path in (("this ad server", files.certificate), ("a peer", files.trusted_authorities))
         for one in _read(path)
-    ]
+    )
 
 
 def _read(path: Path) -> list[x509.Certificate]:
@@ -28,12 +27,11 @@ def _read(path: Path) -> list[x509.Certificate]:
         return []
 
 
-def _certificate(one: x509.Certificate, whose: str, path: Path) -> dict[str, Any]:
-    ends: datetime = one.not_valid_after_utc
-    return {
-        "whose": whose,
-        "names": sorted(names_in(one)),
-        "fingerprint": fingerprint(one),
-        "ends_at": ends.timestamp(),
-        "file": path.name,
-    }
+def _certificate(one: x509.Certificate, whose: str, path: Path) -> CertificateMessage:
+    return CertificateMessage(
+        whose=whose,
+        names=tuple(sorted(names_in(one))),
+        fingerprint=fingerprint(one),
+        ends_at=one.not_valid_after_utc.timestamp(),
+        file=path.name,
+    )

@@ -1,130 +1,144 @@
-"""What the API does with jobs: list, show, plan, submit, cancel, resume, and their rounds and curves."""
+"""The endpoints of jobs: list, show, plan, submit, cancel, resume, and their rounds and curves."""
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Final
 
-from adserver.admin.operation import MOST_MODEL_BYTES, ApiRequest, QueryParameter, get, post
-from adserver.admin.paging import page_json
-from adserver.admin.read_endpoints import AFTER, LIMIT
-from adserver.admin.schemas import OBJECT, alike, page_of, record
+from fastapi import Query
+from pydantic import Field
+
+from adserver.admin.admin_context import AdminContext
+from adserver.admin.guarded_route import MOST_MODEL_BYTES, Context, Parameters, guarded_router
+from adserver.admin.paging import PageParameters, Typed, list_page
+from adserver.messages.base import MOST_INTEGER, ListPage
+from adserver.messages.job import Curves, JobDetail, JobItem, RoundsPage, job_detail
+from adserver.messages.plan import PlanJob, PlanMessage
+from adserver.messages.submission import SubmitJob
+from adserver.records.access import Scope
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
-from adserver.records.job_state import JobEvent, JobState, possible
+from adserver.records.job_state import JobState
 from adserver.store.paging import PageMarker
 from adserver.training.planning import plan_job
-from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.training.submitting import submit_job
-from adserver.views.job import job_json, next_command
-from adserver.views.plan import plan_json
-from adserver.views.record import figures_json, record_json
-from maskedlark.errors import InvalidTask
 
 MOST_ROUNDS: Final = 1_000
 DEFAULT_ROUNDS: Final = 200
 CURVE_POINTS: Final = 400
-_RECORD: Final = {
-    **alike("string", "job_id", "plan", "state", "task_id", "task"),
-    **alike("string?", "reason", "cause"),
-    **alike("integer", "rounds", "rounds_done"),
-    "rounds_charged": "integer?",
-    "submitted_at": "number",
-    "is_closed": "boolean",
-}
-_FIGURES: Final = record(
-    rounds_done="integer",
-    finished_at_s="number",
-    **alike("number?", "learning_rate", "gradient_norm", "noise_to_signal", "loss", "accuracy"),
-)
-_ROUNDS: Final = {"type": "array", "items": _FIGURES}
+reading = guarded_router(Scope.READ)
+operating = guarded_router(Scope.OPERATE)
+sending_models = guarded_router(Scope.OPERATE, most_bytes=MOST_MODEL_BYTES)
+ROUTERS: Final = (reading, operating, sending_models)
 
 
-def list_jobs(asked: ApiRequest) -> dict[str, Any]:
-    """Return a page of jobs, newest first."""
-    state = asked["state"]
-    if state and state not in set(JobState):
-        raise InvalidTask(f"`state` must be one of {', '.join(JobState)}")
-    return page_json(
-        asked,
-        asked.site.jobs.page,
-        lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id),
-        record_json,
-        state=JobState(state) if state else None,
+class JobsParameters(PageParameters):
+    """The part of the list of jobs to return."""
+
+    state: JobState | None = Field(None, description="Only jobs in this state.")
+
+
+class RoundsParameters(Parameters):
+    """The rounds to return."""
+
+    limit: Typed = Field(DEFAULT_ROUNDS, description="The most rows to return.", ge=1, le=MOST_ROUNDS)
+    after_rounds: Typed = Field(
+        -1, description="`next_after_rounds` of the previous page.", ge=-MOST_INTEGER, le=MOST_INTEGER
     )
 
 
-def job_shown(asked: ApiRequest, job: JobRecord) -> dict[str, Any]:
+class CurveParameters(Parameters):
+    """The points of a curve to return."""
+
+    points: Typed = Field(CURVE_POINTS, description="About how many rounds to return.", ge=2, le=MOST_ROUNDS)
+
+
+@reading.get("/jobs", summary="List jobs, newest first")
+def list_jobs(context: Context, page: Annotated[JobsParameters, Query()]) -> ListPage[JobItem]:
+    """Return a page of jobs, newest first."""
+    return list_page(
+        page,
+        context.jobs.page,
+        lambda one: PageMarker(at=one.submitted_at_s, key=one.job_id),
+        JobItem.of,
+        state=page.state,
+    )
+
+
+def show_record(context: AdminContext, job: JobRecord) -> JobDetail:
     """Return one job with its cost and the possible next acts."""
-    evaluated = asked.site.jobs.last_evaluated(job.job_id)
-    return {
-        **job_json(job, () if evaluated is None else (evaluated,)),
-        **record_json(job),
-        "can": [event.value for event in (JobEvent.CANCEL, JobEvent.RESUME) if possible(job.state, event)],
-        "next_command": next_command(job),
-    }
+    return job_detail(job, context.jobs.last_evaluated(job.job_id))
 
 
-def show_job(asked: ApiRequest) -> dict[str, Any]:
+@reading.get("/jobs/{job}", summary="One job")
+def show_job(context: Context, job: str) -> JobDetail:
     """Return one job."""
-    return job_shown(asked, asked.site.jobs.find(asked["job"]))
+    return show_record(context, context.jobs.find(job))
 
 
-def submit(asked: ApiRequest) -> dict[str, Any]:
+@sending_models.post("/jobs", summary="Check a job and queue it", status_code=201)
+def submit(context: Context, body: SubmitJob) -> JobDetail:
     """Check a job and queue it; the server runs it."""
-    body: SubmissionBody = asked.body
-    site = asked.site
-    dataset = site.datasets.find(body.dataset)
-    task = site.tasks.find(body.task) if body.task else None
-    job_id = submit_job(site.engine, site.data, body.submission(), dataset, task=task)
-    return job_shown(asked, site.jobs.get(job_id))
+    dataset = context.datasets.find(body.dataset)
+    task = context.tasks.find(body.task) if body.task else None
+    job_id = submit_job(context.engine, context.data, body.value(), dataset, task=task)
+    return show_record(context, context.jobs.get(job_id))
 
 
-def plan(asked: ApiRequest) -> dict[str, Any]:
+@sending_models.post(
+    "/jobs/plan",
+    summary="Find the noise, batch size or rounds that fit a dataset's budgets, without spending any",
+)
+def plan(context: Context, body: PlanJob) -> PlanMessage:
     """Return what fits a dataset's budgets; it spends nothing."""
-    body: PlanBody = asked.body
-    return plan_json(*plan_job(asked.site.engine, body.request(), asked.site.datasets.find(body.dataset)))
+    return PlanMessage.of(plan_job(context.engine, body.value(), context.datasets.find(body.dataset)))
 
 
-def cancel(asked: ApiRequest) -> dict[str, Any]:
+@operating.post("/jobs/{job}/cancel", summary="Cancel a job for good")
+def cancel(context: Context, job: str) -> JobDetail:
     """Stop a job for good."""
-    return _change(asked, asked.site.jobs.cancel)
+    return _change(context, job, context.jobs.cancel)
 
 
-def resume(asked: ApiRequest) -> dict[str, Any]:
+@operating.post("/jobs/{job}/resume", summary="Queue a stopped job again")
+def resume(context: Context, job: str) -> JobDetail:
     """Queue a refused or failed job again."""
-    return _change(asked, asked.site.jobs.resume)
+    return _change(context, job, context.jobs.resume)
 
 
-def _change(asked: ApiRequest, change: Callable[[bytes], None]) -> dict[str, Any]:
-    job_id = asked.site.jobs.find(asked["job"]).job_id
+def _change(context: AdminContext, job: str, change: Callable[[bytes], None]) -> JobDetail:
+    job_id = context.jobs.find(job).job_id
     change(job_id)
-    return job_shown(asked, asked.site.jobs.get(job_id))
+    return show_record(context, context.jobs.get(job_id))
 
 
-def rounds(asked: ApiRequest) -> dict[str, Any]:
+@reading.get("/jobs/{job}/rounds", summary="List a job's rounds, in order")
+def rounds(context: Context, job: str, page: Annotated[RoundsParameters, Query()]) -> RoundsPage:
     """Return some of a job's rounds, in order."""
-    job, limit = asked.site.jobs.find(asked["job"]), asked["limit"]
-    found = asked.site.jobs.history(job.job_id, after_rounds=asked["after_rounds"], limit=limit + 1)
-    return {
-        "items": [figures_json(one) for one in found[:limit]],
-        "next_after_rounds": found[limit - 1].rounds_done if len(found) > limit else None,
-    }
+    job_id, limit = context.jobs.find(job).job_id, page.limit
+    found = context.jobs.history(job_id, after_rounds=page.after_rounds, limit=limit + 1)
+    return RoundsPage(
+        items=found[:limit],
+        next_after_rounds=found[limit - 1].rounds_done if len(found) > limit else None,
+    )
 
 
-def curves(asked: ApiRequest) -> dict[str, Any]:
+@reading.get(
+    "/jobs/{job}/curves", summary="List a bounded number of a job's rounds, spread evenly over all of them"
+)
+def curves(context: Context, job: str, of: Annotated[CurveParameters, Query()]) -> Curves:
     """Return a bounded number of a job's rounds, evenly over all of them."""
-    return curves_of(asked, asked.site.jobs.find(asked["job"]), asked["points"])
+    return curves_of(context, context.jobs.find(job), of.points)
 
 
-def curves_of(asked: ApiRequest, job: JobRecord, points: int) -> dict[str, Any]:
+def curves_of(context: AdminContext, job: JobRecord, points: int) -> Curves:
     """Return the rounds that a picture of a job shows."""
     shown = rounds_shown(rounds_done=job.rounds_done, eval_every=job.plan.eval_every, most=points)
-    return {
-        "job_id": job.job_id.hex(),
-        "rounds_done": job.rounds_done,
-        "is_federated": isinstance(job.plan, FederatedPlan),
-        "points": [figures_json(one) for one in asked.site.jobs.figures_at(job.job_id, shown)],
-    }
+    return Curves(
+        job_id=job.job_id,
+        rounds_done=job.rounds_done,
+        is_federated=isinstance(job.plan, FederatedPlan),
+        points=tuple(context.jobs.figures_at(job.job_id, shown)),
+    )
 
 
 def rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
@@ -143,67 +157,3 @@ def rounds_shown(*, rounds_done: int, eval_every: int, most: int) -> list[int]:
     step = max(1, math.ceil(rounds_done / most))
     evaluated = eval_every * max(1, math.ceil(rounds_done / (eval_every * most)))
     return sorted({*range(0, rounds_done + 1, step), *range(0, rounds_done + 1, evaluated), rounds_done})
-
-
-def _number(
-    name: str, about: str, default: int, *, low: int | None = None, high: int | None = None
-) -> QueryParameter:
-    return QueryParameter(name=name, about=about, kind="integer", default=default, low=low, high=high)
-
-
-_SHOWN: Final = record(**_RECORD, can="string*", next_command="string?")
-JOBS: Final = (
-    get(
-        "/jobs",
-        "List jobs, newest first",
-        list_jobs,
-        page_of(record(**_RECORD)),
-        LIMIT,
-        AFTER,
-        QueryParameter(name="state", about="Only jobs in this state.", default=""),
-    ),
-    post(
-        "/jobs",
-        "Check a job and queue it",
-        submit,
-        _SHOWN,
-        body=SubmissionBody,
-        status=201,
-        most_bytes=MOST_MODEL_BYTES,
-    ),
-    post(
-        "/jobs/plan",
-        "Find the noise, batch size or rounds that fit a dataset's budgets, without spending any",
-        plan,
-        record(
-            task_id="string",
-            dataset_size="integer",
-            delta="number",
-            epsilon_budget="number",
-            collusion_epsilon_budget="number",
-            recommended=OBJECT,
-            alternatives="object*",
-        ),
-        body=PlanBody,
-        most_bytes=MOST_MODEL_BYTES,
-    ),
-    get("/jobs/{job}", "One job", show_job, _SHOWN),
-    post("/jobs/{job}/cancel", "Cancel a job for good", cancel, _SHOWN),
-    post("/jobs/{job}/resume", "Queue a stopped job again", resume, _SHOWN),
-    get(
-        "/jobs/{job}/rounds",
-        "List a job's rounds, in order",
-        rounds,
-        record(items=_ROUNDS, next_after_rounds="integer?"),
-        _number("limit", "The most rows to return.", DEFAULT_ROUNDS, low=1, high=MOST_ROUNDS),
-        _number("after_rounds", "`next_after_rounds` of the previous page.", -1),
-    ),
-    get(
-        "/jobs/{job}/curves",
-        "List a bounded number of a job's rounds, spread evenly over all of them",
-        curves,
-        record(job_id="string", rounds_done="integer", is_federated="boolean", points=_ROUNDS),
-        _number("points", "About how many rounds to return.", CURVE_POINTS, low=2, high=MOST_ROUNDS),
-    ),
-)
-"""The operations on jobs."""

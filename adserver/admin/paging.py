@@ -1,38 +1,59 @@
 """Long lists in pages, and how much one page holds at most."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from adserver.admin.operation import ApiRequest
+from pydantic import BeforeValidator, Field
+
+from adserver.admin.guarded_route import Parameters
+from adserver.messages.base import ListPage
 from adserver.store.paging import PageMarker, cursor_of, place_in
 
 DEFAULT_ROWS: Final = 50
 MOST_ROWS: Final = 200
-_T = TypeVar("_T")
+_RowT = TypeVar("_RowT")
+_ItemT = TypeVar("_ItemT")
 
 
-def page_json(
-    asked: ApiRequest,
-    read: Callable[..., Sequence[_T]],
-    place: Callable[[_T], PageMarker],
-    shown: Callable[[_T], Any],
+def _integer(typed: Any) -> int:
+    try:
+        return int(typed)
+    except ValueError:
+        raise ValueError("expected an integer") from None  # without what was typed
+
+
+Typed = Annotated[int, BeforeValidator(_integer)]
+"""A whole number in a URL; unlike pydantic's, 5.0 is none."""
+
+
+class PageParameters(Parameters):
+    """The part of a long list to return."""
+
+    limit: Typed = Field(DEFAULT_ROWS, description="The most rows to return.", ge=1, le=MOST_ROWS)
+    after: str = Field("", description="`next` of the previous page.")
+
+
+def list_page(
+    parameters: PageParameters,
+    read: Callable[..., Sequence[_RowT]],
+    place: Callable[[_RowT], PageMarker],
+    describe: Callable[[_RowT], _ItemT],
     **which: Any,
-) -> dict[str, Any]:
-    """Return the page that `limit` and `after` of a request select.
+) -> ListPage[_ItemT]:
+    """Return one page of a list.
 
     Args:
-        asked: The request.
-        read: Gives the rows before a place, at most so many; `page` of a store.
-        place: Where a row stands.
-        shown: A row as it is answered.
-        which: What else `read` takes.
+        parameters: Which.
+        read: Returns up to so many rows before a place; `page` of a store.
+        place: Returns the place of a row.
+        describe: Returns the message of a row.
+        which: Further arguments of `read`.
     """
-    limit = asked["limit"]
+    limit = parameters.limit
     # one more row than is shown says that there is a next page
-    found = read(limit=limit + 1, before=place_in(asked["after"]), **which)
+    found = read(limit=limit + 1, before=place_in(parameters.after), **which)
     rows = found[:limit]
     last = place(rows[-1]) if len(found) > limit else None
-    return {
-        "items": [shown(row) for row in rows],
-        "next": None if last is None else cursor_of(last.at, last.key),
-    }
+    return ListPage(
+        items=list(map(describe, rows)), next=None if last is None else cursor_of(last.at, last.key)
+    )

@@ -7,10 +7,11 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from adserver.messages.site import Problem
 from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
 from maskedlark.errors import (
     HelperUnavailable,
@@ -37,6 +38,10 @@ _HELPERS_FAULT: Final = frozenset(
         JobReason.LEDGER_ROLLED_BACK, JobReason.DATASET_LOST,
     }
 )  # fmt: skip
+_OF_SIZE: Final[Mapping[Reason, int]] = {
+    JobReason.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    JobReason.QUOTA_EXCEEDED: HTTPStatus.INSUFFICIENT_STORAGE,
+}
 
 
 def problem(
@@ -62,17 +67,18 @@ def problem(
     """
     named = HTTPStatus(status)
     word = reason or named.name.lower()
-    body: dict[str, Any] = {
-        "type": f"urn:maskedlark:problem:{error}:{word}",
-        "title": title or named.phrase,
-        "status": status,
-        "detail": detail,
-        "error": error,
-        "reason": word,
-    }
-    if follows is not None:
-        body |= asdict(follows)
-    return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
+    body = Problem(
+        type=f"urn:maskedlark:problem:{error}:{word}",
+        title=title or named.phrase,
+        status=status,
+        detail=detail,
+        error=error,
+        reason=word,
+        **({} if follows is None else asdict(follows)),
+    )
+    return Response(
+        body.model_dump_json(exclude_none=True), status, dict(headers or {}), media_type=MEDIA_TYPE
+    )
 
 
 def problem_of(refusal: MaskedLarkError) -> Response:
@@ -118,4 +124,4 @@ def _status_of(reason: Reason) -> int:
         return 409
     if reason in _HELPERS_FAULT:
         return 502
-    return 413 if reason is JobReason.TOO_LARGE else 422
+    return _OF_SIZE.get(reason, 422)

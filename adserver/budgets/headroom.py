@@ -196,7 +196,7 @@ class JobLimits(SamplingOptions):
                 JobReason.BUDGET_EXHAUSTED,
                 f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} exceed "
                 f"{excess}: use more noise, fewer rounds, smaller batches (no help against "
-                f"collusion) or another {self.task.unit.budgeted}",
+                f"collusion) or another {self.task.unit.budget_owner}",
             )
 
     def cost(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> "Cost":

@@ -20,8 +20,9 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from adserver.budgets.headroom import Cost, JobLimits, Limit
-from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
+from adserver.records.defaults import MAX_ROUNDS
 from adserver.records.round_figures import noise_norm_of
+from adserver.records.submissions import PlanConstraints
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.releases.release import units_of_each_helper
@@ -74,23 +75,6 @@ class Option:
         one without noise gains.
         """
         return self.rounds / (1 + self.noise_to_signal**2)
-
-
-@frozen
-class PlanConstraints:
-    """What a person fixes of a job; None is left open.
-
-    Attributes:
-        rounds: Optimizer steps.
-        batch_size: Expected reports in a round.
-        noise_multiplier: As the job names it.
-        max_epochs: Where all three are open, how often at most the helpers go through the dataset.
-    """
-
-    rounds: int | None
-    batch_size: float | None
-    noise_multiplier: float | None
-    max_epochs: int = MAX_EPOCHS
 
 
 @frozen

@@ -114,16 +114,19 @@ def aggregate_command(
 
 
 def _print_json(result: "AggregateResult", statistics: Sequence[_Statistic]) -> None:
-    from adserver.views.query import estimate_json, result_json
+    from adserver.messages.query import EstimateMessage, ResultMessage
 
     derived = {
         one.name: [
-            {"group": dict(zip(result.group_by, row.group, strict=True)), **estimate_json(estimate)}
+            {
+                "group": dict(zip(result.group_by, row.group, strict=True)),
+                **EstimateMessage.model_validate(estimate).model_dump(mode="json"),
+            }
             for row, estimate in one.read(result)
         ]
         for one in statistics
     }
-    print_json({**result_json(result), "statistics": derived})
+    print_json({**ResultMessage.of(result).model_dump(mode="json"), "statistics": derived})
 
 
 def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:

@@ -46,12 +46,12 @@ def seal_command(
     If a run was interrupted while the helpers committed, run the same command again: it finishes that run
     first.
     """
-    from adserver.views.task import dataset_json
+    from adserver.messages.dataset import DatasetSummary
 
     with at.sealing(traces) as client:
         dataset = client.seal(task, max_reports=max_reports, allow_small=allow_small)
     if as_json:
-        print_json(dataset_json(dataset))
+        print_json(DatasetSummary.of(dataset))
     else:
         _print(dataset)
 
@@ -59,12 +59,12 @@ def seal_command(
 @takes(at=place_of)
 def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all datasets, the oldest first."""
+    from adserver.messages.dataset import DatasetSummary
     from adserver.store.datasets import DatasetStore
-    from adserver.views.task import dataset_json
 
     found = DatasetStore(at.opened()).all() if at.far is None else at.far.datasets()
     if as_json:
-        print_json([dataset_json(dataset) for dataset in found])
+        print_json(list(map(DatasetSummary.of, found)))
         return
     print_table(
         ("dataset", "task", "state", "made", "received", "reports"),

@@ -40,10 +40,10 @@ def evaluate_command(
 
     Accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget.
     """
+    from adserver.messages.evaluation import EvaluationMessage
     from adserver.training.model_file import read_model
     from adserver.views.evaluation import (
         calibration_rows,
-        evaluation_json,
         evaluation_lines,
         metric_rows,
         write_plot,
@@ -60,7 +60,7 @@ def evaluate_command(
     if plot is not None:
         write_plot(result, plot)
     if as_json:
-        print_json(evaluation_json(result))
+        print_json(EvaluationMessage.of(result))
         return
     print_table(("metric", "value"), metric_rows(result))
     typer.echo()

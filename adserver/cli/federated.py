@@ -13,7 +13,7 @@ from maskedlark.terminal.options import panel
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from adserver.training.federated.submission import FederatedSubmission
+    from adserver.records.submissions import FederatedSubmission
     from maskedlark.reports.task import Task
 
 federated = panel("Federated")
@@ -101,7 +101,7 @@ def read_federated_options(
     """Return the federated job that the options describe; None without --strategy."""
     if strategy is None:
         return None
-    from adserver.training.federated.submission import FederatedSubmission
+    from adserver.records.submissions import FederatedSubmission
     from adserver.training.model_file import read_model
 
     return FederatedSubmission(

@@ -22,7 +22,7 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from adserver.records.job_record import JobRecord, SeenJobs
     from adserver.records.round_figures import RoundFigures
-    from adserver.training.federated.submission import FederatedSubmission
+    from adserver.records.submissions import FederatedSubmission
 
 STOPPED_EARLY = 1
 
@@ -107,12 +107,12 @@ def submit_command(
     `adserver job plan` shows in advance which jobs fit. A job is accepted only if the dataset's budgets can
     pay for it in addition to all other jobs.
     """
+    from adserver.records.submissions import Submission
     from adserver.records.training_plan import Optimizer, Schedule
     from adserver.store.datasets import DatasetStore
     from adserver.store.jobs import JobStore
     from adserver.store.tasks import TaskStore
     from adserver.training.model_file import read_model
-    from adserver.training.submission import Submission
     from adserver.training.submitting import submit_job
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -176,12 +176,13 @@ def submit_command(
 @takes(at=place_of)
 def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
-    from adserver.views.job import job_json, print_jobs
+    from adserver.messages.job import job_facts
+    from adserver.views.job import last_evaluated, print_jobs
 
     store = at.seen_jobs()
     jobs = store.all()
     if as_json:
-        print_json([job_json(job, store.history(job.job_id)) for job in jobs])
+        print_json([job_facts(job, last_evaluated(store.history(job.job_id))) for job in jobs])
     else:
         print_jobs(jobs)
 
@@ -246,21 +247,22 @@ def _follow(store: "SeenJobs", job_id: bytes, *, as_json: bool) -> None:
 
 
 def _show(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: bool) -> None:
-    from adserver.views.job import job_json, print_job
+    from adserver.messages.job import job_facts
+    from adserver.views.job import last_evaluated, print_job
 
     if as_json:
-        print_json(job_json(job, history))
+        print_json(job_facts(job, last_evaluated(history)))
     else:
         print_job(job, history)
 
 
 def _report_submission(store: "SeenJobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
     """Print the id of a submitted job, or follow it."""
-    from adserver.views.job import job_json
+    from adserver.messages.job import job_facts
 
     if wait:
         _follow(store, job_id, as_json=as_json)
     elif as_json:
-        print_json(job_json(store.get(job_id), ()))
+        print_json(job_facts(store.get(job_id), None))
     else:
         typer.echo(job_id.hex())

@@ -20,7 +20,7 @@ from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.budgets.planner import OnProgress
-    from adserver.training.federated.submission import FederatedSubmission
+    from adserver.records.submissions import FederatedSubmission
 
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: omit the options that the planner should find")
@@ -82,15 +82,17 @@ def plan_command(
     With --strategy, give --rounds to find the noise, or only --noise-multiplier to find the most rounds
     that fit.
     """
-    from adserver.budgets.planner import PlanConstraints
     from adserver.budgets.reservations import Budgets
+    from adserver.messages.federated import FederatedForecastMessage
+    from adserver.messages.plan import PlanMessage
+    from adserver.records.submissions import PlanConstraints, PlanRequest
     from adserver.store.datasets import DatasetStore
     from adserver.store.tasks import TaskStore
     from adserver.training.federated.forecast import forecast
     from adserver.training.model_file import read_model
-    from adserver.training.planning import PlanRequest, plan_job
-    from adserver.views.federated import forecast_json, print_forecast
-    from adserver.views.plan import plan_json, print_plan
+    from adserver.training.planning import plan_job
+    from adserver.views.federated import print_forecast
+    from adserver.views.plan import print_plan
 
     if federated_job is not None:
         if at.far is not None:
@@ -101,7 +103,7 @@ def plan_command(
         the_task = TaskStore(engine).find(task).bundle.task
         held = Budgets(engine=engine, clock=time.time).reservations_of_task(the_task)
         expected = forecast(federated_job, task=the_task, already=held, now_s=time.time())
-        print_json(forecast_json(expected)) if as_json else print_forecast(expected)
+        print_json(FederatedForecastMessage.of(expected)) if as_json else print_forecast(expected)
         return
     if model is None:
         raise typer.BadParameter("no model is named: give --model, or --strategy")
@@ -122,7 +124,7 @@ def plan_command(
         engine = at.opened()
         found = plan_job(engine, request, DatasetStore(engine).find(dataset), _report_after(_PATIENCE_S))
     if as_json:
-        print_json(plan_json(*found))
+        print_json(PlanMessage.of(found))
     else:
         print_plan(*found)
 

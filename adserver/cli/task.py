@@ -98,14 +98,17 @@ def refresh_keys_command(
 @takes(at=place_of)
 def list_command(*, at: Target, as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
+    from adserver.messages.task import TaskSummary
     from adserver.store.reports import ReportStore
     from adserver.store.tasks import TaskStore
-    from adserver.views.task import task_json
 
     if at.far is None:
         engine = at.opened()
         reports = ReportStore(engine)
-        rows = [task_json(one, reports.counts(one.task_id)) for one in TaskStore(engine).all()]
+        rows = [
+            TaskSummary.of(one, reports.counts(one.task_id)).model_dump(mode="json")
+            for one in TaskStore(engine).all()
+        ]
     else:
         from adserver.client.remote_values import listed_task_from_json
 

@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from adserver.client.remote import RemoteAdServer
 from adserver.client.tasks import read_encoder_of
+from adserver.messages.job import job_facts
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.frames import frame
 from adserver.records.job_record import JobRecord
@@ -17,7 +18,7 @@ from adserver.records.round_figures import RoundFigures
 from adserver.store.job_files import files_of
 from adserver.store.jobs import JobQueue, JobStore
 from adserver.store.tasks import TaskStore
-from adserver.views.job import job_json, watch
+from adserver.views.job import last_evaluated, watch
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
@@ -82,7 +83,7 @@ class Job:
 
     def summary(self) -> dict[str, Any]:
         """Return settings, progress and cost, as `adserver job show --json` prints them."""
-        return job_json(self.record, self.figures())
+        return job_facts(self.record, last_evaluated(self.figures())).model_dump(mode="json")
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""

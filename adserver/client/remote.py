@@ -16,18 +16,18 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from adserver.client.far_answer import items_of, no_answer, reading_answer, reads_answer, require
-from adserver.client.remote_connection import check_far, ended_after, far_connection
+from adserver.client.remote_connection import check_address, connect, ended_after
 from adserver.client.remote_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
 from adserver.collecting.task_body import TaskBody
 from adserver.records.dataset_state import DatasetState
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
+from adserver.records.submissions import PlanRequest, Submission
 from adserver.records.typed_ids import the_only
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
-from adserver.training.planning import Planned, PlanRequest
-from adserver.training.submission import Submission
+from adserver.training.planning import Planned
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.views.record import figures_from_json, record_from_json
 from maskedlark.encoding.encoder import Encoder
@@ -112,7 +112,7 @@ class RemoteAdServer:
     timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
-        check_far(self.url, self.token)
+        check_address(self.url, self.token)
 
     @property
     def jobs(self) -> "FarJobs":
@@ -273,7 +273,7 @@ class RemoteAdServer:
         self, method: str, path: str, body: bytes | None, bound: _Bound, *, is_once: bool = True
     ) -> dict[str, Any]:
         most, may_be_done, left_s = bound.most, False, max(bound.until_s - monotonic(), 0.001)
-        connection = far_connection(self.url, ca=self.ca, timeout_s=left_s)
+        connection = connect(self.url, ca=self.ca, timeout_s=left_s)
         try:
             connection.connect()
             may_be_done = not is_once

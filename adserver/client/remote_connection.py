@@ -1,6 +1,6 @@
 """The connection to an ad server elsewhere: what its URL and token may be, and what is trusted.
 
-connection = far_connection("https://ads.example:8443", ca=Path("ads.crt"), timeout_s=900.0)
+connection = connect("https://ads.example:8443", ca=Path("ads.crt"), timeout_s=900.0)
 """
 
 import ssl
@@ -21,7 +21,7 @@ _WRONG_URL: Final = (
 )
 
 
-def check_far(url: str, token: str) -> None:
+def check_address(url: str, token: str) -> None:
     """Refuse a URL to which a token is not sent, and a token that is none; neither is shown.
 
     Raises:
@@ -45,8 +45,8 @@ def check_far(url: str, token: str) -> None:
         )
 
 
-def far_connection(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
-    """Create a connection, not yet opened, to a URL that `check_far` accepts.
+def connect(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
+    """Create a connection, not yet opened, to a URL that `check_address` accepts.
 
     Raises:
         InvalidTask: the file of the certificate to trust holds none, or cannot be read.

@@ -13,7 +13,6 @@ from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, M
 from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ResultRow
 from adserver.peers.retrying import Backoff, with_retries
 from adserver.records.defaults import QUERY_ID_BYTES
-from adserver.views.query import RELEASE_FIELDS
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -116,7 +115,7 @@ def evaluation_from_json(sent: Mapping[str, Any]) -> EvaluationResult:
 def _parse_release(sent: Mapping[str, Any]) -> dict[str, Any]:
     """Parse the fields that every release has."""
     return {
-        **{name: sent[name] for name in RELEASE_FIELDS},
+        **{name: sent[name] for name in ("query_id", "task_id", "dataset_id", "records", "delta")},
         "mechanism": Mechanism(sent["mechanism"]),
         "cost": _epsilons(sent["epsilon"]),
         "dataset_spent": _epsilons(sent["dataset_epsilon_spent"]),

@@ -3,17 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from adserver.budgets.planner import PlanConstraints
 from adserver.client.connection import Connection
 from adserver.client.job import Job, LocalAdServer
 from adserver.client.remote import RemoteAdServer
+from adserver.messages.plan import PlanMessage
+from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.training.as_onnx import as_onnx
-from adserver.training.planning import PlanRequest, plan_job
-from adserver.training.submission import Submission
+from adserver.training.planning import plan_job
 from adserver.training.submitting import submit_job
-from adserver.views.plan import plan_json
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
 from maskedlark.releases.sampling import StepNoise
@@ -53,8 +52,9 @@ class Training(Connection):
             momentum=momentum,
         )
         if self._far is not None:
-            return plan_json(*self._far.plan(request, (found.dataset_id or b"").hex()))
-        return plan_json(*plan_job(self._engine, request, found))
+            found_plan = self._far.plan(request, (found.dataset_id or b"").hex())
+            return PlanMessage.of(found_plan).model_dump(mode="json")
+        return PlanMessage.of(plan_job(self._engine, request, found)).model_dump(mode="json")
 
     def train(
         self,

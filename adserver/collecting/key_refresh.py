@@ -1,8 +1,7 @@
-"""Keeps what browsers seal with up to date.
+"""Refreshes the HPKE key lists in the bundles that browsers fetch.
 
-A helper that rotates its HPKE keys is asked for its signed list every minute.
-
-A task never changes, but the bundle that browsers fetch holds the helpers' current key lists beside it.
+A task never changes, but its bundle also holds both helpers' current, signed key lists. Every minute each
+helper is asked for its list.
 """
 
 import logging

@@ -39,10 +39,11 @@ def expire_reports(
     *,
     is_stopped: IsStopped = lambda: False,
 ) -> int:
-    """Delete the reports of tasks that are over, in short transactions; how many had waited, and expired.
+    """Delete the reports of tasks that are over, in short transactions, and return how many had waited.
 
-    A task's reports are refused from the first call on that finds it over, and deleted by a later one. What a
-    run that died was preparing of them is given up. Idempotent, and safe beside other servers.
+    A task's reports are refused from the first call that finds it over, and deleted by a later one. Datasets
+    that a dead run was preparing from them are given up. Idempotent, and safe while other servers do the
+    same.
     """
     count = 0
     for stored in tasks.all():

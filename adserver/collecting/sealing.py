@@ -56,8 +56,8 @@ class DatasetSealer:
         task: The task.
         clock: Dates the dataset.
         randomness: Draws the handle.
-        progress: Told how far the helpers are; it begins again when a helper is asked again.
-        backoff: How long a helper that does not answer is asked again.
+        progress: Called with the helpers' progress, which restarts when a request is repeated.
+        backoff: For how long requests to an unavailable helper are repeated.
     """
 
     engine: Engine
@@ -77,7 +77,7 @@ class DatasetSealer:
                 will be noise.
 
         Raises:
-            JobRefused(DATASET_EMPTY): too few reports wait or are admitted; they wait on.
+            JobRefused(DATASET_EMPTY): too few reports wait or are admitted; they keep waiting.
             JobRefused(DATASET_CHANGED): another run took the same reports.
             JobRefused, InvalidTask: a helper refused.
             HelperUnavailable: a helper did not answer; run it again.

@@ -88,7 +88,7 @@ class TaskBody(BaseModel):
         """Return the fields that were sent, as `Client.create_task` takes them; others keep their defaults.
 
         Raises:
-            InvalidTask: the encoder is none.
+            InvalidTask: the text is not an encoder.
         """
         told = {name: getattr(self, name) for name in self.model_fields_set}
         given = {name: value for name, value in told.items() if value is not None}

@@ -1,4 +1,4 @@
-"""A new task: both helpers say who they are, and sign it."""
+"""A new task, which names both helpers' identities, and which both sign."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from maskedlark.reports.task import Task, TaskBundle
 
 
 def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, Any]) -> TaskBundle:
-    """Ask both helpers who they are, put them into a task, and have both sign it.
+    """Ask both helpers for their identities, build a task with them, and have both sign it.
 
     Args:
         helpers: By role.

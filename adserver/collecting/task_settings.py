@@ -64,7 +64,7 @@ def num_decoys(typed: str, labels: LabelSpace) -> int:
     """Return the typed number, or the number of all labels except the real one.
 
     Raises:
-        InvalidTask: neither a number nor `all`.
+        InvalidTask: the text is not a number or `all`.
     """
     if typed == ALL_DECOYS:
         return labels.num_reachable - 1

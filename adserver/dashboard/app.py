@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,9 +13,8 @@ from starlette.types import ASGIApp
 
 from adserver.admin.access import API, LOGIN_PATH, LOGOUT_PATH, AuthMiddleware
 from adserver.admin.admin_context import AdminContext
-from adserver.admin.api import api_routes
+from adserver.admin.api import AdminApi, explain_unknown
 from adserver.admin.grants import Grants
-from adserver.admin.operation import not_found
 from adserver.admin.problems import problem
 from adserver.dashboard.assets import ASSETS
 from adserver.dashboard.page_data import Figures
@@ -71,7 +69,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
         """Answer a request for an unknown path or with a wrong method."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         if request.url.path.startswith(API):
-            return not_found(request) if status == HTTPStatus.NOT_FOUND else problem(status, str(error))
+            return explain_unknown(request) if status == HTTPStatus.NOT_FOUND else problem(status, str(error))
         phrase = HTTPStatus(status).phrase
         return HTMLResponse(pages.draw("refused.html", "", request, {"detail": phrase}), status)
 
@@ -79,14 +77,14 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
         """Answer after a bug: Starlette raises it after this answer, and the server's log has it."""
         return problem(500, "internal error in the ad server: see its log", error="Internal")
 
-    return Starlette(
+    return AdminApi(
+        site,
         routes=[
             *pages.routes(),
             Route("/jobs/{job}/{act}", change, methods=["POST"], name="change a job"),
             Route(LOGIN_PATH, log_in, methods=["GET"], name="log in"),
             Route(LOGOUT_PATH, log_out, methods=["POST"], name="log out"),
             Route("/static/{name}", ASSETS.serve, methods=["GET"], name="files"),
-            *api_routes(site),
         ],
-        exception_handlers={HTTPException: refuse, Exception: fail},
+        handlers={HTTPException: refuse, Exception: fail},
     )

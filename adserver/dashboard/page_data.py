@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from adserver.admin.admin_context import AdminContext
-from adserver.admin.jobs import curves_of, job_shown
-from adserver.admin.operation import ApiRequest
+from adserver.admin.jobs import curves_of, show_record
+from adserver.admin.paging import PageParameters
 from adserver.admin.queries import (
     EVALUATIONS_SHOWN,
     QUERIES_SHOWN,
@@ -16,7 +16,7 @@ from adserver.admin.queries import (
     show_query,
 )
 from adserver.admin.read_endpoints import (
-    helper_json,
+    helper_message,
     list_datasets,
     list_tasks,
     show_dataset,
@@ -24,6 +24,7 @@ from adserver.admin.read_endpoints import (
     show_intake,
 )
 from adserver.dashboard.ttl_cache import TtlCache
+from adserver.messages.base import Message
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
@@ -108,21 +109,21 @@ class Figures:
     def overview(self) -> Values:
         """Return what an operator looks at first."""
         site, counts = self.site, self.site.jobs.counts()
-        tasks = self._call(list_tasks, limit=RECENT)["items"]
+        tasks = self._list(list_tasks, limit=RECENT)["items"]
         stopped = [one for state in _STOPPED for one in site.jobs.page(limit=RECENT, state=state)]
         return {
-            "intake": show_intake(self._ask()),
+            "intake": _plain(show_intake(self.site)),
             "tasks": tasks,
             "jobs_by_state": {state.value: count for state, count in counts.items()},
             "jobs": [job_row(one) for one in site.jobs.page(limit=RECENT)],
             "stopped": [job_row(one) for one in stopped],
-            "helpers": [helper_json(sight) for sight in site.sights()],
+            "helpers": [_plain(helper_message(sight)) for sight in site.sights()],
             "ending": self._ending(),
         }
 
     def intake(self) -> Values:
         """Return what came in, what was refused and why, and what waits against k."""
-        told = show_intake(self._ask())
+        told = _plain(show_intake(self.site))
         refused = [
             {"reason": name, "count": count, **_refusal(name)} for name, count in told["rejected"].items()
         ]
@@ -132,12 +133,12 @@ class Figures:
             **told,
             "refused": refused,
             "total": total,
-            "tasks": self._call(list_tasks, limit=ROWS)["items"],
+            "tasks": self._list(list_tasks, limit=ROWS)["items"],
         }
 
     def tasks(self, after: str) -> Values:
         """Return a page of tasks."""
-        return self._call(list_tasks, limit=ROWS, after=after)
+        return self._list(list_tasks, limit=ROWS, after=after)
 
     def task(self, task: str) -> Values:
         """Return one task with its settings."""
@@ -160,11 +161,11 @@ class Figures:
 
     def datasets(self, after: str) -> Values:
         """Return a page of datasets."""
-        return self._call(list_datasets, limit=ROWS, after=after)
+        return self._list(list_datasets, limit=ROWS, after=after)
 
     def dataset(self, dataset: str) -> Values:
         """Return one dataset, its dropped reports, and its jobs."""
-        shown = self._call(show_dataset, dataset=dataset)
+        shown = _plain(show_dataset(self.site, dataset))
         found = self.site.datasets.find(dataset)
         jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
         dropped = [
@@ -190,12 +191,12 @@ class Figures:
     def job(self, job: str) -> Values:
         """Return one job: its curves, why it stopped, and what to do next."""
         found = self.site.jobs.find(job)
-        shown = job_shown(self._ask(), found)
+        shown = _plain(show_record(self.site, found))
         return {
             **shown,
             "share": found.rounds_done / found.plan.job.rounds,
             "remedy": stop_remedy(shown["reason"] or ""),
-            "curves": curves_of(self._ask(), found, POINTS)["points"],
+            "curves": _plain(curves_of(self.site, found, POINTS))["points"],
         }
 
     def budgets(self, after: str) -> Values:
@@ -280,7 +281,7 @@ class Figures:
             limit=ROWS + 1, before=place_in(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
         )
         return {
-            "items": [item(one) for one in found[:ROWS]],
+            "items": [_plain(item(one)) for one in found[:ROWS]],
             "next": _next(found, lambda one: cursor_of(one.asked_at, one.spec.query_id)),
         }
 
@@ -288,24 +289,25 @@ class Figures:
         """Return one query or evaluation with its stored answer."""
         kind = self.site.queries.asked(query).spec.kind
         if kind in EVALUATIONS_SHOWN:
-            return self._call(show_evaluation, evaluation=query)
-        return self._call(show_query, query=query)
+            return _plain(show_evaluation(self.site, query))
+        return _plain(show_query(self.site, query))
 
     def helpers(self) -> Values:
         """Return both helpers, their keys, and the certificates between the parties."""
-        return {**show_helpers(self._ask()), "now": self.site.clock(), "soon_s": SOON_S}
+        return {**_plain(show_helpers(self.site)), "now": self.site.clock(), "soon_s": SOON_S}
 
     def _ending(self) -> list[Values]:
         """Return the certificates that expire soon."""
         until = self.site.clock() + SOON_S
-        return [one for one in show_helpers(self._ask())["certificates"] if one["ends_at"] < until]
+        return [one for one in _plain(show_helpers(self.site))["certificates"] if one["ends_at"] < until]
 
-    def _ask(self, **named: Any) -> ApiRequest:
-        return ApiRequest(site=self.site, named={"after": "", **named})
+    def _list(self, read: Callable[..., Message], *, limit: int, after: str = "") -> Values:
+        return _plain(read(self.site, PageParameters(limit=limit, after=after)))
 
-    def _call(self, act: Any, **named: Any) -> Values:
-        found: Values = act(self._ask(**named))
-        return found
+
+def _plain(message: Message) -> Values:
+    """Return a message of the admin API as the values of a template."""
+    return message.model_dump(mode="json")
 
 
 def job_row(job: JobRecord) -> Values:

@@ -3,7 +3,7 @@
     POST /v1/reports         one binary Report: 201 accepted, 200 a duplicate, 4xx rejected
     POST /v1/reports/batch   a binary ReportBatch: 200 with counts
     GET  /v1/tasks           ids, names and origins, the newest first, in pages: `next` of one page, if it is
-                             not null, is `after` of the next one
+                             not null, is `after` of the next one; up to a second old
     GET  /v1/tasks/{id}      the TaskBundle's canonical bytes, with an ETag; 304 to who has them
     GET  /v1/tasks/{id}/encoder
                              the canonical bytes of the encoder that the task names; 404 if it names none
@@ -42,7 +42,8 @@ from adserver.ingest.body_memory import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.ingest.local_app import LocalIntake, local_routes
-from adserver.store.paging import cursor_of, place_in
+from adserver.ingest.task_pages import TaskPages
+from adserver.store.paging import place_in
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.canonical import digest, encode
@@ -53,7 +54,6 @@ from maskedlark.runtime.database import database_at_hand
 
 MAX_BATCH_BYTES: Final = 8 << 20
 BODY_DEADLINE_S: Final = 30.0
-TASKS_A_PAGE: Final = 100
 
 _LOG = logging.getLogger(__name__)
 _STATUS: Final = {
@@ -76,6 +76,7 @@ class _Endpoints:
 
     intake: Intake
     tasks: TaskStore
+    pages: TaskPages
     room: BodyRoom
     check_well: Callable[[], object]
     rounds: RoundStore | None
@@ -102,10 +103,9 @@ class _Endpoints:
             return await _body(request, limit, held)
 
     async def get_task(self, request: Request) -> Response:
-        bundle = await _in_thread(partial(self.tasks.get, _task_id(request)))
-        if bundle is None:
+        encoded = await _in_thread(partial(self.tasks.encoded, _task_id(request)))
+        if encoded is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such task")
-        encoded = encode(bundle)
         headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
         if headers["etag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
@@ -134,13 +134,11 @@ class _Endpoints:
             before = place_in(request.query_params.get("after", ""))
         except InvalidTask as invalid:
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(invalid)) from None
-        # One more than is shown says that there is a next page.
-        found = await _in_thread(partial(self.tasks.listed, limit=TASKS_A_PAGE + 1, before=before))
-        shown = found[:TASKS_A_PAGE]
-        rows = [{"task_id": one.task_id.hex(), "name": one.name, "origin": one.origin} for one in shown]
-        last = shown[-1].place if len(found) > TASKS_A_PAGE else None
-        after = None if last is None else cursor_of(last.at, last.key)
-        return JSONResponse({"tasks": rows, "next": after})
+        page = self.pages.find_fresh(before)
+        if page is None:
+            page = await _in_thread(partial(self.pages.read, before))
+            self.pages.keep(before, page)
+        return Response(page, media_type="application/json")
 
     async def get_counts(self, _request: Request) -> Response:
         return _counts(self.intake.counts)
@@ -176,6 +174,7 @@ def http_app(
     at = _Endpoints(
         intake=intake,
         tasks=tasks,
+        pages=TaskPages(tasks),
         room=room or BodyRoom(),
         check_well=check_well or (lambda: tasks.get(b"")),
         rounds=rounds,

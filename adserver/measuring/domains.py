@@ -1,4 +1,4 @@
-"""The codes of a key that get cells of their own: as given in a file, or as found.
+"""The codes of a key that get separate cells: given in a file, or found by a discovery.
 
 >>> distinct_codes([9, 3, 9]).tolist()
 [3, 9]

@@ -115,7 +115,7 @@ def read_query(
 ) -> AggregateResult:
     """Decode the estimates in both helpers' answer to a query.
 
-    Its cost is told with that of the discovery `found`, if there was one.
+    The cost includes that of the discovery `found`, if there was one.
 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE): no honest reports could give this answer.

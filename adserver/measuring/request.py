@@ -35,16 +35,16 @@ _MAX_FOUND: Final = 10_000
 
 @frozen
 class Request:
-    """What a person asks for.
+    """A query as a person describes it.
 
     Attributes:
         values: Names of declared values, or count, to sum.
         histograms: Names of declared values with buckets.
         group_by: Names of declared keys, the coarsest first.
         where: For keys: the category or code that summed reports have.
-        domains: For keys: the codes that get cells of their own, ascending; the default is all codes of a key
+        domains: For keys: the codes that get separate cells, ascending; the default is all codes of a key
             with a size.
-        is_discovered: Find the codes of keys that have no domain with a private release of its own first.
+        is_discovered: First find the codes of keys without a domain, by a separate private release.
         is_rolled_up: Release the coarser levels too, up to the total, consistent with each other.
         epsilon: What it may cost against the ad server; None: a tenth of the task's budget.
     """

@@ -114,8 +114,8 @@ class ReleasedResult:
 class AggregateResult(ReleasedResult):
     """The answer to a query.
 
-    A cell of fewer than min_cell_count reports shows noise around zero; its reports are in the rest beside
-    it.
+    A cell of fewer than min_cell_count reports shows noise around zero; its reports are in the rest of its
+    group.
 
     Attributes:
         group_by: The keys, the coarsest first.

@@ -146,7 +146,7 @@ class RunningFleet:
         )
 
     def _start(self, server: Server) -> None:
-        """Start a server in a session of its own, so that it outlives this terminal."""
+        """Start a server in a new session, so that it outlives this terminal."""
         if server.keygen and not (self._project.parties / server.name).exists():
             program, *arguments = server.keygen
             subprocess.run([command(program), *arguments], check=True, stdout=subprocess.DEVNULL)  # noqa: S603  our own program
@@ -209,7 +209,7 @@ def _tell_to_end(pid: int, how: signal.Signals) -> None:
 
 
 def _arguments(pid: int) -> str:
-    """Return the arguments that a process was started with; empty if there is none."""
+    """Return the arguments that a process was started with; empty if it does not run."""
     process = Path("/proc") / str(pid)
     if process.parent.joinpath("self").exists():
         return process.joinpath("cmdline").read_text(errors="replace") if process.exists() else ""

@@ -16,6 +16,8 @@ class Scope(StrEnum):
     """Also submit, cancel and resume jobs, and ask queries: whatever spends a budget."""
     TASKS = "tasks"
     """Also make tasks: whatever says how large a budget is."""
+    TOKENS = "tokens"
+    """Also list and revoke tokens, and make ones of the scopes above."""
 
     def allows(self, needed: "Scope") -> bool:
         """Return whether this scope includes the one that an act needs; each includes those before it."""

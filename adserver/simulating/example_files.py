@@ -28,7 +28,7 @@ class ExampleSet:
     Attributes:
         training: What devices hold.
         evaluation: What the model is scored on.
-        users: Whose each training example is; empty where nobody is named.
+        users: The owner of each training example; empty if the file names none.
         classes: How many labels there are.
     """
 

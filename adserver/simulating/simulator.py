@@ -154,7 +154,7 @@ def simulate(
 
 @frozen(eq=False)
 class Collected:
-    """A round's sum before noise, and who took part."""
+    """A round's sum before noise, and the devices that took part."""
 
     total: SignedVector
     devices: int

@@ -31,7 +31,7 @@ from adserver.store.schema import NO_DATASET, report_states, reports
 from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import ShareColumns
-from maskedlark.reports.sealing import MAX_OVERHEAD
+from maskedlark.reports.sealing import OVERHEADS
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import Report
 from maskedlark.runtime.database import is_away, reading
@@ -190,7 +190,7 @@ class ReportStore:
             HelperUnavailable: it cannot be read at the moment.
         """
         chosen = _taken(task.task_id, handle) & _IS_OF_REPORT
-        page_rows = _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)
+        page_rows = _PAGE_BYTES // (task.share_length + OVERHEADS[-1] + _ROW_OVERHEAD_BYTES)
         sequence = report_states.c.sequence
         pages = share_pages(
             self._engine,

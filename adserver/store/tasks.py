@@ -91,9 +91,15 @@ class TaskStore:
 
     def get(self, task_id: bytes) -> TaskBundle | None:
         """Return what browsers are served of a task at present, or None."""
-        with reading(self._engine) as connection:
-            encoded = connection.execute(select(tasks.c.bundle).where(tasks.c.task_id == task_id)).scalar()
+        encoded = self.encoded(task_id)
         return None if encoded is None else canonical.decode(TaskBundle, encoded)
+
+    def encoded(self, task_id: bytes) -> bytes | None:
+        """Return the canonical bytes of what `get` returns."""
+        asked = select(tasks.c.bundle).where(tasks.c.task_id == task_id)
+        with reading(self._engine) as connection:
+            encoded = connection.execute(asked).scalar()
+        return None if encoded is None else bytes(encoded)
 
     def task(self, task_id: bytes) -> Task | None:
         """Return the task of an id, or None."""

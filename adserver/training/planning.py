@@ -4,43 +4,20 @@ plan, room = planned(engine, PlanRequest(model=encoded, wish=Wish(rounds=100)), 
 """
 
 import time
-from dataclasses import field
 from typing import NamedTuple
 
 from sqlalchemy import Engine
 
 from adserver.budgets.comparison import Comparison, compare
 from adserver.budgets.headroom import JobLimits
-from adserver.budgets.planner import OnProgress, Plan, PlanConstraints, Planner
+from adserver.budgets.planner import OnProgress, Plan, Planner
 from adserver.budgets.reservations import Budgets
-from adserver.records.sampling_options import SamplingOptions
+from adserver.records.submissions import PlanRequest
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import TaskStore
-from maskedlark.frozen import frozen
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.reports.task_kinds import LabelKind
-
-
-@frozen
-class PlanRequest(SamplingOptions):
-    """A job that is to be found; its samples and noise are those of `SamplingOptions`.
-
-    Attributes:
-        model: An ONNX file.
-        wish: What is fixed of it, and what is to be found.
-        epsilon: What the job may cost against the ad server; None: all that is left.
-        loss: Checked against model and task, if it is given.
-        gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
-        momentum: Of the optimizer that will be used.
-    """
-
-    model: bytes = field(repr=False)
-    wish: PlanConstraints
-    epsilon: float | None = None
-    loss: str | None = None
-    gradient_norm: float | None = None
-    momentum: float = 0.9
 
 
 class Planned(NamedTuple):

@@ -4,12 +4,11 @@ Everything that can be checked here is checked before it is stored.
 """
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Final
 
 from adserver.budgets.headroom import JobLimits, check_batch
-from adserver.records.sampling_options import SamplingOptions
-from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.records.submissions import Submission
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.eval_set import read_eval_set
 from maskedlark import canonical
@@ -19,7 +18,6 @@ from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
-from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec, check_sums_fit
 from maskedlark.releases.samples import Samples, carrying, samples_of
@@ -29,42 +27,6 @@ from maskedlark.reports.task_kinds import LabelKind
 
 JOB_ID_BYTES: Final = 16
 _EVALUATIONS: Final = 50
-
-
-@frozen
-class Submission(SamplingOptions):
-    """What a person asks for; its samples and noise are those of `SamplingOptions`.
-
-    Attributes:
-        model: An ONNX file; training begins at its weights.
-        loss: A name of `maskedlark.model.losses.Loss`.
-        rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its
-            budget.
-        batch_size: Expected reports in a round; None: the whole dataset in every round.
-        epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the
-            dataset has left.
-        noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one
-            of the two is given.
-        optimizer: The optimizer.
-        schedule: Its learning rate's.
-        eval_set: An .npz file, or None.
-        eval_every: Rounds between evaluations; None: about fifty evaluations in all.
-        adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
-        is_clip_per_layer: Whether each layer's gradient is clipped by itself.
-    """
-
-    model: bytes = field(repr=False)
-    loss: str
-    rounds: int | None
-    batch_size: float | None
-    epsilon: float | None
-    noise_multiplier: float | None
-    optimizer: Optimizer
-    schedule: Schedule
-    eval_set: bytes | None = field(repr=False)
-    eval_every: int | None
-    adaptive_clip: AdaptiveClip | None = None
-    is_clip_per_layer: bool = False
 
 
 def plan_job(

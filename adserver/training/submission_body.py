@@ -10,10 +10,8 @@ from typing import Any, Self
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from adserver.budgets.planner import PlanConstraints
+from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
-from adserver.training.planning import PlanRequest
-from adserver.training.submission import Submission
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import StepNoise
 
@@ -54,7 +52,7 @@ class SubmissionBody(_SamplingBody):
     @classmethod
     def of(cls, submission: Submission, *, dataset: str, task: str = "") -> Self:
         """Convert a submission to the form in which it is sent."""
-        return cls(**_sent(submission), dataset=dataset, task=task)
+        return cls(**_sent(submission) | {"dataset": dataset, "task": task})
 
     def submission(self) -> Submission:
         """Convert back to the submission that was sent."""
@@ -79,7 +77,7 @@ class PlanBody(_SamplingBody):
     def of(cls, request: PlanRequest, dataset: str) -> Self:
         """Convert a request to the form in which it is sent."""
         sent = _sent(request)
-        return cls(**asdict(sent.pop("wish")), **sent, dataset=dataset)
+        return cls(**asdict(sent.pop("wish")), **sent | {"dataset": dataset})
 
     def request(self) -> PlanRequest:
         """Convert back to the request that was sent."""

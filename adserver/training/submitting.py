@@ -7,10 +7,11 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from adserver.budgets.reservations import Budgets
+from adserver.records.submissions import Submission
 from adserver.store.datasets import Dataset
 from adserver.store.job_files import submit
 from adserver.store.tasks import StoredTask, TaskStore
-from adserver.training.submission import JOB_ID_BYTES, Submission, plan_job
+from adserver.training.submission import JOB_ID_BYTES, plan_job
 
 
 def submit_job(

@@ -6,29 +6,15 @@ JSON, lines of text, and a picture of its three curves with error bars.
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
 from adserver.views.printing import write_as
-from adserver.views.query import estimate_json, format_estimate, noise_lines, release_json
+from adserver.views.query import format_estimate, noise_lines
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
-    """Return a result as JSON. Epsilons are null without noise; so is what is not finite."""
-    return {
-        **release_json(result),
-        "positives": "the first choice is right" if result.is_of_classes else "label 1",
-        "num_bins": result.num_bins,
-        "noise_scale": result.noise_scale,
-        "metrics": {one.name: estimate_json(one.estimate) for one in result.metrics},
-        "roc": _points_json(result.roc, "false_positive_rate", "true_positive_rate"),
-        "pr": _points_json(result.pr, "recall", "precision"),
-        "calibration": _points_json(result.calibration, "predicted", "observed"),
-    }
 
 
 def evaluation_lines(result: EvaluationResult) -> list[str]:
@@ -94,10 +80,3 @@ def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, u
     )
     axes.set(title=title, xlabel=across, ylabel=up, xlim=(0, 1), ylim=(0, 1.02))
     axes.grid(visible=True, alpha=0.3)
-
-
-def _points_json(points: Sequence[CurvePoint], across: str, up: str) -> list[dict[str, Any]]:
-    return [
-        {"threshold": point.threshold, across: estimate_json(point.x), up: estimate_json(point.y)}
-        for point in points
-    ]

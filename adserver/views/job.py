@@ -3,47 +3,22 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import Final
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord, SeenJobs
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
-from adserver.training.cost import job_epsilons, privacy_line
-from adserver.views.federated import job_facts, json_of_federated, rows_of_federated
+from adserver.training.cost import privacy_line
+from adserver.views.federated import rows_of_federated
 from adserver.views.printing import moment, print_table, progress_on, short
-from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.interactive import may_be_seen
 
 _FIRST_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
 _POLLS_GROW: Final = 1.2
 """A short job's end is seen at once; a long one is not asked about several times a second."""
-
-
-def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any]:
-    """Return a job as JSON. Epsilons are of the rounds done, and null without noise."""
-    plan = job.plan
-    if isinstance(plan, FederatedPlan):
-        return json_of_federated(job, plan, last_evaluated(history))
-    spec = plan.job
-    is_noisy = plan.task.mechanism is not Mechanism.NONE
-    epsilons = job_epsilons(plan, job.rounds_done) if is_noisy else None
-    return {
-        **job_facts(job, epsilons, last_evaluated(history)),
-        "dataset_id": spec.dataset_id.hex(),
-        "is_until_budget": plan.is_until_budget,
-        "loss_name": spec.loss.value,
-        "expected_batch_size": plan.denominator,
-        "sampling_rate": spec.sampling_rate,
-        "dataset_size": plan.dataset_size,
-        "optimizer": plan.optimizer.kind.value,
-        "learning_rate": plan.optimizer.learning_rate,
-        "schedule": plan.schedule.kind.value,
-        "noise_multiplier": spec.noise_multiplier,
-        "carried": spec.carried,
-    }
 
 
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
@@ -110,15 +85,6 @@ def outcome_line(job: JobRecord) -> str:
             " gives the unused budget back"
         )
     return line
-
-
-def next_command(job: JobRecord) -> str | None:
-    """Return the command to type next; None while there is nothing to do."""
-    if job.state in (JobState.REFUSED, JobState.FAILED):
-        return f"adserver job resume {short(job.job_id)}"
-    if job.state in STOPPED and job.rounds_done:
-        return f"adserver model export trained.onnx --job {short(job.job_id)}"
-    return None
 
 
 def watch(

@@ -1,17 +1,15 @@
 """A plan as people and programs see it."""
 
-from typing import Any
-
 import typer
 
 from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import Option, Plan
+from adserver.messages.plan import submit_options
 from adserver.views.printing import print_table
-from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.reports.task import Task
-from maskedlark.terminal.budget_view import SIZES, epsilons_json, number
+from maskedlark.terminal.budget_view import number
 
 
 def print_plan(plan: Plan, room: JobLimits, compared: Comparison | None = None) -> None:
@@ -72,41 +70,6 @@ def _print_comparison(compared: Comparison) -> None:
     typer.echo("ratio of correlated noise: of independent noise that leaves the weights the same error")
 
 
-def submit_options(option: Option) -> str:
-    """Return the options of `adserver job submit` that give exactly this job."""
-    return (
-        f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
-        f" {option.noise_multiplier!r}"
-        + (f" --noise correlated --carried {option.carried}" if option.carried else "")
-    )
-
-
-def plan_json(plan: Plan, room: JobLimits, compared: Comparison | None = None) -> dict[str, Any]:
-    """Return a plan as JSON. Without noise the epsilons are null."""
-    task = room.task
-    return {
-        "task_id": task.task_id.hex(),
-        "dataset_size": room.dataset_size,
-        "mechanism": task.mechanism.value,
-        "delta": task.delta,
-        "epsilon_budget": task.epsilon,
-        "collusion_epsilon_budget": task.collusion_epsilon,
-        "epsilon_asked": room.epsilon,
-        "assumed_gradient_norm": plan.gradient_norm,
-        "recommended": _option_json(plan.recommended),
-        "alternatives": [_option_json(option) for option in plan.alternatives],
-        "compared": compared and _comparison_json(compared),
-    }
-
-
-def _comparison_json(compared: Comparison) -> dict[str, Any]:
-    return {
-        "independent": compared.independent and _option_json(compared.independent),
-        "correlated": compared.correlated and _option_json(compared.correlated),
-        "refusal": compared.refusal,
-    }
-
-
 def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
     cost = option.cost
     return (
@@ -130,13 +93,3 @@ def _both(epsilons: Epsilons | Task) -> str:
         else (epsilons.ad_server, epsilons.colluding)
     )
     return f"{number(alone)} ({number(colluding)})"
-
-
-def _option_json(option: Option) -> dict[str, Any]:
-    return {
-        **pick_attributes(option, (*SIZES, "carried", "noise_norm", "noise_to_signal", "steps_worth")),
-        "alone": epsilons_json(option.cost.alone),
-        "together": epsilons_json(option.cost.together),
-        "limited_by": option.limit.value,
-        "submit": submit_options(option),
-    }

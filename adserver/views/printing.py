@@ -26,8 +26,9 @@ _T = TypeVar("_T")
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document."""
-    sys.stdout.write(json.dumps(value, indent=2).replace(DELETE, SHOWN_DELETE) + "\n")
+    """Print one JSON document; messages in it as the admin API answers them."""
+    text = json.dumps(value, indent=2, default=lambda message: message.model_dump(mode="json"))
+    sys.stdout.write(text.replace(DELETE, SHOWN_DELETE) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -3,43 +3,25 @@
 JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for people.
 """
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, ResultRow
-from adserver.records.defaults import GROUP
+from adserver.messages.query import ResultMessage
 from adserver.views.printing import as_csv, write_as
-from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RELEASE_FIELDS: Final = ("query_id", "task_id", "dataset_id", "records", "delta")
-"""What JSON says of a release as it is."""
 _FIGURES: Final = ("value", "standard_error", "low", "high")
 _MOST_BARS: Final = 40
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
-
-
-def result_json(result: AggregateResult) -> dict[str, Any]:
-    """Return a result as JSON. Epsilons are null without noise; so are bounds that are not finite."""
-    return {
-        **release_json(result),
-        "min_cell_count": result.min_cell_count,
-        "columns": [asdict(column) for column in result.columns],
-        "rows": [
-            {GROUP: dict(zip(result.group_by, row.group, strict=True)), **_row_json(row.estimates, result)}
-            for row in result.rows
-        ],
-    }
 
 
 def write_result(result: AggregateResult, path: Path) -> None:
@@ -88,17 +70,6 @@ def noise_lines(result: ReleasedResult, scale: str) -> list[str]:
     return [f"{result.mechanism} noise of each helper{scale}", cost_line(result)]
 
 
-def release_json(result: ReleasedResult) -> dict[str, Any]:
-    """Return the JSON fields that every release has."""
-    is_noisy = result.mechanism is not Mechanism.NONE
-    return {
-        **pick_attributes(result, RELEASE_FIELDS),
-        "mechanism": result.mechanism.value,
-        "epsilon": asdict(result.cost) if is_noisy else None,
-        "dataset_epsilon_spent": asdict(result.dataset_spent) if is_noisy else None,
-    }
-
-
 def cost_line(result: ReleasedResult) -> str:
     """Describe what a release cost and what its dataset has spent."""
     cost, whole = result.cost, result.dataset_spent
@@ -108,20 +79,8 @@ def cost_line(result: ReleasedResult) -> str:
     )
 
 
-def _row_json(estimates: Sequence[Estimate], result: AggregateResult) -> dict[str, Any]:
-    return {
-        column.name: estimate_json(estimate)
-        for column, estimate in zip(result.columns, estimates, strict=True)
-    }
-
-
-def estimate_json(estimate: Estimate) -> dict[str, float | None]:
-    """Return one estimate as JSON."""
-    return {name: figure if math.isfinite(figure) else None for name, figure in asdict(estimate).items()}
-
-
 def _json(result: AggregateResult) -> bytes:
-    return (json.dumps(result_json(result), indent=2) + "\n").encode()
+    return (ResultMessage.of(result).model_dump_json(indent=2) + "\n").encode()
 
 
 def _header(result: AggregateResult) -> list[str]:
@@ -146,10 +105,10 @@ def _parquet(result: AggregateResult) -> bytes:
     from pyarrow import parquet
 
     columns = list(zip(*(_cells(row) for row in result.rows), strict=True))
-    about = {name: value for name, value in result_json(result).items() if name != "rows"}
+    about = ResultMessage.of(result).model_dump_json(exclude={"rows"})
     table = pyarrow.table(dict(zip(_header(result), map(list, columns), strict=True)))
     written = BytesIO()
-    parquet.write_table(table.replace_schema_metadata({"maskedlark": json.dumps(about)}), written)
+    parquet.write_table(table.replace_schema_metadata({"maskedlark": about}), written)
     return written.getvalue()
 
 

@@ -1,4 +1,1 @@
-"""Devices of federated training.
-
-People who hold many examples, train at home, and send clipped updates or cover.
-"""
+"""Devices of federated training: they hold examples, train locally, and send clipped updates or cover."""

@@ -3,8 +3,8 @@
     asked = read_round(body, task)                    # refuses what is not a round of the task and its job
     answer = device.answer(asked, unix_s=...)             # at most one of each (task, job, round), ever
 
-The upload's time is fixed before the coin is flipped, and what is sent is what was stored: nobody can tell
-from a device's conduct whether it was drawn.
+The upload's time is fixed before the coin is flipped, and the stored bytes are the ones that are sent: a
+device's behaviour does not show whether it was drawn.
 """
 
 import logging

@@ -51,9 +51,9 @@ class Holdings:
 def mnist_in_shards(
     folder: Path | None, *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
 ) -> Holdings:
-    """Sort MNIST by digit and deal it in shards, as Geyer et al.
+    """Sort MNIST by digit and deal it in shards, as Geyer et al. (2017) do.
 
-    2017 do; the published test set is held by nobody.
+    No device holds examples of the published test set.
 
     Raises:
         InvalidSource: the files are missing or damaged.

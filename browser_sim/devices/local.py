@@ -4,8 +4,8 @@
     told = fleet.run()
 
 The devices come one after the other, `visits` times each. A device takes part only in a job whose update
-costs at most the epsilon that its owner allows. Under LINE it gives each log to one update and never again;
-under draw and discard it trains on all that it holds.
+costs at most the epsilon that its owner allows. Under LINE it uses each log in one update only; under draw
+and discard it trains on all its examples.
 """
 
 import math

@@ -32,7 +32,7 @@ _POLL_S: Final = 0.1
 
 @frozen
 class Churn:
-    """What happens to devices in a round, each with a probability of its own.
+    """The probabilities of events that befall a device in a round, each independent of the others.
 
     Attributes:
         drop_out: Stores its answer and goes away before it sends; it comes back, restarted, in the next
@@ -201,7 +201,7 @@ class DeviceFleet:
     def _send_late(self) -> None:
         """Send the updates of devices that went away.
 
-        They send what they stored, which is too late, and are told so.
+        They send their stored updates too late, and are refused.
         """
         waiting, self._late = self._late, []
         for device, asked in waiting:

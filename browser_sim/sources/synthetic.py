@@ -1,4 +1,4 @@
-"""A world whose truth is known: a logistic model with weights drawn from the seed decides who converts."""
+"""Data with a known truth: a logistic model with weights drawn from the seed decides the conversions."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from maskedlark.frozen import frozen
 from maskedlark.randomness import uniform
 
 _LOGIT_SPREAD: Final = 2.0
-"""The standard deviation of the logits, so that labels are neither noise nor certain, at any width."""
+"""The standard deviation of the logits, so that labels are uncertain but not noise, at any width."""
 _BASE_LOGIT: Final = -1.0
 
 

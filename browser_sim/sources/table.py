@@ -236,7 +236,7 @@ def _row(cells: list[str], header: list[str], where: str) -> list[str | None]:
 
 
 def _complete(table: _Table, needed: Collection[str]) -> _Table:
-    """Return the rows that lack neither label nor measured cells."""
+    """Return the rows that have a label and all measured cells."""
     kept = [
         row for row in range(len(table.lines)) if all(table.columns[name][row] is not None for name in needed)
     ]

@@ -84,9 +84,9 @@ class Datasets:
         Called by the ad server; the same handle again begins anew.
 
         Raises:
-            JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.served`.
+            JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.serve`.
         """
-        served = self.tasks.served(task_id, caller)
+        served = self.tasks.serve(task_id, caller)
         opener = ShareOpener(
             task=served.task,
             role=served.role,
@@ -110,7 +110,7 @@ class Datasets:
             JobRefused(MALFORMED, UNDECLARED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW): it is no round
                 of the task; and the reasons of `prepare`.
         """
-        served = self.tasks.served(task_id, caller)
+        served = self.tasks.serve(task_id, caller)
         one = decode(UpdateRound, encoded_round)
         check_round(served.task, one, records=served.task.max_dataset_size)
         form = form_of(served.task)
@@ -167,7 +167,7 @@ class Datasets:
             HelperUnavailable: the disk or the store is full, or cannot be written.
         """
         key = Handle(
-            owner=host_of(self.tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
+            owner=host_of(self.tasks.serve(task_id, caller).task.origin), task_id=task_id, name=handle
         )
         with self._committing.hold(task_id):
             known = self._find_committed(expected_id, task_id)

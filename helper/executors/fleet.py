@@ -1,7 +1,6 @@
 """The workers of a helper as its head reaches them, wherever they run, and how their work fails.
 
-Dispatchers take a `Fleet`: `helper.executors.dispatch` by segments that workers hold, and
-`helper.executors.work_queue` by parts that hold all they take. `helper.executors.ray_fleet` is the only one.
+`helper.executors.dispatch` gives work to a `Fleet`; `helper.executors.ray_fleet` is the only one.
 """
 
 import logging
@@ -38,17 +37,11 @@ class Worker(HeartbeatTarget, Protocol):
     What gives it an order raises NoWorkers where there is no room for what it would be sent.
     """
 
-    def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
-        """See `Holder.work`; the future may raise WorkerLost."""
-
-    def open(self, order: bytes) -> "Future[bytes]":
-        """See `Holder.open`; the future may raise WorkerLost."""
-
-    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
-        """See `Holder.add_up`; the future may raise WorkerLost."""
+    def do(self, order: bytes, shared: Any, frames: bytes, *, is_opening: bool) -> "Future[bytes]":
+        """See `SegmentWorker.do`; the future may raise WorkerLost. Shares are opened beside other work."""
 
     def stop(self, sealed: bytes) -> None:
-        """See `Holder.stop`; awaits nothing."""
+        """See `SegmentWorker.stop`; awaits nothing."""
 
 
 class Fleet(Protocol):
@@ -64,7 +57,7 @@ class Fleet(Protocol):
         """Forget a worker that answers wrongly, and admit no other one that its machine starts."""
 
     def share(self, sealed: bytes) -> Any:
-        """Put bytes where every worker finds them; what `Worker.work` takes.
+        """Put bytes where every worker finds them; what `Worker.do` takes.
 
         Raises:
             NoWorkers: there is no room for them, or no cluster any more.

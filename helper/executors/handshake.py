@@ -31,7 +31,7 @@ from maskedlark.runtime.ownership import check_own, check_secret_file
 
 MIN_TOKEN_BYTES: Final = 32
 NONCE_BYTES: Final = 12
-_FORMAT: Final = b"orders 7"
+_FORMAT: Final = b"orders 8"
 _SUITE: Final = HpkeSuite.X25519_CHACHA20POLY1305
 _INFO: Final = b"maskedlark/v1 cluster session\0"
 _PROOF: Final = b"maskedlark/v1 cluster join\0"

@@ -1,27 +1,24 @@
-"""What the head orders of a worker that opens shares, and what it gets back. They only travel sealed.
+"""The shares of an order to open reports, and the answer.
 
-    order = write_order(opener, shares)                  # the head: the keys, and the shares as they came
-    asked = read_order(order)                            # the worker
-    answer = write_opened(asked.opener.open_columns(asked.shares))
-    prepared = read_opened(answer, opener, shares)       # the head, which checks what can be checked
+    head, parts = write_order(opener, shares)            # the head: the keys, and the shares as they came
+    order = read_order(head, parts)                      # the worker
+    answer = write_opened(order.opener.open_columns(order.shares))
+    prepared = read_opened(parts, opener, shares)        # the head, which checks what can be checked
 
-An order holds all that it takes to open its shares, so any worker can do it, and do it again. How long an
-answer is follows from the number of its shares and their task.
+The length of an answer follows from the number of its shares and their task.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from helper.datasets.proofs import fast_residues
 from helper.datasets.segments import RowShape, SegmentRows
-from helper.executors.orders import Count, Message, bits, flags, read, write
+from helper.executors.orders import Done, Opening, OpeningSecret, bits, flags, write
 from maskedlark import canonical
-from maskedlark.canonical import Bytes32
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS
@@ -34,38 +31,12 @@ from maskedlark.reports.dataset import (
     with_zeros_for_ids,
 )
 from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES, ViewKey
-from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import wrong_views
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 
 _REASONS: Final = tuple(ReportReason)
-
-
-@canonical.canonical
-class _Key:
-    """A private HPKE key."""
-
-    key_id: Annotated[int, Field(ge=0, le=255)]
-    suite: HpkeSuite
-    secret: Annotated[bytes, Field(max_length=256)] = Field(repr=False)
-
-
-@canonical.canonical
-class _Opening:
-    """How to open the shares of a task; the task and the shares follow."""
-
-    role: Annotated[int, Field(ge=0, le=1)]
-    keys: tuple[_Key, ...]
-    view_key: Bytes32 = Field(repr=False)
-
-
-@canonical.canonical
-class _Opened:
-    """Of how many shares the rows are that follow."""
-
-    shares: Count
 
 
 @frozen
@@ -76,37 +47,39 @@ class OpeningOrder:
     shares: ShareColumns
 
 
-def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> bytes:
-    """Write what a worker needs to open these shares."""
-    keys = tuple(
-        _Key(key_id=key.key_id, suite=key.suite, secret=key.secret_bytes()) for key in opener.opening_keys
+def write_order(opener: ShareOpener, shares: Sequence[ShareForHelper]) -> tuple[Opening, Sequence[bytes]]:
+    """Return what a worker needs to open these shares: the order's work and parts."""
+    opening = Opening(
+        role=opener.role,
+        keys=tuple(
+            OpeningSecret(key_id=key.key_id, suite=key.suite, secret=key.secret_bytes())
+            for key in opener.opening_keys
+        ),
+        view_key=opener.view_key.secret_bytes(),
     )
-    head = _Opening(role=opener.role, keys=keys, view_key=opener.view_key.secret_bytes())
     columns = ShareColumns.of(shares)
     numbers = np.array([columns.time_buckets, columns.key_ids], "<u8").T
     ids, ciphertexts = _strings(columns.report_ids), _strings(columns.ciphertexts)
-    return write(head, (canonical.encode(opener.task), numbers.tobytes(), *ids, *ciphertexts))
+    return opening, (canonical.encode(opener.task), numbers.tobytes(), *ids, *ciphertexts)
 
 
-def read_order(encoded: bytes) -> OpeningOrder:
-    """Read an order with an opener of its own, as workers do not keep keys that end.
+def read_order(opening: Opening, parts: Sequence[bytes]) -> OpeningOrder:
+    """Read an order, with an opener for it alone: workers do not keep keys after it.
 
     Raises:
-        InvalidTask, ValueError: it is none.
+        InvalidTask, ValueError: the parts are not those of `write_order`.
     """
-    message = read(_Opening, encoded)
-    settings: _Opening = message.head
-    encoded_task, numbers, *strings = message.parts
+    encoded_task, numbers, *strings = parts
     time_buckets, key_ids = np.frombuffer(numbers, "<u8").reshape(-1, 2).T.tolist()
     task = canonical.decode(Task, encoded_task)
     return OpeningOrder(
         opener=ShareOpener(
             task=task,
-            role=settings.role,
+            role=opening.role,
             opening_keys=[
-                OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in settings.keys
+                OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in opening.keys
             ],
-            view_key=ViewKey(settings.view_key),
+            view_key=ViewKey(opening.view_key),
             residues_of=fast_residues if task.proof else residues,
         ),
         shares=ShareColumns(
@@ -125,13 +98,15 @@ def write_opened(prepared: PreparedShares) -> bytes:
     dropped = np.array([admitted.dropped[reason] for reason in _REASONS], "<u8")
     parts: list[NDArray[Any]] = [dropped, admitted.view_tags, *columns]
     return write(
-        _Opened(shares=len(prepared.report_ids)),
+        Done(done=(0,)),
         (bits(admitted.is_admitted), *(np.ascontiguousarray(part).tobytes() for part in parts)),
     )
 
 
-def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHelper]) -> PreparedShares:
-    """Read a worker's answer, in the form that `opener.open(shares)` gives.
+def read_opened(
+    parts: Sequence[bytes], opener: ShareOpener, shares: Sequence[ShareForHelper]
+) -> PreparedShares:
+    """Read the parts of a worker's answer, in the form that `opener.open(shares)` gives.
 
     The worker is believed what it read. Its answer must be of all shares, in shape, with canonical masks,
     with labels and keys of the task, and admit nothing whose id is none.
@@ -139,18 +114,17 @@ def read_opened(encoded: bytes, opener: ShareOpener, shares: Sequence[ShareForHe
     Raises:
         InvalidTask: it is not.
     """
-    message: Message = read(_Opened, encoded)
     count = len(shares)
     rows = _shape(opener.task).empty(count)
-    if message.head.shares != count or len(message.parts) != 3 + len(rows.columns) - 1:
+    if len(parts) != 3 + len(rows.columns) - 1:
         raise InvalidTask("an answer is not of the shares that were sent")
-    is_admitted = flags(message.parts[0], count)
-    dropped = _fill(np.empty(len(_REASONS), np.uint64), message.parts[1])
-    view_tags = _fill(np.empty((count, VIEW_TAG_BYTES), np.uint8), message.parts[2])
+    is_admitted = flags(parts[0], count)
+    dropped = _fill(np.empty(len(_REASONS), np.uint64), parts[1])
+    view_tags = _fill(np.empty((count, VIEW_TAG_BYTES), np.uint8), parts[2])
     ids = ShareColumns.of(shares).report_ids
     has_id = np.array(list(map(len, ids))) == REPORT_ID_BYTES
     _fill(rows.report_ids, b"".join(ids if has_id.all() else with_zeros_for_ids(ids)))
-    for column, part in zip(rows.columns[1:], message.parts[3:], strict=True):
+    for column, part in zip(rows.columns[1:], parts[3:], strict=True):
         _fill(column, part)
     labels, measured = rows.shares.labels[is_admitted], rows.shares.measured
     keys = np.empty((len(labels), 0), np.uint32) if measured is None else measured.keys[is_admitted]

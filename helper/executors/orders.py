@@ -1,17 +1,22 @@
-"""What the head orders of a worker, and what it gets: plain values, written out. They only travel sealed.
+"""The one kind of order that the head gives a worker, and the one kind of answer. They only travel sealed.
 
-A message is its canonical head and byte strings behind it, each with its length. Nothing is pickled, so
-nothing that a worker answers can do more than be wrong.
+    message = write(Order(work=Summing.of(clip, evaluated), ...), parts)    # the head
+    order = read(Order, message)                                            # the worker
+    answer = write(Done(done=(0,)), [sum, Totals(...).encoded])             # or write(Failed(reason=...))
+
+A message is its canonical head followed by byte strings, each with its length. Nothing is pickled, so a wrong
+answer can do no more than be wrong. An order contains everything that it takes, except for records that the
+worker keeps in memory, so any worker can do it, and do it again.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from helper.datasets.frames import SealedPlace
+from helper.datasets.frames import SealedPlace, SealedSegment
 from helper.datasets.segments import RowShape
 from maskedlark.canonical import Bytes32, canonical, decode, encode
 from maskedlark.errors import InvalidTask
@@ -21,6 +26,8 @@ from maskedlark.numbers.field import FieldVector, from_bytes
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.sample_size import work_size
 from maskedlark.releases.round import Evaluated
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.updates import UpdateForm
 
 CARRIED_BYTES: Final = 96 << 10
 """What is no longer than this goes with its call; Ray keeps more in its object stores, which takes longer."""
@@ -30,7 +37,6 @@ _LENGTH_BYTES: Final = 8
 _MAX_HEAD_BYTES: Final = 64 << 20
 _TOTALS_BYTES: Final = 16
 _OVER: Final = 50  # e^-50 is 1.9e-22: a million orders in a round leave its chances under `EXPOSURE`
-_T = TypeVar("_T")
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 
 
@@ -39,6 +45,7 @@ class Summing:
     """A masked sum over rows of segments; two bit vectors go with each segment: evaluated, and counting.
 
     Attributes:
+        loss: The loss.
         norm: Of the bound, as all to `is_per_layer`: see `Clip`.
         bound: See `Clip`.
         frac_bits: See `Clip`.
@@ -49,6 +56,7 @@ class Summing:
         reports: How many of them may be one person's.
     """
 
+    loss: Loss
     norm: Norm
     bound: float
     frac_bits: int
@@ -59,9 +67,10 @@ class Summing:
     reports: Count
 
     @classmethod
-    def of(cls, clip: Clip, evaluated: Evaluated) -> "Summing":
-        """Build the order of a round with this bound over these records."""
+    def of(cls, loss: Loss, clip: Clip, evaluated: Evaluated) -> "Summing":
+        """Describe a round with this loss and bound over these records."""
         return cls(
+            loss=loss,
             norm=clip.norm,
             bound=clip.bound,
             frac_bits=clip.frac_bits,
@@ -97,7 +106,44 @@ class Summing:
 class Scanning:
     """The scores of all rows of segments."""
 
+    loss: Loss
     num_bins: Count
+
+
+@canonical
+class AddingUp:
+    """The sum of a segment's shares of a federated round; flags follow, which of its records are meant.
+
+    Attributes:
+        form: What the task's update reports hold.
+        role: The helper whose shares they are.
+        task_id: The task.
+    """
+
+    form: UpdateForm
+    role: Annotated[int, Field(ge=0, le=1)]
+    task_id: Bytes32
+
+
+@canonical
+class OpeningSecret:
+    """A private HPKE key."""
+
+    key_id: Annotated[int, Field(ge=0, le=255)]
+    suite: HpkeSuite
+    secret: Annotated[bytes, Field(max_length=256)] = Field(repr=False)
+
+
+@canonical
+class Opening:
+    """How to open report shares of a task; the task and the shares follow (`opening_orders`)."""
+
+    role: Annotated[int, Field(ge=0, le=1)]
+    keys: tuple[OpeningSecret, ...]
+    view_key: Bytes32 = Field(repr=False)
+
+
+WorkKind: TypeAlias = Summing | Scanning | AddingUp | Opening
 
 
 @canonical
@@ -111,7 +157,6 @@ class SegmentOrder:
         widths: Its records' features, candidates, keys and columns: see `RowShape`.
         key: Opens its frames.
         chosen: How many of its records are in the dataset.
-        is_sent: Whether its frames come with the order.
     """
 
     header: Annotated[bytes, Field(max_length=1024)]
@@ -120,7 +165,19 @@ class SegmentOrder:
     widths: tuple[Count, Count, Count, Count]
     key: Bytes32 = Field(repr=False)
     chosen: Count
-    is_sent: bool
+
+    @classmethod
+    def of(cls, segment: SealedSegment) -> "SegmentOrder":
+        """Name a segment, and say how its frames open."""
+        shape = segment.shape
+        return cls(
+            header=segment.place.header,
+            number=segment.place.number,
+            records=segment.place.records,
+            widths=(shape.features, shape.candidates, shape.keys, shape.columns),
+            key=segment.key,
+            chosen=int(segment.is_chosen.sum()),
+        )
 
     @property
     def place(self) -> SealedPlace:
@@ -129,31 +186,38 @@ class SegmentOrder:
 
     @property
     def shape(self) -> RowShape:
-        """Of its records."""
+        """The shape of its records."""
         features, candidates, keys, columns = self.widths
         return RowShape(features=features, candidates=candidates, keys=keys, columns=columns)
 
 
 @canonical
 class Order:
-    """Work on some segments with the model and weights that `shared_key` opens."""
+    """Some work.
+
+    Attributes:
+        order_id: Names the order.
+        work: What to do.
+        segments: The segments to do it on, unless it is to open shares.
+        shared_key: Opens the model and weights of a sum or a scan.
+    """
 
     order_id: Bytes32
-    shared_key: Bytes32 = Field(repr=False)
-    loss: Loss
-    summing: Summing | None
-    scanning: Scanning | None
-    segments: tuple[SegmentOrder, ...]
+    work: WorkKind
+    segments: tuple[SegmentOrder, ...] = ()
+    shared_key: Bytes32 | None = Field(default=None, repr=False)
 
 
 @canonical
 class Done:
-    """What became of an order.
+    """The answer to an order that was done; the results follow.
 
-    A sum and its `Totals` follow, or scores. How long an answer is tells nothing of what was sampled.
+    After a sum, its values and `Totals`; after a scan, bins and choices of each segment; after opened shares,
+    their columns (`opening_orders`). The length of an answer does not depend on what was sampled or found.
 
     Attributes:
-        done: Which of its segments were worked on, by their place in it; the others were not held any more.
+        done: The parts that were worked on, by their positions in the order: the segments that the worker
+            still has, and otherwise the only part, 0.
     """
 
     done: tuple[Count, ...]
@@ -161,11 +225,11 @@ class Done:
 
 @frozen
 class Totals:
-    """What goes with a sum, in as many bytes whatever it is.
+    """The figures of a sum, of the same length whatever they are.
 
     Attributes:
-        hashes: Of the values, modulo 2^64.
-        records: How many were evaluated.
+        hashes: The sum of the values' hashes, modulo 2^64; 0 of updates.
+        records: How many records or updates were summed.
     """
 
     hashes: int
@@ -252,6 +316,17 @@ def elements(part: bytes, count: int) -> FieldVector:
         return from_bytes(part, count)
     except ValueError as error:
         raise InvalidTask(f"a message of the cluster has no such sum: {error}") from None
+
+
+def numbers(part: bytes, count: int) -> NDArray[np.int64]:
+    """Read so many numbers of a message.
+
+    Raises:
+        InvalidTask: there are more or fewer.
+    """
+    if len(part) != 8 * count:
+        raise InvalidTask(f"a message of the cluster has {len(part)} bytes of numbers, expected {8 * count}")
+    return np.frombuffer(part, "<i8")
 
 
 def pieces(order: bytes) -> list[bytes]:

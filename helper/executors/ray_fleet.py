@@ -54,18 +54,10 @@ class _Actor:
     actor: Any = field(repr=False)
     session: Session
 
-    def work(self, order: bytes, shared: Any, *frames: bytes) -> "Future[bytes]":
+    def do(self, order: bytes, shared: Any, frames: bytes, *, is_opening: bool) -> "Future[bytes]":
         """See `Worker`."""
-        cut = pieces(order)
-        return answer(lambda: self.actor.work.remote(shared, len(cut), *cut, *frames))
-
-    def open(self, order: bytes) -> "Future[bytes]":
-        """See `Worker`; beside an order that it works on, which may take long."""
-        return answer(lambda: self.actor.open.options(concurrency_group=_OPENING).remote(*pieces(order)))
-
-    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
-        """See `Worker`."""
-        return answer(lambda: self.actor.add_up.remote(order, frames))
+        do = self.actor.do.options(concurrency_group=_OPENING) if is_opening else self.actor.do
+        return answer(lambda: do.remote(shared, frames, *pieces(order)))
 
     def stop(self, sealed: bytes) -> None:
         """See `Worker`."""

@@ -45,17 +45,9 @@ class RayWorker:
         """See `SegmentWorker`."""
         self._holder.welcome(welcome)
 
-    def work(self, shared: bytes, pieces: int, *sent: bytes) -> bytes:
-        """See `SegmentWorker`; so many pieces of the order come first, then the frames."""
-        return self._holder.work(b"".join(sent[:pieces]), shared, *sent[pieces:])
-
-    def open(self, *order: bytes) -> bytes:
+    def do(self, shared: bytes, frames: bytes, *pieces: bytes) -> bytes:
         """See `SegmentWorker`; the order comes in pieces."""
-        return self._holder.open(b"".join(order))
-
-    def add_up(self, order: bytes, frames: bytes) -> bytes:
-        """See `SegmentWorker`."""
-        return self._holder.add_up(order, frames)
+        return self._holder.do(b"".join(pieces), shared, frames)
 
     def stop(self, sealed: bytes) -> None:
         """See `SegmentWorker`."""

@@ -1,15 +1,17 @@
-"""A worker elsewhere: holds opened segments in its memory, and sums and scores over them as the head orders.
+"""A worker on another machine: keeps opened segments in its memory, and does what the head orders.
 
-It has the key of the datasets that it is told of and no other key of the helper: it sees features, labels and
-one helper's mask shares, and which records a round sums. It knows no pair key, no noise and no ledger.
-Whatever carries its messages sees ciphertext: orders and answers are sealed (`joining`), frames are as they
-lie on the head's disk, and an error is an answer too.
+    answer = worker.do(order, shared, frames)     # sums, scores, opened shares; see `orders`
+
+It has the key of the datasets that it is told of and no other key of the helper, unless it opens shares: it
+sees features, labels and one helper's mask shares, and which records a round sums. It knows no pair key, no
+noise and no ledger. What carries its messages sees ciphertext: orders and answers are sealed (`handshake`),
+frames are as they lie on the head's disk, and an error is an answer too.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -17,15 +19,16 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from helper.datasets.frames import open_segment
 from helper.datasets.segments import SegmentRows
-from helper.executors.adding_orders import ADD, AddingOrder, add
+from helper.executors.executor import Adding
 from helper.executors.gathering import gather
 from helper.executors.handshake import NONCE_BYTES, HandshakeClient, JoinToken, NotSealed, Session
 from helper.executors.heartbeats import ALIVE
 from helper.executors.opening_orders import read_order, write_opened
 from helper.executors.orders import (
+    AddingUp,
     Done,
     Failed,
-    Message,
+    Opening,
     Order,
     Scanning,
     SegmentOrder,
@@ -37,9 +40,10 @@ from helper.executors.orders import (
     write,
 )
 from helper.executors.segment_cache import SegmentCache
+from helper.executors.summing import sum_updates
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import score
-from maskedlark.errors import JobRefused
+from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
@@ -52,7 +56,6 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.releases.round import Evaluated
 
 ORDER: Final = b"order"
-OPEN: Final = b"open"
 STOP: Final = b"stop"
 SHARED: Final = b"shared"
 _STOPPED_KEPT: Final = 1024
@@ -79,11 +82,7 @@ class _Weighted:
 
 
 class SegmentWorker(NeverPickled):
-    """One worker.
-
-    `work` and `add_up` are called by one thread at a time, `open` by another one, and meanwhile `stop` and
-    `alive` by a third.
-    """
+    """One worker. Safe to call from many threads: one order is done at a time, and one that opens shares."""
 
     def __init__(self, token: JoinToken, capacity_bytes: int) -> None:
         """Keep so many bytes of opened segments at most."""
@@ -130,77 +129,64 @@ class SegmentWorker(NeverPickled):
             return b""
         return session.seal(b"", sealed[:NONCE_BYTES])
 
-    def work(self, sealed_order: bytes, sealed_shared: bytes, *frames: bytes) -> bytes:
-        """Do what the head orders; its answer, sealed, and bound to the order.
+    def do(self, sealed_order: bytes, sealed_shared: bytes, frames: bytes) -> bytes:
+        """Do what the head orders, and return the answer, sealed, and bound to the order.
+
+        Shares are opened beside other work, and nothing of them is kept.
 
         Args:
-            sealed_order: An `Order` and the flags of its segments.
-            sealed_shared: The model and the weights.
-            frames: Of the segments that are sent with it, in order.
-
-        Raises:
-            NotSealed: the order is not the head's.
-        """
-        session = self._join()
-        with self._working:
-            message = read(Order, session.open(sealed_order, ORDER))
-            order: Order = message.head
-            answer = _answer(lambda: self._answer(order, message.parts, sealed_shared, frames))
-            return session.seal(answer, sealed_order[:NONCE_BYTES])
-
-    def add_up(self, sealed_order: bytes, frames: bytes) -> bytes:
-        """Add shares of a federated round up; their sum, sealed, and bound to the order. None is kept.
-
-        Args:
-            sealed_order: See `helper.executors.adding_orders`.
-            frames: Of the segment, as the head stores them.
-
-        Raises:
-            NotSealed: the order is not the head's.
-        """
-        session = self._join()
-        with self._working:
-            message = read(AddingOrder, session.open(sealed_order, ADD))
-            answer = _answer(lambda: self._add(message, frames))
-            return session.seal(answer, sealed_order[:NONCE_BYTES])
-
-    def open(self, sealed_order: bytes) -> bytes:
-        """Open shares, beside other work; what was found in them, sealed, and bound to the order.
-
-        Args:
-            sealed_order: See `helper.executors.opening_orders`.
+            sealed_order: An `Order`.
+            sealed_shared: The model and the weights of a sum or a scan.
+            frames: What the order is about, as it lies on the head's disk; empty if this worker keeps it.
 
         Raises:
             NotSealed: the order is not the head's, or this worker has not joined.
         """
         self._is_welcome.wait(_WELCOME_S)  # which comes another way
         session = self._join()
-        with self._opening:
-            opened = session.open(sealed_order, OPEN)
-            answer = _answer(lambda: _open(opened))
+        message = read(Order, session.open(sealed_order, ORDER))
+        order: Order = message.head
+        with self._opening if isinstance(order.work, Opening) else self._working:
+            answer = _answer(lambda: self._answer(order, message.parts, sealed_shared, frames))
             return session.seal(answer, sealed_order[:NONCE_BYTES])
 
-    def _add(self, message: Message, frames: bytes) -> bytes:
+    def _answer(self, order: Order, parts: tuple[bytes, ...], sealed_shared: bytes, frames: bytes) -> bytes:
+        match order.work:
+            case Opening() as opening:
+                asked = read_order(opening, parts)
+                return write_opened(asked.opener.open_columns(asked.shares))
+            case AddingUp() as adding:
+                return self._add(order, adding, parts, frames)
+            case Summing() as summing:
+                weighted, held = self._load_weights(order, sealed_shared), self._segments(order, frames)
+                return self._sums(order, summing, weighted, parts, held)
+            case Scanning() as scanning:
+                weighted, held = self._load_weights(order, sealed_shared), self._segments(order, frames)
+                return self._scores(order, scanning, weighted, held)
+            case _:
+                assert_never(order.work)
+
+    def _add(self, order: Order, adding: AddingUp, parts: tuple[bytes, ...], frames: bytes) -> bytes:
+        (segment,), (chosen,) = order.segments, parts
+        what = Adding(form=adding.form, role=adding.role, task_id=adding.task_id)
         try:
-            return add(message, frames, self._interrupt(message.head.order_id))
+            rows = open_segment(segment.shape, segment.place, segment.key, frames)
+            rows = rows.rows(flags(chosen, segment.records))
+            summed = sum_updates(what, [rows], self._interrupt(order.order_id))
         except (InvalidTag, ValueError):
             raise _Damaged from None
+        totals = Totals(hashes=0, records=summed.records)
+        return write(Done(done=(0,)), [to_bytes(summed.vector), totals.encoded])
 
-    def _answer(
-        self, order: Order, parts: tuple[bytes, ...], sealed_shared: bytes, frames: tuple[bytes, ...]
-    ) -> bytes:
-        weighted = self._load_weights(order, sealed_shared)
-        sent = iter(frames)
-        rows: list[SegmentRows | None] = []
-        for segment in order.segments:
+    def _segments(self, order: Order, frames: bytes) -> dict[int, SegmentRows]:
+        """Return the segments of an order that are here, by their positions in it."""
+        found: dict[int, SegmentRows] = {}
+        for place, segment in enumerate(order.segments):
             self._check_awaited(order.order_id)
-            rows.append(self._rows(segment, next(sent) if segment.is_sent else None))
-        held = {place: one for place, one in enumerate(rows) if one is not None}
-        if order.scanning is not None:
-            return self._scores(order, order.scanning, weighted, held)
-        if order.summing is None:
-            raise ValueError("an order of nothing")
-        return self._sums(order, order.summing, weighted, parts, held)
+            rows = self._rows(segment, frames)
+            if rows is not None:
+                found[place] = rows
+        return found
 
     def _sums(
         self,
@@ -212,7 +198,7 @@ class SegmentWorker(NeverPickled):
     ) -> bytes:
         if not held:
             return write(Done(done=()))
-        engine = self._engine(weighted.model, order.loss, summing.clip)
+        engine = self._engine(weighted.model, summing.loss, summing.clip)
         evaluated = _join_flags(order, parts, held)
         work = summing.work(sum(order.segments[place].chosen for place in held))
         interrupt = self._interrupt(order.order_id)
@@ -232,7 +218,7 @@ class SegmentWorker(NeverPickled):
         for rows in held.values():
             found = score(
                 weighted.model,
-                order.loss,
+                scanning.loss,
                 weighted.weights,
                 rows.shares.features,
                 scanning.num_bins,
@@ -242,11 +228,11 @@ class SegmentWorker(NeverPickled):
             parts.append(b"" if found.choices is None else found.choices.astype("<i8").tobytes())
         return write(Done(done=tuple(held)), parts)
 
-    def _rows(self, segment: SegmentOrder, frames: bytes | None) -> SegmentRows | None:
+    def _rows(self, segment: SegmentOrder, frames: bytes) -> SegmentRows | None:
         """Return the rows of a segment, from memory or from its frames; None if not cached any more."""
         name = segment.place.name
         rows = self._held.get(name)
-        if rows is None and frames is not None:
+        if rows is None and frames:
             try:
                 rows = open_segment(segment.shape, segment.place, segment.key, frames)
             except (InvalidTag, ValueError):
@@ -256,6 +242,8 @@ class SegmentWorker(NeverPickled):
 
     def _load_weights(self, order: Order, sealed_shared: bytes) -> _Weighted:
         """Return the model and weights of an order, cached from the round that was last worked on."""
+        if order.shared_key is None:
+            raise InvalidTask("an order of a sum or a scan names no model")
         if self._last is None or self._last[0] != order.shared_key:
             opened = ChaCha20Poly1305(order.shared_key).decrypt(bytes(NONCE_BYTES), sealed_shared, SHARED)
             shared = read(Shared, opened)
@@ -301,12 +289,6 @@ def _answer(work: Callable[[], bytes]) -> bytes:
         return write(Failed(reason="damaged"))
     except Exception as error:  # noqa: BLE001 # its text could hold anything, and would travel unsealed
         return write(Failed(reason=type(error).__name__[:100]))
-
-
-def _open(order: bytes) -> bytes:
-    """Encode what is found in the shares of an order."""
-    asked = read_order(order)
-    return write_opened(asked.opener.open_columns(asked.shares))
 
 
 def _join_flags(order: Order, parts: Sequence[bytes], held: Iterable[int]) -> Evaluated:

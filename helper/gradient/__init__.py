@@ -1,4 +1,4 @@
 """The function f of a round: clipped, quantised gradients, masked and summed in the field.
 
-May import: nothing of its own package.
+May import: nothing from the package `helper`.
 """

@@ -76,7 +76,7 @@ class PartialSum:
 
 @runtime_checkable
 class OrderFree(Protocol):
-    """An engine whose sums do not depend on how records are cut into batches, nor on their order."""
+    """An engine whose sums are the same for every order of the records and every division into batches."""
 
     def masked_sums(
         self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never

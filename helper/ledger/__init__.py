@@ -1,4 +1,4 @@
-"""The helper's memory of what was used and spent, and what checks it.
+"""The helper's durable record of used reports and spent budgets, and the checks on it.
 
-May import: nothing of its own package.
+May import: nothing from the package `helper`.
 """

@@ -69,7 +69,7 @@ class BudgetsLeft:
     def _renew(self) -> bool:
         """Look at each dataset again, the longest unseen ones first; whether there was time for all."""
         deadline_s = self._monotonic() + SCRAPE_S
-        datasets = self._report.charged(MAX_DATASETS)
+        datasets = self._report.find_charged(MAX_DATASETS)
         kept = {one.dataset_id for one in datasets}
         left = {dataset_id: one for dataset_id, one in self._left.items() if dataset_id in kept}
         places = {dataset_id: place for place, dataset_id in enumerate(left)}

@@ -1,6 +1,6 @@
-"""What a helper's ledger says of its datasets' budgets, for the operator.
+"""The budgets of a helper's datasets, read from its ledger for the operator.
 
-Read beside a running helper, changing nothing.
+It only reads, so it also works while the helper serves.
 """
 
 from pathlib import Path
@@ -49,7 +49,7 @@ class BudgetReport:
             )
         return tuple(found)
 
-    def charged(self, most: int) -> tuple[BudgetedDataset, ...]:
+    def find_charged(self, most: int) -> tuple[BudgetedDataset, ...]:
         """Return up to `most` datasets that a job or query used, those of open jobs first."""
         ran = exists().where(JOBS.c.dataset_id == DATASETS.c.dataset_id)
         asked = exists().where(QUERIES.c.dataset_id == DATASETS.c.dataset_id)

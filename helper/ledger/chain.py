@@ -30,6 +30,7 @@ def move_on(connection: Connection, *what: str | bytes) -> None:
     """
     if connection.dialect.name != "sqlite":  # whose transactions are one at a time
         connection.execute(HEAD_TO_CHANGE, {"sequence": 0})
+    # Read under that lock: two links after the same head would be a fork, which the primary key refuses.
     before = position_of(connection)
     head = digest("ledger", before.head, *(part.encode() if isinstance(part, str) else part for part in what))
     connection.execute(ADD_LINK, {"sequence": before.sequence + 1, "head": head})

@@ -1,9 +1,9 @@
-"""Is this ledger in one piece? Looked at once, before a helper serves from it.
+"""A consistency check of the ledger, made once before a helper serves from it.
 
-SQLite keeps what was written last in a second file, the write-ahead log. Who restores an older ledger and
-leaves the newer log beside it gets a mixture: pages of today among pages of yesterday. It may well know every
-position that it is asked for, and still have forgotten what was charged. But every transaction of a ledger
-leaves traces in two tables at least, and in a mixture they contradict each other.
+SQLite keeps its last writes in a second file, the write-ahead log. An operator who restores an older ledger
+file but leaves the newer log in place gets a mixture of old and new pages. Such a ledger may contain every
+position of the chain and still have lost charges, so `helper.ledger.witness` cannot detect it. But each
+transaction of a ledger writes to at least two tables, and in a mixture their counts contradict each other.
 """
 
 from typing import Final

@@ -167,6 +167,8 @@ class Ledger:
         dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids)}
         try:
             with self._engine.begin() as connection:
+                # No look beforehand: two datasets may be committed at once, and the keys of both tables
+                # decide.
                 connection.execute(insert(DATASETS).values(dataset))
                 for start in range(0, len(report_ids), _BATCH):
                     batch = report_ids[start : start + _BATCH]
@@ -270,6 +272,7 @@ class Ledger:
             "sealed_seed": answered.sealed_seed,
         }
         with self._engine.begin() as connection:
+            # Locked before its state is read: of two processes with this round, the second finds it charged.
             stored = job_of(connection, job, JOB_TO_CHANGE)
             if stored is None or stored.progress.state_of(round_index) is not RoundState.NEXT:
                 return False
@@ -298,9 +301,11 @@ class Ledger:
         job, row = key_of(spec), _job_row(spec, model=b"")
         with self._engine.begin() as connection:
             lock_budget(connection, spec.dataset_id)
+            # A tombstone: the job's start may still be on its way, and must reserve nothing when it arrives.
             if job_of(connection, job) is None and not _is_full(connection, spec.dataset_id):
                 connection.execute(insert(JOBS).values(row))
                 move_on(connection, "job", row["spec"])
+            # The statement compares the whole spec, so that another job under this id is not closed.
             if connection.execute(CLOSE_JOB, job_in(job) | {"as_spec": row["spec"]}).rowcount != 1:
                 return
             connection.execute(FORGET_ROUNDS, job_in(job))
@@ -347,6 +352,8 @@ class Ledger:
             try:
                 with self._engine.begin() as connection:
                     lock_budget(connection, new.dataset_id)
+                    # Optimistic: the accountant may take seconds, in which a lock would hold up every charge
+                    # of the dataset.
                     if reservations_of(connection, new.dataset_id) != before:
                         continue
                     add(connection)

@@ -1,17 +1,17 @@
-"""The life of a round, decided in one place: what state it is in, and what who asks for it is told.
+"""The states of a round, and how a request for it is answered in each.
 
-    state      followed by      who asks for it
+    state      followed by      a request for the round
     later      next, closed     is refused: ROUND_OUT_OF_ORDER
-    next       charged, closed  has it computed, and charged in the transaction that stores the answer
-    charged    closed           gets the stored answer
+    next       charged, closed  computes it, and charges it as the answer is stored
+    charged    closed           returns the stored answer
     closed     .                is refused: ROUND_CLOSED, or JOB_CLOSED once the job is
     unplanned  .                is refused: ROUND_BEYOND_PLAN
 
-Who asks with other weights than a round was charged for is refused in any state: ROUND_CHANGED.
+A request with other weights than those that the round was charged for is refused: ROUND_CHANGED.
 
-A charged round is released: whether its answer arrived, only its receiver knows, so that is no other state.
-It is closed once `KEPT_ANSWERS` later rounds are charged, or its job is closed. What is stored is how far the
-job is and the answers that are kept; the states follow from how far the job is, which only ever grows.
+There is no state for a delivered answer, because only the receiver knows whether it arrived: a charged round
+counts as released. It is closed once `KEPT_ANSWERS` later rounds are charged, or its job is closed. The
+ledger stores the job's progress and the kept answers. States follow from the progress, which never decreases.
 
 >>> progress = Progress(rounds=10, rounds_answered=3, is_closed=False)
 >>> progress.state_of(3)
@@ -68,7 +68,7 @@ class Progress:
         return RoundState.NEXT if round_index == self.rounds_answered else RoundState.LATER
 
     def check_answerable(self, round_index: int) -> None:
-        """Refuse a round that is neither next nor charged.
+        """Refuse a round that is not answerable: only the next round and charged ones are.
 
         Raises:
             JobRefused(JOB_CLOSED, ROUND_BEYOND_PLAN, ROUND_OUT_OF_ORDER, ROUND_CLOSED)

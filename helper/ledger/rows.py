@@ -59,6 +59,7 @@ def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservat
         .order_by(JOBS.c.job_id)
     )
     specs = ((_spec(row.spec), row) for row in connection.execute(query))
+    # A closed job is charged for the rounds that it ran, an open one for all that it may still ask for.
     jobs = [
         Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds)
         for spec, row in specs
@@ -101,5 +102,6 @@ def lock_budget(connection: Connection, dataset_id: bytes) -> None:
     """
     if _is_of_user(connection, dataset_id):
         task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
+        # The task's row first: one order for all, so that two transactions never wait for each other.
         connection.execute(select(TASKS.c.role).where(TASKS.c.task_id == task_id).with_for_update())
     connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id).with_for_update())

@@ -49,7 +49,7 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
     already = cost(task, before)
     raise JobRefused(
         JobReason.BUDGET_EXHAUSTED,
-        f"{_what(new)} not fit this {task.unit.budgeted}: "
+        f"{_what(new)} not fit this {task.unit.budget_owner}: "
         f"{_sentence('epsilon', already.ad_server, after.ad_server, task.epsilon)}; "
         f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. "
         f"{_way_out(task, before, new)}",
@@ -73,18 +73,18 @@ def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str
     """Describe what would fit: for a query, the epsilon at which it is affordable."""
     spec = new.spec
     if isinstance(spec, JobSpec):
-        return f"Use fewer rounds, more noise, or another {task.unit.budgeted}"
+        return f"Use fewer rounds, more noise, or another {task.unit.budget_owner}"
     if isinstance(spec, UpdateSpec):
         return "The job stops here: submit one with more noise or a lower rate, or make another task"
     already = [charge for job in _jobs(task, before) for charge in job]
     try:
         fits = fitting(task, spec, epsilon=task.epsilon, already=already)
     except JobRefused:
-        return f"No noise makes it fit: use another {task.unit.budgeted}"
+        return f"No noise makes it fit: use another {task.unit.budget_owner}"
     alone = spent(fits.charges(task), task.delta).ad_server
     return (
         f"The same query fits at epsilon {alone:.4g} (noise_multiplier {fits.noise_multiplier:.4g}), "
-        f"or use another {task.unit.budgeted}"
+        f"or use another {task.unit.budget_owner}"
     )
 
 

@@ -60,6 +60,7 @@ NEWEST_LINK: Final = select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.seq
 ADD_LINK: Final = insert(CHAIN)
 
 _IDS: Final = bindparam("report_ids", type_=LargeBinary)
+# The places 1, 17, 33, ... of the ids in the one parameter: `substr` counts from 1 on both databases.
 _FIRST: Final = select(literal(1, Integer).label("place")).cte("places", recursive=True)
 _PLACES: Final = _FIRST.union_all(
     select(_FIRST.c.place + REPORT_ID_BYTES).where(_FIRST.c.place + REPORT_ID_BYTES <= func.length(_IDS))

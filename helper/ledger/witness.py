@@ -1,10 +1,10 @@
-"""Notices a ledger that was rolled back: what it has forgotten, it would charge and answer a second time.
+"""Detection of a ledger that was rolled back, and would charge and answer forgotten releases a second time.
 
-The ledger is a chain (`helper.ledger.ledger`): everything it commits moves it on, and it knows every position
-that it was ever at. Two witnesses remember a position: a file beside the keys, which is written before
-anything that the ledger committed is told, and whoever was told, by a receipt that only this helper can make.
-A ledger that does not know a position it was seen at is not the one that stood there, and this helper answers
-nothing any more: docs/adr/0007-rollback.md.
+The ledger is a chain (`helper.ledger.ledger`): each commit advances it, and it contains every position that
+it ever had. Two witnesses remember positions. One is a file in the folder of the keys, written before an
+answer leaves. The other is each ad server, which stores a receipt with a tag that only this helper can
+compute, and shows it with its next call. If the ledger lacks a position that a witness shows, it is an older
+copy, and the helper refuses every call from then on: docs/adr/0007-rollback.md.
 """
 
 import hmac
@@ -69,7 +69,7 @@ class Witness:
     def receipt(self) -> bytes:
         """Return the ledger's position, for the caller to show next time.
 
-        Called before anything that the ledger committed is told.
+        Called after a commit and before its answer leaves, so that the witness is never behind an answer.
         """
         position = self._ledger.position()
         encoded = encode_receipt(self._receipt(position))

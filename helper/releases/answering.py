@@ -1,10 +1,11 @@
-"""The one way by which an answer leaves this helper: a round's, a query's, a discovery's, an evaluation's.
+"""The only way by which an answer leaves this helper: of a round, a query, a discovery or an evaluation.
 
     stored already? -> compute -> hold -> still awaited? -> commit charge and answer
                                                             or give what another process stored
 
-Nothing of an answer is seen before its charge is durable, and nothing is charged for a caller who has gone.
-The kind of release decides only what is looked up, computed and committed.
+An answer is not visible before its charge is durable, and a caller that has gone is not charged. The order
+matters: the hold comes before the charge, because the moment of a charge is visible in later budgets and must
+not show how long the work took. Each kind of release supplies only the lookup, the work and the commit.
 
 >>> ledger = {}
 >>> def commit(answer, check_awaited):
@@ -37,12 +38,12 @@ class Call:
 
     Attributes:
         caller: The names in its certificate.
-        check_awaited: Called before the work, often during it, and last before the charge. If nobody waits
-            any more it raises, which ends the work: nothing is charged and nothing leaves.
+        check_awaited: Called before the work, often during it, and last before the charge. It raises if the
+            caller has gone, which ends the work: nothing is charged and nothing leaves.
         hold: Called once there is an answer, before it is charged. It returns when the answer may leave, so
             that no charge shows how long the work took.
-        check_serving: Called in place of `check_awaited` where the work is finished whoever waits. It raises
-            only if this helper is being shut down.
+        check_serving: Called in place of `check_awaited` where the work is finished even if the caller has
+            gone. It raises only if this helper is being shut down.
     """
 
     caller: Caller
@@ -62,7 +63,7 @@ def answer_once(
     """Answer a release: compute and charge it once, then return the same bytes each time.
 
     Args:
-        call: Who waits, and when the answer may leave.
+        call: The waiting caller, and when the answer may leave.
         stored: The answer if the release was charged before. Raises if something else was charged under its
             name, or if it can no longer be asked for.
         compute: The encoded aggregate share. What it raises ends the call, uncharged.
@@ -77,8 +78,12 @@ def answer_once(
     if known is not None:
         call.hold()
         return known
+    # Nothing is reserved beforehand, so two calls may compute one release at once: the commit decides between
+    # them.
     computed = compute()
     call.hold()
+    # The hold comes first: a charge is visible in the next answer's budget, and must not show how long the
+    # work took.
     if commit(computed, call.check_awaited):
         return computed
     # What the other one stored counts, and what was computed here is forgotten.

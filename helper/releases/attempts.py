@@ -1,13 +1,13 @@
-"""How often a round may be begun and not charged.
+"""A limit on how often a round may be begun without being charged.
 
-A call whose caller leaves is not charged. But each one is a look: the round has the same sample whenever it
-is asked for at the same weights, and whether an answer came before the caller left is told by the call
-itself. So an ad server that leaves again and again could measure one sample's time as often as it likes, and
-pay for none of it. After `MAX_UNCHARGED` of them the next computation of the round is finished and charged
-whoever waits, and a call that closes the job waits for it; who asks again gets its answer.
+A call whose caller cancels is not charged, but it is a measurement: at the same weights a round has the same
+sample, and the caller learns whether the answer was ready before it cancelled. So an ad server that cancels
+repeatedly could time one sample as often as it likes without paying. After `MAX_UNCHARGED` cancelled attempts
+the next computation of the round is finished and charged even if the caller cancels. A call that closes the
+job waits for it, and a repeated request receives its answer.
 
-That is so within one process. A helper that is started again counts anew, and ends what it computes. Queries
-and evaluations, whose records are all of a dataset, may be left as often as one likes.
+The count is kept by one process. A restarted helper counts from zero, and a shutdown ends its computations.
+Queries and evaluations have no such limit: they read all records of a dataset, so they have no secret sample.
 
 >>> attempts, job = Attempts(), ReleaseKey(b"task", b"job")
 >>> [attempts.begin(job, 0) for _ in range(MAX_UNCHARGED + 1)]
@@ -39,6 +39,7 @@ class Attempts:
     def __init__(self) -> None:
         self._changed = Condition()
         self._begun: dict[ReleaseKey, tuple[int, int]] = {}
+        # Counts, not flags: several calls may compute a round, or close a job, at the same time.
         self._due: dict[ReleaseKey, int] = {}
         self._closing: dict[ReleaseKey, int] = {}
 
@@ -52,6 +53,7 @@ class Attempts:
             JobRefused(JOB_CLOSED): the job is being closed.
         """
         with self._changed:
+            # Before anything is counted, or a close could wait for computations that keep beginning.
             if job in self._closing:
                 raise JobRefused(JobReason.JOB_CLOSED, "the job is being closed: start another one")
             last, begun = self._begun.get(job, (round_index, 0))

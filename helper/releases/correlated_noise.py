@@ -1,12 +1,10 @@
-"""The noise of a job whose rounds take a part of each other's noise out again.
+"""The noise of a job whose rounds remove a part of the previous round's noise.
 
-Each computed round draws a fresh random seed, and its noise is made from that and from nothing else: so no
-noise is ever made for two answers, whatever becomes of an attempt, of the weights, of the dataset or of a
-ledger that is rolled back. The seed is sealed under this helper's own key and kept beside the answer, in the
-transaction that charges it; the next round reads it there, and makes again what it takes out. It is dropped
-with the answer.
-
-The other helper does not know the key, nor does the ad server.
+Each computed round draws a fresh random seed, and its noise depends on that seed alone. So two answers never
+share noise, whatever happens to an attempt, the weights, the dataset or a ledger that is rolled back. (Noise
+from a key of the step and its weights was broken by two attacks on a rolled-back ledger: ADR 9.) The seed is
+sealed under a key that only this helper has, and stored with the answer in the transaction that charges it.
+The next round reads it there, to reproduce the part that it removes. It is deleted with the answer.
 """
 
 from collections.abc import Callable
@@ -31,7 +29,7 @@ _NONCE_BYTES: Final = 12
 
 
 class SeedDamaged(Exception):
-    """A seed in the ledger is not what this helper wrote for the round. Local: nothing of it is told."""
+    """A seed in the ledger is not the one that this helper wrote for the round. Never sent to a peer."""
 
 
 @frozen
@@ -108,8 +106,7 @@ class CorrelatedNoise:
     def _seed_before(self, job: JobSpec, round_index: int) -> bytes | None:
         """Return the seed of the answer before a round.
 
-        None if there is none, or if a helper answered it that kept no seeds yet. Then nothing is taken out,
-        and less is told than is charged.
+        None if that round has no seed. Then no noise is removed, which reveals less than is charged.
         """
         if not round_index:
             return None

@@ -113,7 +113,7 @@ class RunningJobs:
         Args:
             encoded: A `JobSpec`.
             onnx: Its model.
-            call: Who asks. If nobody waits any more when the budget is to be reserved, it is not.
+            call: The waiting caller. If it has gone before the budget is reserved, nothing is reserved.
 
         Raises:
             InvalidTask: the job is not canonical.
@@ -123,9 +123,10 @@ class RunningJobs:
                 JOB_CLOSED)
         """
         spec = decode(JobSpec, encoded)
-        served = self._tasks.served(spec.task_id, call.caller)
+        served = self._tasks.serve(spec.task_id, call.caller)
         with self._quota.reading(host_of(served.task.origin)):
             computation = self._computation(served.task, spec, onnx)
+        # Without a lock: if two calls open one id, the ledger's key decides, and both read what it holds.
         if self._ledger.job_state(computation.key) is None:
             self._open(served, onnx, computation, call.check_awaited)
         state = self._state(computation.key)
@@ -155,7 +156,7 @@ class RunningJobs:
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_JOB, TASK_REFUSED, JOB_CLOSED)
         """
-        served = self._tasks.served(job.task_id, caller)
+        served = self._tasks.serve(job.task_id, caller)
         running = self._running_here(job)
         if running is None:
             state = self._state(job)
@@ -188,6 +189,7 @@ class RunningJobs:
         job = key_of(spec)
         self._tasks.authorize(spec.task_id, caller)
         self._datasets.stored(spec.dataset_id, spec.task_id)
+        # Rounds that must be charged are awaited, or closing a job would be a way to leave without paying.
         with self._attempts.closing(job, interrupt):
             self._ledger.close_job(spec)
         state = self._ledger.job_state(job)
@@ -234,6 +236,7 @@ class RunningJobs:
         task, spec, model = served.task, computation.spec, computation.model
         self._tasks.check_not_expired(task)
         stored = self._datasets.stored(spec.dataset_id, served.task_id)
+        # Cheap checks first, the budget last: the accountant may take seconds.
         check_noise_fits_task(task, spec.noise_multiplier, whose="job")
         check_sample_hides(task, spec, records=stored.size)
         _check_path_hides(task, spec, computation.engine)

@@ -1,11 +1,9 @@
-"""Noise drawn before it is asked for.
+"""Noise drawn in advance, so that a request waits for none and the time to draw it reveals no value.
 
-So neither its cost nor the time that its values took stands between a request and its answer.
-
-A job's mechanism, scale and length are known when it starts; the next round's noise is drawn in the
-background then, and again after each round. It lies in memory only. Taking it removes it, whatever becomes of
-the round afterwards: a vector is in at most one answer, and after a failure, a refusal or a restart the next
-attempt gets a fresh one. (A retry of an answered round gets the stored answer.)
+A job's mechanism, scale and length are known when it starts. The next round's noise is drawn in the
+background then, and again after each round; it is kept in memory only. Taking a vector removes it, whatever
+happens to the round afterwards: a vector is in at most one answer, and after a failure, a refusal or a
+restart the next attempt gets a fresh one. (A retry of an answered round gets the stored answer.)
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -52,7 +50,7 @@ class NoiseCache:
     """At most one vector ahead for each job. Safe to call from many threads.
 
     Guarantees: every vector handed out was drawn for this call or drawn ahead and never handed out before;
-        each comes from a stream under a key of its own, 32 fresh bytes of `randomness`.
+        each comes from a separate stream, whose key is 32 fresh bytes of `randomness`.
     """
 
     def __init__(self, randomness: Randomness, *, capacity_bytes: int = CAPACITY_BYTES) -> None:

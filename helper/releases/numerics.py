@@ -18,7 +18,7 @@ def numerics_digest(engine: GradientEngine) -> bytes:
     """Return 32 bytes that identify the numerics of an engine.
 
     Equal at two helpers only if their engines for a job are meant to give the same bits. On the general path
-    that hangs on the processor too: see `helper.gradient.general.processor`.
+    they depend on the processor too: see `helper.gradient.general.processor`.
     """
     return _exact_digest() if engine.path == "exact" else digest("general", _general_digest(), _processor())
 

@@ -40,7 +40,7 @@ from maskedlark.rpc.trust import host_of
 _LOG: Final = logging.getLogger(__name__)
 
 Beside: TypeAlias = Callable[[int], bytes]
-"""Reads what is sent beside a query, refusing more than so many bytes."""
+"""Reads the attachment of a query (its codes or its model), and refuses more than so many bytes."""
 
 
 @frozen
@@ -74,8 +74,8 @@ class Queries:
 
         Args:
             spec: The query.
-            beside: Reads what was sent beside it; not called for a query that was answered before.
-            call: Who waits.
+            beside: Reads the query's attachment; not called for a query that was answered before.
+            call: The waiting caller.
 
         Guarantees: see `answer_once`.
 
@@ -89,9 +89,9 @@ class Queries:
                 evaluation names; DATASET_LOST also for the dataset of another federated round.
             HelperUnavailable: the caller's share of the memory for such work is taken.
         """
-        served = self.tasks.served(spec.task_id, call.caller)
+        served = self.tasks.serve(spec.task_id, call.caller)
 
-        def checked() -> bytes:
+        def check_and_compute() -> bytes:
             self._check(served, spec)
             call.check_awaited()
             try:
@@ -118,7 +118,7 @@ class Queries:
         answer = answer_once(
             call,
             stored=lambda: self._find_stored(spec),
-            compute=checked,
+            compute=check_and_compute,
             commit=commit,
             superseded=lambda: JobRefused(
                 JobReason.QUERY_CHANGED, "the id is of another query: take a new one"
@@ -136,9 +136,9 @@ class Queries:
         cost = query_cost(served.task, spec, size)
         self.tasks.check_affordable(cost, f"this {spec.kind}")
         with self.quota.taken(host_of(served.task.origin), cost.num_bytes, call.check_awaited):
-            return self._queried(spec, served, beside, call.check_awaited)
+            return self._answer_query(spec, served, beside, call.check_awaited)
 
-    def _queried(
+    def _answer_query(
         self,
         spec: QuerySpec | DiscoverySpec | UpdateSpec,
         served: ServedTask,
@@ -148,6 +148,7 @@ class Queries:
         task, pair = served.task, served.pair
         match spec:
             case QuerySpec():
+                # Codes are u32, and the query says how many: nothing longer is read.
                 limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
                 domains = decode_domains(spec, beside(limit))
                 shares, noise = self._shares(spec, interrupt), self._noise(interrupt)
@@ -188,9 +189,9 @@ class Queries:
         cost = evaluation_cost(served.task, spec, model, records=records.count, scoring_bytes=num_bytes)
         self.tasks.check_affordable(cost, "this evaluation")
         with self.quota.taken(host, cost.num_bytes, call.check_awaited):
-            return self._scored(spec, served, scoring, records, call.check_awaited)
+            return self._answer_evaluation(spec, served, scoring, records, call.check_awaited)
 
-    def _scored(
+    def _answer_evaluation(
         self,
         spec: EvaluationSpec,
         served: ServedTask,
@@ -268,6 +269,8 @@ def _check_weights(model: Model, spec: EvaluationSpec) -> tuple[QuantisedTensor,
         weights.quantise(values, known.name)
         for values, known in zip(model.initial_values, model.parameters, strict=True)
     )
+    # The transcript names these digests, and the helpers' blinds cancel for equal transcripts only: so the
+    # model that is scored must be the one that the transcript names.
     held = (model.digest, weights.digest(weights.encode(tensors)))
     if held != (spec.model_digest, spec.weights_digest):
         raise JobRefused(

@@ -7,7 +7,7 @@ tells nothing. The prices are about twice what was measured (`round_cost` says h
 from typing import Final
 
 from helper.releases.round_cost import scoring_seconds
-from helper.trust.cost import Cost
+from helper.trust.cost import WorkEstimate
 from maskedlark.model.graph import Model
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
@@ -33,7 +33,7 @@ _SCORED_BYTES: Final = 24
 """Of one record and candidate label of an evaluation: its row, its cell and its mask share's halves."""
 
 
-def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records: int) -> Cost:
+def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records: int) -> WorkEstimate:
     """Return what an answer takes, but for an evaluation's.
 
     Args:
@@ -47,7 +47,7 @@ def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records
             looks = (
                 len(spec.where) + 4 * len(spec.group_by) + 8 * levels + 2 * levels * num_columns(task, spec)
             )
-            return Cost(
+            return WorkEstimate(
                 seconds=_NS * (records * looks * _LOOK_NS + 2 * numbers * _NUMBER_NS),
                 num_bytes=numbers * _NUMBER_BYTES
                 + _shares_bytes(task, records)
@@ -55,7 +55,7 @@ def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records
             )
         case DiscoverySpec():
             keys = len(spec.keys)
-            return Cost(
+            return WorkEstimate(
                 seconds=_NS
                 * (records * (keys * _SORT_NS + len(spec.where) * _LOOK_NS) + spec.num_values * _NUMBER_NS),
                 num_bytes=spec.num_values * _NUMBER_BYTES
@@ -64,7 +64,7 @@ def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records
             )
         case UpdateSpec():
             length = form_of(task).length
-            return Cost(
+            return WorkEstimate(
                 seconds=_NS * length * (records * _COORDINATE_NS + _NUMBER_NS),
                 num_bytes=_NUMBER_BYTES * length,
             )
@@ -72,7 +72,7 @@ def query_cost(task: Task, spec: QuerySpec | DiscoverySpec | UpdateSpec, records
 
 def evaluation_cost(
     task: Task, spec: EvaluationSpec, model: Model, *, records: int, scoring_bytes: int
-) -> Cost:
+) -> WorkEstimate:
     """Return what an evaluation takes: scores of all records, and the count of their bins.
 
     Args:
@@ -83,7 +83,7 @@ def evaluation_cost(
         scoring_bytes: Of memory that scoring takes at once.
     """
     counted = records * task.num_candidates
-    return Cost(
+    return WorkEstimate(
         seconds=scoring_seconds(model, records=records)
         + _NS * (4 * counted * _LOOK_NS + spec.num_bins * _EDGE_NS + spec.num_numbers * _NUMBER_NS),
         num_bytes=scoring_bytes

@@ -13,7 +13,7 @@ arrays; `make bench-memory` holds it against the truth.
 from typing import Final
 
 from helper.gradient.engine import GradientEngine
-from helper.trust.cost import Cost
+from helper.trust.cost import WorkEstimate
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 
@@ -69,9 +69,9 @@ def scoring_seconds(model: Model, *, records: int) -> float:
     return _NS * records * each
 
 
-def round_cost(model: Model, engine: GradientEngine, *, records: int, candidates: int) -> Cost:
+def round_cost(model: Model, engine: GradientEngine, *, records: int, candidates: int) -> WorkEstimate:
     """Return what one round takes; see `round_seconds` and `round_bytes`."""
-    return Cost(
+    return WorkEstimate(
         seconds=round_seconds(model, engine.path, records=records, candidates=candidates),
         num_bytes=round_bytes(model, engine, records=records, candidates=candidates),
     )

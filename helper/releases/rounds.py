@@ -24,7 +24,7 @@ from helper.releases.correlated_noise import CorrelatedNoise, StepSeed
 from helper.releases.noise_cache import NoiseCache, NoiseOrder
 from helper.releases.round_cost import round_cost
 from helper.releases.work_quota import WorkQuota
-from helper.trust.cost import Cost
+from helper.trust.cost import WorkEstimate
 from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -94,7 +94,7 @@ class RunningJob:
             served: The task.
             round_index: From 0.
             weights: As the ad server encoded them.
-            call: Who waits; also while another round of the job is computed.
+            call: The waiting caller, also while another round of the job is computed.
 
         Guarantees: see `answer_once`; and a round is begun and left uncharged at most `MAX_UNCHARGED` times,
             after which it is computed and charged also if the caller leaves, or closes the job.
@@ -110,11 +110,14 @@ class RunningJob:
         def compute() -> bytes:
             nonlocal interrupt, is_due, seed
             interrupt()
+            # Estimated for every round: the operator may have lowered the limits since the job was opened.
             cost = self._cost(served)
             self.tasks.check_affordable(cost, "a round of this job")
             with self.quota.taken(host_of(served.task.origin), cost.num_bytes, call.check_awaited):
+                # Counted once there is memory for it: a call that is turned away before has measured nothing.
                 if not self.attempts.begin(self.computation.key, round_index):
                     interrupt, is_due = call.check_serving, True
+                # A new seed for each computation, also of the same round: no two answers may share noise.
                 seed = self.carried.new_seed(spec, round_index) if spec.carried is not None else None
                 return self._compute(served, round_index, weights, seed, interrupt)
 
@@ -125,6 +128,7 @@ class RunningJob:
                 sealed_seed=seed.sealed if seed is not None else None,
             )
             interrupt()
+            # After the last look at the caller: from here on the round is charged.
             is_new = self.ledger.add_round(self.computation.key, round_index, stored)
             if is_new:
                 self.attempts.forget(self.computation.key)
@@ -147,7 +151,7 @@ class RunningJob:
                 if is_due:
                     self.attempts.end(self.computation.key)
 
-    def _cost(self, served: ServedTask) -> Cost:
+    def _cost(self, served: ServedTask) -> WorkEstimate:
         """Return what a round takes, by estimate."""
         spec = self.computation.spec
         size = self.datasets.records(spec.dataset_id, spec.task_id).count
@@ -188,6 +192,8 @@ class RunningJob:
         job = self.ledger.job_state(self.computation.key)
         if job is None:
             raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
+        # The weights are compared before the state is refused, so that a closed round still says
+        # ROUND_CHANGED.
         is_past = job.progress.state_of(round_index) in (RoundState.CHARGED, RoundState.CLOSED)
         stored = self.ledger.round(self.computation.key, round_index) if is_past else None
         if stored is not None and stored.weights_digest != weights_format.digest(weights):
@@ -258,11 +264,11 @@ class RunningJob:
         """Return noise drawn ahead for the job, or the correlated noise of a computation's seed."""
         spec = self.computation.spec
 
-        def independent(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
+        def draw_independent(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
             order = NoiseOrder(mechanism=mechanism, scale=scale, count=count)
             return self.noise.take(self.computation.key, order, interrupt)
 
-        def correlated(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
+        def draw_correlated(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
             whole = noise_units(served.task, spec)  # one scale in all rounds
             if seed is None or mechanism is not Mechanism.GAUSSIAN or scale > whole:
                 raise AssertionError("correlated noise is Gaussian, of the job's scale")
@@ -275,4 +281,4 @@ class RunningJob:
                 interrupt=interrupt,
             )
 
-        return independent if spec.carried is None else correlated
+        return draw_independent if spec.carried is None else draw_correlated

@@ -42,8 +42,8 @@ class RayCluster:
 def check_machine(host: str, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse a machine of a Ray cluster that anyone on its network could use.
 
-    Ray gives its machines addresses of its own: of a head that was started for 127.0.0.1 too, that of the
-    network card, where it listens. So a helper looks at those, and not only at what it was told.
+    Ray chooses the addresses of its machines: for a head that was started for 127.0.0.1 it reports the
+    address of the network card, where it listens. So a helper checks the reported addresses too.
 
     Raises:
         InvalidTask: see `RayCluster.check`.

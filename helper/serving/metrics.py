@@ -1,6 +1,6 @@
-"""What a helper tells its own operator in numbers.
+"""A helper's metrics, for its operator.
 
-Nothing here says more than the ad server is told anyway.
+They contain nothing that the ad server does not receive anyway.
 """
 
 from collections import Counter as Tally
@@ -19,7 +19,7 @@ _ID_DIGITS: Final = 12
 
 
 class HelperMetrics(Collector):
-    """The helper's numbers on a registry of their own. Safe to share between threads."""
+    """The helper's metrics, on a separate registry. Safe to share between threads."""
 
     def __init__(self, core: HelperCore) -> None:
         """Count from zero; what the helper holds is asked for at each scrape."""

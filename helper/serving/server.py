@@ -38,12 +38,12 @@ from maskedlark.observability.endpoint import OperatorEndpoint, Starting
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import is_loopback
+from maskedlark.rpc.transport import MOST_CONNECTIONS, is_loopback
 from maskedlark.runtime import gc_tuning
 from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.durable_file import private, write_durably
-from maskedlark.runtime.hardening import forbid_core_files
+from maskedlark.runtime.hardening import allow_open_files, forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
 from maskedlark.runtime.periodic import IsStopped, Periodic
 from maskedlark.runtime.signals import wait_for
@@ -53,6 +53,7 @@ DRAIN_S: Final = 30.0
 DAY_S: Final = 86_400.0
 LIGHT_CALLS: Final = 4
 """Threads that preparations, rounds and queries leave free for calls that take no time."""
+_OPEN_FILES: Final = 2 * MOST_CONNECTIONS
 _LOCK_FILE: Final = "lock"
 
 _LOG: Final = logging.getLogger(__name__)
@@ -139,18 +140,18 @@ def serve(settings: HelperSettings, stop: Event) -> None:
 def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
     """Return the periodic tasks that remove what is no longer needed."""
 
-    def told(work: Callable[[IsStopped], object]) -> Callable[[IsStopped], None]:
-        def swept(is_stopped: IsStopped) -> None:
+    def log_refusals(work: Callable[[IsStopped], object]) -> Callable[[IsStopped], None]:
+        def run(is_stopped: IsStopped) -> None:
             try:
                 work(is_stopped)
             except MaskedLarkError as error:
                 _LOG.warning("the sweep is incomplete: %s", error)
 
-        return swept
+        return run
 
     survives = (OSError, SQLAlchemyError)
-    everything = Periodic(told(sweeper.sweep), name="sweep", every_s=EVERY_S, survives=survives)
-    dropped = told(lambda _: sweeper.vault.delete_dropped())
+    everything = Periodic(log_refusals(sweeper.sweep), name="sweep", every_s=EVERY_S, survives=survives)
+    dropped = log_refusals(lambda _: sweeper.vault.delete_dropped())
     return everything, Periodic(dropped, name="dropped", every_s=DROPPED_EVERY_S, survives=survives)
 
 
@@ -160,6 +161,7 @@ def _check_settings(settings: HelperSettings) -> None:
     if settings.floors.is_noise_optional and not is_loopback(host):
         raise InvalidTask(f"--allow-no-noise cannot be used on {host}: it is for debugging on loopback only")
     forbid_core_files()
+    allow_open_files(_OPEN_FILES)
     _check_files(settings)
 
 

@@ -93,9 +93,9 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         )
 
     def _give_receipt(self, context: grpc.ServicerContext) -> None:
-        """Tell the caller where the ledger stands now, for it to show with its next call.
+        """Send the ledger's position to the caller, which shows it with its next call.
 
-        Called before anything is told of what the ledger has committed.
+        Called after a commit, and before any part of its answer leaves.
         """
         context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
 
@@ -103,6 +103,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """Return this helper's identity to anyone, and what it holds to callers on this machine."""
         with answering(context), database_at_hand("the helper"):
             status = self._core.status()
+            # Public: peers compare these before they trust each other.
             reply = pb.StatusReply(
                 name=status.identity.name,
                 version=status.version,
@@ -111,6 +112,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 key_list=encode(status.key_list),
                 numerics_digest=status.numerics,
             )
+            # Without a certificate the caller is on this machine (plaintext is refused elsewhere): counts are
+            # the operator's.
             if client_names(context) is None:
                 reply.tasks = status.counts.tasks
                 reply.datasets = status.counts.datasets
@@ -142,7 +145,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 for admitted in answers:
                     self._metrics.count_opens(
                         int(admitted.is_admitted.sum()), admitted.dropped
-                    )  # also if nobody reads on
+                    )  # also if the client stops reading
                     yield pb.PrepareReply(
                         is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
                         view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
@@ -189,6 +192,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             if len(job) > MAX_BYTES:
                 raise JobRefused(JobReason.TOO_LARGE, f"the job is over the limit of {MAX_BYTES} bytes")
             caller = client_names(context)
+            # Before a place is taken or the model is read: a caller of another task gets neither.
             self._core.tasks.authorize(decode(JobSpec, job).task_id, caller)
             with self._admission.entered(*peers_of(context)):
                 model = self._rest("model", requests, context, self._core.tasks.model_limits.max_bytes)
@@ -203,6 +207,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         with self._acting(context):
             header, caller = _first(requests, "header").header, client_names(context)
             key = ReleaseKey(header.task_id, header.job_id)
+            # The same for a round: nothing is computed or held for a job that is not the caller's.
             self._core.jobs.check_known(key, caller)
             with self._admission.entered(*peers_of(context)):
                 job = self._core.jobs.at_work(key, caller)  # after a restart it is made again

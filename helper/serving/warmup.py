@@ -77,7 +77,7 @@ def warm_up_for_others() -> None:
 
 
 def _warm_up_as(kind: ProcessorKind) -> None:
-    """Do it in a process of its own: numba compiles for one kind in each."""
+    """Compile in a new process, because numba compiles for one kind of processor in each."""
     done = subprocess.run(  # noqa: S603  # our own program
         [sys.executable, "-c", _WARM_UP], env={**os.environ, **kind.environment}, check=False
     )

@@ -1,6 +1,4 @@
-"""Whom a helper trusts and with which keys.
-
-Its key ring, its operator's floors, the tasks that it signed.
+"""A helper's keys, its operator's floors, and the tasks that it signed.
 
 May import: ledger, gradient.
 """

@@ -100,8 +100,8 @@ def write_machine_certificate(
         days: How long it lives.
 
     Raises:
-        InvalidTask: the authority cannot be read or has expired, others may read its key, a host is neither
-            an address nor a name, or a file is there already.
+        InvalidTask: the authority cannot be read or has expired, others may read its key, a host is not an
+            address or a name, or a file exists already.
     """
     for host in hosts:
         _check_host(host)
@@ -144,7 +144,7 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
 
 
 def _check_host(host: str) -> None:
-    """Refuse what no machine is called: its certificate would name nobody, and Ray would tell so late."""
+    """Refuse text that cannot name a machine: Ray would report the unusable certificate only later."""
     try:
         ip_address(host)
     except ValueError:

@@ -4,7 +4,7 @@ from maskedlark.frozen import frozen
 
 
 @frozen
-class Cost:
+class WorkEstimate:
     """An estimate of some work.
 
     Attributes:

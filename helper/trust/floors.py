@@ -1,6 +1,6 @@
-"""What a helper's operator insists on, whatever a task says.
+"""The floors of a helper's operator.
 
-The helper neither signs nor serves a task below these floors.
+The helper refuses to sign a task below them, and stops serving one that was signed before they were raised.
 """
 
 import string
@@ -12,7 +12,7 @@ from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 
 if TYPE_CHECKING:
-    from helper.trust.cost import Cost
+    from helper.trust.cost import WorkEstimate
     from maskedlark.reports.task import HelperIdentity, Task
 
 ROUND_BYTES: Final = 4 << 30
@@ -130,7 +130,7 @@ class Floors:
             if not asked <= most:  # also where the limit is NaN
                 _refuse(f"{setting} is {asked:g}, but this helper allows at most {most:g}")
 
-    def check_cost(self, cost: "Cost", what: str) -> None:
+    def check_cost(self, cost: "WorkEstimate", what: str) -> None:
         """Refuse work that takes too long or too much memory. Called before it begins or costs anything.
 
         Args:
@@ -143,9 +143,9 @@ class Floors:
         if not cost.seconds <= self.max_round_seconds:
             raise JobRefused(
                 JobReason.TOO_LARGE,
-                f"{what} would take about {_rounded(cost.seconds)} core seconds, but this helper allows at"
-                f" most {self.max_round_seconds:,g} (--max-round-seconds): use a smaller model, fewer"
-                " records, or a graph that has an exact form",
+                f"{what} would take about {_format_seconds(cost.seconds)} core seconds, but this helper "
+                f"allows at most {self.max_round_seconds:,g} (--max-round-seconds): use a smaller model, "
+                "fewer records, or a graph that has an exact form",
             )
         if not cost.num_bytes <= self.max_round_bytes:
             raise JobRefused(
@@ -178,7 +178,7 @@ def fingerprint(helper: "HelperIdentity") -> str:
     return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
 
 
-def _rounded(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     """Return a number of seconds with two digits at least."""
     return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
 

@@ -21,7 +21,7 @@ from maskedlark.reports.sealing import HpkeKey, OpeningKey
 MAX_KEY_ID: Final = 255
 MAX_PUBLISHED: Final = 16
 LIST_LIFE_S: Final = 3 * 86_400
-"""How long browsers seal by one list: as long as a helper may be away before nobody can seal to it."""
+"""How long a browser may use one list, and so how long a helper may be away before browsers stop sealing."""
 LIST_STEP_S: Final = 3_600
 """Lists of one hour are the same, so that bundles do not change each time that a helper is asked."""
 
@@ -103,6 +103,7 @@ def list_ends_at(ring: Ring, now: float) -> int:
     """Return the last second at which the current list is valid, within its first key's life."""
     (newest, *_) = keys_to_publish(ring, now)
     expires_at = next(key.expires_at for key in ring if key.key_id == newest.key_id)
+    # Never past the key itself: a browser must not seal with a key whose secret is erased.
     ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
     return ends_at if expires_at is None else min(ends_at, expires_at)
 
@@ -127,6 +128,7 @@ def rotate_ring(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, o
             f"all {MAX_KEY_ID} key ids are used, and an id is never reused: create a new identity "
             "for this helper"
         )
+    # The overlap begins when the new key is active: until then browsers use the old one.
     active_from = int(now) + active_in_s
     kept = tuple(_erase_if_expired(_ending(key, active_from + overlap_s), now) for key in ring)
     return (*kept, _fresh(key_id, suite, active_from=active_from))

@@ -1,8 +1,8 @@
-"""A helper's secrets, on its disk and in its memory: nothing else in this package touches key material.
+"""A helper's secrets, on its disk and in its memory. No other module of this package handles key material.
 
-One file, `keys.json`, holds the long-term signing key (who this helper is), the agreement key (what it shares
-with the other helper of a task), the HPKE keys that open report shares, and the storage key that its datasets
-are encrypted under at rest.
+One file, `keys.json`, holds the long-term signing key (the helper's identity), the agreement key (from which
+the secret of a pair of helpers is derived), the HPKE keys that open report shares, and the storage key that
+encrypts its datasets at rest.
 """
 
 import fcntl
@@ -138,6 +138,7 @@ class HelperKeys(NeverPickled):
         try:
             folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
             folder.chmod(_PRIVATE_FOLDER)
+            # O_EXCL: existing keys are never overwritten, and the file is private from its first moment.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
         except FileExistsError:
             raise InvalidTask(
@@ -190,6 +191,7 @@ class HelperKeys(NeverPickled):
 
     def vault_key(self, context: bytes) -> bytes:
         """Return a 32-byte key for one file at rest."""
+        # A key for each purpose: a receipt or a sealed seed can never be opened as a dataset.
         return derive_key(self._storage_key, b"dataset at rest", context)
 
     def noise_key(self, job_digest: bytes) -> bytes:
@@ -229,6 +231,7 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
     """
     with open(folder / _LOCK_NAME, "wb", opener=private) as lock:
         os.fchmod(lock.fileno(), 0o600)
+        # Root may rotate for the helper's user, who must be able to take this lock afterwards.
         keep_owner(lock.fileno(), folder / FILE_NAME)
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = HelperKeys.read(folder)
@@ -264,4 +267,5 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
         stat = path.stat() if path else None
     except OSError:
         return None
+    # The inode too: two rotations within the clock's resolution replace the file by one of the same size.
     return stat and (stat.st_mtime_ns, stat.st_ino, stat.st_size)

@@ -1,4 +1,7 @@
-"""Which tasks this helper serves, and to whom. Every other call passes through `Tasks.served` first."""
+"""The tasks that this helper serves, and the certificates that may use each.
+
+Every call about a task passes through `Tasks.serve` first.
+"""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +10,7 @@ from typing import Final, TypeAlias
 
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import SignedTask
-from helper.trust.cost import Cost
+from helper.trust.cost import WorkEstimate
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks
@@ -82,7 +85,7 @@ class Tasks:
         )
         return stored.signature
 
-    def served(self, task_id: bytes, caller: Caller) -> ServedTask:
+    def serve(self, task_id: bytes, caller: Caller) -> ServedTask:
         """Return a task if the caller may use it and it still respects the floors.
 
         Raises:
@@ -128,7 +131,7 @@ class Tasks:
         """The limits on reading, holding and computing one model."""
         return Limits.admitting(self._floors.max_parameters)
 
-    def check_affordable(self, cost: Cost, what: str) -> None:
+    def check_affordable(self, cost: WorkEstimate, what: str) -> None:
         """Refuse work that takes longer, or more memory, by estimate than this operator gives one round.
 
         Raises:

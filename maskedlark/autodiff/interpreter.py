@@ -40,15 +40,19 @@ class Interpreter:
 
         Shapes: parameters as the model's, float64; features float64 (d,); the result (output_width,).
         """
-        outputs = self._values(parameters, features)[self._model.output_name]
+        outputs = self._values(self._constants, parameters, features)[self._model.output_name]
         return outputs.reshape(self._model.output_width)
 
     def count_elements(self) -> int:
-        """Count the entries of all values of one record, in recurrences too: what is held in memory."""
-        parameters = [
-            torch.zeros(parameter.shape, dtype=torch.float64) for parameter in self._model.parameters
-        ]
-        values = self._values(parameters, torch.zeros(self._model.input_width, dtype=torch.float64))
+        """Count the entries of all values of one record, in recurrences too: what is held in memory.
+
+        Only shapes are computed, so that a model is refused before it takes the memory.
+        """
+        values = self._values(
+            {name: value.to("meta") for name, value in self._constants.items()},
+            [_without_values(parameter.shape) for parameter in self._model.parameters],
+            _without_values((self._model.input_width,)),
+        )
         within = sum(
             _STEP_ENTRIES * len(values[node.inputs[0]]) * values[node.inputs[1]].shape[:2].numel()
             for node in self._model.nodes
@@ -56,9 +60,11 @@ class Interpreter:
         )
         return within + sum(value.numel() for value in values.values())
 
-    def _values(self, parameters: Sequence[Tensor], features: Tensor) -> dict[str, Tensor]:
+    def _values(
+        self, constants: Mapping[str, Tensor], parameters: Sequence[Tensor], features: Tensor
+    ) -> dict[str, Tensor]:
         """Return every value of the graph by name, including parameters and constants."""
-        values = {**self._constants, self._model.input_name: features.unsqueeze(0)}
+        values = {**constants, self._model.input_name: features.unsqueeze(0)}
         values.update(zip((parameter.name for parameter in self._model.parameters), parameters, strict=True))
         for node in self._model.nodes:
             inputs = [values[name] if name else _ABSENT for name in node.inputs]
@@ -66,6 +72,10 @@ class Interpreter:
             outputs = (result,) if isinstance(result, Tensor) else result
             values.update(zip(node.outputs, outputs, strict=False))  # a node may leave later outputs unnamed
         return values
+
+
+def _without_values(shape: Sequence[int]) -> Tensor:
+    return torch.empty(tuple(shape), dtype=torch.float64, device="meta")
 
 
 def _tensor(value: Constant) -> Tensor:
@@ -153,9 +163,7 @@ def _average_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     mean = pool(_pad(inputs[0], pads, 0.0), kernel, strides)
     if attributes["count_include_pad"] or not any(pads):
         return mean
-    share = pool(
-        _pad(torch.ones(1, 1, *inputs[0].shape[2:], dtype=torch.float64), pads, 0.0), kernel, strides
-    )
+    share = pool(_pad(inputs[0].new_ones(1, 1, *inputs[0].shape[2:]), pads, 0.0), kernel, strides)
     return mean / share
 
 

@@ -111,7 +111,7 @@ class CategoryColumn(_Column):
 
     Attributes:
         kind: "category".
-        categories: The words that have a byte of their own, in the order of their bytes.
+        categories: The words that are encoded as different bytes, in the order of the bytes.
     """
 
     kind: Literal["category"] = "category"

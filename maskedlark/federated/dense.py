@@ -1,11 +1,11 @@
-"""A dense network in plain numpy, trained on many devices side by side.
+"""A dense network in plain numpy, trained on many devices at once.
 
     model = DenseModel(widths=(784, 10))                      # softmax regression
     parameters = model.initial(seeded(1))
     differences = model.train(parameters, [examples], Steps(schedule=schedule, learning_rate=0.1))
 
 With two widths it is multinomial logistic regression; more widths add ReLU layers. Each device's rows go
-through products of its own, so a device trains to the same bits alone and beside a thousand others.
+through separate products, so a device trains to the same bits alone and among a thousand others.
 """
 
 from collections.abc import Sequence

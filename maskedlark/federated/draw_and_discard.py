@@ -1,14 +1,13 @@
 """Draw and discard: devices get one of k instances, and what they return replaces a random one.
 
-    settings = DrawAndDiscard(instances=10, learning_rate=0.001, epsilon=math.log(16)) instances =
-    settings.initial(start, randomness)                                    # server, once: (k, weights), int64
-    returned = settings.device_steps(model, instances[drawn], batches, randomness)     # devices; one row each
-    instances[place] = returned                                                        # server: `drawn` and
-    `place` ~ U(k) settings.mean(instances)                                                           # what
-    predicts
+    settings = DrawAndDiscard(instances=10, learning_rate=0.001, epsilon=math.log(16))
+    instances = settings.initial(start, randomness)                      # server, once: (k, weights), int64
+    returned = settings.device_steps(model, instances[drawn], batches, randomness)  # devices; one row each
+    instances[place] = returned                                          # server: `drawn`, `place` ~ U(k)
+    settings.mean(instances)                                             # the model that predicts
 
 Instances are integers in units of 2^-frac_bits, and the noise is an exact discrete Laplace on that grid: the
-device's epsilon has no floating-point leak. Nobody is trusted: whoever sees what was sent and what came back
+device's epsilon has no floating-point leak. No party is trusted: an observer of what was sent and returned
 sees a noised step.
 
 The paper's epsilon is *per coordinate*. A model of p weights then has p epsilon. `unit: model` bounds the
@@ -181,7 +180,7 @@ def internal_loss(epsilon: float, instances: int) -> float:
 
 
 def late_observer_epsilon(epsilon: float, updates: int, delta: float) -> float:
-    """Return Lemma 3, with a corrected constant, against an observer who looks T updates later.
+    """Return Lemma 3, with a corrected constant, against an observer that looks T updates later.
 
     It is epsilon sqrt(ln(1 / (2 delta))) / sqrt(T). The paper divides by another sqrt 2, which its own
     derivation does not give: 4.21 epsilon / sqrt(T) at delta 1e-8, not 2.98. A

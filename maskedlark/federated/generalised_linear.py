@@ -1,4 +1,4 @@
-"""Generalised linear models for draw-and-discard: each device's gradient at weights of its own.
+"""Generalised linear models for draw-and-discard: each device's gradient at the weights that it drew.
 
 A device's features are numbers in [0, 1]. The gradient of the loss is (predicted - true) times the features,
 for logistic and for multinomial regression alike.

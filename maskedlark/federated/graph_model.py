@@ -4,7 +4,7 @@
     model.file()                                          # device: the ONNX file, all weights zero
 
 The weights come with each round. Training a graph takes torch: `maskedlark.autodiff.torch_models`. This
-module needs neither torch nor onnx, so that a device without them can say what it lacks.
+module works without torch and onnx, so that a device that lacks them can report it.
 """
 
 import zlib
@@ -16,9 +16,9 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
 
 MAX_GRAPH_CHARACTERS: Final = 7_000
-"""Of the packed file: what fits the instructions of a job beside a strategy."""
+"""Of the packed file: the most that a job's instructions have room for, after a strategy."""
 _STRUCTURE_BYTES: Final = 1 << 20
-"""What a file may have beside its weights."""
+"""The most that a file may have in addition to its weights."""
 
 
 @frozen

@@ -1,11 +1,11 @@
-"""Federated jobs that need no helpers: each device adds its own noise before anything leaves it.
+"""Federated jobs without helpers: each device adds noise to its update before anything leaves it.
 
     job = local_job(job_id, settings, widths)        # ad server; settings: `Line` or `DrawAndDiscard`
     read = read_local_job(job)                       # device: settings and model, checked
     body = LocalUpdate(update_id=..., position=..., vector=...).encode()                    # device
     update = LocalUpdate.decode(body, length)        # ad server
 
-Nobody is trusted. So a device itself decides what it accepts: `check_epsilon` compares a job with the most
+No party is trusted, so the device decides what it accepts: `check_epsilon` compares a job with the largest
 epsilon that its owner allows.
 
     line              a round takes the first `devices` updates that come; position is the round's index
@@ -40,7 +40,7 @@ _DIGEST_BYTES: Final = 16
 
 @canonical
 class LocalJob:
-    """What devices are told of a job.
+    """The public description of a job, which devices download.
 
     Attributes:
         version: Of this layout.

@@ -106,7 +106,7 @@ def batch_schedule(
         randomness: One source a device; it takes 8 bytes an example and pass.
 
     Returns:
-        (devices, steps, batch_size) of example numbers, `IDLE` where there is none. A device with fewer steps
+        (devices, steps, batch_size) of example numbers, `IDLE` at unused places. A device with fewer steps
         than others has whole idle steps at the end.
     """
     size = local.batch_size

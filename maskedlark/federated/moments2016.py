@@ -1,4 +1,4 @@
-"""The moments accountant of 2016: only to print the epsilons of the papers beside ours, never to charge.
+"""The moments accountant of 2016: only to print the epsilons of the papers next to ours, never to charge.
 
     epsilon_2016([MomentsStep(sampling_rate=0.01, noise_multiplier=1.0, rounds=1000)], delta=1e-6)
 

@@ -1,8 +1,8 @@
 """A device's secret coin: whether it answers a round with its update, with cover, or not at all.
 
 Devices sample themselves. With cover, a device that was not drawn sends a share of the zero vector, which
-nobody can tell from an update. Then sampling amplifies privacy against the ad server, against a helper, and
-against both together.
+no other party can distinguish from an update. Then sampling amplifies privacy against the ad server, against
+a helper, and against both together.
 
 What the caller must keep, or the claim is void: toss once a (task, job, round); store the coin, the report id
 and the sealed bytes before sending anything; send only those bytes again.

@@ -1,4 +1,4 @@
-"""Draw and discard's spam test: whether a returned model is plausible beside the instances.
+"""Draw and discard's spam test: whether a returned model is plausible, given the instances.
 
     test = SpamTest.calibrated(settings, weights=387, in_flight=0.0, randomness=seeded(1))
     test.is_spam(returned, instances)
@@ -9,14 +9,13 @@ statistics are pooled over all weights:
 
 - *spread*: the mean squared distance to the instances' mean, over the theoretical variance (k + L)/2 sigma^2;
 - *step*: the mean squared distance to the nearest instance, over sigma^2: an honest update lies one noise
-away from the instance
-  that was drawn, while the instances lie some k noises apart. This one sees small drifts that the spread
-  hides.
+  away from the instance that was drawn, while the instances lie some k noises apart. It detects small drifts
+  that the spread hides.
 
 The limits are quantiles of honest statistics in a run of the law itself, with L updates in flight.
 
-That the nearest instance is so telling also bounds what hiding the pre-image is worth: with hundreds of
-weights, whoever sees the instances knows which one was drawn.
+That the nearest instance is so clear also limits the value of hiding the pre-image: with hundreds of weights,
+an observer of the instances knows which one was drawn.
 
 Source: Pihur et al. 2018, section III-D4; the pooled statistics are ours.
 """

@@ -40,7 +40,7 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 
 @canonical.canonical
 class RoundTerms:
-    """What is special to one round, beside the weights. Public.
+    """The settings of one round, without the weights. Public.
 
     Attributes:
         index: From 0.

@@ -212,7 +212,7 @@ def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name:
 def _find_trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dict[str, Constant]:
     """Return the initializers that are trained, in the file's order.
 
-    A weight of float64 would be neither trained nor noticed, so it is refused.
+    A float64 weight is refused, because it would silently stay untrained.
     """
     reaching: set[str] = set()
     for node in reversed(nodes):

@@ -30,7 +30,7 @@ AnyNode = TypeVar("AnyNode", Node, RawNode)
 
 @frozen
 class RawGraph:
-    """A file's graph with its initializers told apart.
+    """A file's graph, with its initializers divided into weights and constants.
 
     Nodes are in an order in which every value is defined before it is used.
     """

@@ -81,7 +81,7 @@ def scan(encoded: bytes, limits: Limits) -> None:
     """Check that decoding `encoded` is cheap and finds nothing that is refused everywhere.
 
     Guarantees: afterwards `onnx.ModelProto.FromString` allocates at most about `200 * max_fields + 8 *
-        max_structure_bytes` bytes beside the tensors' own contents, and reading any string of the result
+        max_structure_bytes` bytes in addition to the tensors' contents, and reading any string of the result
         succeeds.
 
     Raises:

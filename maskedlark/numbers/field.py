@@ -88,6 +88,7 @@ def multiply(left: FieldVector, right: FieldVector) -> FieldVector:
 
 def total(vectors: FieldVector, axis: int = 0) -> FieldVector:
     """Return the sum along one axis of at most 2^31 entries; the empty sum is zero."""
+    # Halves of 32 bits: 2^31 of them add up below 2^63, so no entry is reduced before the end.
     low = (vectors & _LOW).sum(axis=axis, dtype=np.uint64, keepdims=True)
     high = (vectors >> _32).sum(axis=axis, dtype=np.uint64, keepdims=True)
     return from_limbs(low, high).squeeze(axis)
@@ -118,6 +119,8 @@ def random_vector(count: int, randomness: Randomness) -> FieldVector:
     while found < count:
         wanted = min(count - found, BLOCK)
         words = np.frombuffer(randomness(ELEMENT_BYTES * wanted), dtype="<u8")
+        # Skipped and not reduced, which would favour small elements; one look for the whole block, as it
+        # hardly ever occurs.
         if words.max() >= _P:
             words = words[words < _P]
         vector[found : found + len(words)] = words
@@ -140,6 +143,8 @@ def share(secret: FieldVector, randomness: Randomness) -> Shares:
 
     Called by the browser (Algorithm 1 of the paper).
     """
+    # Share 0 does not depend on the secret, and share 1 is as uniform as it: Algorithm 1 with a field for its
+    # masks.
     share_0 = random_vector(secret.size, randomness).reshape(secret.shape)
     return Shares(share_0, subtract(secret, share_0))
 

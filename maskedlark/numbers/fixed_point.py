@@ -49,6 +49,7 @@ def check_no_overflow(*, records: int, sensitivity: int, noise_bound: int) -> No
     Raises:
         JobRefused(OVERFLOW)
     """
+    # In Python's integers: the product can be past 2^64, which is what is looked for.
     worst = records * sensitivity + noise_bound
     if worst > MAX_SIGNED:
         raise JobRefused(

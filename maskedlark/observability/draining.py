@@ -1,10 +1,8 @@
-"""The beginning and the end of a gRPC server.
+"""The start and the end of a gRPC server.
 
-Until it is ready, and once it ends, new calls are refused, to be made again; those under way are finished.
-Who asks for health is answered all the while.
-
-gRPC itself closes its port as soon as it is told to stop, so that nobody could be told that the server
-drains.
+Before it is ready and while it drains, new calls are refused with a request to retry; calls in progress are
+finished. Health is answered throughout. gRPC's own `stop` closes the port at once, so a load balancer could
+not see that the server drains: hence this interceptor.
 """
 
 from collections.abc import Callable, Iterator

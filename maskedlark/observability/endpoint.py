@@ -1,7 +1,7 @@
 """The operator's own HTTP port, on loopback.
 
-/metrics for Prometheus and /healthz for whoever restarts what is not well. A client that sends its request
-byte by byte, or does not read the answer, loses the connection.
+/metrics is for Prometheus, /healthz for the supervisor that restarts a failed service. A client that sends
+its request byte by byte, or does not read the answer, loses the connection.
 """
 
 import logging
@@ -98,7 +98,7 @@ class _Server(ThreadingHTTPServer):
         self._watch = SharedWatch(name="operator-watch", every_s=min(_POLL_S, total_s / 4))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve the connection on a thread of its own, or close it."""
+        """Serve the connection on a new thread, or close it if all places are taken."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -130,7 +130,7 @@ class _Server(ThreadingHTTPServer):
             super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what a bug raised. A connection that broke off is none."""
+        """Print what a bug raised. A broken connection is not a bug."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

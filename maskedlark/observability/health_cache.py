@@ -15,9 +15,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Wellness:
-    """The last answer to one question.
+    """The last result of a health check.
 
-    Safe to ask from many threads; who asks while another one finds out gets the answer before.
+    Safe to call from many threads: while one of them runs the check, the others get the previous result.
     """
 
     def __init__(self, check: Callable[[], object], clock: Callable[[], float] = monotonic) -> None:
@@ -39,8 +39,8 @@ class Wellness:
 
         A change for the worse is logged with its cause.
 
-        While the check takes its time, what was known before; but not well once that has been `STALE_S`, for
-        what it looks at hangs.
+        While a check runs, the previous result counts. After `STALE_S` without a new one the service is not
+        well, because what the check looks at does not answer.
         """
         if not self._finding_out.acquire(blocking=False):
             return self._is_well and self._clock() - self._asked_at < STALE_S

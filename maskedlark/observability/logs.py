@@ -1,13 +1,20 @@
-"""Logs as text for people or as JSON lines for programs, with the trace that a line belongs to."""
+"""Logs as text for people or as JSON lines for programs, with the trace that a line belongs to.
+
+Clients can cause any number of warnings, for example with bytes that are not HTTP: they are limited by
+rate.
+"""
 
 import json
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum, unique
-from typing import Final
+from time import monotonic
+from typing import Final, TextIO
 
 from opentelemetry import trace
 
@@ -15,6 +22,8 @@ from maskedlark.escape import DELETE, SHOWN_DELETE, escape
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOG = logging.getLogger(__name__)
+BURST_LINES: Final = 20
+REFILL_S: Final = 5.0
 
 
 @unique
@@ -26,7 +35,7 @@ class LogFormat(StrEnum):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for each record, then its traceback, indented: what others wrote begins no line of its own."""
+    """A line for each record, then its traceback, indented, so that foreign text cannot imitate a record."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
@@ -59,6 +68,58 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line).replace(DELETE, SHOWN_DELETE)
 
 
+@dataclass(slots=True)
+class _LineBudget:
+    """What one statement may still write.
+
+    Attributes:
+        lines: How many lines at `at_s`; one more for each `REFILL_S` since, up to `BURST_LINES`.
+        at_s: When `lines` was counted.
+        dropped: Lines that were not written since the last one that was.
+    """
+
+    lines: float
+    at_s: float
+    dropped: int = 0
+
+
+class LimitedHandler(logging.StreamHandler[TextIO]):
+    """Writes what is logged, but of warnings and errors from one statement only `BURST_LINES` in a row.
+
+    After these, one each `REFILL_S` seconds, with the number of those that were dropped before it.
+    """
+
+    def __init__(self, stream: TextIO, elapsed: Callable[[], float] = monotonic) -> None:
+        super().__init__(stream)
+        self._elapsed = elapsed
+        self._budgets: dict[tuple[str, int], _LineBudget] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless its statement has used up its lines."""
+        if record.levelno >= logging.WARNING:
+            now_s = self._elapsed()
+            budget = self._budgets.setdefault(
+                (record.pathname, record.lineno), _LineBudget(lines=BURST_LINES, at_s=now_s)
+            )
+            budget.lines = min(BURST_LINES, budget.lines + (now_s - budget.at_s) / REFILL_S)
+            budget.at_s = now_s
+            if budget.lines < 1.0:
+                budget.dropped += 1
+                return
+            budget.lines -= 1.0
+            if budget.dropped:
+                super().emit(_say_dropped(record, budget.dropped))
+                budget.dropped = 0
+        super().emit(record)
+
+
+def _say_dropped(following: logging.LogRecord, count: int) -> logging.LogRecord:
+    """Return a record that says how many lines like the following one were dropped."""
+    said = logging.makeLogRecord({"name": following.name, "levelno": following.levelno})
+    said.levelname, said.msg, said.args = following.levelname, "dropped %d lines like the next one", (count,)
+    return said
+
+
 def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
     """Return a record with its message escaped; the one that other handlers get stays as it is."""
     own = copy(record)
@@ -68,7 +129,7 @@ def _in_one_line(record: logging.LogRecord) -> logging.LogRecord:
 
 def configure_logging(log_format: LogFormat) -> None:
     """Send this process's log to standard error. Called once, by the command that serves."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LimitedHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)

@@ -36,9 +36,9 @@ class ServerSettings:
     Attributes:
         listen: host:port, port 0 for any.
         tls: Its files, or None for plaintext on loopback.
-        threads: Calls answered at once, shared by the peers as `PeerQuota` says; status and health have
-            threads of their own.
-        is_open: Whether clients without a certificate are let in. Their calls are no spans.
+        threads: Calls answered at once, shared by the peers as `PeerQuota` says; status and health use
+            separate threads.
+        is_open: Whether clients without a certificate may call. Their calls are not traced.
         patience: What a slow client may cost.
         proxies: Proxies that are believed when they name the address of a client without a certificate.
     """
@@ -52,9 +52,9 @@ class ServerSettings:
 
 
 class _Probed(health.HealthServicer):
-    """Answers `Check`, as probes ask.
+    """The health protocol's `Check`, which probes use.
 
-    `Watch` would last as long as its client likes, on servers that let anybody in: there is none.
+    `Watch` is not offered: on a server without client certificates, anyone could keep such streams open.
     """
 
     def __init__(self, wellness: Wellness) -> None:
@@ -62,7 +62,7 @@ class _Probed(health.HealthServicer):
         self._wellness = wellness
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 (gRPC's name)
-        """Report the server's health: serving if it is neither starting nor draining, and healthy."""
+        """Report the server's health: serving if it is ready, not draining, and healthy."""
         told = super().Check(request, context)
         if told.status == health_pb2.HealthCheckResponse.SERVING and not self._wellness.is_well:
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -123,22 +123,22 @@ class WatchedServer:
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.NOT_SERVING)
 
     def listen(self) -> None:
-        """Say to who asks for health that the server does not serve yet.
+        """Listen, and answer health with NOT_SERVING.
 
-        Other calls are refused, to be made again.
+        Other calls are refused with a request to retry.
         """
         if not self._is_listening:
             self._is_listening = True
             self.server.start()
 
     def start(self) -> None:
-        """Answer calls, and say so to who asks for health."""
+        """Answer calls, and health with SERVING."""
         self.listen()
         self._draining.open()
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
 
     def drain(self, grace_s: float) -> None:
-        """Tell who asks that it ends, take no new calls, and finish those under way.
+        """Answer health with NOT_SERVING, refuse new calls, and finish those in progress.
 
         Return soon after `grace_s` at the latest.
         """

@@ -1,9 +1,9 @@
 """Traces across ad server and helpers.
 
-Which call at which helper belongs to which round of which job, and how long each part took.
+They show which call at which helper belongs to which round of which job, and how long each part took.
 
-Context travels as W3C `traceparent` metadata. Uploads are not traced: a span for each would tell when
-somebody's browser reported.
+Context travels as W3C `traceparent` metadata. Uploads are not traced, because a span for each would record
+when a person's browser reported.
 """
 
 import sys
@@ -144,7 +144,7 @@ def _end(calling: trace.Span, call: Any) -> None:
 
 
 class Calls:
-    """How many calls go on: gRPC ends one's span in a thread of its own, after the caller has its answer."""
+    """The number of open spans: gRPC ends each in another thread, after the caller has its answer."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -162,7 +162,7 @@ class Calls:
             self._changed.notify_all()
 
     def wait_until_ended(self) -> None:
-        """Wait for the last call's span, but not for a call that nobody waits for."""
+        """Wait for the span of the last call, but not for calls that were abandoned."""
         with self._changed:
             self._changed.wait_for(lambda: self._open == 0, timeout=_ENDS_WITHIN_S)
 

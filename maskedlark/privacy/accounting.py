@@ -9,9 +9,9 @@ several would if nothing that they release could change the settings of others. 
 one report's contribution, which is there or is zeroed; the number of reports, and which exist, is public.
 (dp-accounting calls the same pairs of distributions ADD_OR_REMOVE_ONE.)
 
-    adversary                  noise counted                            samples and slots counted as secret
-    ad server alone            Gaussian: both helpers'; Laplace: one's  yes, where sizes do not show them
-    ad server with one helper  the other helper's                       no
+    adversary                  noise counted       samples and slots counted as secret
+    ad server alone            both helpers'       yes, where sizes do not show them
+    ad server with one helper  the other helper's  no
 
 The numbers are those of the *continuous* mechanisms at slightly less noise, which bound the discrete ones
 that the helpers draw; docs/explanation/privacy.md has the proofs, and the claim's limits. The bounds
@@ -48,8 +48,9 @@ __all__ = [
     "spent_in_turn",
 ]
 
-_ADAPTIVE: Final = 1 / 8  # of delta: for jobs at several settings, which may hang on releases
+_ADAPTIVE: Final = 1 / 8  # of delta: for jobs at several settings, which may depend on releases
 _FIRST_STEP: Final = 1.25
+_HELPERS: Final = 2  # whose noises the ad server alone faces summed
 
 _EXPOSURE_OF_ONE: Final = (
     0.02  # of delta: a charge whose samples show more often than that is counted without sampling
@@ -131,6 +132,7 @@ def _against_ad_server(charges: Sequence[Charge], delta: float, *, is_in_turn: b
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     failures = math.fsum(charge.rounds * charge.delta for charge in charges)
+    # Common noise that fails has no epsilon at all: its probability must be paid from delta.
     if failures > delta:
         return math.inf
     # A release that fails with probability d is (0, d)-private in one direction and ln(1 / (1 - d)) <= 2 d in
@@ -159,12 +161,13 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
     """
     hidden, exposed = _hidden(charges, delta)
     if not exposed:
-        return compose_epsilon(hidden, delta, noises=math.sqrt(2))
+        return compose_epsilon(hidden, delta, noises=_HELPERS)
+    # The least part of delta that pays for exposed samples, as the epsilon is counted at the rest.
     for part in _EXPOSURE_OF_ALL:
-        epsilon = compose_epsilon(hidden, (1 - part) * delta, noises=math.sqrt(2))
+        epsilon = compose_epsilon(hidden, (1 - part) * delta, noises=_HELPERS)
         if epsilon < _LARGEST_EXPONENT and exposed * (1 + math.exp(epsilon)) <= part * delta:
             return epsilon
-    return compose_epsilon(map(_with_known_sample, charges), delta, noises=math.sqrt(2))
+    return compose_epsilon(map(_with_known_sample, charges), delta, noises=_HELPERS)
 
 
 def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
@@ -174,11 +177,11 @@ def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
     at the end, and so must not decide by itself what each of them costs.
     """
     exposed = math.fsum(charge.rounds * charge.exposure for charge in charges)
-    hidden = adaptive_epsilon(charges, delta / 2, noises=math.sqrt(2))
+    hidden = adaptive_epsilon(charges, delta / 2, noises=_HELPERS)
     if not exposed or (hidden < _LARGEST_EXPONENT and exposed * (1 + math.exp(hidden)) <= delta / 2):
         return hidden
     known = [charge.without_sampling() if charge.exposure else charge for charge in charges]
-    return adaptive_epsilon(known, delta / 2, noises=math.sqrt(2))
+    return adaptive_epsilon(known, delta / 2, noises=_HELPERS)
 
 
 def _hidden(charges: Sequence[Charge], delta: float) -> tuple[list[Charge], float]:
@@ -249,6 +252,8 @@ def smallest_fitting(
     least = lowest if is_any_enough else smallest_within(colluding, collusion_epsilon, lowest, highest)
     if ad_server(least) <= epsilon:
         return least
+    # Upwards from what the other budget needs, in growing steps: each try composes distributions, which may
+    # take a second.
     step = _FIRST_STEP
     while not ad_server(enough := min(highest, least * step)) <= epsilon:
         least, step = enough, step**2

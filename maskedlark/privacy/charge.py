@@ -19,7 +19,8 @@ For `MIN_SCALE` units and more.
 LAPLACE_SLACK: Final = 2.0**-22
 """A discrete Laplace of epsilon e is at least as private as a continuous one of e plus this.
 
-For `MIN_SCALE` units and more.
+The sum of two of them is at least as private as that of two continuous ones of e (1 + this). For `MIN_SCALE`
+units and more.
 """
 
 NOISE_MULTIPLIERS: Final = (2.0**-20, 2.0**20)
@@ -53,8 +54,10 @@ class Charge:
             everybody, helpers included.
         reports: How many reports of one person, at most, the dataset holds, where a person is protected and
             not a report.
+        noises: How many independent noises of this size are summed. The accountant sets it where an adversary
+            faces more than one helper's Laplace noise; two Gaussians are one larger one.
         is_of_mixed_plan: Whether its job plans releases at other settings too, of which none may be charged
-            yet: beside other jobs its releases then do not count as ones at one setting.
+            yet: together with other jobs, its releases then do not count as ones at one setting.
 
     Raises:
         ValueError: a value is outside its range, or not a number.
@@ -70,6 +73,7 @@ class Charge:
     exposure: float = 0.0
     is_self_sampled: bool = False
     reports: int = 1
+    noises: int = 1
     is_of_mixed_plan: bool = False
 
     def __post_init__(self) -> None:
@@ -94,6 +98,9 @@ class Charge:
 
         if not isinstance(self.reports, int) or self.reports < 1:
             raise ValueError(f"reports must be a positive integer, not {self.reports}")
+        most = 2 if self.mechanism is Mechanism.LAPLACE else 1
+        if not 1 <= self.noises <= most:
+            raise ValueError(f"noises must be from 1 to {most} with {self.mechanism.name}, not {self.noises}")
 
     @property
     def is_sampled(self) -> bool:
@@ -108,9 +115,11 @@ class Charge:
         return replace(self, sampling_rate=1.0, epoch_steps=1, exposure=0.0) if self.is_sampled else self
 
 
-def continuous(mechanism: Mechanism, noise: float) -> float:
+def continuous(mechanism: Mechanism, noise: float, noises: int = 1) -> float:
     """Return the multiplier of a continuous mechanism that is no more private than the discrete one."""
     match mechanism:
+        case Mechanism.LAPLACE if noises > 1:
+            return noise / (1 + LAPLACE_SLACK)
         case Mechanism.LAPLACE:
             return 1 / (1 / noise + LAPLACE_SLACK)
         case Mechanism.GAUSSIAN:

@@ -28,9 +28,9 @@ class Clip:
         norm: The norm that is bounded.
         bound: The bound itself, in the units of the gradient.
         frac_bits: Values are carried as integers in units of 2^-frac_bits.
-        is_counted: Whether each value carries one more coordinate, which tells whether it was within the
+        is_counted: Whether each value carries one more coordinate, which is positive if it was within the
             bound (`adaptive_clip`).
-        is_per_layer: Whether each layer's part of a value is clipped by itself, to a bound of its own,
+        is_per_layer: Whether each layer's part of a value is clipped separately, to the layer's bound,
             instead of the value as a whole.
     """
 
@@ -61,14 +61,13 @@ class Clip:
                 units = isqrt(whole * whole // layers)
             case _:
                 assert_never(self.norm)
+        # Rounded down, so that what a float64 cannot hold makes a layer's bound smaller and never larger.
         excess = max(0, units.bit_length() - 53)  # what a float64 does not hold
         return replace(self, bound=ldexp(units >> excess << excess, -self.frac_bits), is_per_layer=False)
 
     @property
     def count_units(self) -> int:
-        """The magnitude of the coordinate that tells whether a value was within the bound.
-
-        0 where there is none.
+        """The magnitude of the coordinate that counts values within the bound; 0 if values are not counted.
 
         An eighth of the bound adds less than 1 % to the L2 norm, and its sum over a batch tells a share of
         the records to within about six noise multipliers' worth of records.

@@ -82,6 +82,8 @@ def draw_step_noise(carried: int, scale: int, count: int, streams: StepStreams) 
     noise = discrete_gaussian(OWN_SCALE, count, streams.own)
     noise += DENOMINATOR * discrete_gaussian(each, count, streams.kept)
     if streams.before is not None:
+        # The same stream as the step before drew from, so these are its values: its noise is taken out, not
+        # more added.
         noise -= carried * discrete_gaussian(each, count, streams.before)
     return noise
 

@@ -83,6 +83,8 @@ def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int)
         return 0
     if not 0 < noise_multiplier < math.inf:
         raise ValueError(f"noise_multiplier must be positive and finite, not {noise_multiplier}")
+    # In integers: a product of floats may round differently on another machine, and the helpers' scales must
+    # be equal.
     numerator, denominator = noise_multiplier.as_integer_ratio()
     scale = -(-numerator * sensitivity // denominator)  # rounded up
     if not MIN_SCALE <= scale <= MAX_SCALE:
@@ -156,8 +158,11 @@ def noise_bytes(features: NDArray[np.uint8], epsilon: float, randomness: Randomn
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon must be positive and finite, not {epsilon}")
     scale = math.ceil((FEATURE_RANGE << FEATURE_FRAC_BITS) / Fraction(epsilon))
+    # On a grid finer than the bytes, and rounded afterwards: rounding is post-processing and costs no
+    # privacy.
     noise = discrete_laplace(scale, features.size, randomness)
     half = np.int64(1 << (FEATURE_FRAC_BITS - 1))
+    # A shift of a negative number rounds down, so half is added first: the nearest integer for both signs.
     rounded = (noise + half) >> np.int64(FEATURE_FRAC_BITS)
     noised = features.astype(np.int64) + rounded.reshape(features.shape)
     return np.clip(noised, 0, FEATURE_RANGE).astype(np.uint8)

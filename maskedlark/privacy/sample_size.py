@@ -1,11 +1,13 @@
-"""How large a secret sample is, but for charged chances, so that its size does not show who is in it.
+"""Bounds on the size of a secret sample, so that the size does not show which records are in it.
+
+They hold except with small probabilities, which are charged.
 
     hides(dataset_size=60_000, rate=1 / 29, k=100)      # may the secrecy of such samples be counted?
     padded_size(expected=2_048, least=100, most=60_000)  # on how many records a step does its work
 
-The size of a sample depends on whether a record is in it. It shows in two ways. A step with fewer than k
-records gives a sum of nothing; whoever knows that k - 1 others are in the sample learns from a sum that is
-not empty that the record is. And a sample larger than what the work is padded to takes longer. Both are kept
+The size of a sample depends on whether a record is in it, and is visible in two ways. A step with fewer than
+k records gives an empty sum: an attacker that knows that k - 1 others are in the sample learns from a sum
+that is not empty that the record is. And a sample that exceeds the padded work takes longer. Both are kept
 rarer than `EXPOSURE` together in each step, which the accountant adds to delta; where the first cannot be, no
 amplification is counted. Counts are binomial, for each record's coin or slot is drawn on its own.
 """
@@ -73,7 +75,7 @@ def work_size(*, expected: int, least: int, most: int, reports: int = 1, over: i
         expected: The expected size of the sample, rounded down.
         least: The work is never less.
         most: The dataset's size.
-        reports: Of one person at most: there is room for all of them beside the others'.
+        reports: The most of one person, for all of which there is room in addition to the others'.
         over: 32 for a whole step, more for each of its parts.
     """
     mean = expected + 1

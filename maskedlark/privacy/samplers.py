@@ -102,6 +102,7 @@ def _draw(law: Law, scale: int, count: int, randomness: Randomness) -> NDArray[n
     filled = 0
     while filled < count:
         missing = count - filled
+        # About 1 in 20 proposals is dropped: an eighth more mostly fills the rest in one batch.
         kept = _batch(of, min(_BATCH, missing + missing // 8 + 16), randomness)[:missing]
         drawn[filled : filled + len(kept)] = kept
         filled += len(kept)
@@ -130,6 +131,7 @@ def _batch(of: Strips, proposals: int, randomness: Randomness) -> NDArray[np.int
             of, int(strip[place]), int(x[place]), int(coins[number]), randomness
         )
     negative = ((one >> np.uint64(32)) & np.uint64(1)).view(np.int64)
+    # Of the two zeros one is dropped, or zero would come up twice as often as its weight.
     is_kept &= (x != 0) | (negative == 0)
     x ^= -negative  # a number's complement, plus one, is its opposite
     x += negative
@@ -157,6 +159,7 @@ def _nearly(
         case _:
             assert_never(of.law)
     bound = np.exp(-depth) * (of.factor * 2.0**_COIN_LENGTH)
+    # The whole interval [U, U + 2^-47) must be on one side of the bound, by more than exp may be wrong.
     is_kept = weights * (numbers + 1) <= bound * (1 - _DOUBT)
     is_dropped = weights * numbers >= bound * (1 + _DOUBT)
     in_tail = strip == TAIL
@@ -190,6 +193,7 @@ def _exactly(of: Strips, strip: int, x: int, coin: int, randomness: Randomness) 
             return x, True
         if weight * coin >= context.add(bound, error):
             return x, False
+        # Still undecided: 64 more bits of U, and 20 more digits of rho.
         coin = (coin << 64) | int.from_bytes(randomness(8), "little")
         bits += 64
         digits += 20

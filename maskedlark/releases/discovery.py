@@ -1,7 +1,7 @@
-"""Which codes of some keys occur at all: what is asked, and a helper's answer to it.
+"""A discovery: the question which codes of some keys occur at all, and a helper's answer to it.
 
-So a query's domains need not be known beforehand. Both helpers read the keys and draw the same noise on the
-counts; a code is told if its noisy count is far enough above k.
+It makes the domains of a later query. Both helpers read the keys and draw the same noise on the counts; a
+code is released if its noisy count is far enough above k.
 """
 
 from dataclasses import replace

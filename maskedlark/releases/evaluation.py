@@ -53,7 +53,7 @@ MAX_BINS: Final = 10_000
 UNITS: Final = 1 << 20
 """One record is carried as this many units.
 
-So the noise of any budget that protects somebody has enough of them."""
+The noise of every budget that is a protection is then many units wide."""
 SENSITIVITY: Final = UNITS
 """The most that one report changes the histogram, in L1 and in L2.
 
@@ -127,12 +127,11 @@ class EvaluationSpec(AnsweredOnce):
 def loss_to_evaluate(task: Task, model: Model) -> Loss:
     """Return the loss by which a model of a task of classes is evaluated.
 
-    A last Sigmoid tells that its one output is a probability.
+    If the last operator is a Sigmoid, the one output is a probability.
 
     Raises:
-        InvalidModel(WRONG_LOSS): the task's labels are numbers, or the model has neither one output in a task
-        of two classes nor one for
-            each class.
+        InvalidModel(WRONG_LOSS): the task's labels are numbers, or the number of outputs is not one in a task
+            of two classes, or one for each class.
     """
     if task.labels.kind is not LabelKind.CLASSES:
         raise InvalidModel(

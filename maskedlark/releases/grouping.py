@@ -151,11 +151,15 @@ def cells_to_show(
     """Return each record's cell at each level of a query, after suppressing cells that are too small.
 
     First all cells' noisy counts are compared with k. From the coarsest level on, records of a cell that
-    fails move to the rest beside it, and are nowhere at finer levels. Then the rests' noisy counts are.
+    fails move to the rest of their group, and into no cell at finer levels. Then the rests' noisy counts
+    are compared with k too.
     """
     measurement = measurement_of(task)
     levels = _levels(measurement, spec, measured, domains, interrupt)
+    # All noisy counts are drawn before any cell is placed, so that both helpers read the common stream in one
+    # order.
     is_shown = [_is_enough(task, spec, common, level.cell, level.num_cells) for level in levels]
+    # The dataset's size is public, so comparing it with k without noise reveals nothing.
     alive = np.full(len(measured.keys), len(measured.keys) >= task.min_batch_size)
     placed: list[CellIndex] = []
     for level, shown in zip(levels, is_shown, strict=True):

@@ -120,7 +120,7 @@ def update_round(job: UpdateJob, asked: Round) -> UpdateRound:
 def check_fits(task: Task, strategy: Strategy, model: DenseModel | GraphModel) -> None:
     """Refuse a strategy or model that the task's reports do not hold.
 
-    Called by all who read it, before anything runs.
+    Called by every party that reads it, before anything runs.
 
     Raises:
         InvalidTask: naming the setting.

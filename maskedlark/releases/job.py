@@ -186,7 +186,9 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
 
 
 def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:
-    """Refuse to count the secrecy of samples whose size may show who is in them. Called by all parties.
+    """Refuse to count the secrecy of samples whose size may show which records are in them.
+
+    Called by all parties.
 
     Raises:
         JobRefused(MALFORMED): saying what fits.
@@ -274,7 +276,8 @@ def round_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
 def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:
     """Refuse a sum that honest reports cannot have. Called by the ad server before it takes a step.
 
-    Reports that prove nothing can have mask shares that add to neither 0 nor 1; no one helper can see that.
+    Reports without proofs can have mask shares that add up to other numbers than 0 and 1, which no single
+    helper can see.
     Random ones make the sum uniform in the field, which this notices; a factor that stays within the bound
     goes unnoticed (docs/explanation/poisoning.md).
 

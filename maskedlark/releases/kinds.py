@@ -23,7 +23,7 @@ QUERY_KINDS: Final[Mapping[str, type[AnyQuery]]] = {
 }
 
 BESIDE: Final[Mapping[str, str]] = {QuerySpec.kind: "codes", EvaluationSpec.kind: "model"}
-"""What is sent beside a query of some kinds, as the wire spells it."""
+"""The attachment of a query, for the kinds that have one, by its name on the wire."""
 
 
 def decode_query(kind: str, encoded: bytes) -> AnyQuery:

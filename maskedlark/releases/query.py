@@ -1,13 +1,13 @@
-"""Step 6 of a measurement.
+"""Step 6 of a measurement: a query, in the form that both helpers store.
 
-A query, as both helpers hold it, and the one place that bounds what a report can change in its sums; what it
-can change in the counts beside them is in `maskedlark.releases.counting`.
+Only this module bounds how much a report can change the sums of a query. How much it can change their counts
+is in `maskedlark.releases.counting`.
 
-A query sums values over groups of reports. `group_by` names keys, each with a domain of codes; the cells of
-*level* l are the combinations of codes of the first l keys, and beside the codes of the l-th key a cell for
-the rest: the reports whose code is outside the domain, or whose own cell is too small to be shown. Level 0 is
-one cell. Levels that are released together roll up: cells add to the cell above them, and all of them are
-charged together.
+A query sums values over groups of reports. `group_by` names keys, each with a domain of codes. The cells of
+*level* l are the combinations of codes of the first l keys. For the l-th key there is one more cell, the
+rest: reports whose code is outside the domain, or whose cell is too small to be shown. Level 0 is one cell.
+Levels that are released together roll up: cells add to the cell above them, and all of them are charged
+together.
 
 A *discovery* (`maskedlark.releases.discovery`) asks which codes of some keys occur at all, so that a domain
 need not be known beforehand.
@@ -91,12 +91,13 @@ class Measure:
 
 @canonical
 class Axis:
-    """One key to group by, and the codes that get cells of their own.
+    """One key to group by, and the codes that get separate cells.
 
     Attributes:
         key: A declared key.
         size: How many codes.
-        codes_digest: `codes_digest` of the codes, sent beside the query; None: the codes 0 to size - 1.
+        codes_digest: `codes_digest` of the codes, which the query's attachment holds; None: the codes 0 to
+            size - 1.
     """
 
     key: Name

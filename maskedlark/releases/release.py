@@ -1,8 +1,8 @@
-"""What every release has in common: noise, each helper's answer, and how two answers add up.
+"""The common part of every release: its noise, each helper's answer, and the addition of two answers.
 
-A release is one round of a job, or the answer to a query, a discovery or an evaluation. What is asked for is
-a *spec*; each kind of spec has a module of its own and offers what `ReleaseSpec` or `QueryLike` says. The
-table of the kinds is `maskedlark.releases.kinds`; helpers answer all of them in helper/releases/answering.py.
+A release is one round of a job, or the answer to a query, a discovery or an evaluation. A *spec* describes
+it; each kind of spec has a module, and implements `ReleaseSpec` or `QueryLike`. The table of the kinds is
+`maskedlark.releases.kinds`. Helpers answer all of them in helper/releases/answering.py.
 """
 
 import math
@@ -75,7 +75,7 @@ class QueryLike(ReleaseSpec, Protocol):
 
     @property
     def query_id(self) -> bytes:
-        """The release's id: a query is a release of its own."""
+        """The release's id, which is the query's: each query is one release."""
 
     def check(self, task: Task, *, records: int) -> None:
         """Refuse a query that cannot be answered. Called by all parties before anything is charged.
@@ -117,7 +117,7 @@ class AggregateShare:
     """One helper's answer to a release.
 
     Attributes:
-        vector: (P,) uniform to anyone who lacks the other helper's share.
+        vector: (P,) uniform to anyone without the other helper's share.
         agreement_tag: 32 bytes; the ad server compares the two helpers'.
     """
 
@@ -161,6 +161,8 @@ def blind(
     if len(noise) != len(vector):
         raise AssertionError("every coordinate must have its own noise")
     share = pair.blind(release_transcript, len(vector))
+    # In blocks and in place: the vector has 8 bytes a parameter, and a second copy would double a round's
+    # memory.
     for start in range(0, len(share), BLOCK):
         part = slice(start, start + BLOCK)
         share[part] = add(add(vector[part], share[part]), from_signed(noise[part]))
@@ -179,6 +181,8 @@ def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
         JobRefused(HELPERS_DISAGREE): the helpers did not sum the same values; the sum is garbage and must not
             be used.
     """
+    # Sums of different values differ by masked garbage, which looks like any other vector: only the tags
+    # tell.
     if first.agreement_tag != second.agreement_tag:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,
@@ -259,6 +263,7 @@ def multiplier_for_each_helper(task: Task, needed: float) -> float:
         case NoiseDivision.FULL:
             return needed
         case NoiseDivision.SPLIT:
+            # Over both roundings, so that dividing by sqrt(2) again never gives less than what is needed.
             return needed * math.sqrt(2) * (1 + 2.0**-50)
 
 

@@ -9,8 +9,8 @@ The caller (helper/releases/rounds.py) has checked the job. It commits the charg
 anything is released.
 
 The work of a round does not depend on the secret sample: f is evaluated on a number of records that follows
-from public settings, the sampled ones, and others with mask shares of zero. So the time of an answer does
-not tell how many were sampled, nor that they were too few.
+from public settings: the sampled ones, and others with mask shares of zero. So the time of an answer does not
+reveal the size of the sample, even if it is below k.
 """
 
 from collections.abc import Callable
@@ -117,6 +117,7 @@ def aggregate(
         of the same shape.
     """
     is_sampled = draw_sample(job, pair, round_index, round_transcript, records)
+    # Never an early return: a round with too few records does the same work, and its noise hides that.
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
     summed = masked_sum(
         _choose_evaluated(
@@ -128,6 +129,8 @@ def aggregate(
         )
     )
     bound = clip or job_clip(task, job)
+    # The sum function says how large its values can be, and noise is calibrated to that: it must not be its
+    # own judge.
     if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
         raise AssertionError("the sum function's bound on its values is larger than the task allows")
     return blind(
@@ -152,6 +155,8 @@ def draw_sample(
     if job.epoch_steps is None:
         return pair.sample(round_transcript, count, job.sampling_numerator)
     epoch, step = divmod(round_index, job.epoch_steps)
+    # From the job and not the transcript: whoever knows the pair's key could else try weights until a record
+    # is in.
     return np.asarray(pair.slots(job.digest, epoch, count, job.epoch_steps) == np.uint64(step))
 
 
@@ -180,6 +185,8 @@ def _choose_evaluated(
     ids of its reports, so that the part's work does not tell how many they are.
     """
     others = np.flatnonzero(~is_sampled)
+    # Larger than at_least with a charged probability only (`sample_size`): then the work shows the sample's
+    # size.
     missing = min(len(others), max(0, at_least - int(is_sampled.sum())))
     chosen = is_sampled.copy()
     chosen[others[padding(len(others), missing)]] = True

@@ -1,6 +1,6 @@
-"""How a job takes its batches, how the noise of its rounds hangs together, and what both are charged as.
+"""The batches of a job, the correlation of its rounds' noise, and the charges for both.
 
-What the ad server plans with, and `maskedlark.releases.job` charges by.
+The ad server plans with it, and `maskedlark.releases.job` charges by it.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ def samples_of(
 ) -> Samples:
     """Return the samples of about a given size. Called by the ad server.
 
-    They are public if that is asked for, or if their size may show who is in them.
+    They are public if the caller wants that, or if their size may show which records are in them.
     """
     steps = epoch_steps(expected_batch_size=batch_size, dataset_size=dataset_size) if is_allocated else None
     if steps is not None:
@@ -53,6 +53,7 @@ def samples_of(
         dataset_size=dataset_size, rate=found.rate, k=task.min_batch_size, reports=task.reports_per_user
     )
     is_noisy = task.mechanism is not Mechanism.NONE
+    # Helpers refuse to count secrecy that the size may give away: the ad server plans with the honest charge.
     return found if is_hidden or not is_noisy else replace(found, is_public=True)
 
 
@@ -108,7 +109,10 @@ def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, sampl
     if samples.carried is not None:
         one = charge_of(task, noise_multiplier)
         length = correlated.sensitivity(samples.carried, steps=steps, epochs=-(-rounds // steps))
+        # One Gaussian release of sensitivity `length`: Denisov et al. 2022, with the worst slots of random
+        # allocation.
         return replace(one, noise_multiplier=one.noise_multiplier / length)
+    # An epoch that has begun is charged whole: slots of its later steps are decided by then.
     charged = charge_of(task, noise_multiplier, rounds=-(-rounds // steps))
     if samples.is_public or samples.sampling_numerator == SAMPLING_DENOMINATOR:
         return charged

@@ -1,4 +1,4 @@
-"""The ways to draw batches and to hang noise together, without what they cost: command lines import them."""
+"""The ways to draw batches and to correlate noise, without their accounting: command lines import them."""
 
 from enum import StrEnum, unique
 
@@ -15,9 +15,9 @@ class Sampling(StrEnum):
 
 @unique
 class StepNoise(StrEnum):
-    """How the noise of a job's rounds hangs together."""
+    """The correlation of the noise of a job's rounds."""
 
     INDEPENDENT = "independent"
-    """Each round has noise of its own."""
+    """Each round has independent noise."""
     CORRELATED = "correlated"
     """Each round takes a part of the noise of the round before out again."""

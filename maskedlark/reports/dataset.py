@@ -115,12 +115,12 @@ class AdmittedSet:
 
 @frozen
 class PreparedShares:
-    """What one helper read, and keeps to itself until the dataset is committed.
+    """The shares that one helper opened, which stay with it until the dataset is committed.
 
     Attributes:
         report_ids: u8 (n, 16).
         shares: n rows; rows that are not admitted hold zeros or worse and are never used.
-        admitted: What the ad server is told.
+        admitted: The part that is sent to the ad server.
     """
 
     report_ids: NDArray[np.uint8] = field(repr=False)
@@ -283,8 +283,8 @@ def dataset_id(
     Of each report u8 (n, 16): those of `rows`, which are in canonical order; all, if they are so themselves.
 
     Guarantees: two helpers that read different features or labels of any report have different datasets. Jobs
-        and transcripts name the dataset, so their blinds do not cancel: an ad server that plants a share of
-        its own under somebody's report id gets noise.
+        and transcripts name the dataset, so their blinds do not cancel: an ad server that plants a forged
+        share under a person's report id gets noise.
     """
     count = len(report_ids) if rows is None else len(rows)
 
@@ -308,6 +308,7 @@ def canonical_order(report_ids: NDArray[np.uint8], rows: NDArray[np.intp] | None
     """
     halves = np.ascontiguousarray(report_ids).view(">u8")
     rows = np.arange(len(report_ids)) if rows is None else rows
+    # Below a million ids, starting threads takes longer than the sort.
     if len(rows) < _SORTED_APART:
         return _sort_rows(rows, halves)
     first = report_ids[rows, 0] >> np.uint8(4)
@@ -330,6 +331,7 @@ def _sort_rows(rows: NDArray[np.intp], halves: NDArray[Any]) -> NDArray[np.intp]
     rows, keys = rows[order], keys[order]
     is_equal = keys[1:] == keys[:-1]
     if is_equal.any():
+        # Random ids hardly ever share their first half: only chosen ones make this second sort do work.
         tied = np.flatnonzero(np.append(is_equal, False) | np.append(False, is_equal))
         rows[tied] = rows[tied[np.lexsort((halves[rows[tied], 1], keys[tied]))]]
     return rows

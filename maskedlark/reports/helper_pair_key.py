@@ -26,7 +26,7 @@ VIEW_TAG_BYTES: Final = 16
 
 
 class ViewKey(NeverPickled):
-    """The part of a pair's secret that tags views: what those have who open shares. Redacted in its repr."""
+    """The part of a pair's secret that tags views; workers that open shares receive it. Its repr hides it."""
 
     __slots__ = ("_key", "_secret")
 
@@ -99,7 +99,7 @@ class PairKey(NeverPickled):
         """Choose `wanted` of the `count` records that a round does not sample, to fill up its work.
 
         Guarantees: any of the records as likely as any other; equal at both helpers; unpredictable to anyone
-            else, and so not to who chose the records' places.
+            else, also to a sender that chose report ids to place its records.
         """
         if not 0 < wanted < count:
             return np.full(count, wanted > 0)
@@ -127,9 +127,9 @@ class PairKey(NeverPickled):
         return below(steps, count, Stream(derive_key(self._secret, b"slots", context)))
 
     def common_noise(self, transcript: bytes) -> Randomness:
-        """Return a fresh stream of bytes that both helpers draw alike and nobody else can predict.
+        """Return a fresh stream of bytes that both helpers draw alike and no other party can predict.
 
-        For decisions on what both see in clear.
+        For noisy decisions on data that both helpers see in clear.
         """
         return Stream(derive_key(self._secret, b"common noise", transcript))
 

@@ -88,7 +88,7 @@ class Value:
             raise InvalidTask(f"value {self.name} lies outside its bounds {self.low}..{self.high}")
         return value
 
-    def encoded(self, value: int) -> list[int]:
+    def encode(self, value: int) -> list[int]:
         """Return what a report shares of a value within the bounds: itself, and a one at its bucket."""
         buckets = [0] * len(self.bucket_starts)
         if buckets:

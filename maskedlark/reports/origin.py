@@ -64,10 +64,10 @@ def _is_name_or_ipv4(host: str) -> bool:
     return all(map(_LABEL.fullmatch, labels))
 
 
-def _checked(text: str) -> str:
+def _check_origin(text: str) -> str:
     if split_origin(text) is None:
         raise ValueError(SPELLING)
     return text
 
 
-Origin: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_ORIGIN), AfterValidator(_checked)]
+Origin: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_ORIGIN), AfterValidator(_check_origin)]

@@ -142,6 +142,7 @@ def _parts(task: Task, reachable: tuple[int, ...], example: Example, randomness:
             f"the task takes {task.num_features} feature bytes; the example has shape {features.shape} of "
             f"{features.dtype}"
         )
+    # Before the view is made: the helpers, and the tag of the view, see the noised features only.
     if task.feature_epsilon is not None:
         features = noise_bytes(features, task.feature_epsilon, randomness)
     labels, is_real = _candidates(task, reachable, example.label, randomness)
@@ -179,6 +180,7 @@ def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:
     if not 0.0 <= value <= labels.size - 1:  # also false for NaN
         raise InvalidTask(f"a label value lies outside 0..{labels.size - 1}")
     boundaries = labels.boundaries()
+    # Rationals: rounding at random has the value as its expectation exactly, which floats would miss.
     position = Fraction(value) * (len(boundaries) - 1) / (labels.size - 1)
     boundary = boundaries[_round_at_random(position, randomness)]
     return _round_at_random(boundary, randomness)
@@ -188,8 +190,8 @@ def _view(version: int, parts: _Parts, randomness: Randomness) -> bytes:
     """Encode what both helpers read: version u8 | nonce | features | labels u32 | keys u32, little-endian.
 
     The nonce is drawn here, and the same in both shares. It makes a view impossible to guess: without it, the
-    ad server could seal a guess of somebody's features to one helper under the same report id, and learn from
-    equal view tags that it guessed right.
+    ad server could seal a guess of a person's features to one helper under the same report id, and learn from
+    equal view tags that the guess was right.
     """
     nonce, labels = randomness(VIEW_NONCE_BYTES), pack(f"<{len(parts.labels)}I", *parts.labels)
     keys = parts.measured.keys.astype("<u4").tobytes()
@@ -213,7 +215,9 @@ def _read_measured(task: Task, example: Example) -> _Measured:
         raise InvalidTask("the code of a key is not below the size that the task declares")
     values = [1]
     for value, held in zip(declared.values, measured.values, strict=True):
-        values += value.encoded(value.low if example.label is None else value.within(held))
+        # A fake report encodes the least value and is multiplied by 0 below, so that its work is that of a
+        # real one.
+        values += value.encode(value.low if example.label is None else value.within(held))
     return _Measured(keys.astype(np.uint32), np.array(values, np.int64) * (example.label is not None))
 
 
@@ -224,6 +228,7 @@ def _candidates(
     real = None if label is None else _integer_label(task.labels, label, randomness)
     chosen = [] if real is None else [real]
     default = task.labels.default_label
+    # The default is always a candidate, or a report without it would show that a conversion happened.
     if default is not None and default != real:
         chosen.append(default)
     others = [other for other in reachable if other not in chosen]
@@ -233,6 +238,7 @@ def _candidates(
         pick = position + drawn
         others[position], others[pick] = others[pick], others[position]
     chosen += others[:missing]
+    # The real label was put first, and the order of candidates is in the clear.
     shuffle(chosen, randomness)
     return _Candidates(labels=chosen, is_real=[int(one == real) for one in chosen])
 

@@ -97,10 +97,10 @@ class SignedKeyList:
         return self.key_list.keys[0]
 
     def check_fresh(self, now: float) -> None:
-        """Refuse to seal by a list that is over. Called by the browser, with the time of its own clock.
+        """Refuse a key list that has expired. Called by the browser, with the time of its clock.
 
         Raises:
-            InvalidTask: it is; a newer one comes with the task's bundle.
+            InvalidTask: it has expired; the task's bundle has a newer one.
         """
         if now > self.key_list.not_after:
             raise InvalidTask("the helper's list of HPKE keys is over: fetch the task's bundle again")
@@ -234,9 +234,8 @@ def length_when_sealed(suite: HpkeSuite, plaintext_length: int) -> int:
     return plaintext_length + _OVERHEAD[suite]
 
 
-MIN_OVERHEAD: Final = min(_OVERHEAD.values())
-MAX_OVERHEAD: Final = max(_OVERHEAD.values())
-"""The least and the most bytes that sealing adds to a plaintext, over all suites."""
+OVERHEADS: Final = tuple(sorted(set(_OVERHEAD.values())))
+"""The numbers of bytes that a suite adds to a plaintext, the least first."""
 
 
 def share_info(*, task_id: bytes, report_id: bytes, time_bucket: int, role: int, key_id: int) -> bytes:

@@ -123,7 +123,8 @@ class Task:
         helpers: The two helpers, by role.
         num_features: Each report holds this many bytes.
         labels: The label space.
-        num_decoys: Decoy labels in each report beside the real one; `labels` less one means all classes.
+        num_decoys: Decoy labels in each report, in addition to the real one; `labels` less one means all
+            classes.
         fake_report_rate: The share of reports that browsers send with decoys only, in [0, 1).
         feature_epsilon: Local differential privacy of each feature byte (section 4.2.3), or None for none.
         min_batch_size: The k of k-anonymity: fewer admitted or sampled records give noise around zero.
@@ -148,13 +149,12 @@ class Task:
             a person.
         reports_per_user: With unit user: the most reports of one person in one dataset. Browsers keep to
             it; helpers cannot see it.
-        updates: What update reports hold, in a task of federated training; its features and labels then
-            describe the devices' own data,
-            and no report holds any. None for a task of masked labels.
+        updates: The content of update reports, in a task of federated training. Its features and labels then
+            describe the devices' data, and no report holds any. None for a task of masked labels.
         encoder: The digest of the encoder (`maskedlark.encoding`) that makes features of what browsers know,
             so that all use the same one; None for a task that leaves it to them.
         proof: Whether each report proves that its mask is all zeros or a single 1 and that its values lie in
-            their ranges. A task without proofs has the canonical bytes that it had before there were proofs.
+            their ranges. Off, the field is left out of the canonical bytes.
     """
 
     version: Literal[1] = VERSION
@@ -344,10 +344,10 @@ class TaskBundle:
                 raise InvalidTask(f"helper {helper.name!r}: {error}") from None
 
     def check_fresh(self, now: float) -> None:
-        """Refuse to seal by key lists that are over. Called by the browser, with the time of its own clock.
+        """Refuse key lists that have expired. Called by the browser, with the time of its clock.
 
         Raises:
-            InvalidTask: one is.
+            InvalidTask: one has expired.
         """
         for helper, keys in zip(self.task.helpers, self.key_lists, strict=True):
             try:

@@ -5,7 +5,7 @@ from enum import StrEnum, unique
 
 @unique
 class PrivacyUnit(StrEnum):
-    """Whom a budget protects, and over what."""
+    """The unit that a budget protects, and the data that it covers."""
 
     REPORT = "report"
     """One report: a budget belongs to a dataset."""
@@ -13,7 +13,7 @@ class PrivacyUnit(StrEnum):
     """One person: a budget belongs to the task, over all its datasets, rounds, queries and evaluations."""
 
     @property
-    def budgeted(self) -> str:
+    def budget_owner(self) -> str:
         """A word for the owner of a budget."""
         return "task" if self is PrivacyUnit.USER else "dataset"
 

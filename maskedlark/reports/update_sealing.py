@@ -4,8 +4,8 @@
     report = sealer.report(round_id, clip, vector, unix_s=..., randomness=...)  # once a round
     opened = UpdateOpener(task=..., role=..., round_id=..., ...).open(...)      # the helper
 
-Everything is as of a report of masked labels (`maskedlark.reports.upload`), and the round is bound beside it:
-a share that is moved to another round, job, model or task does not open.
+A share is sealed like that of a report of masked labels (`maskedlark.reports.upload`), with the round bound
+too: a share that is moved to another round, job, model or task does not open.
 """
 
 from collections.abc import Sequence

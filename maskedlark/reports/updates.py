@@ -11,7 +11,7 @@ From one clipped update to two input shares, and what a helper reads of them.
 An update is one person's answer to one round: the difference that local training made, clipped, weighted and
 rounded to integers. The share of role 0 is a seed of 32 bytes, from which the helper expands a uniform
 vector; the share of role 1 is the vector minus that. A device that is not drawn sends a share of zeros
-(*cover*) which nobody can tell from an update.
+(*cover*), which no other party can distinguish from an update.
 
     the coordinates of an update: the parameters | the weight, if released | +c or -c of the clip, if counted
 

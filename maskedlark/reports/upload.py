@@ -15,7 +15,7 @@ from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.helper_pair_key import ViewKey
 from maskedlark.reports.report import Example, SplitExample, split
-from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
+from maskedlark.reports.sealing import OVERHEADS, OpeningKey, SealingKey, share_info
 from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import ROUND_ID_BYTES
 
@@ -50,6 +50,8 @@ class Report:
     def digest(self) -> bytes:
         """Return the digest of everything that was sent: equal for a report that is sent again only."""
         first, second = self.shares
+        # Every field: under an id that is known, other bytes are another report, and displace nothing (ADR
+        # 36).
         numbers = pack("<QII", self.time_bucket, first.key_id, second.key_id)
         parts = (self.task_id, self.round_id, self.report_id, numbers, first.ciphertext, second.ciphertext)
         return digest("report as sent", *parts)[:REPORT_DIGEST_BYTES]
@@ -256,6 +258,8 @@ class SharesOpener:
             key_id=key_id,
         )
         plaintext = key.open(ciphertext, info)
+        # Again after decryption: suites have different overheads, so a sealed length allows several
+        # plaintexts.
         if len(plaintext) != self._length:
             raise ReportRejected(
                 ReportReason.WRONG_LENGTH,
@@ -266,9 +270,9 @@ class SharesOpener:
 
 def _check_sealed_length(plaintext_length: int, ciphertext: bytes) -> None:
     """Refuse a sealed share that no suite would make of a plaintext of this length."""
-    least, most = plaintext_length + MIN_OVERHEAD, plaintext_length + MAX_OVERHEAD
-    if not least <= len(ciphertext) <= most:
+    if len(ciphertext) - plaintext_length not in OVERHEADS:
+        lengths = " or ".join(str(plaintext_length + overhead) for overhead in OVERHEADS)
         raise ReportRejected(
             ReportReason.WRONG_LENGTH,
-            f"a sealed share of this task has {least} to {most} bytes, not {len(ciphertext)}",
+            f"a sealed share of this task has {lengths} bytes, not {len(ciphertext)}",
         )

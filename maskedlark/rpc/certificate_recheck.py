@@ -1,11 +1,9 @@
-"""Whom a server let in is asked again at each call.
+"""A check of the client's certificate at each call, not only at the handshake.
 
-An authority that was removed, or a certificate that expired, ends what it may do.
-
-TLS looks at a certificate once, as a connection begins, and a connection may last for months. What TLS
-checked besides (uses, path lengths) cannot have changed since; what is looked at here is what can have, and
-what TLS does not know: today's pins, authorities and the names that each may certify
-(`maskedlark.rpc.trust`), and the time.
+TLS checks a certificate once, when a connection begins, and a connection may last for months. Key usages and
+path lengths cannot change in that time. This module checks what can, and what TLS does not know: the current
+pins, the authorities and the names that each may certify (`maskedlark.rpc.trust`), and the time. So removing
+a certificate, or its expiry, takes effect at the next call.
 """
 
 from collections.abc import Callable, Iterator

@@ -35,7 +35,7 @@ _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""Without it, TLS would let a trusted ad server certify a key of its own in another origin's name."""
+"""Without it, TLS would let a trusted ad server certify a new key in another origin's name."""
 
 _NOT_FOR_OTHERS_TO_WRITE: Final = 0o644
 
@@ -50,7 +50,7 @@ def write_certificate(
     Args:
         folder: Gets tls.key (readable by its owner only), tls.crt, and trusted.crt, to which the operator
             adds peers' certificates.
-        name: Whom the certificate names: a URI name if it is an origin, otherwise a host name or address.
+        name: The subject of the certificate: a URI name if it is an origin, otherwise a host name or address.
         hosts: DNS names and IP addresses that the holder serves at.
         now: The start of the certificate's life.
         days: How long it lives.

@@ -1,9 +1,9 @@
-"""Shares a server's threads among its peers, so that silent streams starve their own peer only.
+"""A quota of a server's threads for each peer, so that silent streams starve only their own peer.
 
-A call holds a thread from its first message, or the wait for it, until its last reply. A peer is known by the
-certificate that TLS checked, before anything that it sends is read; where anybody may call, by its address. A
-call beyond the peer's share is refused at once and costs a thread for no longer than that. Status and health
-have threads of their own.
+A call holds a thread from the wait for its first message until its last reply. A peer is identified by the
+certificate that TLS checked, before any of its data is read; without certificates, by its address. A call
+beyond the peer's share is refused at once, which takes a thread only for that moment. Status and health use
+separate threads.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -22,7 +22,7 @@ from maskedlark.rpc.sites import FORWARDED_FOR, TrustedProxies
 
 LIGHT_THREADS: Final = 8
 REFUSING_THREADS: Final = 2
-"""Threads beside the shared ones, so that calls without room are refused also while all others are held."""
+"""Threads in addition to the shared ones, which refuse calls while all shared threads are taken."""
 _LIGHT: Final = ("/GetStatus", "/grpc.health.v1.Health/Check")
 _NO_PROXIES: Final = TrustedProxies()
 _FULL: Final = "this client has reached its limit of open calls"
@@ -50,7 +50,7 @@ class PeerQuota(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs
 
 
 class LightThreads(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
-    """Answers status and health on threads of their own.
+    """Answers status and health on separate threads.
 
     It must be the first interceptor: gRPC looks at the outermost handler.
     """

@@ -1,9 +1,7 @@
-"""A receipt: what a helper gives with its answers, and is shown with later calls.
+"""A receipt: the ledger's position, which a helper sends with its answers and receives with later calls.
 
-So it notices when its ledger was rolled back.
-
-To the ad server it is a name and a number; only the helper can make one. It travels as binary metadata beside
-the messages.
+A helper detects by it that its ledger was rolled back (`helper.ledger.witness`). For the ad server it is a
+name and a number, with a tag that only the helper can compute. It travels as binary metadata of the calls.
 """
 
 from typing import Any, Final
@@ -47,7 +45,7 @@ def encode_receipt(receipt: Receipt) -> bytes:
 
 
 def decode_receipt(encoded: bytes) -> Receipt | None:
-    """Parse one; None if it is none."""
+    """Parse a receipt; None if the bytes are not a receipt."""
     if len(encoded) != _BYTES:
         return None
     sequence = int.from_bytes(encoded[_HELPER_BYTES:PLACE_BYTES], "big")

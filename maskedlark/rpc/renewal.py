@@ -1,8 +1,10 @@
-"""A party's certificate over time: how long it lasts, and its renewal in two steps, for peers pin it exactly.
+"""A party's certificate over time: its expiry, and its renewal.
 
-made = prepare(folder, now=..., days=825)     # a new key and certificate beside those in use
-...                                           # every peer adds made.certificate to its trusted.crt
-activate(folder)                              # put them in their place; servers read them at once
+Peers pin certificates exactly, so a renewal takes two steps, between which every peer learns the new one.
+
+    made = prepare(folder, now=..., days=825)     # a new key and certificate, not in use yet
+    ...                                           # every peer adds made.certificate to its trusted.crt
+    activate(folder)                              # they replace those in use; servers read them at once
 """
 
 import os
@@ -72,7 +74,7 @@ def certificate_in(path: Path) -> x509.Certificate:
     """Read the first certificate of a PEM file.
 
     Raises:
-        InvalidTask: there is none.
+        InvalidTask: the file contains no certificate.
     """
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0]

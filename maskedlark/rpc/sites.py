@@ -15,7 +15,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 
 FORWARDED_FOR: Final = "x-forwarded-for"
-"""The header in which each proxy adds the address of its own caller at the end."""
+"""The header to which each proxy appends the address of its caller."""
 _IPV6_OF_ONE_SITE: Final = 64
 _MOST_NAMED: Final = 32
 """Entries of the header that are read; more proxies in a row are not trusted ones."""
@@ -55,13 +55,13 @@ class TrustedProxies:
 
         Args:
             peer: The address at the other end of the connection.
-            forwarded: The values of `FORWARDED_FOR`, in the order in which they came. Only a trusted proxy's
-                count, and of these only the part behind the last address that no trusted proxy has: what is
-                before it may be the caller's own invention.
+            forwarded: The values of `FORWARDED_FOR`, in the order in which they came. Only those of a trusted
+                proxy count, and of these only the part from the last address that is not a trusted proxy's:
+                the caller may have invented the rest.
 
         Returns:
-            None of a trusted proxy that names nobody: it speaks for itself, or forwards connections without a
-            look into them.
+            None for a trusted proxy that names no caller: it calls by itself, or forwards connections without
+            reading them.
         """
         if not self.trust(peer):
             return site_of(peer)
@@ -73,7 +73,7 @@ class TrustedProxies:
 
 
 def site_of(host: str) -> str:
-    """Return the site of an address; text that is no address is a site of its own."""
+    """Return the site of an address; other text is a site by itself."""
     address = _address(host)
     if address is None:
         return host

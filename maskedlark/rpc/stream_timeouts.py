@@ -34,7 +34,7 @@ class Patience:
 
 
 WITH_KNOWN_CLIENTS: Final = Patience()
-"""For clients that showed who they are."""
+"""For clients with a certificate."""
 
 
 class _Waits:

@@ -1,7 +1,7 @@
 """One party's TLS files, read again when they change: a certificate is renewed without a restart.
 
-Files are replaced one after the other, so a reader may find a new certificate beside the old key. Such a
-moment is not used: what was read before stays in use until the files fit together again.
+Files are replaced one after the other, so a reader may find a new certificate and the old key. Until the
+files fit together again, the previous contents stay in use.
 """
 
 import logging
@@ -34,7 +34,7 @@ class TlsContents:
         private_key: Its key.
         trusted_authorities: The certificates that it trusts peers by.
         authority_names: What `trusted.names` says of those that can sign others (`maskedlark.rpc.trust`);
-            empty if there is none.
+            empty if the file does not exist.
     """
 
     certificate: bytes
@@ -81,10 +81,10 @@ class TlsFiles:
         )
 
     def check_own(self) -> None:
-        """Return if every file is this user's or root's. Called by who serves.
+        """Return if every file is this user's or root's. Called by servers.
 
         Raises:
-            InvalidTask: another user's file could be replaced, and with it who is trusted.
+            InvalidTask: another user owns a file, and could change the trusted certificates.
         """
         for path in self._there():
             check_own(path)

@@ -47,10 +47,12 @@ _SERVER_OPTIONS: Final = (
     (
         "grpc.server_handshake_timeout_ms",
         10_000,
-    ),  # who does not finish TLS and the HTTP/2 preface by then is gone
+    ),  # a client that has not finished TLS and the HTTP/2 preface by then is disconnected
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
+MOST_CONNECTIONS: Final = 4_096
+"""Of one server; more are closed. A stranger's connection takes a file and some 50 KB, also before TLS."""
 _FRAMES_BYTES: Final = 64  # of the messages around a report
 _OPEN_SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REPORT_BYTES + _FRAMES_BYTES),
@@ -68,7 +70,7 @@ _KEEPALIVE: Final = Keepalive()
 
 @frozen
 class TrustOnly:
-    """The authorities that a client without a certificate of its own, a browser, trusts the server by."""
+    """The authorities by which a client without a certificate, such as a browser, trusts the server."""
 
     trusted_authorities: Path
 
@@ -111,7 +113,12 @@ def make_server(
         maximum_concurrent_rpcs=(_OPEN_CALLS_A_THREAD if is_open else _CALLS_A_THREAD) * threads,
         options=tuple(
             dict(
-                [*_SERVER_OPTIONS, *keepalive.of_server(), *(_OPEN_SERVER_OPTIONS if is_open else ())]
+                [
+                    *_SERVER_OPTIONS,
+                    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+                    *keepalive.of_server(),
+                    *(_OPEN_SERVER_OPTIONS if is_open else ()),
+                ]
             ).items()
         ),
         interceptors=[
@@ -253,7 +260,7 @@ def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
 
     None on a plaintext (loopback) connection.
 
-    The common name does not count: it is a label of 64 characters that nobody checks.
+    The common name does not count: it is a label of 64 characters that no party checks.
     """
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):

@@ -1,15 +1,16 @@
-"""Whom a party lets in by certificate.
+"""The certificates that a party trusts.
 
-Each one pinned exactly, and authorities only for the names that its operator wrote down.
+Each is pinned exactly; authorities are trusted only for the names that the operator wrote down.
 
-A certificate that can sign others would let its holder certify a key of its own under anybody's name, and TLS
-would believe it. So `trusted.crt` may hold such a certificate only if `trusted.names` beside it says which
-names it may certify, one line a certificate:
+The holder of a certificate that can sign others could certify a new key under any name, and TLS would accept
+it. So `trusted.crt` may hold such a certificate only if `trusted.names` in the same folder says which names
+it may certify, one line a certificate:
 
     # SHA-256 of the certificate (openssl x509 -fingerprint -sha256), then origins or host names
     3F:A1:...:9C https://ads.example ads.example
 
-The names stand in a file of their own because the text of `trusted.crt` comes from the peers.
+The names are in a separate file because the text of `trusted.crt` comes from the peers: a comment in it could
+be an attacker's.
 """
 
 import string
@@ -53,7 +54,7 @@ class Authority:
 
 
 class Trust:
-    """What one reading of the TLS files says of who is trusted.
+    """The trusted certificates and names, from one reading of the TLS files.
 
     Immutable, and safe to share between threads.
     """
@@ -65,7 +66,7 @@ class Trust:
 
     @classmethod
     def read(cls, contents: TlsContents) -> Self:
-        """Read whom the TLS files trust.
+        """Read the trusted certificates and names.
 
         Raises:
             InvalidTask: a certificate can sign others and no names are written down for it, or the names
@@ -97,7 +98,7 @@ class Trust:
         Of the authorities, if `host` is given, those that may certify it.
 
         Raises:
-            InvalidTask: there is none: TLS libraries would fall back to everybody's.
+            InvalidTask: no certificate is left: TLS libraries would fall back to the system's authorities.
         """
         authorities = [
             one.certificate for one in self._authorities if host is None or one.may_certify(frozenset({host}))
@@ -108,7 +109,7 @@ class Trust:
         return b"".join(roots)
 
     def _trust_end(self, chain: tuple[bytes, ...]) -> datetime:
-        """Return the end of the trust in a chain, or the beginning of time if there is none."""
+        """Return the end of the trust in a chain, or the beginning of time if the chain is not trusted."""
         try:
             leaf, *others = [x509.load_pem_x509_certificate(one) for one in chain]
         except ValueError:
@@ -148,7 +149,7 @@ def can_sign(certificate: x509.Certificate) -> bool:
 def names_in(certificate: x509.Certificate) -> Names:
     """Return the origins, host names and addresses that a certificate is for.
 
-    The common name is none of them: nobody checked it.
+    The common name does not count, because no party checks it.
     """
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

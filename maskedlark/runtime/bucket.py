@@ -34,10 +34,10 @@ _NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
 
 
 def check_bucket_url(url: str, schemes: Sequence[str] = SCHEMES) -> None:
-    """Refuse what is no URL of object storage, or has credentials in it: URLs are stored and shown.
+    """Refuse text that is not a URL of object storage, or contains credentials: URLs are stored and shown.
 
     Args:
-        url: As somebody typed it.
+        url: As typed by the operator.
         schemes: Those that the URL may have.
 
     Raises:

@@ -70,7 +70,7 @@ _PAGE_BYTES: Final = 8_192
 written for each id that goes into a large table's index.
 """
 _CREATING_LOCK: Final = 0x6D6C61726B
-"""PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
+"""PostgreSQL's advisory lock for creating tables: any number that is not used elsewhere."""
 
 
 def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
@@ -85,7 +85,7 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
         operator set `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a
         transaction that reads and then writes never fails half-way because another process wrote in between.
         Wrap what only reads in `reading`, which takes no lock. A SQLite file is made readable by this user
-        only; what SQLite puts beside it is as readable as it is. A connection that the server has ended
+        only; the files that SQLite adds have the same rights. A connection that the server has ended
         meanwhile is replaced, not used. A machine of PostgreSQL that is gone without a word is noticed within
         half a minute, unless the URL says otherwise, and PostgreSQL notices as soon that this one is, unless
         its operator or the URL says otherwise. No error shows a stored value.
@@ -155,7 +155,8 @@ def is_full(error: BaseException) -> bool:
 def database_at_hand(whose: str) -> Iterator[None]:
     """Wrap a call's work in a database and on the files next to it.
 
-    The caller is told that it may ask again, and whether the disk is full; nothing else of the database.
+    The caller's error says that a retry may succeed, and whether the disk is full; nothing else of the
+    database.
 
     Every call of the protocol may be repeated, also one whose commit was done while its answer was lost; a
     report is stored once however often it comes.
@@ -231,7 +232,7 @@ def create_tables(
 def check_version(engine: Engine, metadata: MetaData, *, version: int, whose: str) -> None:
     """Refuse a database whose tables are not there, or not of this version; nothing is changed in it.
 
-    For a process that works beside the one that makes the tables, under an account that may not.
+    For a process whose account may not create tables; another process creates them.
 
     Raises:
         InvalidTask: they are not, or the database cannot be read.
@@ -258,7 +259,7 @@ def _found_version(connection: Connection, metadata: MetaData) -> int | None:
 
 
 def _make_private(path: str | None) -> None:
-    """Create a SQLite file, if it is one and missing, and let nobody but its owner read it."""
+    """Create the SQLite file of a URL if it is missing, readable by its owner only."""
     if not path or path == ":memory:" or path.startswith("file:"):
         return
     try:

@@ -1,4 +1,4 @@
-"""A full disk: told from other errors, and noticed while there is a little room left."""
+"""Detection of a full disk: as the cause of an error, and in advance, while a little room is left."""
 
 import errno
 import os

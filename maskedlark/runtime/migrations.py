@@ -1,6 +1,6 @@
 """Bring tables of an older schema version to today's, step by step, with Alembic's operations.
 
-A party keeps its steps beside its tables and hands them to `create_tables`::
+A party defines its steps in a module next to its tables, and passes them to `create_tables`::
 
     def _to_3(operations: Operations) -> None:
         operations.add_column("tasks", Column("unit", String(8), nullable=False, server_default="report"))

@@ -1,9 +1,7 @@
-"""Checks who may read a secret file and write into a data folder.
+"""Checks of the owners and modes of secret files and data folders, made before a party serves from them.
 
-Checked before a party serves from them, never mended silently.
-
-A file is wrong because somebody put it there so; a server that corrected it would hide that its secret may be
-known.
+They are never corrected silently: a server that changed a file's mode would hide that others may already have
+read the secret.
 """
 
 import os
@@ -30,10 +28,10 @@ def check_secret_file(path: Path) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Return if a file or folder belongs to the user of this process, or to root, who may do anything anyway.
+    """Return if a file or folder belongs to this process's user, or to root, which may do anything anyway.
 
     Raises:
-        InvalidTask: its owner is somebody else, who could put another one in its place.
+        InvalidTask: another user owns it, and could replace it.
     """
     owner = _stat(path).st_uid
     if owner not in (os.geteuid(), _ROOT):
@@ -44,7 +42,7 @@ def check_own(path: Path) -> None:
 
 
 def check_data_folder(folder: Path) -> None:
-    """Return if a party may serve from a data folder: it is its own, and nobody else may write into it.
+    """Return if a party may serve from a data folder: it owns the folder, and no other user may write to it.
 
     Raises:
         InvalidTask: it is not.
@@ -55,7 +53,7 @@ def check_data_folder(folder: Path) -> None:
 
 
 def check_not_writable(path: Path) -> None:
-    """Return if nobody but a file's owner may write it; a device, such as /dev/null, holds nothing.
+    """Return if only a file's owner may write it. A device such as /dev/null is accepted: it holds nothing.
 
     Raises:
         InvalidTask: others may, or the file cannot be looked at.

@@ -1,4 +1,4 @@
-"""Work that a server does now and then, beside what it is asked for.
+"""Work that a server does at intervals, independent of requests.
 
 >>> done = Event()
 >>> sweep = Periodic(lambda _: done.set(), name="sweep", every_s=60.0, survives=(OSError,))
@@ -44,10 +44,10 @@ def watching(look: Callable[[], bool], *, name: str, every_s: float) -> Iterator
 
 
 class SharedWatch:
-    """Looks now and then, for many blocks at once: the calls of a server, which come and go fast.
+    """A repeated check for many blocks at once, such as the short calls of a server.
 
-    One thread looks for all of them. It ends once there was nothing to look at for an interval, so that a
-    block does not wait for a thread to start, nor pay for one.
+    One thread checks all of them, so that a block neither starts a thread nor waits for one to start. It ends
+    after an interval without blocks.
 
     >>> watch, seen = SharedWatch(name="watch", every_s=0.001), Event()
     >>> with watch.looking(lambda: bool(seen.set())):

@@ -33,7 +33,7 @@ def certificate_app(envvar: str) -> typer.Typer:
         data: Path = folder,
         days: int = lifetime,
     ) -> None:
-        """Make a new key and certificate beside those in use, for peers to trust before they are used."""
+        """Make a new key and certificate, for peers to trust before they replace those in use."""
         from maskedlark.rpc.renewal import prepare
 
         made = prepare(data, now=datetime.now(UTC), days=days)

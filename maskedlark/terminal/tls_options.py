@@ -15,12 +15,12 @@ def tls_files(
     authorities: Path | None,
     folder: Path | None = None,
 ) -> TlsFiles | None:
-    """Return the TLS files that the options name, or those of `keygen` in the party's own folder.
+    """Return the TLS files that the options name, or those that `keygen` made in the party's folder.
 
     None if --insecure was asked for by name.
 
     Raises:
-        typer.BadParameter: only some files are named, one is not there, or files are named beside --insecure.
+        typer.BadParameter: only some files are named, one is missing, or --insecure is given too.
     """
     given = (certificate, private_key, authorities)
     if insecure and not any(given):

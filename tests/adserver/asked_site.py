@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 import numpy as np
 
-from adserver.admin.operation import PREFIX
+from adserver.admin.guarded_route import PREFIX
 from adserver.client import Client
 from adserver.ingest.http_server import HttpServer
 from adserver.peers.replies import QueryAnswer

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
 from maskedlark.privacy.composing import (
@@ -38,6 +39,7 @@ JOBS: Final = {  # the README's: noise multiplier of each helper, steps, epochs
     "2, 3 epochs of 15": (2.0, 15, 3),
 }
 DRAWS: Final = 40_000
+PERSON_DRAWS: Final = 1_000_000
 
 
 def epochs(noise: float, steps: int, count: int) -> Charge:
@@ -97,7 +99,9 @@ def never_below_monte_carlo(seed: int) -> bool:
                         y = rng.normal(0.0, noise, (DRAWS, steps))
                         y[:, 0] += is_there
                         losses[is_there] += np.log(np.exp((y - 0.5) / noise**2).mean(axis=1))
-                bound = epoch_ratios(Mechanism.GAUSSIAN, noise, steps).losses(1e-3).self_compose(count)
+                bound = (
+                    epoch_ratios(Mechanism.GAUSSIAN, noise, steps).points().losses(1e-3).self_compose(count)
+                )
                 for epsilon in (0.05, 0.5, 2.0):
                     for sampled, one in [(losses[1], bound.remove), (-losses[0], bound.add)]:
                         gains = np.maximum(-np.expm1(epsilon - sampled), 0)
@@ -148,7 +152,7 @@ def never_below_exact(rng: random.Random) -> bool:
     """
     for make in different(rng).values():
         charges = tuple(make() for _ in range(30))
-        parts = merged_charges.merge(charges, 1.0)
+        parts = merged_charges.merge(charges, 1)
         exact = (
             composed_losses.loss_distribution_epsilon(parts.precision, parts.others(), DELTA)
             if parts.others()
@@ -182,6 +186,123 @@ def under_k_charged() -> bool:
     )
 
 
+PERSONS: Final = {  # noise, rate, rounds or epochs, steps of an epoch, reports of a person
+    "7 epochs of 29, m 2": (0.73, 1.0, 7, 29, 2),
+    "q .01, m 16": (4.0, 0.01, 200, 1, 16),
+    "q .02, m 5": (3.0, 0.02, 200, 1, 5),
+    "q .05, m 2": (1.0, 0.05, 50, 1, 2),
+    "3 epochs of 15, m 3": (2.0, 1.0, 3, 15, 3),
+}
+
+
+def user_over_lower_bound(seed: int) -> float:
+    """The largest ratio of what persons with several reports cost to a simulation's bound from below."""
+    return max(
+        spent([person_of(*case)], DELTA).ad_server / person_from_below(*case, seed=seed)
+        for case in PERSONS.values()
+    )
+
+
+def person_of(noise: float, rate: float, rounds: int, steps: int, reports: int) -> Charge:
+    """A job of which each person has several reports."""
+    return Charge(
+        mechanism=Mechanism.GAUSSIAN,
+        noise_multiplier=noise,
+        sampling_rate=rate,
+        rounds=rounds,
+        epoch_steps=steps,
+        reports=reports,
+    )
+
+
+def person_from_below(
+    noise: float, rate: float, rounds: int, steps: int, reports: int, *, seed: int
+) -> float:
+    """An epsilon that is not enough at `DELTA`, at three standard errors; both helpers' noise.
+
+    The losses of a person's reports on one line, removed. Draws at the odds of the tail: noise is drawn
+    with the reports in it, where large losses are likely.
+    """
+    rng, z = np.random.default_rng(seed), noise * math.sqrt(2)
+    losses = np.zeros(PERSON_DRAWS)
+    for _ in range(rounds):
+        y = rng.normal(0.0, z, (PERSON_DRAWS, steps))
+        if steps > 1:
+            slots = rng.integers(0, steps, (PERSON_DRAWS, reports))
+            np.add.at(y, (np.arange(PERSON_DRAWS)[:, None], slots), 1.0)
+            losses += log_ratio_of_slots(y, z, reports)
+        else:
+            y[:, 0] += rng.binomial(reports, rate, PERSON_DRAWS)
+            k = np.arange(reports + 1)
+            odds = np.array([math.comb(reports, n) * rate**n * (1 - rate) ** (reports - n) for n in k])
+            losses += np.log(np.exp((y * k - k * k / 2) / z**2) @ odds)
+    low, high = 0.0, float(losses.max())
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        gains = np.maximum(-np.expm1(middle - losses), 0)
+        is_more = gains.mean() - 3 * gains.std() / math.sqrt(PERSON_DRAWS) > DELTA
+        low, high = (middle, high) if is_more else (low, middle)
+    return low
+
+
+def log_ratio_of_slots(y: NDArray[np.float64], z: float, reports: int) -> NDArray[np.float64]:
+    """The exact ratio of an epoch in which each of a person's reports has a slot of its own.
+
+    The mean over all slots is reports! / steps^reports times a coefficient of the product over steps of
+    sum over n of u^n e^((n y - n^2 / 2) / z^2) / n!.
+    """
+    product = np.zeros((len(y), reports + 1))
+    product[:, 0] = 1.0
+    for step in y.T:
+        factors = [np.exp((n * step - n * n / 2) / z**2) / math.factorial(n) for n in range(reports + 1)]
+        product = np.stack(
+            [sum(product[:, m - n] * factors[n] for n in range(m + 1)) for m in range(reports + 1)], axis=1
+        )
+    scale = math.lgamma(reports + 1) - reports * math.log(y.shape[1])
+    return np.asarray(np.log(product[:, reports]) + scale, dtype=np.float64)
+
+
+def laplace_both_over_lower_bound() -> float:
+    """The largest ratio of what both helpers' Laplace noise costs the ad server to a bound from below.
+
+    The bound composes the exact losses of the sum of two discrete noises, each rounded down to a fine grid.
+    """
+    return max(
+        spent([laplace_release(noise, rounds)], DELTA).ad_server / laplace_from_below(noise, rounds)
+        for noise, rounds in ((2.0, 6), (10.0, 50), (30.0, 100), (30.0, 1_000), (100.0, 3_000))
+    )
+
+
+def laplace_release(noise: float, rounds: int) -> Charge:
+    """Releases with Laplace noise."""
+    return Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=noise, sampling_rate=1.0, rounds=rounds)
+
+
+def laplace_from_below(noise: float, rounds: int) -> float:
+    """An epsilon that no valid bound is under, at `DELTA`."""
+    shift = 1 << 10
+    scale, step = shift * noise, 1e-4 / max(1.0, noise / 10)
+    far = np.abs(np.arange(-int(40 * scale), int(40 * scale) + 1))
+    r = math.exp(-1 / scale)
+    law = r**far * (far + (1 + r * r) / (1 - r * r))
+    law /= law.sum()
+    losses = np.floor(np.log(law[shift:] / law[:-shift]) / step).astype(int)
+    one = np.bincount(losses - losses.min(), weights=law[shift:])
+    size = min(1 << (rounds * len(one)).bit_length(), 1 << 22)
+    composed = np.fft.irfft(np.fft.rfft(one, size) ** rounds, size).clip(0)
+    # the transform wraps around; what lies further from the mean than half of its length counts for nothing
+    window = round(rounds * float(np.arange(len(one)) @ one)) - size // 2
+    places = rounds * int(losses.min()) + window + (np.arange(size) - window) % size
+    values = step * places
+    low, high = 0.0, rounds / noise
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        above = values > middle
+        delta = float((composed[above] * -np.expm1(middle - values[above])).sum())
+        low, high = (middle, high) if delta > DELTA else (low, middle)
+    return low
+
+
 def figures(seed: int) -> dict[str, Any]:
     """Everything."""
     rng = random.Random(seed)
@@ -189,6 +310,8 @@ def figures(seed: int) -> dict[str, Any]:
         "seed": seed,
         **jobs(),
         "under_k_charged": under_k_charged(),
+        "user_over_lower_bound": round(user_over_lower_bound(seed), 3),
+        "laplace_both_over_lower_bound": round(laplace_both_over_lower_bound(), 4),
         "allocation_never_below_monte_carlo": never_below_monte_carlo(seed),
         "seconds_per_charge_after_10000": one_more_after(10_000, rng),
         "never_below_exact": never_below_exact(rng),

@@ -340,12 +340,12 @@ def main() -> None:
         measure(threads, clock, portable=arguments.without_vnni)
         for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})
     ]
-    from helper.gradient.exact.products.fastest import measure
+    from helper.gradient.exact.products.fastest import measure as measure_products
     from tests.bench.processor import processor
 
     extra: dict[str, object] = {
         "processor": processor(),
-        "products": "all by float64, AVX2 alone" if arguments.without_vnni else str(measure()),
+        "products": "all by float64, AVX2 alone" if arguments.without_vnni else str(measure_products()),
         "peak_mb": round(peak_mb(2000)),
         "peak_mb_20000_records": round(peak_mb(20_000)),
         "bit_equal": bit_equal(100_000 if arguments.quick else 1_000_000),

@@ -4,7 +4,6 @@
     make bench-job                                a table
     make bench-job ARGS=--json                    one JSON object
     make bench-job ARGS="--profile /tmp/job"      where the servers spend it, for speedscope.app
-    make bench-job ARGS=--write                   the table of docs/how-to/operations.md, written anew
 
 Each job runs through real processes on this machine, with noise: browsers seal and upload, both helpers open,
     all rounds are trained. A phase's time is what the kernel charged the processes for, their children
@@ -38,7 +37,6 @@ from rich.console import Console
 from docs.tutorial import plain
 from docs.tutorial.fleet import ORIGIN, Fleet
 from tests.bench.job_spent import COMMANDS, SERVERS, Spent, figures, tables
-from tests.bench.job_table import write
 from tests.bench.mnist import FOLDER
 from tests.bench.processor import processor
 
@@ -228,10 +226,7 @@ def main() -> None:
         help="a folder for the servers' profiles (their own time includes py-spy's pauses)",
     )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--write", action="store_true", help="the table of operations.md; of both jobs")
     arguments = parser.parse_args()
-    if arguments.write and arguments.only:
-        parser.error("--write needs both jobs")
     _compile()
     spent = {}
     for setup in SETUPS:
@@ -241,8 +236,6 @@ def main() -> None:
     found = figures(spent)
     machine = {"processor": processor(), "cores": os.cpu_count()}
     ran = {**found, **machine, "jobs": {name: asdict(one) for name, one in spent.items()}}
-    if arguments.write:
-        write(ran)
     if arguments.json:
         print(json.dumps(ran))
         return

@@ -4,6 +4,7 @@ Each is written twice, the second in place of the first, and read back. Seconds 
 """
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable
@@ -39,7 +40,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What a checkpoint costs.")
     parser.add_argument("--mib", type=int, default=512)
-    content = os.urandom(parser.parse_args().mib << 20)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    content = os.urandom(arguments.mib << 20)
     with running_postgres() as server, TemporaryDirectory() as folder:
         engine = open_database(server.new_database())
         create_tables(engine)
@@ -53,10 +56,16 @@ def main() -> None:
             "PostgreSQL": (JobRows(engine, JOB, Path(folder)), log_bytes),
             "folder": (JobFolder(Path(folder), JOB), lambda: 0.0),
         }
-        for name, (files, beside) in places.items():
-            told = {key: round(value, 2) for key, value in measured(files, content, beside).items()}
-            print(f"{name:10}", told)
+        figures = {
+            name: {key: round(value, 2) for key, value in measured(files, content, beside).items()}
+            for name, (files, beside) in places.items()
+        }
         engine.dispose()
+    if arguments.json:
+        print(json.dumps(figures))
+        return
+    for name, seconds in figures.items():
+        print(f"{name:10}", seconds)
 
 
 if __name__ == "__main__":

@@ -127,14 +127,16 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What a stored report takes.")
     parser.add_argument("--reports", type=int, default=1_000_000)
-    count = parser.parse_args().reports
+    parser.add_argument("--json", action="store_true", help="on one line")
+    arguments = parser.parse_args()
+    count = arguments.reports
     of = world()
     with running_postgres() as server, TemporaryDirectory() as folder:
         engine = open_database(server.new_database())
         told = stored(engine, of, count)
         engine.dispose()
         told["ledger_bytes_a_report"] = round(in_the_ledger(Path(folder), of, min(count, 200_000)), 1)
-    print(json.dumps(told, indent=1))
+    print(json.dumps(told, indent=None if arguments.json else 1))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,10 @@ def federated(reading: Reading) -> None:
 
 
 def readme(reading: Reading) -> None:
-    assert '"test_accuracy"' in reading.stdout
+    assert "569 sealed reports" in reading.stdout
+    assert re.search(r"^ +accuracy +0\.\d+", reading.stdout, re.MULTILINE), reading.stdout
+    assert "of 4" in reading.stdout
+    assert (reading.clone / "tumours.onnx").exists()
 
 
 def dashboard(reading: Reading) -> None:
@@ -67,6 +70,7 @@ CHECKS: Final[dict[str, Callable[[Reading], None]]] = {
     "docs/how-to/dashboard.md": dashboard,
 }
 ELSEWHERE: Final = {
+    "docs/how-to/backup.md": "tests/docs/test_operations.py",
     "docs/how-to/budget.md": "tests/docs/test_budget_howto.py",
     "docs/how-to/onnx.md": "tests/docs/test_onnx_how_to.py",
     "docs/tutorial/own-model.md": "tests/docs/test_notebook_tutorial.py",

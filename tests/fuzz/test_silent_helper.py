@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from adserver.peers.client import HelperClient
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.rpc.transport import make_server
 from tests.builders import examples, reports, shares_for, world
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 WORLD = world()
 SHARES = shares_for(reports(WORLD, examples(WORLD.task, 2)), 0)
@@ -59,6 +60,5 @@ def client() -> Iterator[HelperClient]:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_no_answer_is_a_bad_answer(name: str, client: HelperClient) -> None:
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.BAD_ANSWER):
         CALLS[name](client)
-    assert refused.value.reason is JobReason.BAD_ANSWER

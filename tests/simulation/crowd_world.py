@@ -22,10 +22,11 @@ import numpy as np
 
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import FINAL, STOPPED, JobState
+from adserver.records.submissions import FederatedSubmission
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
-from adserver.training.federated.submission import FederatedSubmission, plan_federated
+from adserver.training.federated.submission import plan_federated
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.participation import Part, toss
 from maskedlark.federated.populations import Population

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from adserver.records.federated_plan import FederatedPlan
-from adserver.training.federated.submission import FederatedSubmission, plan_federated
+from adserver.records.submissions import FederatedSubmission
+from adserver.training.federated.submission import plan_federated
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn

@@ -4,10 +4,11 @@ Everything that can be checked here is, before it is stored.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.submissions import FederatedSubmission
 from adserver.training.eval_set import read_eval_set
 from adserver.training.federated.model import initial_parameters, read_submitted_model
 from maskedlark import canonical
@@ -16,7 +17,6 @@ from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.strategy import Strategy
-from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.mechanism import Mechanism
@@ -28,36 +28,6 @@ from maskedlark.reports.task import Task
 _EVALUATIONS = 50
 _MOST_NOISE = 1e6
 """What a strategy takes."""
-
-
-@frozen
-class FederatedSubmission:
-    """What a person asks for.
-
-    Attributes:
-        kind: A name of `strategies.STRATEGIES`.
-        settings: The strategy's, as docs/reference lists them; what the task says need not be repeated.
-        widths: Of the dense model that devices train; empty with `model`.
-        epsilon: What all rounds may cost a person against the ad server; None where `settings` have the
-            noise.
-        window_s: How long devices have for a round.
-        least_devices: Fewer keep a round open; None: the task's min_batch_size.
-        model: An ONNX file that devices with torch train from its own weights, or None.
-        seed: Of the first weights of a dense model.
-        eval_set: An .npz file, or None.
-        eval_every: Rounds between evaluations; None: about fifty in all.
-    """
-
-    kind: str
-    settings: Mapping[str, Any]
-    widths: tuple[int, ...]
-    epsilon: float | None
-    window_s: float
-    least_devices: int | None
-    model: bytes | None = field(default=None, repr=False)
-    seed: int = 0
-    eval_set: bytes | None = field(default=None, repr=False)
-    eval_every: int | None = None
 
 
 def plan_federated(

@@ -3,9 +3,9 @@
 It works on blocks of records, on several threads.
 
 A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a
-chunk into blocks whose values stay in the cache. Where a record is large, blocks and chunks have fewer of
-them, down to one: so memory is bounded before the round begins. Neither the cut nor the order of the records
-can change a bit: sums are exact.
+chunk into blocks whose values stay in the cache. Where records are large, blocks and chunks hold fewer of
+them, down to one, so that memory is bounded before the round begins. Sums are exact, so neither the division
+into parts and blocks nor the order of records changes a bit.
 """
 
 from collections.abc import Iterable, Iterator
@@ -121,6 +121,8 @@ class ExactEngine(Reclippable):
             for batch, count in _with_hashed(batches, hashed)
             for part in self._parts(weights, batch, count, interrupt)
         )
+        # The first part's vector is the sum: a round holds no more than one vector of the model's size for
+        # each thread.
         vector, digest = next(parts)
         for other, more in parts:
             add_to(vector, other)
@@ -288,6 +290,7 @@ class _Work:
             values[step.output] = layer.forward(*(values[number] for number in step.inputs))
         start = seeds(self.loss, values[self.plan.output], self.batch.labels[rows], buffers)
         self._back(running, start.deltas)
+        # One hash a record over all its layers: swapping values between two records changes the digest.
         hashes = np.zeros(len(block), np.uint64)
         groups, clip = self._clip_jointly(running)
         for layers in groups:
@@ -304,6 +307,8 @@ class _Work:
             for layer in layers:
                 layer.mask(masking, first)
             within.add(masking, start.coefficients)
+        # Padding records are summed with shares of zero, and their hashes left out: a worker's digest equals
+        # the head's.
         digest.add(hashes[: max(0, self.hashed - block.start)])
 
     def _clip_jointly(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
@@ -323,6 +328,7 @@ class _Work:
         deltas: dict[int, Real] = {self.plan.output: output}
         for layer, step in zip(reversed(running), reversed(self.plan.steps), strict=True):
             received = deltas.pop(step.output, None)
+            # Nothing before it is trained: its deltas would be computed for nothing.
             if received is None or not self.plan.is_trained[step.output]:
                 continue
             for number, sent in zip(step.inputs, layer.backward(received), strict=True):
@@ -343,6 +349,7 @@ def cut(records: int, parts: int, record_ns: float) -> list[range]:
 
     `record_ns` is what a record takes, roughly: it follows from the model and the number of labels alone.
     """
+    # From public numbers only, never from what records hold: the number of threads shows in the time.
     count = max(1, min(parts, -(-records // _MIN_PART), int(records * record_ns / _MIN_PART_NS)))
     bounds = [records * part // count for part in range(count + 1)]
     return [range(low, high) for low, high in pairwise(bounds)]

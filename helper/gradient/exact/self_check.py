@@ -170,7 +170,7 @@ def _require_equal(what: str, first: NDArray[Any], second: NDArray[Any]) -> None
 
 @frozen
 class GoldenResult:
-    """What one golden vector came to, beside what it should."""
+    """The result of one golden vector, and the expected one."""
 
     name: str
     aggregate_sha256: str

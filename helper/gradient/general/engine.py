@@ -2,10 +2,10 @@
 
 Any graph that the parser accepts, differentiated record by record by torch in float64.
 
-Slower than the exact path, and the two helpers agree only up to coarse rounding (`rounding`): a value on the
-edge between two grid points, or a choice that hangs on the last bit (the largest entry of a pooling window,
-the sign that relu sees), can differ between machines. The digest shows it, and the ad server then discards
-the round.
+It is slower than the exact path, and the two helpers agree only up to coarse rounding (`rounding`). A value
+halfway between two grid points, or a choice that depends on the last bit (the largest entry of a pooling
+window, the sign that a ReLU sees), can differ between machines. The values' digest then differs, and the ad
+server discards the round.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
-"""How this processor computes in float64: a digest of what it gives in the state that rounds run in.
+"""A digest of this processor's float64 results, in the state that rounds run in.
 
-torch and numpy choose their loops by what a processor can do, and loops of other widths add in another order:
-with one torch, 16 of 100 dot products of 64 terms differ between AVX2 and AVX-512. So versions do not say
-whether two helpers agree on the general path. `golden_digest` does: it is of the bits of fixed computations
-that hang on the loops. Helpers of other bits are told before a round is charged.
+torch and numpy choose loops by the processor's instructions, and loops of other widths add in another order:
+with one version of torch, 16 of 100 dot products of 64 terms differ between AVX2 and AVX-512. So equal
+versions do not imply that two helpers agree on the general path. `golden_digest` covers the bits of fixed
+computations that depend on the loops, and the ad server refuses helpers whose digests differ before a round
+is charged.
 """
 
 from collections.abc import Iterator

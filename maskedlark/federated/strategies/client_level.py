@@ -29,7 +29,7 @@ class ClientLevel(Strategy):
     near 1.
 
     Attributes:
-        epsilon: The budget against one curator who adds all the noise; the job ends before the round that
+        epsilon: The budget against one curator that adds all the noise; the job ends before the round that
             passes it.
         delta: Of the budget.
         first_share: The first stage's rate over the last one's, a.

@@ -1,4 +1,4 @@
-"""LINE's local-DP averaging: each device noises its own update, and nobody needs to be trusted.
+"""LINE's local-DP averaging: each device noises its update, and needs to trust no other party.
 
 The unit is an *event*: one batch of logs, used in one update and then deleted
 (`maskedlark.federated.single_use_logs`). Replacing it moves the clipped difference by up to 2 C, so the noise
@@ -44,10 +44,10 @@ class Sampler(StrEnum):
 class Line(Strategy):
     """Averaging of updates that are private before they leave the device.
 
-    Helpers, if any, add no noise of their own.
+    Helpers, if any, add no further noise.
 
     Attributes:
-        epsilon: Of one event, against everybody.
+        epsilon: Of one event, against all parties.
         delta: Of one event.
         sampler: How the noise is drawn.
     """

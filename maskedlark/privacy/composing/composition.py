@@ -1,7 +1,7 @@
 """The epsilon of a list of charges under one trusted curator: of several valid bounds, the smallest.
 
     composed_epsilon(charges, delta)     # settings fixed before anything is released
-    adaptive_epsilon(charges, delta)     # settings that may hang on what was released
+    adaptive_epsilon(charges, delta)     # settings that may depend on what was released
 
     pure epsilons       Laplace, and sampled Laplace: they add up, at any delta
     one Gaussian        Gaussian releases without sampling compose to a single one, in closed form
@@ -10,19 +10,18 @@
 
 The first three take microseconds a charge, the last one many milliseconds for each *different* charge, of
 which there may be thousands. So equal charges are merged, all unsampled Gaussians become one, and loss
-distributions are composed of few different charges only. Of many, the Renyi divergences alone count: what is
-rarely far from the truth, for many small losses are nearly one Gaussian. Sampled Gaussians are then rounded
-to fewer different ones, with less noise and a higher rate, and only the largest epochs of random allocation
-are credited for their secret slots. All of that can only cost more.
+distributions are composed of few different charges only. Of many, only the Renyi divergences count, which are
+rarely far from the truth, because many small losses are nearly one Gaussian. Sampled Gaussians are then
+rounded to fewer different ones, with less noise and a higher rate, and only the largest epochs of random
+allocation are credited for their secret slots. All of that can only cost more.
 
 `adaptive_epsilon` may use fewer of the bounds: pure epsilons, one Gaussian, and Renyi divergences at few
-orders, each with a part of delta (docs/explanation/privacy.md, "Settings that hang on releases").
+orders, each with a part of delta (docs/explanation/privacy.md, "Settings that depend on releases").
 
 Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
 Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
 V. Feldman, T. Zrnic, "Individual Privacy Accounting via a Renyi Filter", 2021; A. Smith, A. Thakurta, "Fully
-Adaptive Composition for Gaussian Differential Privacy", 2022;
-the losses of Poisson samples and of Laplace noise are computed by Google's dp-accounting.
+Adaptive Composition for Gaussian Differential Privacy", 2022.
 """
 
 import math
@@ -35,7 +34,7 @@ import numpy as np
 
 from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.composing.analytic_gaussian import gaussian_epsilon
-from maskedlark.privacy.composing.composed_losses import is_ours, loss_distribution_epsilon
+from maskedlark.privacy.composing.composed_losses import loss_distribution_epsilon
 from maskedlark.privacy.composing.merged_charges import ChargeParts, merge, setting
 from maskedlark.privacy.composing.renyi import (
     ORDERS,
@@ -49,12 +48,11 @@ from maskedlark.privacy.composing.renyi import (
 _LARGEST_EXPONENT: Final = 700.0
 # Privacy loss distributions are composed only where that is quick, takes little memory, and their Fourier
 # transforms' rounding is far below delta.
-_LOSSES_FOR_EPSILON: Final = (1e-3, 200.0)
+_LOSSES_FROM_EPSILON: Final = 1e-3
 _LOSSES_UP_TO_ROUNDS: Final = 1 << 20
-_LOSSES_FROM_DELTA: Final = 1e-10
-_ROUNDING_OF_ROUNDS: Final = 1e-13  # dp-accounting's transforms, of each round: a thousand times a double's
+_LOSSES_FROM_DELTA: Final = 1e-11  # below, what is rounded off a single loss counts for too much
 MAX_COMPOSED: Final = 8
-"""Loss distributions are composed of so many different charges at most, beside the unsampled Gaussians."""
+"""The most different charges whose loss distributions are composed, without the unsampled Gaussians."""
 _FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)
 """The orders that may decide when settings are adaptive: each has an equal part of delta."""
 _TAILS: Final = 1e-3  # of delta, kept for what the ratios of random allocation leave out
@@ -62,7 +60,7 @@ _FILTER_TAILS: Final = 0.25  # the same in a filter, whose delta is a small part
 _LEAST_PART: Final = 1e-300  # of delta: below it doubles lose their digits, and only pure epsilons count
 
 
-def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1) -> float:
     """Return the epsilon of charges at `delta`, as under one trusted curator.
 
     The noise of each charge is all the noise there is.
@@ -70,8 +68,8 @@ def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 
     Args:
         charges: Any number, in any order.
         delta: In [0, 1).
-        noises: How much more Gaussian noise there is than a charge names, unless its noise is common: sqrt(2)
-            for two helpers'.
+        noises: How many noises like the one that a charge names are summed, unless that one is common: 2 for
+            two helpers'.
 
     Raises:
         ValueError: `delta` is outside its range.
@@ -89,7 +87,7 @@ def compose_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 
     )
 
 
-def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1) -> float:
     """Return the same where each charge's settings may depend on what was released before.
 
     Raises:
@@ -100,7 +98,10 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
         return math.inf
     # Of all epochs, also of those that are counted as known below: which these are is found only at the end,
     # and what is left out of an epoch was decided before it began.
-    left_out = math.fsum(rounds * most_left_out(key[3]) for key, rounds in parts.epochs.items())
+    left_out = math.fsum(
+        [rounds * key.reports * most_left_out(key.steps) for key, rounds in parts.epochs.items()]
+        + [rounds * most_left_out(1) for key, rounds in parts.sampled.items() if key.reports > 1]
+    )
     if left_out > _FILTER_TAILS * delta:
         parts, left_out = parts.without_sampling(), 0.0
     elif len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
@@ -113,14 +114,14 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
 def is_one_setting(charges: Iterable[Charge]) -> bool:
     """Return whether all charges have one setting, or are unsampled Gaussians: their order is irrelevant.
 
-    A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that hang
-    on releases").
+    A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that
+    depend on releases").
     """
     found = list(charges)
     return len({setting(one) for one in found}) <= 1 and not any(one.is_of_mixed_plan for one in found)
 
 
-def _check_parts(charges: Iterable[Charge], noises: float, delta: float) -> ChargeParts:
+def _check_parts(charges: Iterable[Charge], noises: int, delta: float) -> ChargeParts:
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     return merge(charges, noises)
@@ -131,22 +132,14 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
     """Return the smallest bound for unsampled Gaussians of a total precision and a few other charges."""
     if not others:
         return _exact_gaussian_epsilon(precision, delta) if precision else 0.0
-    parts = replace(merge(others, 1.0), precision=precision)
+    parts = replace(merge(others, 1), precision=precision)
     quick = _quick_epsilon(parts, delta)
     if any(charge.is_sampled for charge in others):  # next to a rate of 1 the closed form may be the smallest
         known = _quick_epsilon(parts.without_sampling(), delta)
     else:
         known = math.inf
-    lowest, highest = _LOSSES_FOR_EPSILON
-    rounds = sum(charge.rounds for charge in others)
-    is_own = all(map(is_ours, others))
-    is_exact = is_own or delta >= rounds * _ROUNDING_OF_ROUNDS
-    if (
-        rounds <= _LOSSES_UP_TO_ROUNDS
-        and is_exact
-        and lowest < quick < highest
-        and delta >= _LOSSES_FROM_DELTA
-    ):
+    rounds = sum(charge.rounds * charge.reports for charge in others)
+    if rounds <= _LOSSES_UP_TO_ROUNDS and quick > _LOSSES_FROM_EPSILON and delta >= _LOSSES_FROM_DELTA:
         quick = min(quick, loss_distribution_epsilon(precision, others, delta))
     return min(quick, known)
 
@@ -182,6 +175,8 @@ def _renyi_epsilon(parts: ChargeParts, delta: float) -> float:
     epsilon = epsilon_of_divergences(divergences, kept)
     if _covers(left_out, epsilon, _TAILS * delta):
         return epsilon
+    if any(key.reports > 1 for key in parts.sampled):
+        return _quick_epsilon(parts.singly(), delta)
     return _quick_epsilon(parts.without_sampling(), delta)
 
 

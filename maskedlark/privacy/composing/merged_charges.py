@@ -4,29 +4,39 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from maskedlark.frozen import frozen
-from maskedlark.privacy.charge import GAUSSIAN_SLACK, NOISE_MULTIPLIERS, Charge
+from maskedlark.privacy.charge import GAUSSIAN_SLACK, NOISE_MULTIPLIERS, Charge, continuous
+from maskedlark.privacy.composing.random_allocation import LEAST_NOISE
 from maskedlark.privacy.mechanism import Mechanism
 
 _RATES: Final = (2.0**-40, 1 - 2.0**-24)
 """Between these losses are computed in doubles: a lower rate counts as the lowest, a higher one as 1."""
-_MAX_CLASSES: Final = 24  # of sampled Gaussians, whose divergences take a third of a millisecond each
+_MAX_CLASSES: Final = 24  # whose divergences take a third of a millisecond each, or some milliseconds
 _MAX_EPOCHS: Final = 8  # different settings of random allocation are computed: a tenth of a second each
 _RATIOS: Final = (1.01, 1.05, 1.25, 2.0, 8.0, 2.0**20)
-Key: TypeAlias = tuple[Mechanism, float, float, int, int]
-"""A mechanism, noise multiplier, sampling rate, steps an epoch, and reports of one person."""
 
 
-def setting(charge: Charge) -> Key | None:
+class Setting(NamedTuple):
+    """The settings of a charge but for the number of rounds; see `Charge`."""
+
+    mechanism: Mechanism
+    noise: float
+    rate: float = 1.0
+    steps: int = 1
+    reports: int = 1
+    noises: int = 1
+
+
+def setting(charge: Charge) -> Setting | None:
     """Return all settings but the number of rounds; one value for all unsampled Gaussians."""
     if charge.mechanism is Mechanism.GAUSSIAN and not charge.is_sampled:
         return None
     noise = -charge.noise_multiplier if charge.is_common else charge.noise_multiplier
-    return charge.mechanism, noise, charge.sampling_rate, charge.epoch_steps, charge.reports
+    return Setting(charge.mechanism, noise, charge.sampling_rate, charge.epoch_steps, charge.reports)
 
 
 @frozen
@@ -42,15 +52,15 @@ class ChargeParts:
     """
 
     precision: float
-    laplace: dict[Key, int]
-    sampled: dict[Key, int]
-    epochs: dict[Key, int]
+    laplace: dict[Setting, int]
+    sampled: dict[Setting, int]
+    epochs: dict[Setting, int]
     is_noiseless: bool
 
     @property
     def is_laplace(self) -> bool:
         """True if no epoch is Gaussian."""
-        return all(key[0] is not Mechanism.GAUSSIAN for key in self.epochs)
+        return all(key.mechanism is not Mechanism.GAUSSIAN for key in self.epochs)
 
     def others(self) -> tuple[Charge, ...]:
         """Return all charges but the unsampled Gaussians, in canonical order."""
@@ -58,16 +68,26 @@ class ChargeParts:
 
     def fewer(self) -> "ChargeParts":
         """Return parts that cost the same or more, with few distinct sampled Gaussians and epochs."""
-        by_size = sorted(self.epochs, key=lambda key: (self.epochs[key] / key[1] ** 2, key), reverse=True)
+        by_size = sorted(self.epochs, key=lambda key: (self.epochs[key] / key.noise**2, key), reverse=True)
         kept, rest = by_size[:_MAX_EPOCHS], by_size[_MAX_EPOCHS:]
         precision, laplace = self._without_slots(rest)
         return replace(
             self,
             precision=precision,
-            laplace=laplace,
+            laplace={
+                **{key: rounds for key, rounds in laplace.items() if key.noises == 1},
+                **_on_a_grid({key: rounds for key, rounds in laplace.items() if key.noises > 1}),
+            },
             sampled=_on_a_grid(self.sampled),
             epochs={key: self.epochs[key] for key in kept},
         )
+
+    def singly(self) -> "ChargeParts":
+        """Return parts that cost the same or more, each sampled Gaussian charged for one report at a time."""
+        single: Counter[Setting] = Counter()
+        for key, rounds in self.sampled.items():
+            single[as_single_reports(key)] += rounds * key.reports
+        return replace(self, sampled=single)
 
     def without_sampling(self) -> "ChargeParts":
         """Return the parts against an observer that knows each sample."""
@@ -75,26 +95,30 @@ class ChargeParts:
         precision, laplace = shown._without_slots([*self.epochs, *self.sampled])
         return replace(self, precision=precision, laplace=laplace, sampled={}, epochs={})
 
-    def _without_slots(self, keys: Iterable[Key]) -> tuple[float, dict[Key, int]]:
+    def _without_slots(self, keys: Iterable[Setting]) -> tuple[float, dict[Setting, int]]:
         """Return the precision and the Laplace releases, treating some sampled ones as if known."""
         rounds = {**self.epochs, **self.sampled}
         precisions, laplace = [self.precision], Counter(self.laplace)
         for key in keys:
-            mechanism, noise, _, _, reports = key
-            if mechanism is Mechanism.GAUSSIAN:
-                precisions.append(rounds[key] * (reports / (noise * GAUSSIAN_SLACK)) ** 2)
+            if key.mechanism is Mechanism.GAUSSIAN:
+                precisions.append(rounds[key] * (key.reports / (key.noise * GAUSSIAN_SLACK)) ** 2)
             else:
-                laplace[mechanism, noise, 1.0, 1, 1] += rounds[key]
+                laplace[key._replace(rate=1.0, steps=1)] += rounds[key]
         return math.fsum(precisions), dict(laplace)
 
 
-def merge(charges: Iterable[Charge], noises: float) -> ChargeParts:
-    """Merge charges, looking once at each: this is all that is done for each of thousands."""
+def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
+    """Merge charges, looking once at each: this is all that is done for each of thousands.
+
+    Args:
+        charges: The charges.
+        noises: How many noises like the one that a charge names are summed, unless that one is common.
+    """
     smallest, largest = NOISE_MULTIPLIERS
     plain: Counter[float] = Counter()
-    laplace: Counter[Key] = Counter()
-    sampled: Counter[Key] = Counter()
-    epochs: Counter[Key] = Counter()
+    laplace: Counter[Setting] = Counter()
+    sampled: Counter[Setting] = Counter()
+    epochs: Counter[Setting] = Counter()
     is_noiseless = False
     for charge in charges:
         mechanism, noise, rate = (
@@ -104,20 +128,23 @@ def merge(charges: Iterable[Charge], noises: float) -> ChargeParts:
         )
         steps, reports = charge.epoch_steps, charge.reports
         is_gaussian = mechanism is Mechanism.GAUSSIAN
-        if is_gaussian and not charge.is_common:
-            noise *= noises
-        if reports > 1 and (steps > 1 or rate == 1 or not is_gaussian):
+        summed = charge.noises if charge.is_common else max(noises, charge.noises)
+        if is_gaussian:
+            noise, summed = noise * math.sqrt(summed), 1
+        if reports > 1 and (not is_gaussian or (steps == 1 and rate == 1)):
             # all of a person's reports together, as one shift, without sampling
             noise, rate, steps, reports = noise / reports, 1.0, 1, 1
         noise = min(noise, largest)
+        if summed > 1 and continuous(mechanism, noise, summed) < LEAST_NOISE:
+            summed = 1  # the ratios of so little noise are not computed; that of one noise is a bound
         if noise < smallest:
             is_noiseless = True
         elif steps > 1:
-            epochs[mechanism, noise, 1.0, steps, 1] += charge.rounds
+            epochs[Setting(mechanism, noise, steps=steps, reports=reports, noises=summed)] += charge.rounds
         elif not is_gaussian:
-            laplace[mechanism, noise, rate, 1, 1] += charge.rounds
+            laplace[Setting(mechanism, noise, rate, noises=summed)] += charge.rounds
         elif rate < 1:
-            sampled[mechanism, noise, rate, 1, reports] += charge.rounds
+            sampled[Setting(mechanism, noise, rate, reports=reports)] += charge.rounds
         else:
             plain[noise] += charge.rounds
     precision = math.fsum(rounds / (noise * GAUSSIAN_SLACK) ** 2 for noise, rounds in plain.items())
@@ -132,50 +159,50 @@ def _round_rate_up(rate: float) -> float:
     return max(rate, lowest) if rate <= highest else 1.0
 
 
-def _at_rate_1(laplace: dict[Key, int]) -> dict[Key, int]:
+def _at_rate_1(laplace: dict[Setting, int]) -> dict[Setting, int]:
     """Return sampled Laplace releases against an observer that knows each sample."""
-    shown: Counter[Key] = Counter()
+    shown: Counter[Setting] = Counter()
     for key, rounds in laplace.items():
-        shown[key[0], key[1], 1.0, 1, 1] += rounds
+        shown[key._replace(rate=1.0)] += rounds
     return shown
 
 
-def _charges(rounds: dict[Key, int]) -> tuple[Charge, ...]:
+def _charges(rounds: dict[Setting, int]) -> tuple[Charge, ...]:
     return tuple(
         Charge(
-            mechanism=key[0],
-            noise_multiplier=key[1],
-            sampling_rate=key[2],
+            mechanism=key.mechanism,
+            noise_multiplier=key.noise,
+            sampling_rate=key.rate,
             rounds=rounds[key],
-            epoch_steps=key[3],
-            reports=key[4],
+            epoch_steps=key.steps,
+            reports=key.reports,
+            noises=key.noises,
         )
         for key in sorted(rounds)
     )
 
 
-def as_one_report(noise: float, rate: float, reports: int) -> tuple[float, float]:
-    """Bound a sampled Gaussian release of several reports by one of a single report: noise, rate.
+def as_single_reports(key: Setting) -> Setting:
+    """Return what bounds a Gaussian release with a person's m reports if it is charged m times.
 
-    Whenever any of a person's reports is in a sample, all of them are.
+    Noise of variance s^2 is the sum of m noises of s^2 / m. Released one by one, each with one of the
+    reports added where that is in the sample or slot, they show more than their sum.
     """
-    if reports == 1:
-        return noise, rate
-    return noise / reports, _round_rate_up(
-        min(1.0, -math.expm1(reports * math.log1p(-rate)) * (1 + 2.0**-40))
-    )
+    return key._replace(noise=key.noise / math.sqrt(key.reports), reports=1)
 
 
-def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
-    """Round sampled Gaussians to less noise and a higher rate on a grid.
+def _on_a_grid(sampled: dict[Setting, int]) -> dict[Setting, int]:
+    """Round charges of one mechanism to less noise and a higher rate on a grid.
 
     On the finest grid that leaves few different ones.
     """
     if len(sampled) <= _MAX_CLASSES:
         return sampled
-    settings = np.array([as_one_report(key[1], key[2], key[4]) for key in sampled])
-    noises, rates = settings[:, 0], settings[:, 1]
-    merged: Counter[Key] = Counter()
+    one = next(iter(sampled))
+    single = [as_single_reports(key) for key in sampled]
+    rounds = [count * key.reports for key, count in sampled.items()]
+    noises, rates = np.array([key.noise for key in single]), np.array([key.rate for key in single])
+    merged: Counter[Setting] = Counter()
     for ratio in _RATIOS:
         step = math.log(ratio)
         less = np.minimum(np.exp(step * np.floor(np.log(noises) / step)) * (1 - 2.0**-50), noises)
@@ -183,8 +210,8 @@ def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
             1.0, np.maximum(np.exp(step * np.ceil(np.log(rates) / step)) * (1 + 2.0**-50), rates)
         )
         merged = Counter()
-        for noise, rate, rounds in zip(less.tolist(), higher.tolist(), sampled.values(), strict=True):
-            merged[Mechanism.GAUSSIAN, noise, rate, 1, 1] += rounds
+        for noise, rate, count in zip(less.tolist(), higher.tolist(), rounds, strict=True):
+            merged[Setting(one.mechanism, noise, rate, noises=one.noises)] += count
         if len(merged) <= _MAX_CLASSES:
             break
     return merged

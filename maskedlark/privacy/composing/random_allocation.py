@@ -2,7 +2,7 @@
 
 The distribution of its likelihood ratio, never narrower than it is.
 
-    ratios = epoch_ratios(Mechanism.GAUSSIAN, noise_multiplier=1.0, steps=29)
+    ratios = epoch_ratios(Mechanism.GAUSSIAN, noise_multiplier=1.0, steps=29).points()
     seven_epochs = ratios.losses(1e-3).self_compose(7)
     epsilon = seven_epochs.get_epsilon_for_delta(1e-5)
 
@@ -24,6 +24,7 @@ Approximations of Privacy Loss Distributions", 2022 (the spread of one mechanism
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import lru_cache
 from typing import Final, assert_never
@@ -52,45 +53,40 @@ _POINTS: Final = (2_000, 12_000)  # on the grid of one step: at least, and at mo
 _SPREAD: Final = (
     0.015  # the spread of one rounding adds about a third of this, relatively, to the variance of R
 )
+_NEWTON_STEPS: Final = 8
+_SAMPLE_POINTS: Final = 8_001
+_LEAST_WIDTH: Final = 1e-300  # of a cell whose ends are one double
+_UNLIKELY: Final = 2.0**-41  # less than the lowest rate, and than what a filter allows to be left out
+_UNDERFLOW: Final = 800.0  # e^-800 is no double above 0
 _TRIMMED: Final = 1e-17
+_LOST_A_STEP: Final = 2e-16  # trimmed from sums and beyond a step's highest point, of R to the power
 _ROUNDING: Final = 1e-12  # added to the loss of infinity, for the rounding of the sums
 
 
 @frozen
-class Ratios:
-    """A distribution of likelihood ratios, without the record, on a geometric grid.
+class RatioPoints:
+    """A distribution of likelihood ratios, without the record.
 
     Attributes:
-        grid: The distance between the logarithms of neighbouring points.
-        first: The logarithm of the smallest point.
-        masses: (n,) the probabilities of the points.
+        logarithms: (n,) of the ratios, increasing.
+        masses: (n,) their probabilities.
         at_zero: The probability of a ratio of 0: of an outcome that the record makes impossible.
-        mean: What the mean would be without what was cut off above: 1, or the number of terms of a sum.
     """
 
-    grid: float
-    first: float
+    logarithms: NDArray[np.float64] = field(repr=False)
     masses: NDArray[np.float64] = field(repr=False)
     at_zero: float
-    mean: float
-
-    @property
-    def logarithms(self) -> NDArray[np.float64]:
-        """(n,) the logarithms of the points."""
-        return np.asarray(self.first + self.grid * np.arange(len(self.masses)), dtype=np.float64)
 
     def losses(self, grid: float) -> LossDistribution:
         """Return the privacy loss distribution in both directions, on multiples of `grid`."""
-        regridded = self._on_multiples(grid)
-        lowest = round(regridded.first / grid)
-        with_record = regridded.masses * np.exp(regridded.logarithms)
-        last = lowest + len(with_record) - 1
+        lowest, without = self.spread(grid)
+        last = lowest + len(without) - 1
+        with_record = without * np.exp(grid * np.arange(lowest, last + 1))
         at_infinity = max(0.0, 1 - math.fsum(with_record)) + _ROUNDING
-        at_minus_infinity = max(regridded.at_zero, 1 - math.fsum(regridded.masses)) + _ROUNDING
-        without = regridded.masses[::-1].copy()
+        at_minus_infinity = max(self.at_zero, 1 - math.fsum(without)) + _ROUNDING
         return LossDistribution(
             remove=Losses(grid=grid, lowest=lowest, masses=with_record, at_infinity=at_infinity),
-            add=Losses(grid=grid, lowest=-last, masses=without, at_infinity=at_minus_infinity),
+            add=Losses(grid=grid, lowest=-last, masses=without[::-1].copy(), at_infinity=at_minus_infinity),
         )
 
     def divergences(self, orders: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -122,21 +118,134 @@ class Ratios:
         left_out = max(1 - without, self.at_zero) + max(0.0, 1 - with_record) + 2 * _ROUNDING
         return np.maximum(np.array(found), 0.0) + _ROUNDING, left_out
 
-    def _on_multiples(self, grid: float) -> "Ratios":
-        """Return the distribution spread onto multiples of another grid."""
-        logarithms = self.logarithms
-        below = np.floor(logarithms / grid)
-        up = np.clip(np.expm1(logarithms - below * grid) / math.expm1(grid), 0.0, 1.0)
+    def bounded_divergences(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the same of ratios that all lie between the first and the last point.
+
+        Nothing is left out: what the rounding of the masses may have lost is counted at both ends.
+        """
+        masses = self.masses.copy()
+        masses[[0, -1]] += _ROUNDING
+        is_there = masses > 0
+        logarithms, log_masses = self.logarithms[is_there], np.log(masses[is_there])
+        found = [
+            max(
+                _log_of_sum(log_masses + order * logarithms),
+                _log_of_sum(log_masses + (1 - order) * logarithms),
+            )
+            / (order - 1)
+            for order in orders
+        ]
+        return np.asarray(np.maximum(np.array(found), 0.0), dtype=np.float64)
+
+    def spread(self, grid: float) -> tuple[int, NDArray[np.float64]]:
+        """Return the first multiple of a grid, and the masses spread onto multiples from there on."""
+        below = np.floor(self.logarithms / grid)
+        # Weights that keep the mean of the ratio: a spread, which raises every convex expectation.
+        up = np.clip(np.expm1(self.logarithms - below * grid) / math.expm1(grid), 0.0, 1.0)
         cells = (below - below[0]).astype(np.int64)
         masses = np.bincount(cells, self.masses * (1 - up), minlength=int(cells[-1]) + 2)
         masses += np.bincount(cells + 1, self.masses * up, minlength=len(masses))
-        return replace(
-            self, grid=grid, first=float(below[0]) * grid, masses=np.asarray(masses, dtype=np.float64)
-        )
+        return int(below[0]), np.asarray(masses, dtype=np.float64)
+
+
+@frozen
+class Ratios:
+    """A distribution of likelihood ratios, without the record, on a geometric grid.
+
+    Attributes:
+        grid: The distance between the logarithms of neighbouring points.
+        first: The logarithm of the smallest point.
+        masses: (n,) the probabilities of the points.
+        at_zero: See `RatioPoints`.
+        mean: What the mean would be without what was cut off above: 1, or the number of terms of a sum.
+        power: The number of one person's reports: R^power bounds the ratio of all of them.
+        lost: A bound on the expectation of R^power that was cut off above, where `power` is above 1.
+    """
+
+    grid: float
+    first: float
+    masses: NDArray[np.float64] = field(repr=False)
+    at_zero: float
+    mean: float
+    power: int = 1
+    lost: float = _ROUNDING
+
+    @property
+    def logarithms(self) -> NDArray[np.float64]:
+        """(n,) the logarithms of the points."""
+        return np.asarray(self.first + self.grid * np.arange(len(self.masses)), dtype=np.float64)
+
+    def points(self, rate: float = 1.0) -> RatioPoints:
+        """Return the points of 1 - rate + rate R: of a release whose sample holds the record so often.
+
+        Its convex expectations are convex in R too, so that spreading raises them.
+        """
+        logarithms = self.logarithms
+        if rate < 1:
+            logarithms = np.asarray(np.log1p(rate * np.expm1(logarithms)), dtype=np.float64)
+        return RatioPoints(logarithms=logarithms, masses=self.masses, at_zero=self.at_zero)
+
+    def losses_of_several(self, grid: float) -> Losses:
+        """Return the losses when all of a person's reports are removed: R^power in place of their ratio.
+
+        Its masses are those of R^power, whose mean is above 1: a bound all the same, since delta is the
+        expectation of a function that grows with the ratio.
+        """
+        powers = replace(self.points(), logarithms=self.power * self.logarithms)
+        lowest, masses = powers.spread(grid)
+        masses = masses * np.exp(grid * np.arange(lowest, lowest + len(masses)))
+        return Losses(grid=grid, lowest=lowest, masses=masses, at_infinity=self.lost)
 
 
 @lru_cache(maxsize=128)
-def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> Ratios:
+def sample_ratios(noise_multiplier: float, rate: float, reports: int) -> RatioPoints:
+    """Return the likelihood ratio of a Gaussian release with a Poisson sample of a person's reports.
+
+    Each of m reports is in the sample with probability q, independently; k of them move the answer y by k.
+    The ratio is the sum over k of C(m, k) q^k (1-q)^(m-k) e^((k y - k^2 / 2) / z^2): of one variable, with
+    which it grows, so that the probability of each cell of y, and its part of the mean, are known.
+
+    Args:
+        noise_multiplier: The noise scale z over the sensitivity of one report.
+        rate: Of the sample, q, in (0, 1).
+        reports: Of one person, m.
+
+    Guarantees: the result dominates the release in both directions.
+
+    Source: C. Choquette-Choo, A. Ganesh, T. Steinke, A. Thakurta, "Privacy Amplification for Matrix
+    Mechanisms", 2024 (the mixture).
+    """
+    k = np.arange(reports + 1)
+    factorials = np.array([math.lgamma(n + 1) for n in range(reports + 1)])  # their logarithms
+    log_odds = factorials[-1] - factorials - factorials[::-1] + k * math.log(rate)
+    log_odds += (reports - k) * math.log1p(-rate)
+    # Larger numbers than are likely count as an infinite loss: they would decide a divergence alone.
+    above = np.cumsum(np.exp(log_odds[::-1]))[::-1]
+    likely = above > _UNLIKELY
+    k, log_odds = k[likely], log_odds[likely]
+    y = np.linspace(-_TAIL_SIGMAS * noise_multiplier, k[-1] + _TAIL_SIGMAS * noise_multiplier, _SAMPLE_POINTS)
+    of_counts = log_odds + (np.outer(y, k) - k * k / 2) / noise_multiplier**2
+    largest = of_counts.max(axis=1)
+    logarithms = largest + np.log(np.exp(of_counts - largest[:, None]).sum(axis=1))
+    without = _between(y / noise_multiplier, _normal_below)
+    with_record = np.sum(
+        [
+            math.exp(odds) * _between((y - shift) / noise_multiplier, _normal_below)
+            for shift, odds in zip(k.tolist(), log_odds.tolist(), strict=True)
+        ],
+        axis=0,
+    )
+    masses = _spread_cells(logarithms, without, with_record)
+    # beyond the last point the ratio is larger: that it is cut off there is counted by `losses`
+    masses[-1] += normal_below(-float(y[-1]) / noise_multiplier)
+    at_zero = normal_below(float(y[0]) / noise_multiplier)
+    return RatioPoints(logarithms=logarithms, masses=masses, at_zero=at_zero)
+
+
+@lru_cache(maxsize=128)
+def epoch_ratios(
+    mechanism: Mechanism, noise_multiplier: float, steps: int, *, noises: int = 1, reports: int = 1
+) -> Ratios:
     """Return the likelihood ratio of one epoch of random allocation, with all of its noise.
 
     Called by `accounting`; takes about 0.02 s at 29 steps, and 0.5 s at 65,535.
@@ -145,6 +254,8 @@ def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> R
         mechanism: Gaussian or Laplace.
         noise_multiplier: The noise scale over the sensitivity, at least `LEAST_NOISE`.
         steps: Of the epoch, from 1 to `MAX_STEPS`.
+        noises: How many independent noises are summed in each step: 1, or 2 of Laplace.
+        reports: The power of the ratio that `Ratios.losses_of_several` takes; above 1 of Gaussian noise only.
 
     Guarantees: the result dominates the mechanism in both directions; at 1 step it is the mechanism without
         sampling.
@@ -156,15 +267,19 @@ def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> R
         raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}")
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
-    total = repeat(_one_step(mechanism, noise_multiplier, steps), steps, _sum)
-    return replace(total, first=total.first - math.log(steps), mean=1.0)
+    step = _one_step(mechanism, noise_multiplier, steps, noises=noises, reports=reports)
+    total = repeat(step, steps, _sum)
+    lost = (_ROUNDING + steps * _LOST_A_STEP) * math.exp(reports * (reports - 1) / 2 / noise_multiplier**2)
+    return replace(total, first=total.first - math.log(steps), mean=1.0, lost=lost)
 
 
-def _one_step(mechanism: Mechanism, noise_multiplier: float, steps: int) -> Ratios:
+def _one_step(
+    mechanism: Mechanism, noise_multiplier: float, steps: int, *, noises: int, reports: int
+) -> Ratios:
     """Return the ratio of one release, on a grid that is fine enough for a sum of so many."""
     match mechanism:
         case Mechanism.GAUSSIAN:
-            highest = 0.5 / noise_multiplier**2 + _TAIL_SIGMAS / noise_multiplier
+            highest = (reports - 0.5) / noise_multiplier**2 + _TAIL_SIGMAS / noise_multiplier
             variance = math.expm1(min(1 / noise_multiplier**2, 50.0))
         case Mechanism.LAPLACE:
             highest = 1 / noise_multiplier
@@ -175,21 +290,39 @@ def _one_step(mechanism: Mechanism, noise_multiplier: float, steps: int) -> Rati
             assert_never(mechanism)
     fewest, most = _POINTS
     wanted = 2 * highest / math.sqrt(_SPREAD * variance / steps)
+    # An odd number, so that the ratio 1 is a point.
     points = int(min(max(wanted, fewest), most)) | 1
     grid = 2 * highest / (points - 1)
     logarithms = np.asarray(grid * (np.arange(points) - points // 2), dtype=np.float64)
-    without, with_record = _cells(mechanism, noise_multiplier, logarithms)
-    # a cell's probability and its part of the mean are kept by weights on its two ends
-    up = np.clip((with_record * np.exp(-logarithms[:-1]) - without) / math.expm1(grid), 0.0, without)
-    masses = np.zeros(points)
-    masses[:-1] += without - up
-    masses[1:] += up
-    below, below_with_record, above = _tails(mechanism, noise_multiplier, highest)
+    is_of_two = noises > 1
+    if is_of_two:
+        without, with_record = _cells_of_two(noise_multiplier, logarithms)
+    else:
+        without, with_record = _cells(mechanism, noise_multiplier, logarithms)
+    masses = _spread_cells(logarithms, without, with_record)
+    # the ratio of two Laplace noises reaches the ends of its range at infinity only
+    below, below_with_record, above = (
+        (0.0, 0.0, 0.0) if is_of_two else _tails(mechanism, noise_multiplier, highest)
+    )
     kept_below = min(below, below_with_record * math.exp(highest))
     masses[0] += kept_below
     masses[-1] += above
     at_zero = below - kept_below
-    return Ratios(grid=grid, first=float(logarithms[0]), masses=masses, at_zero=at_zero, mean=1.0)
+    return Ratios(
+        grid=grid, first=float(logarithms[0]), masses=masses, at_zero=at_zero, mean=1.0, power=reports
+    )
+
+
+def _spread_cells(
+    logarithms: NDArray[np.float64], without: NDArray[np.float64], with_record: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return masses of points that keep the probability and the part of the mean of the cells between."""
+    widths = np.maximum(np.expm1(np.diff(logarithms)), _LEAST_WIDTH)
+    up = np.clip((with_record * np.exp(-logarithms[:-1]) - without) / widths, 0.0, without)
+    masses = np.zeros(len(logarithms))
+    masses[:-1] += without - up
+    masses[1:] += up
+    return masses
 
 
 def _cells(
@@ -199,13 +332,42 @@ def _cells(
     if mechanism is Mechanism.GAUSSIAN:
         middle = 0.5 / noise_multiplier
         return (
-            _normal_between(logarithms * noise_multiplier + middle),
-            _normal_between(logarithms * noise_multiplier - middle),
+            _between(logarithms * noise_multiplier + middle, _normal_below),
+            _between(logarithms * noise_multiplier - middle, _normal_below),
         )
     # the logarithm is (2 y - 1) / b for noise y between 0 and 1, and stays at its ends outside
     y = (logarithms * noise_multiplier + 1) / 2
     step = -math.expm1(-(y[1] - y[0]) / noise_multiplier) / 2
     return np.exp(-y[:-1] / noise_multiplier) * step, np.exp((y[1:] - 1) / noise_multiplier) * step
+
+
+def _cells_of_two(
+    noise: float, logarithms: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the same for the sum of two Laplace noises, between the ends of the ratio's range.
+
+    Its density is (1 + |y| / b) e^(-|y| / b) / 4b, so that the logarithm of the ratio at y of 1 and more is
+    1 / b + ln((b + y - 1) / (b + y)), and 1 - y has that of y with the other sign.
+    """
+    inner = np.abs(logarithms[1:-1])
+    with np.errstate(divide="ignore"):
+        far = -1 / np.expm1(inner - 1 / noise) - noise
+    near = np.zeros_like(inner)  # y - 1/2, from 0 to 1/2: there the slope is almost constant
+    middle = noise + 0.5
+    for _ in range(_NEWTON_STEPS):
+        excess = 2 * near / noise - 2 * np.arctanh(near / middle) - inner
+        slope = 2 / noise - 2 * middle / (middle**2 - near**2)
+        near = np.clip(near - excess / slope, 0.0, 0.5)
+    y = np.where(far >= 1, far, near + 0.5)
+    signed = np.where(logarithms[1:-1] < 0, 1 - y, y)
+    points = np.maximum.accumulate(np.concatenate([[-math.inf], signed, [math.inf]])) / noise
+    return _between(points, _below_of_two), _between(points - 1 / noise, _below_of_two)
+
+
+def _below_of_two(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the probability that two Laplace noises of scale 1 sum to at most each point, none above 0."""
+    finite = np.maximum(points, -_UNDERFLOW)
+    return np.asarray((2 - finite) * np.exp(finite) / 4, dtype=np.float64)
 
 
 def _tails(mechanism: Mechanism, noise_multiplier: float, highest: float) -> tuple[float, float, float]:
@@ -221,9 +383,15 @@ def _tails(mechanism: Mechanism, noise_multiplier: float, highest: float) -> tup
     return below, above, above
 
 
-def _normal_between(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return normal probabilities between neighbouring points, each from the tail that is precise."""
-    tails = np.fromiter(map(normal_below, (-np.abs(points)).tolist()), np.float64, len(points))
+def _normal_below(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.fromiter(map(normal_below, points.tolist()), np.float64, len(points))
+
+
+def _between(
+    points: NDArray[np.float64], below: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return a symmetric law's probabilities between neighbouring points, from the tail that is precise."""
+    tails = below(-np.abs(points))
     low, high = points[:-1], points[1:]
     straddles = 1 - tails[:-1] - tails[1:]
     return np.asarray(
@@ -280,6 +448,7 @@ def _sum(left: Ratios, right: Ratios) -> Ratios:
             masses=masses,
             at_zero=at_zero,
             mean=left.mean + right.mean,
+            power=left.power,
         )
     )
 
@@ -319,7 +488,7 @@ def _trim(ratios: Ratios) -> Ratios:
 
     Spread to zero below, cut off above.
     """
-    values = np.exp(ratios.logarithms - math.log(ratios.mean))
+    values = np.exp(ratios.power * (ratios.logarithms - math.log(ratios.mean)))
     low = int(np.searchsorted(np.cumsum(ratios.masses), _TRIMMED))
     from_above = np.cumsum((values * ratios.masses)[::-1])
     high = len(values) - int(np.searchsorted(from_above, _TRIMMED))

@@ -12,23 +12,24 @@ from numpy.typing import NDArray
 
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, continuous
 from maskedlark.privacy.composing import random_allocation
-from maskedlark.privacy.composing.merged_charges import ChargeParts, Key, as_one_report
+from maskedlark.privacy.composing.merged_charges import ChargeParts, Setting, as_single_reports
 from maskedlark.privacy.mechanism import Mechanism
 
 RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 ORDERS: Final = np.array(RENYI_ORDERS, dtype=np.float64)
 
 
-def pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def pure_epsilons(laplace: dict[Setting, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return numbers of rounds, and what each costs at delta 0.
 
     Ln(1 + q (e^epsilon - 1)) of one sampled release of epsilon = 1 / noise_multiplier.
 
-    An epoch of random allocation costs epsilon: no more than if the slot were known.
+    An epoch of random allocation costs epsilon: no more than if the slot were known. The sum of two noises
+    costs what one does: far out their likelihood ratio is that of one.
     """
     rounds = np.array(list(laplace.values()), dtype=np.float64)
-    epsilons = 1 / np.array([key[1] for key in laplace])
-    rates = np.array([key[2] for key in laplace])
+    epsilons = 1 / np.array([key.noise for key in laplace])
+    rates = np.array([key.rate for key in laplace])
     # beyond 500 sampling saves nothing, and e^epsilon leaves the floats
     return rounds, np.where(epsilons > 500, epsilons, np.log1p(rates * np.expm1(np.minimum(epsilons, 500))))
 
@@ -36,17 +37,27 @@ def pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray
 def divergences_of(parts: ChargeParts) -> tuple[NDArray[np.float64], float]:
     """Return the summed Renyi divergences at each of `RENYI_ORDERS`, and the probability left out."""
     divergences = parts.precision * ORDERS / 2
-    if parts.laplace:  # a pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)
-        rounds, pure = pure_epsilons(parts.laplace)
+    of_one = {key: count for key, count in parts.laplace.items() if key.noises == 1}
+    if of_one:  # a pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)
+        rounds, pure = pure_epsilons(of_one)
         divergences += [float((rounds * np.minimum(pure, order * pure**2 / 2)).sum()) for order in ORDERS]
-    for key, count in parts.sampled.items():
-        noise, rate = as_one_report(key[1], key[2], key[4])
-        divergences += count * _renyi_divergences(noise * GAUSSIAN_SLACK, rate)
+    for key, count in parts.laplace.items():
+        if key.noises > 1:
+            divergences += count * _laplace_divergences(key)
     left_out = 0.0
-    for (mechanism, noise, _, steps, _), count in parts.epochs.items():
-        of_epoch, tails = _epoch_divergences(mechanism, continuous(mechanism, noise), steps)
-        divergences += count * of_epoch
-        left_out += count * tails
+    for key, count in parts.sampled.items():
+        noise = key.noise * GAUSSIAN_SLACK
+        if key.reports == 1 or noise < random_allocation.LEAST_NOISE:
+            single = as_single_reports(key).noise * GAUSSIAN_SLACK
+            divergences += count * key.reports * _renyi_divergences(single, key.rate)
+        else:
+            of_sample, tails = _sample_divergences(noise, key.rate, key.reports)
+            divergences += count * of_sample
+            left_out += count * tails
+    for key, count in parts.epochs.items():
+        of_epoch, tails = _epoch_divergences(as_single_reports(key))
+        divergences += count * key.reports * of_epoch
+        left_out += count * key.reports * tails
     return divergences, left_out
 
 
@@ -96,7 +107,31 @@ def _binomials() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.flo
 
 
 @lru_cache(maxsize=256)
-def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[NDArray[np.float64], float]:
+def _laplace_divergences(key: Setting) -> NDArray[np.float64]:
+    """Return the larger Renyi divergence of one release with several Laplace noises, at each order."""
+    _, pure = pure_epsilons({key: 1})
+    ratios = random_allocation.epoch_ratios(
+        key.mechanism, continuous(key.mechanism, key.noise, key.noises), 1, noises=key.noises
+    )
+    of_sum = ratios.points(key.rate).bounded_divergences(ORDERS)
+    return np.minimum(np.minimum(of_sum, pure), ORDERS * pure**2 / 2)
+
+
+@lru_cache(maxsize=256)
+def _sample_divergences(noise: float, rate: float, reports: int) -> tuple[NDArray[np.float64], float]:
+    """Return the same of one sampled Gaussian release of several reports, and what that leaves out.
+
+    Where one report at a time is the smaller bound, or too much is left out, that one.
+    """
+    found, left_out = random_allocation.sample_ratios(noise, rate, reports).divergences(ORDERS)
+    singly = reports * _renyi_divergences(noise / math.sqrt(reports), rate)
+    if left_out > most_left_out(1):
+        return singly, 0.0
+    return np.minimum(found, singly), left_out
+
+
+@lru_cache(maxsize=256)
+def _epoch_divergences(key: Setting) -> tuple[NDArray[np.float64], float]:
     """Return the larger Renyi divergence of both directions of one epoch, at each order.
 
     And the probability that the divergences leave out.
@@ -104,11 +139,13 @@ def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[
     An epoch that is too long or too little noised to be computed, or of which too much is left out, costs
     what it would if the slot were known.
     """
-    if steps <= random_allocation.MAX_STEPS and noise >= random_allocation.LEAST_NOISE:
-        found, left_out = random_allocation.epoch_ratios(mechanism, noise, steps).divergences(ORDERS)
-        if left_out <= most_left_out(steps):
+    noise = continuous(key.mechanism, key.noise, key.noises)
+    if key.steps <= random_allocation.MAX_STEPS and noise >= random_allocation.LEAST_NOISE:
+        ratios = random_allocation.epoch_ratios(key.mechanism, noise, key.steps, noises=key.noises)
+        found, left_out = ratios.points().divergences(ORDERS)
+        if left_out <= most_left_out(key.steps):
             return found, left_out
-    match mechanism:
+    match key.mechanism:
         case Mechanism.GAUSSIAN:
             return ORDERS / (2 * noise**2), 0.0
         case Mechanism.LAPLACE:

@@ -1,4 +1,4 @@
-"""A helper's half of a proof: what it computes of its own share, for its tag to cover.
+"""One helper's half of a proof check: the evidence that it computes from its share, and that its tag covers.
 
 All functions take n reports at once.
 
@@ -6,7 +6,7 @@ All functions take n reports at once.
 
 Each relation of a proof is linear in the shares once the openings are known. Role 1 takes its side of each
 relation as a *residue*; role 0 takes what the two sides must add to, less its own side. The residues of an
-honest report are equal at both roles, and each helper can compute them alone: they tell it nothing. The ad
+honest report are equal at both roles. Each helper computes them alone, so they reveal nothing to it. The ad
 server compares the tags that cover them.
 """
 
@@ -102,6 +102,7 @@ def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVecto
         second = _power_sums(elements[:, place], multiply(points, points))
         second = subtract(add(second, multiply(add(opened, opened), rho)), square)
         columns += _pairs(role, opened, first, second)
+    # The mask adds to 1 in a real report and to 0 in a fake one, and each histogram must do the same.
     count = total(elements[:, places.vectors[0]], axis=1)
     for place in places.vectors[1:]:
         rest = subtract(total(elements[:, place], axis=1), count)

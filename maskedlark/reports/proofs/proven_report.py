@@ -55,6 +55,7 @@ def proven_plaintexts(
     for mask, shared in zip(masks, columns, strict=True):
         histograms, values = _split_columns(measurement, shared)
         vectors.append([*mask, *histograms])
+        # A fake report counts 0, so that zero bits spell the value 0 and not the least one.
         bits.append(shape.bits_of(values) if sum(mask) else [0] * sum(shape.polynomials))
     elements = secret_elements(shape, np.array(vectors, np.uint64), np.array(bits, np.uint64), sources)
     return [

@@ -125,6 +125,7 @@ def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
         places=places,
         num_elements=places.quotient[-1].stop if polynomials else places.square.stop,
         num_openings=POINTS * (len(vectors) + len(polynomials)),
+        # Of each vector and polynomial at each point an opening and its square; of each histogram its sum.
         num_residues=2 * POINTS * (len(vectors) + len(polynomials)) + histograms,
     )
 
@@ -133,6 +134,7 @@ def _pack(bits: Sequence[int]) -> tuple[int, ...]:
     """Return how many bits each polynomial holds: values in their order, as long as they fit into one."""
     polynomials: list[int] = []
     for count in bits:
+        # Each polynomial costs 8 elements and 3 openings besides its bits, so small values share one.
         if polynomials and polynomials[-1] + count <= MAX_POLYNOMIAL_BITS:
             polynomials[-1] += count
         else:

@@ -12,9 +12,11 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
-from starlette.types import Message
+from starlette.types import Message, Receive
 
 from adserver.admin.access import SECURITY_HEADERS, AuthMiddleware, names_of
+from adserver.admin.api import OPENAPI_PATH, OPERATIONS
+from adserver.admin.guarded_route import GuardedRoute
 from adserver.client import Client
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import SESSION_S
@@ -34,10 +36,36 @@ def routes(behind: Any) -> Iterator[tuple[str, str]]:
 
 def test_there_are_as_many_routes_as_the_house_has(behind: Any) -> None:
     found = list(routes(behind))
-    assert len(found) >= 60
+    assert len(found) >= 50
     assert {"/", "/jobs/job", "/api/v1/jobs", "/api/v1/openapi.json", "/login", "/static/name"} <= {
         path for _, path in found
     }
+
+
+def test_every_operation_of_the_api_requires_a_scope_and_changes_nothing_with_the_least(behind: Any) -> None:
+    found = [
+        one for one in behind.door.app.routes if one.path.startswith("/api/") and one.path != OPENAPI_PATH
+    ]
+    assert found == list(OPERATIONS)
+    for one in found:
+        assert isinstance(one, GuardedRoute)
+        assert isinstance(one.needs, Scope)
+        assert (one.methods == {"GET"}) == (one.needs is Scope.READ)
+
+
+@pytest.mark.parametrize("scope", [Scope.READ, Scope.OPERATE])
+def test_no_byte_of_a_body_is_read_without_the_scope_of_the_operation(behind: Any, scope: Scope) -> None:
+    token = behind.of.grant(GrantKind.TOKEN, scope).encode()
+    headers = [(b"host", b"localhost"), (b"authorization", b"Bearer " + token)]
+
+    async def receive() -> Message:
+        raise AssertionError("a body was read")
+
+    refused = [one for one in OPERATIONS if not scope.allows(one.needs)]
+    assert refused
+    for one in refused:
+        asked = {"method": "POST", "path": one.path, "headers": headers}
+        assert asked_of_the_door(behind.door, receive, **asked)[0]["status"] == 403
 
 
 def test_without_a_login_every_route_is_401(behind: Any) -> None:
@@ -61,7 +89,11 @@ def test_a_host_that_is_none_of_ours_is_400(behind: Any, host: str) -> None:
         assert client.get("/", headers={"host": host}).status_code == 400
 
 
-def asked_of_the_door(door: AuthMiddleware, **changes: Any) -> list[Message]:
+async def empty() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def asked_of_the_door(door: AuthMiddleware, receive: Receive = empty, **changes: Any) -> list[Message]:
     """What the door sends for a request of an ASGI server that checks less than ours does."""
     scope: dict[str, Any] = {
         "type": "http",
@@ -72,9 +104,6 @@ def asked_of_the_door(door: AuthMiddleware, **changes: Any) -> list[Message]:
         **changes,
     }
     sent: list[Message] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Message) -> None:
         sent.append(message)

@@ -1,5 +1,6 @@
 """A client that lost an answer asks again under the id that it chose: the same answer, and one charge."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 
 from adserver.client import Client, remote_connection
+from adserver.messages.evaluation import EvaluationMessage
+from adserver.messages.query import ResultMessage
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
-from adserver.views.evaluation import evaluation_json
-from adserver.views.query import result_json
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
@@ -82,7 +83,7 @@ def test_a_client_that_loses_an_answer_asks_again_and_pays_once(there: There, dr
     with there.charging(2), there.client() as client:
         result = client.aggregate("click", group_by=["place"], epsilon=0.1, dataset=SHOP_DATASET.hex())
         evaluation = client.evaluate(ENCODED_MODEL, bins=10, epsilon=0.1, dataset=DATASET)
-        assert result_json(client.again(result.query_id)) == result_json(result)
+        assert ResultMessage.of(client.again(result.query_id)) == ResultMessage.of(result)
         assert client.evaluate_again(evaluation.query_id) == evaluation
     assert dropping == []
 
@@ -94,8 +95,8 @@ def test_numbers_of_numpy_are_asked_from_elsewhere_as_they_are_here(there: There
     with there.charging(2), there.client() as client:
         far, here = (
             (
-                result_json(one.aggregate("click", **query)),
-                evaluation_json(one.evaluate(ENCODED_MODEL, **evaluation)),
+                ResultMessage.of(one.aggregate("click", **query)),
+                EvaluationMessage.of(one.evaluate(ENCODED_MODEL, **evaluation)),
             )
             for one in (client, there.of.client)
         )
@@ -184,7 +185,7 @@ def test_a_query_that_another_server_forgot_meanwhile_is_kept_with_its_answer(th
                 one.go.set()
         result = late.result(HANGS_S)
     kept = there.post("/queries", {"values": ["click"], **asked}).json()
-    assert kept["rows"] == result_json(result)["rows"]
+    assert ResultMessage.model_validate_json(json.dumps(kept)).rows == ResultMessage.of(result).rows
 
 
 @pytest.mark.parametrize(

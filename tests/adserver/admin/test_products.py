@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from adserver.admin.api import OPERATIONS
-from adserver.admin.operation import PREFIX
+from adserver.admin.guarded_route import PREFIX
 from adserver.cli.main import app
 from adserver.client import Client
 from adserver.ingest.http_server import HttpServer
@@ -69,9 +67,6 @@ def test_a_model_over_the_api_is_the_model_of_the_job(there: There) -> None:
     headers = {"authorization": f"Bearer {there.token(Scope.READ)}"}
     answer = httpx.get(f"{there.url}{PREFIX}/jobs/11/model", headers=headers, timeout=HANGS_S)
     assert answer.status_code == 200, answer.text
-    jsonschema.validate(
-        answer.json(), dict(next(one.answers for one in OPERATIONS if one.path == "/jobs/{job}/model"))
-    )
     assert answer.json()["rounds_done"] == 2
     assert b64decode(answer.json()["model"]) == there.of.client.job("11").export()
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from adserver.admin.api import OPERATIONS
-from adserver.admin.operation import PREFIX
+from adserver.admin.guarded_route import PREFIX
 from adserver.cli.main import app
 from adserver.client import Client, remote_connection
 from adserver.ingest.http_server import HttpServer
@@ -156,10 +154,6 @@ def test_what_is_not_said_is_the_same_here_and_there(there: There) -> None:
     here = there.of.client.create_task(**WITHOUT_LABELS, classes=2, default_label=0).bundle.task
     answer = there.post(BODY)
     assert answer.status_code == 201, answer.text
-    jsonschema.validate(
-        answer.json(),
-        dict(next(one.answers for one in OPERATIONS if (one.method, one.path) == ("POST", "/tasks"))),
-    )
     made = decode(TaskBundle, answer.json()["bundle"].encode()).task
     assert made.expires_at - made.starts_at == here.expires_at - here.starts_at == 30 * 86_400
     assert replace(made, salt=here.salt, starts_at=here.starts_at, expires_at=here.expires_at) == here

@@ -7,8 +7,11 @@ import pytest
 
 from adserver.budgets.comparison import compare
 from adserver.budgets.headroom import JobLimits
-from adserver.budgets.planner import PlanConstraints, Planner
-from adserver.views.plan import plan_json, print_plan, submit_options
+from adserver.budgets.planner import Planner
+from adserver.messages.plan import PlanMessage, submit_options
+from adserver.records.submissions import PlanConstraints
+from adserver.training.planning import Planned
+from adserver.views.plan import print_plan
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.correlated import MAX_EPOCHS, best_carried, gain
 from maskedlark.releases.sampling import StepNoise
@@ -104,7 +107,7 @@ def test_people_and_programs_see_both_kinds(capsys: pytest.CaptureFixture[str]) 
     of = planner()
     plan = of.plan(WISH)
     compared = compare(of, plan.recommended)
-    shown = plan_json(plan, of.room, compared)
+    shown = PlanMessage.of(Planned(plan, of.room, compared)).model_dump(mode="json")
     assert shown["compared"]["correlated"]["carried"] == plan.recommended.carried
     assert shown["compared"]["independent"]["carried"] is None
     assert f"--noise correlated --carried {plan.recommended.carried}" in submit_options(plan.recommended)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from adserver.budgets.headroom import JobLimits, Limit
-from adserver.budgets.planner import Option, PlanConstraints, Planner
+from adserver.budgets.planner import Option, Planner
+from adserver.records.submissions import PlanConstraints
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.accounting import Charge, spent_in_turn

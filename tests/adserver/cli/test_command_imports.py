@@ -24,7 +24,7 @@ except SystemExit as ended:
     assert not ended.code, ended.code
 print(json.dumps(sorted(sys.modules)))
 """
-OF_SERVERS = {"grpc", "starlette", "uvicorn", "httpx", "opentelemetry.sdk", "tenacity"}
+OF_SERVERS = {"grpc", "starlette", "uvicorn", "httpx", "opentelemetry.sdk", "tenacity", "fastapi"}
 OF_TRAINING = {"torch", "onnxruntime", "numba", "sklearn", "pandas", "pyarrow", "matplotlib"}
 OF_DEVICES = {"maskedlark.federated.strategies", "adserver.training.federated.submission"}
 OF_DATABASES = {"sqlalchemy", "alembic", "sqlalchemy.dialects.postgresql"}
@@ -84,7 +84,7 @@ def test_submitting_a_job_loads_nothing_of_servers_training_or_devices(data: Pat
 def test_sealing_a_dataset_loads_nothing_of_models_measurements_or_the_admin_api() -> None:
     script = """
 import json, sys
-import adserver.cli.dataset, adserver.views.task, maskedlark.observability.tracing
+import adserver.cli.dataset, adserver.messages.dataset, maskedlark.observability.tracing
 from adserver.client.sealing import Sealing
 print(json.dumps(sorted(sys.modules)))
 """

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from adserver.cli.main import app
 from adserver.client import Client
 from adserver.client.remote import RemoteAdServer
-from adserver.client.remote_connection import far_connection
+from adserver.client.remote_connection import connect
 from adserver.ingest.http_server import HttpServer
+from adserver.messages.job import job_facts
 from adserver.records.access import GrantKind, Scope
 from adserver.records.job_state import JobState
-from adserver.views.job import job_json
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, Painted, painted
@@ -161,7 +161,7 @@ def test_a_token_that_is_none_is_refused_and_not_shown(served: tuple[Painted, st
     "url", ["https://[2001:db8::ab]", "http://[::1]:7300/", "http://localhost", "https://a:1"]
 )
 def test_a_host_with_or_without_a_port_is_a_url(url: str) -> None:
-    connection = far_connection(RemoteAdServer(url=url, token="").url, ca=None, timeout_s=1.0)
+    connection = connect(RemoteAdServer(url=url, token="").url, ca=None, timeout_s=1.0)
     assert url.rstrip("/") in (
         f"{scheme}://{host}{port}"
         for scheme in ("http", "https")
@@ -252,7 +252,7 @@ def test_commands_say_from_afar_what_they_say_here(served: tuple[Painted, str], 
     of = served[0]
     shown = json.loads(told(served, "job", "show", RUNNING, "--json"))
     job = of.jobs.find(RUNNING)
-    assert shown == job_json(job, of.jobs.history(job.job_id))
+    assert shown == job_facts(job, of.jobs.last_evaluated(job.job_id)).model_dump(mode="json")
     assert "running" in told(served, "job", "list")
     assert "37/60" in told(served, "job", "list")
     assert "left" in told(served, "budget", "--dataset", DATASET[:10], "--rounds", "3")

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
 
 from adserver.ingest import http_app as http_app_module
+from adserver.ingest import task_pages as task_pages_module
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.records.server_settings import IntakeSettings
 from adserver.serving.intake_servers import Addresses, running_ingest
@@ -372,7 +373,8 @@ def test_a_task_is_served_as_the_canonical_bytes_that_browsers_verify(door: Door
 def test_all_tasks_are_listed_in_pages_and_each_is_decoded_once(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_app_module, "TASKS_A_PAGE", 2)
+    monkeypatch.setattr(task_pages_module, "TASKS_A_PAGE", 2)
+    monkeypatch.setattr(task_pages_module, "FRESH_S", 0.0)
     store = TaskStore(door.engine)
     made = [world(name=f"task {number}") for number in range(4)]
     for number, one in enumerate(made):

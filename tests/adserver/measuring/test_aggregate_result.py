@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow, half_width
-from adserver.views.query import format_estimate, result_json, summary_lines, table_rows, write_result
+from adserver.messages.query import ResultMessage
+from adserver.views.query import format_estimate, summary_lines, table_rows, write_result
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -151,4 +152,4 @@ def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
 
 
 def test_without_noise_there_is_no_epsilon() -> None:
-    assert result_json(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))["epsilon"] is None
+    assert ResultMessage.of(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE)).epsilon is None

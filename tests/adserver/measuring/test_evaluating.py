@@ -25,6 +25,7 @@ from sklearn.linear_model import LogisticRegression
 from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
+from adserver.messages.evaluation import EvaluationMessage
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
 from adserver.records.asked_query import StoredAnswer
@@ -34,7 +35,6 @@ from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from adserver.views.evaluation import (
     calibration_rows,
-    evaluation_json,
     evaluation_lines,
     metric_rows,
     write_plot,
@@ -382,7 +382,7 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_result_is_shown_as_json_lines_and_a_picture(tmp_path: Path) -> None:
     result = evaluated(synthetic(2_000), mechanism="gaussian", epsilon=2.0)
-    told = json.loads(json.dumps(evaluation_json(result), allow_nan=False))
+    told = json.loads(EvaluationMessage.of(result).model_dump_json())
     assert told["metrics"]["roc_auc"]["value"] == result.metric("roc_auc").value
     assert told["epsilon"]["ad_server"] == result.cost.ad_server
     assert len(told["calibration"]) == len(result.calibration) == len(calibration_rows(result))

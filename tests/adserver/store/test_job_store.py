@@ -1,6 +1,5 @@
 """Jobs in the database, SQLite or PostgreSQL: ids, leases, and figures that are kept once."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Barrier, Thread
@@ -9,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from adserver.cli.options import open_store
+from adserver.messages.job import job_facts
 from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent, JobState
 from adserver.records.round_figures import RoundFigures
@@ -16,7 +16,6 @@ from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
 from adserver.store.schema import metadata
 from adserver.store.sqlite_jobs import SqliteJobs, jobs_in
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
-from adserver.views.job import job_json
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.patience import HANGS_S
@@ -89,7 +88,7 @@ def test_jobs_are_the_same_seen_without_sqlalchemy(tmp_path: Path) -> None:
 def test_a_job_is_told_to_programs_in_the_same_bytes_without_sqlalchemy(tmp_path: Path) -> None:
     site, seen = light(tmp_path)
     submitted(site, 0x11)
-    told = [json.dumps(job_json(store.all()[0], ())) for store in (seen, site.store)]
+    told = [job_facts(store.all()[0], None).model_dump_json(indent=1) for store in (seen, site.store)]
     assert '"is_closed": false' in told[0]
     assert told[0] == told[1]
     site.engine.dispose()

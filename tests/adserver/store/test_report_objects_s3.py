@@ -19,7 +19,7 @@ from adserver.serving.intake_servers import running_ingest
 from adserver.store.report_buckets import ReportBucket
 from adserver.store.schema import report_objects
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.reports.sealing import MIN_OVERHEAD
+from maskedlark.reports.sealing import OVERHEADS
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.bucket import open_bucket
@@ -32,7 +32,7 @@ from tests.stores import Faulty
 
 pytest.importorskip("obstore", reason="needs the extra cluster")
 
-WIDTH: Final = OF.task.plaintext_length(0) + MIN_OVERHEAD
+WIDTH: Final = OF.task.plaintext_length(0) + OVERHEADS[0]
 KILLED_AT_ITS_COMMIT: Final = """
 import os, signal, sys
 from pathlib import Path

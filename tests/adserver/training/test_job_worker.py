@@ -4,9 +4,11 @@ The same bits as training in the clear, whatever dies when.
 """
 
 import errno
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, current_thread
@@ -23,17 +25,19 @@ from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.round_figures import RoundFigures
+from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store import job_folder
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
+from adserver.training.runner import mean_excess
 from adserver.training.trainer import Checkpoint
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
+from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import transcript
 from maskedlark.runtime import durable_file
@@ -740,3 +744,103 @@ def test_an_ad_server_with_another_data_folder_ends_the_job_of_one_that_was_kill
         assert ours.tobytes() == plain.tobytes()
     kept = {path.name for path in (tmp_path / "another machine" / "jobs" / job_id.hex()).iterdir()}
     assert kept == {"curves.csv", "events"}
+
+
+def test_an_end_that_no_database_would_record_is_not_tried_again(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[bytes] = []
+    error = wrong_statement(site.engine)
+
+    def let_go(_: JobLeases, job_id: bytes, *_rest: object) -> None:
+        attempts.append(job_id)
+        raise error
+
+    monkeypatch.setattr(JobLeases, "let_go", let_go)
+    job_id, worker = site.submit(plan_for(quiet)), site.worker()
+    with pytest.raises(type(error)):
+        worker.run_one()
+    worker.run_one()
+    assert attempts == [job_id]
+
+
+class FakeLeases:
+    """Leases of one job, which count how often it is renewed."""
+
+    def __init__(self) -> None:
+        self.held = True
+        self.error: Exception | None = None
+        self.renewed = 0
+
+    def is_held(self, _: bytes) -> bool:
+        if self.error is not None:
+            raise self.error
+        return self.held
+
+    def renew(self, _: bytes) -> bool:
+        self.renewed += 1
+        return self.held
+
+    def release_abandoned(self, *, but: bytes) -> None:
+        del but
+
+
+@pytest.mark.parametrize(
+    ("held", "is_away", "passed_s", "renewed", "is_interrupted"),
+    [
+        (True, False, 20.0, 0, False),
+        (True, False, 20.1, 1, False),
+        (False, False, 20.1, 0, True),
+        (True, True, 59.9, 0, False),
+        (True, True, 60.0, 0, True),
+    ],
+    ids=["fresh", "a third is over", "lost", "unknown, and valid", "unknown, and over"],
+)
+def test_a_lease_is_renewed_after_a_third_and_holds_while_the_database_is_away(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    held: bool,
+    is_away: bool,
+    passed_s: float,
+    *,
+    renewed: int,
+    is_interrupted: bool,
+) -> None:
+    looks: list[Callable[[], bool]] = []
+
+    @contextmanager
+    def watching(look: Callable[[], bool], **_: object) -> Iterator[None]:
+        looks.append(look)
+        yield
+
+    monkeypatch.setattr("adserver.training.worker.watching", watching)
+    leases, worker, interrupted = FakeLeases(), site.worker(lease_s=60.0), Event()
+    monkeypatch.setattr(worker, "_leases", leases)
+    leases.held, leases.error = held, away() if is_away else None
+    with worker._lease_kept(b"j" * 16, interrupted):
+        site.clock.now_s += passed_s
+        assert looks[0]() is is_interrupted
+    assert (leases.renewed, interrupted.is_set()) == (renewed, is_interrupted)
+
+
+def test_the_noise_beside_a_gradient_is_that_of_all_parameters_over_the_expected_batch(
+    tmp_path: Path, noisy: Sealed
+) -> None:
+    site = Site(tmp_path, noisy)
+    plan = plan_for(noisy, noise_multiplier=0.5)
+    job = site.run(plan)
+    noise = noise_norm(plan.task, plan.job, num_parameters=MODEL.num_parameters, denominator=plan.denominator)
+    rounds = [one for one in site.store.history(job.job_id) if one.gradient_norm is not None]
+    assert rounds
+    for one in rounds:
+        assert one.gradient_norm is not None
+        assert one.noise_to_signal == noise_to_signal(one.gradient_norm, noise)
+    site.engine.dispose()
+
+
+def test_a_mean_of_indicators_is_divided_by_a_unit_that_is_never_under_one(quiet: Sealed) -> None:
+    plan = plan_for(quiet)
+    clip = Clip(norm=Norm.L2, bound=2.0**-29, frac_bits=32, is_counted=True)
+    assert clip.count_units == 1
+    real = 1 - plan.task.fake_report_rate
+    assert mean_excess(plan, clip, math.ldexp(0.5, -32)) == pytest.approx(0.5 / real)

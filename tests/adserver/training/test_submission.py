@@ -10,11 +10,12 @@ import pytest
 
 from adserver.records.dataset_state import DatasetState
 from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.cost import job_epsilons
 from adserver.training.eval_set import read_eval_set
-from adserver.training.submission import Submission, plan_job
+from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss

@@ -15,7 +15,7 @@ from adserver.training.inference import predict
 from browser_sim.devices.trainers import local_model
 from browser_sim.kinds import TrainerKind
 from maskedlark.autodiff.torch_models import torch_model
-from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
+from maskedlark.errors import InvalidTask, ModelReason
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.strategy import ServerState
@@ -24,6 +24,7 @@ from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.updates import UpdateForm
 from tests.federated_site import ROUNDS, Site
 from tests.maskedlark.autodiff.graph_files import dense_file
+from tests.refusals import refused
 
 FILE = dense_file(4, 3, 2)
 PARAMETERS = 4 * 3 + 3 + 3 * 2 + 2
@@ -88,9 +89,8 @@ def test_devices_without_torch_answer_no_round_of_a_graph(tmp_path: Path) -> Non
 
 def test_a_graph_that_is_no_classifier_of_the_task_is_refused_at_submission(tmp_path: Path) -> None:
     site = graph_site(tmp_path)
-    with pytest.raises(InvalidModel) as refused:
+    with refused(ModelReason.WRONG_LOSS):
         site.submit(widths=(), model=dense_file(4, 3, 3))
-    assert refused.value.reason is ModelReason.WRONG_LOSS
     with pytest.raises(InvalidTask, match="either"):
         site.submit(model=FILE)
     assert site.store.all() == ()

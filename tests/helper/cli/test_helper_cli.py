@@ -2,13 +2,15 @@
 
 import json
 import os
+import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -83,6 +85,23 @@ def serving(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
 def data(tmp_path: Path) -> Path:
     HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path / "data")
     return tmp_path / "data"
+
+
+def test_strangers_that_connect_and_say_nothing_do_not_use_up_a_helpers_files(data: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # what the helper inherits; 1,024 is usual
+    try:
+        with serving(data) as (_, address), ExitStack() as opened:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_024), hard))
+            host, port = address.rsplit(":", 1)
+            for _ in range(300):
+                opened.enter_context(socket.create_connection((host, int(port)), HANGS_S))
+            with make_channel(address, None) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                told = stub.Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S)
+            assert told.status == health_pb2.HealthCheckResponse.SERVING
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_keygen_prints_the_identity_that_tasks_name(tmp_path: Path) -> None:

@@ -254,3 +254,14 @@ def test_helpers_that_share_a_bucket_leave_each_others_objects_alone(scene: Scen
     sweep(scene)
     assert "other/file" in store.objects
     assert [len(core.datasets.opened(dataset)) for core in scene.cores] == [RECORDS, RECORDS]
+
+
+@pytest.mark.parametrize("is_bucket", [False], ids=["files"])
+def test_a_dataset_whose_task_is_not_in_the_ledger_is_kept(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = scene.seal(RECORDS)
+    sweeper = scene.cores[0].sweeper
+    monkeypatch.setattr(type(sweeper.ledger), "task", lambda *_: None)
+    scene.parties[0].now += 100 * EXPIRED_KEPT_S
+    assert sweeper._fate(dataset).name == "KEPT"

@@ -40,25 +40,16 @@ class ThreadWorker:
     goes_on: Event = field(default_factory=Event)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
-    def work(self, order: bytes, shared: bytes, *frames: bytes) -> "Future[bytes]":
-        self.passed += [order, shared, *frames]
-        return self._answered(lambda: self.holder.work(order, shared, *frames))
+    def do(self, order: bytes, shared: bytes, frames: bytes, *, is_opening: bool) -> "Future[bytes]":
+        del is_opening
+        self.passed += filter(None, [order, shared, frames])
 
-    def open(self, order: bytes) -> "Future[bytes]":
-        self.passed.append(order)
-        return self._answered(lambda: self.holder.open(order))
-
-    def add_up(self, order: bytes, frames: bytes) -> "Future[bytes]":
-        self.passed += [order, frames]
-        return self._answered(lambda: self.holder.add_up(order, frames))
-
-    def _answered(self, work: Callable[[], bytes]) -> "Future[bytes]":
         def run() -> bytes:
             try:
                 self.fails()
                 if self.stands_still.is_set():
                     self.goes_on.wait()
-                answer = work()
+                answer = self.holder.do(order, shared, frames)
             except Exception:  # noqa: BLE001 # as a process that ends, whatever ended it
                 raise WorkerLost from None
             self.passed.append(answer)

@@ -10,21 +10,21 @@ import pytest
 from helper.datasets import updates
 from helper.datasets.frames import SealedSegment
 from helper.datasets.records import DatasetRecords
-from helper.executors import adding, adding_orders, worker
-from helper.executors.adding_orders import ADD
+from helper.executors import worker
+from helper.executors.adding import AddingWork
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Adding, SummedUpdates
 from helper.executors.handshake import JoinToken, NotSealed
 from helper.executors.heartbeats import SILENT_S
 from helper.executors.local import LocalExecutor
-from helper.executors.orders import Failed, write
+from helper.executors.orders import Failed, Order, write
 from helper.executors.summing import sum_updates
-from helper.executors.worker import SegmentWorker
+from helper.executors.worker import ORDER, STOP, SegmentWorker
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.interrupt import never
 from maskedlark.numbers.field import MODULUS, add, to_signed
 from tests.helper.executors.clustered_site import Hours
-from tests.helper.executors.in_process import TOKEN, Fails, ThreadFleet
+from tests.helper.executors.in_process import TOKEN, Fails, ThreadFleet, ThreadWorker
 from tests.helper.parties import NO_WORKERS
 from tests.helper.update_parties import UpdateScene
 from tests.update_builders import FORM
@@ -71,6 +71,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     made = Site(tmp_path)
     yield made
     made.cluster.close()
+
+
+def order_of(site: Site, worker: ThreadWorker, part: SealedSegment) -> tuple[bytes, bytes]:
+    """An order to add a part up, sealed for a worker, and its frames."""
+    about = AddingWork(site.adding(), [part], never).order([0], is_sent=True)
+    order = Order(order_id=bytes(32), work=about.kind, segments=about.segments)
+    return worker.session.seal(write(order, about.parts), ORDER), about.frames
 
 
 def passed(site: Site) -> list[bytes]:
@@ -165,12 +172,12 @@ def test_a_sum_that_nobody_awaits_ends_at_its_workers_too(site: Site) -> None:
 def test_an_order_that_is_stopped_is_not_done(site: Site) -> None:
     site.fleet.add(1)
     (worker,) = site.fleet.joined.values()
-    sent = adding._Work(site.adding(), site.sealed(), never).send(0, worker)
-    sent.answer.result()
+    sealed, frames = order_of(site, worker, site.sealed()[0])
+    worker.do(sealed, b"", frames, is_opening=False).result()
     answered = len(worker.passed)
-    sent.stop()
-    again = worker.add_up(sent.order, site.sealed()[0].read())
-    told = worker.session.open(again.result(), sent.order[:12])
+    worker.stop(worker.session.seal(bytes(32), STOP))
+    again = worker.do(sealed, b"", frames, is_opening=False)
+    told = worker.session.open(again.result(), sealed[:12])
     assert told == write(Failed(reason="stopped"))
     assert len(worker.passed) > answered
 
@@ -201,8 +208,8 @@ def test_shares_that_are_damaged_on_their_way_lose_no_dataset(
 ) -> None:
     site.fleet.add(2)
     worker = site.fleet.joined[b"worker 0"]
-    does = worker.holder.add_up
-    object.__setattr__(worker.holder, "add_up", lambda order, frames: does(order, change(frames)))
+    does = worker.holder.do
+    object.__setattr__(worker.holder, "do", lambda order, shared, sent: does(order, shared, change(sent)))
     site.assert_equal()
     assert site.fleet.ended == [worker]
 
@@ -243,7 +250,7 @@ def cannot(_: SummedUpdates) -> SummedUpdates:
 def test_answers_that_are_no_sum_cost_two_workers_and_are_made_here(
     site: Site, monkeypatch: pytest.MonkeyPatch, lie: Callable[[SummedUpdates], SummedUpdates]
 ) -> None:
-    monkeypatch.setattr(adding_orders, "sum_updates", lambda *of: lie(sum_updates(*of)))
+    monkeypatch.setattr(worker, "sum_updates", lambda *of: lie(sum_updates(*of)))
     site.fleet.add(4)
     site.assert_equal()
     assert len(site.fleet.ended) >= 2
@@ -254,13 +261,13 @@ def test_answers_that_are_no_sum_cost_two_workers_and_are_made_here(
 def test_an_answer_to_another_order_is_no_answer(site: Site) -> None:
     site.fleet.add(2)
     worker = site.fleet.joined[b"worker 0"]
-    does, answers = worker.holder.add_up, list[bytes]()
+    does, answers = worker.holder.do, list[bytes]()
 
-    def replays(order: bytes, frames: bytes) -> bytes:
-        answers.append(does(order, frames))
+    def replays(*order: bytes) -> bytes:
+        answers.append(does(*order))
         return answers[0]
 
-    object.__setattr__(worker.holder, "add_up", replays)
+    object.__setattr__(worker.holder, "do", replays)
     site.assert_equal()
     assert site.fleet.ended == [worker]
 
@@ -281,20 +288,19 @@ def test_answers_are_of_one_length_whatever_devices_sent(site: Site) -> None:
     site.fleet.add(1)
     (worker,) = site.fleet.joined.values()
     for part in site.sealed()[:-1]:
-        adding_order = adding._Work(site.adding(), [part], never).send(0, worker)
-        adding_order.answer.result()
+        sealed, frames = order_of(site, worker, part)
+        worker.do(sealed, b"", frames, is_opening=False).result()
     lengths = [len(answer) for answer in worker.passed[2::3]]
     assert len(lengths) == PARTS - 1
     assert len(set(lengths)) == 1
 
 
-def test_a_worker_does_no_order_of_another_head(site: Site) -> None:
+def test_a_worker_does_no_order_of_another_head(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.fleet.add(2)
     one, other = site.fleet.joined.values()
-    order = other.session.seal(b"order", ADD)
+    order, frames = order_of(site, other, site.sealed()[0])
     with pytest.raises(NotSealed):
-        one.holder.add_up(order, b"")
+        one.holder.do(order, b"", frames)
+    monkeypatch.setattr("helper.executors.worker._WELCOME_S", 0.0)
     with pytest.raises(NotSealed):
-        SegmentWorker(JoinToken(TOKEN), 0).add_up(order, b"")
-    with pytest.raises(NotSealed):
-        one.holder.add_up(one.session.seal(b"order", worker.ORDER), b"")
+        SegmentWorker(JoinToken(TOKEN), 0).do(order, b"", frames)

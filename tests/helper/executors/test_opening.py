@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.executors import opening
+from helper.executors import clustered, opening
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.fleet import NoWorkers, WorkerLost
 from helper.executors.handshake import NONCE_BYTES, JoinToken, NotSealed
 from helper.executors.local import LocalExecutor
-from helper.executors.opening_orders import _Opened, read_opened, write_opened, write_order
-from helper.executors.orders import CARRIED_BYTES, MOST_CARRIED, Failed, pieces, write
+from helper.executors.opening_orders import read_opened, write_opened, write_order
+from helper.executors.orders import CARRIED_BYTES, MOST_CARRIED, Done, Failed, Order, pieces, read, write
 from helper.executors.processes import MAX_CHUNK
-from helper.executors.worker import SegmentWorker
+from helper.executors.worker import ORDER, STOP, SegmentWorker
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper
@@ -49,7 +49,7 @@ WORLDS = [
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "MIN_CHUNK", 2)
+    monkeypatch.setattr(clustered, "MIN_CHUNK", 2)
     monkeypatch.setattr(opening, "MAX_CHUNK", PART)
 
 
@@ -122,6 +122,15 @@ def hostile(of: World) -> list[ShareForHelper]:
     return [mixed[place] for place in np.random.default_rng(1).permutation(len(mixed)).tolist()]
 
 
+def order_of(shares: list[ShareForHelper]) -> bytes:
+    opening, parts = write_order(PLAIN.opener(0), shares)
+    return write(Order(order_id=bytes(32), work=opening), parts)
+
+
+def parts_of(prepared: PreparedShares) -> tuple[bytes, ...]:
+    return read(Done, write_opened(prepared)).parts
+
+
 def assert_same(found: PreparedShares, expected: PreparedShares) -> None:
     assert found.report_ids.tobytes() == expected.report_ids.tobytes()
     assert found.admitted.is_admitted.tolist() == expected.admitted.is_admitted.tolist()
@@ -152,14 +161,14 @@ def test_workers_open_what_this_machine_opens_to_the_bit(of: World, fleet: Threa
 def test_chunks_that_are_opened_at_once_are_shared_out_evenly(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent, may_answer, opens = Semaphore(0), Semaphore(0), ThreadWorker.open
+    sent, may_answer, opens = Semaphore(0), Semaphore(0), ThreadWorker.do
 
-    def told(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
-        answer = opens(worker, order)
+    def told(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
+        answer = opens(worker, *order, **how)
         sent.release()
         return answer
 
-    monkeypatch.setattr(ThreadWorker, "open", told)
+    monkeypatch.setattr(ThreadWorker, "do", told)
     fleet.add(
         3, fails=lambda: None if may_answer.acquire(timeout=HANGS_S) else pytest.fail("not all are sent")
     )
@@ -186,10 +195,10 @@ def test_an_order_that_failed_or_was_answered_keeps_later_ones_from_no_worker(
     fleet.add(2)
     monkeypatch.setattr(fleet, "drop", lambda _: None)  # as if it had joined again
     cluster, opener, chunk = cluster_of(fleet), PLAIN.opener(0), honest(PLAIN)[:PART]
-    first, opens = fleet.joined[b"worker 0"], ThreadWorker.open
+    first, opens = fleet.joined[b"worker 0"], ThreadWorker.do
 
-    def fails_once(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
-        monkeypatch.setattr(ThreadWorker, "open", opens)
+    def fails_once(worker: ThreadWorker, *_: Any, **__: Any) -> "Future[bytes]":
+        monkeypatch.setattr(ThreadWorker, "do", opens)
         assert worker is first
         if error is NoWorkers:
             raise NoWorkers
@@ -197,7 +206,7 @@ def test_an_order_that_failed_or_was_answered_keeps_later_ones_from_no_worker(
         answer.set_exception(error())
         return answer
 
-    monkeypatch.setattr(ThreadWorker, "open", fails_once)
+    monkeypatch.setattr(ThreadWorker, "do", fails_once)
     for _ in range(3):
         assert_same(cluster.open(opener, chunk), opener.open(chunk))
     assert first.passed
@@ -208,18 +217,18 @@ def test_an_order_that_is_not_awaited_any_more_keeps_later_ones_from_no_worker(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.add(2)
-    cluster, opener, opens = cluster_of(fleet), PLAIN.opener(0), ThreadWorker.open
+    cluster, opener, opens = cluster_of(fleet), PLAIN.opener(0), ThreadWorker.do
     second = fleet.joined[b"worker 1"]
 
-    def fills_up(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
+    def fills_up(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
         if worker is second:
             raise NoWorkers
-        return opens(worker, order)
+        return opens(worker, *order, **how)
 
-    monkeypatch.setattr(ThreadWorker, "open", fills_up)
+    monkeypatch.setattr(ThreadWorker, "do", fills_up)
     two_parts = honest(PLAIN)[: 2 * PART]
     assert_same(cluster.open(opener, two_parts), opener.open(two_parts))
-    monkeypatch.setattr(ThreadWorker, "open", opens)
+    monkeypatch.setattr(ThreadWorker, "do", opens)
     assert_same(cluster.open(opener, two_parts[:PART]), opener.open(two_parts[:PART]))
     assert not second.passed
 
@@ -241,11 +250,11 @@ def test_what_no_worker_opens_is_opened_here_no_more_at_once_than_this_machine_t
         here.pop()
         return open_here(local, *what)
 
-    def is_full(*_: object) -> "Future[bytes]":
+    def is_full(*_: object, **__: object) -> "Future[bytes]":
         raise NoWorkers
 
     monkeypatch.setattr(LocalExecutor, "open", counted)
-    monkeypatch.setattr(ThreadWorker, "open", is_full)
+    monkeypatch.setattr(ThreadWorker, "do", is_full)
     with ThreadPoolExecutor(cluster.opens_at_once()) as callers:
         for one in callers.map(cluster.open, [opener] * 40, [chunk] * 40):
             assert one.admitted.is_admitted.all()
@@ -306,15 +315,15 @@ def test_shares_that_there_is_no_room_for_are_opened_here_and_cost_no_worker(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.add(2)
-    has_room, asked = ThreadWorker.open, list[bytes]()
+    has_room, asked = ThreadWorker.do, list[bytes]()
 
-    def fills_up(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
-        asked.append(order)
+    def fills_up(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
+        asked.append(order[0])
         if len(asked) > 1:
             raise NoWorkers
-        return has_room(worker, order)
+        return has_room(worker, *order, **how)
 
-    monkeypatch.setattr(ThreadWorker, "open", fills_up)
+    monkeypatch.setattr(ThreadWorker, "do", fills_up)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
     assert len(asked) == 2
     assert not fleet.ended
@@ -331,13 +340,13 @@ def test_one_worker_that_cannot_open_shares_says_so_and_leaves_them_to_others(
     )
     broken = fleet.joined[b"worker 0"].holder
 
-    def fails(order: bytes) -> bytes:
+    def fails(order: bytes, *_: bytes) -> bytes:
         failed.append(order)
         if len(failed) == 2:
             has_failed_twice.set()
         return broken._join().seal(write(Failed(reason="MemoryError")), order[:12])
 
-    monkeypatch.setattr(broken, "open", fails)
+    monkeypatch.setattr(broken, "do", fails)
     monkeypatch.setattr(LocalExecutor, "open", lambda *_: pytest.fail("a worker can do it"))
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
     assert set(fleet.joined) == {b"worker 1"}
@@ -345,7 +354,7 @@ def test_one_worker_that_cannot_open_shares_says_so_and_leaves_them_to_others(
     assert "could not do an order: MemoryError" in caplog.text
 
 
-@pytest.mark.parametrize("answer", [b"", b"\xff" * 40, write(_Opened(shares=0)), write(_Opened(shares=PART))])
+@pytest.mark.parametrize("answer", [b"", b"\xff" * 40, write(Done(done=())), write(Done(done=(0,)))])
 def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
@@ -354,11 +363,11 @@ def test_a_worker_that_answers_wrongly_is_given_up_with_its_machine(
     fleet.add(1, fails=lambda: None if answered.wait(HANGS_S) else pytest.fail("worker 0 has a part"))
     wrong = fleet.joined[b"worker 0"].holder
 
-    def answers(order: bytes) -> bytes:
+    def answers(order: bytes, *_: bytes) -> bytes:
         answered.set()
         return wrong._join().seal(answer, order[:NONCE_BYTES])
 
-    monkeypatch.setattr(wrong, "open", answers)
+    monkeypatch.setattr(wrong, "do", answers)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), hostile(PLAIN)), PLAIN.opener(0).open(hostile(PLAIN)))
     assert set(fleet.refused) == {b"worker 0"}  # once or twice: it may have answered both of its parts
     assert set(fleet.joined) == {b"worker 1"}
@@ -390,8 +399,8 @@ def test_shares_are_cut_evenly_and_to_go_with_calls_where_that_is_worth_it(
     monkeypatch.setattr(opening, "MAX_CHUNK", MAX_CHUNK)
     share = SealedShare(key_id=0, ciphertext=bytes(ciphertext_bytes))
     incoming = [ShareForHelper(report_id=bytes(16), time_bucket=0, share=share)] * shares
-    assert opening._part_records(incoming) == part
-    is_short = len(write_order(PLAIN.opener(0), incoming[:part])) <= MOST_CARRIED
+    assert {len(one) for one in opening.divide(incoming)} == {part}
+    is_short = len(order_of(incoming[:part])) <= MOST_CARRIED
     assert is_short == (ciphertext_bytes < 5000)
 
 
@@ -415,14 +424,14 @@ def test_an_order_goes_in_pieces_that_calls_carry_or_in_one(length: int, lengths
 def test_a_worker_keeps_no_key_once_an_order_is_done(fleet: ThreadFleet) -> None:
     fleet.add(1)
     (worker,) = fleet.joined.values()
-    sealed = worker.session.seal(write_order(PLAIN.opener(0), honest(PLAIN)), b"open")
+    sealed = worker.session.seal(order_of(honest(PLAIN)), ORDER)
 
     def keys() -> int:
         gc.collect()
         return sum(type(one) is OpeningKey for one in gc.get_objects())
 
     before = keys()
-    worker.holder.open(sealed)
+    worker.holder.do(sealed, b"", b"")
     assert keys() == before
 
 
@@ -521,9 +530,9 @@ def of_another_task() -> PreparedShares:
 )
 def test_an_answer_that_opening_does_not_give_is_refused(lie: Callable[[], PreparedShares]) -> None:
     incoming, opener = hostile(PLAIN), PLAIN.opener(0)
-    assert_same(read_opened(write_opened(OPENED), opener, incoming), OPENED)
+    assert_same(read_opened(parts_of(OPENED), opener, incoming), OPENED)
     with pytest.raises(InvalidTask, match="answer"):
-        read_opened(write_opened(lie()), opener, incoming)
+        read_opened(parts_of(lie()), opener, incoming)
 
 
 def test_an_answer_with_a_key_that_the_task_has_not_is_refused() -> None:
@@ -533,23 +542,23 @@ def test_an_answer_with_a_key_that_the_task_has_not_is_refused() -> None:
     assert prepared.shares.measured is not None
     prepared.shares.measured.keys[3, 1] = 3  # of a key of three categories
     with pytest.raises(InvalidTask, match="answer"):
-        read_opened(write_opened(prepared), opener, incoming)
+        read_opened(parts_of(prepared), opener, incoming)
 
 
 def test_an_answer_to_another_order_ends_its_worker_and_others_open(
     fleet: ThreadFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.add(2)
-    honest_open, first = ThreadWorker.open, list["Future[bytes]"]()
+    honest_open, first = ThreadWorker.do, list["Future[bytes]"]()
 
-    def replays(worker: ThreadWorker, order: bytes) -> "Future[bytes]":
-        answer = honest_open(worker, order)
+    def replays(worker: ThreadWorker, *order: Any, **how: Any) -> "Future[bytes]":
+        answer = honest_open(worker, *order, **how)
         if worker.name != b"worker 0":
             return answer
         first.append(answer)
         return first[0]
 
-    monkeypatch.setattr(ThreadWorker, "open", replays)
+    monkeypatch.setattr(ThreadWorker, "do", replays)
     assert_same(cluster_of(fleet).open(PLAIN.opener(0), honest(PLAIN)), PLAIN.opener(0).open(honest(PLAIN)))
     assert set(fleet.joined) == {b"worker 1"}
 
@@ -558,21 +567,23 @@ def test_an_order_that_is_not_the_heads_is_not_answered(fleet: ThreadFleet) -> N
     fleet.add(1)
     (worker,) = fleet.joined.values()
     with pytest.raises(NotSealed):
-        worker.holder.open(b"x" * 100)
+        worker.holder.do(b"x" * 100, b"", b"")
     with pytest.raises(NotSealed):
-        worker.holder.open(worker.session.seal(b"an order to sum", b"order"))
+        worker.holder.do(worker.session.seal(order_of(honest(PLAIN)), STOP), b"", b"")
 
 
 def test_a_worker_that_is_not_welcome_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helper.executors.worker._WELCOME_S", 0.0)
     with pytest.raises(NotSealed):
-        SegmentWorker(JoinToken(TOKEN), 1).open(b"x" * 100)
+        SegmentWorker(JoinToken(TOKEN), 1).do(b"x" * 100, b"", b"")
 
 
 def test_an_order_of_nonsense_is_told_in_one_word(fleet: ThreadFleet) -> None:
     fleet.add(1)
     (worker,) = fleet.joined.values()
-    order = worker.session.seal(b"nonsense", b"open")
-    answer = worker.session.open(worker.holder.open(order), order[:12])
+    opening, parts = write_order(PLAIN.opener(0), honest(PLAIN))
+    nonsense = write(Order(order_id=bytes(32), work=opening), [b"nonsense", *parts[1:]])
+    order = worker.session.seal(nonsense, ORDER)
+    answer = worker.session.open(worker.holder.do(order, b"", b""), order[:12])
     assert re.search(rb'"reason":"InvalidTask"', answer)
     assert b"nonsense" not in answer

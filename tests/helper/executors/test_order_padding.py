@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from helper.executors.orders import Summing
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.sample_size import work_size
 from maskedlark.releases import round as rounds
@@ -20,6 +21,7 @@ SEGMENT = 2_000
 RATE = 0.05
 REPORTS = 400
 PAIR = PairKey(secret=bytes(range(32)), role=0)
+LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=20)
 DRAWS = 40
 
@@ -37,7 +39,7 @@ def evaluated(seed: int, *, is_sampled: bool) -> Evaluated:
 def worked_on(one: Evaluated) -> int:
     """On how many records a worker that holds the first segment spends time."""
     count = int(one.is_evaluated[:SEGMENT].sum())
-    return max(count, Summing.of(CLIP, one).work(SEGMENT))
+    return max(count, Summing.of(LOSS, CLIP, one).work(SEGMENT))
 
 
 def test_an_orders_work_does_not_tell_whether_all_reports_of_a_person_are_sampled() -> None:
@@ -59,7 +61,7 @@ def test_with_room_for_one_report_an_orders_work_would_tell() -> None:
 
 @pytest.mark.parametrize("reports", [1, 7, 1024])
 def test_an_order_has_room_for_a_persons_reports_and_never_more_than_there_are(reports: int) -> None:
-    summing = Summing.of(CLIP, replace(evaluated(1, is_sampled=True), reports=1))
+    summing = Summing.of(LOSS, CLIP, replace(evaluated(1, is_sampled=True), reports=1))
     wider = replace(summing, reports=reports)
     assert wider.work(SEGMENT) == min(SEGMENT, summing.work(SEGMENT) + reports - 1)
     assert wider.work(10) == 10
@@ -99,7 +101,7 @@ def test_an_orders_work_does_not_tell_the_sample_where_a_sender_chose_its_record
     places = chosen_places()
 
     def is_over(one: Evaluated) -> bool:
-        return int(one.is_evaluated[places].sum()) > Summing.of(CLIP, one).work(CHOSEN)
+        return int(one.is_evaluated[places].sum()) > Summing.of(LOSS, CLIP, one).work(CHOSEN)
 
     assert sum(is_over(of_rare_records(seed, evenly)) for seed in range(DRAWS)) > DRAWS // 2
     secret = [partial(PAIR.padding, seed.to_bytes(4, "little")) for seed in range(DRAWS)]

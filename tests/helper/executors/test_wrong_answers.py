@@ -176,7 +176,7 @@ def test_a_worker_that_answers_another_order_is_lost(site: Site, monkeypatch: py
     site.fleet.add(1)
     (worker,) = site.fleet.joined.values()
     first = worker.session.seal(b"an order", b"order")
-    monkeypatch.setattr(worker, "holder", _Replays(worker.holder.work, first))
+    monkeypatch.setattr(worker, "holder", _Replays(first))
     site.assert_equal()
     assert not site.fleet.joined
 
@@ -184,10 +184,10 @@ def test_a_worker_that_answers_another_order_is_lost(site: Site, monkeypatch: py
 class _Replays:
     """Answers every order but the first one with the first answer."""
 
-    def __init__(self, work: Callable[..., bytes], first: bytes) -> None:
-        self._work, self._answer = work, first
+    def __init__(self, first: bytes) -> None:
+        self._answer = first
 
-    def work(self, *given: bytes) -> bytes:
+    def do(self, *given: bytes) -> bytes:
         del given
         return self._answer
 

@@ -107,8 +107,8 @@ def test_a_dataset_with_nothing_but_a_query_is_listed_too(shop: Shop) -> None:
     shop.open_job(worked)
     shop.answer_query(asked)
     report = BudgetReport(shop.cores[0].jobs._ledger.engine)
-    assert [one.dataset_id for one in report.charged(10)] == [worked, asked]
-    assert [one.dataset_id for one in report.charged(1)] == [worked]
+    assert [one.dataset_id for one in report.find_charged(10)] == [worked, asked]
+    assert [one.dataset_id for one in report.find_charged(1)] == [worked]
     assert idle.hex()[:12] not in shop.gauges()
 
 

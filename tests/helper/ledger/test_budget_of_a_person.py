@@ -29,9 +29,10 @@ from maskedlark.releases.update import UpdateSpec
 from maskedlark.releases.update_job import Phase
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
+from maskedlark.reports.upload import Sealer
 from maskedlark.runtime.database import open_database
-from tests.builders import world
-from tests.helper.parties import ASKED, MODEL, Scene
+from tests.builders import NOW, world
+from tests.helper.parties import ASKED, MODEL, Scene, make_task
 from tests.patience import HANGS_S
 from tests.update_builders import update_job, update_round, update_world
 
@@ -274,3 +275,16 @@ def test_a_name_that_looks_like_a_unit_does_not_make_a_task_a_persons(database_u
     assert len(ledger.reservations(dataset_of(posing, 0))) == 1
     assert ledger.reservations(dataset_of(posing, 1)) == ()
     ledger.close()
+
+
+def test_whose_budget_a_dataset_draws_on_is_what_its_own_task_says(tmp_path: Path) -> None:
+    """Two tasks in one ledger: the older protects single reports, the other one persons."""
+    scene = Scene(tmp_path, **{**PERSON, "unit": "report"})
+    scene.seal(seed=1)
+    scene.task = make_task(scene.parties, **PERSON)
+    scene.task_id = scene.task.task_id
+    scene.sealer = Sealer(scene.register(scene.task), now=NOW)
+    first, second = scene.seal(seed=2), scene.seal(seed=3)
+    scene.start(job(scene, first, 1, rounds=most_rounds(scene.task)))
+    reason, _ = reason_of(lambda: scene.start(job(scene, second, 2, rounds=1)))
+    assert reason is JobReason.BUDGET_EXHAUSTED

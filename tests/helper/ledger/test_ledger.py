@@ -34,6 +34,7 @@ from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 from tests.postgres import Postgres
+from tests.refusals import refused
 
 TASK, OTHER_TASK = b"t" * 32, b"u" * 32
 JOB = ReleaseKey(TASK, b"j" * 16)
@@ -142,9 +143,8 @@ def test_no_job_or_query_is_kept_over_another_tasks_dataset(ledger: Ledger) -> N
 
 def test_a_report_is_in_at_most_one_dataset_of_its_task(ledger: Ledger) -> None:
     ledger.add_dataset(DATASET, TASK, ids(0, 10))
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.REPORT_ALREADY_USED):
         ledger.add_dataset(OTHER_DATASET, TASK, ids(9, 20))
-    assert refused.value.reason is JobReason.REPORT_ALREADY_USED
     assert ledger.dataset(TASK, OTHER_DATASET) is None
     assert ledger.find_used(TASK, ids(0, 20)) == set(ids(0, 10))  # and none of the refused ones
 

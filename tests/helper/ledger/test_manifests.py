@@ -5,8 +5,9 @@ import pytest
 
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest, SealedObject, SignedTask
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.runtime.database import open_database
+from tests.refusals import refused
 
 TASK = b"t" * 32
 DATASET = b"d" * 32
@@ -40,9 +41,8 @@ def test_a_manifest_is_committed_with_its_dataset_and_read_in_order(ledger: Ledg
 
 def test_of_a_dataset_that_is_refused_no_object_is_named(ledger: Ledger) -> None:
     ledger.add_dataset(b"e" * 32, TASK, [b"r" * 16])
-    with pytest.raises(JobRefused) as caught:
+    with refused(JobReason.REPORT_ALREADY_USED):
         ledger.add_dataset(DATASET, TASK, [b"r" * 16], MANIFEST)
-    assert caught.value.reason is JobReason.REPORT_ALREADY_USED
     assert ledger.manifests.named_among([one.name for one in MANIFEST]) == set()
 
 

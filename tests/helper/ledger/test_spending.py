@@ -8,11 +8,12 @@ import pytest
 
 from helper.ledger.records import Reservation
 from helper.ledger.spending import check_fits, cost, left
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.task import Task
 from tests.builders import world
+from tests.refusals import refused
 
 MECHANISMS: list[dict[str, Any]] = [
     {"mechanism": "gaussian", "norm": "l2"},
@@ -47,9 +48,8 @@ def test_budgets_hold_what_costs_exactly_that_and_nothing_more(settings: dict[st
         replace(task, epsilon=math.nextafter(whole.ad_server, 0)),
         replace(task, collusion_epsilon=math.nextafter(whole.colluding, 0)),
     ):
-        with pytest.raises(JobRefused) as refused:
+        with refused(JobReason.BUDGET_EXHAUSTED):
             check_fits(smaller, before, new)
-        assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
 
 
 def test_a_task_without_noise_has_no_budget_to_keep() -> None:

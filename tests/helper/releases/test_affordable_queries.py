@@ -33,6 +33,7 @@ from tests.helper.releases.test_evaluation_at_helpers import spec_of
 from tests.helper.releases.test_interrupted_queries import ASK, Asked, Gone
 from tests.helper.update_parties import UpdateScene
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 
 class GatedExecutor(LocalExecutor):
@@ -70,9 +71,8 @@ def test_what_is_too_dear_is_refused_before_it_begins_and_costs_nothing(
     asked, interrupt = Asked(tmp_path), Gone()
     with_floors(asked, **{limit: value})
     option = "--" + limit.replace("_", "-")
-    with pytest.raises(JobRefused, match=f"this {kind} would take .*{option}") as refused:
+    with refused(JobReason.TOO_LARGE, f"this {kind} would take .*{option}"):
         ASK[kind](asked, interrupt)
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert interrupt.calls == 1  # before the work, and no part of it was done
     assert asked.queries.ledger.query(ReleaseKey(asked.scene.task_id, b"q" * 16)) is None
     with_floors(asked)
@@ -90,9 +90,8 @@ def test_a_sum_of_updates_that_is_too_dear_is_refused_uncharged(
     spec = UpdateSpec(dataset_id=scene.seal_round(one, scene.sealed(one, scene.vectors(4))), round=one)
     scene.parties[0].floors = replace(scene.parties[0].floors, **{limit: value})  # type: ignore[arg-type]
     scene.restart()
-    with pytest.raises(JobRefused, match="this update would take") as refused:
+    with refused(JobReason.TOO_LARGE, "this update would take"):
         scene.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None))
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert not scene.cores[0].status().counts.rounds_answered
     assert scene.cores[1].queries.answer(spec, lambda _: b"", Call(caller=None)).answer
 

@@ -25,6 +25,7 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 from tests.helper.parties import ASKED, MODEL, OTHER_WEIGHTS, WEIGHTS, Scene
+from tests.refusals import refused
 from tests.simulation.participation import Participation
 
 STEPS = 4
@@ -167,9 +168,8 @@ def test_what_is_given_back_can_be_spent_and_no_epoch_more(tmp_path: Path, which
     for core in scene.cores:
         core.jobs.close(canonical.encode(first), None)
     rest = scene.job(dataset, noise_multiplier=NOISE, **ALLOCATED, job_id=b"r" * 16)
-    with pytest.raises(JobRefused, match=which) as refused:
+    with refused(JobReason.BUDGET_EXHAUSTED, which):
         scene.start(rest)
-    assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
     fits = replace(rest, rounds=STEPS * (EPOCHS - 1))
     scene.start(fits)
     for index in range(fits.rounds):

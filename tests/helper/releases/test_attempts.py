@@ -24,6 +24,7 @@ from maskedlark.releases.job import JobSpec
 from tests.helper.parties import OTHER_WEIGHTS, WEIGHTS, FakeEngine, Scene
 from tests.helper.releases.test_interrupted_rounds import asked, charged, serving
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 
 class Oracle:
@@ -109,9 +110,8 @@ def test_a_caller_who_leaves_while_closing_waits_leaves_the_job_open(oracle: Ora
     def gone() -> None:
         raise JobRefused(JobReason.CANCELLED, "gone")
 
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.CANCELLED):
         oracle.scene.cores[0].jobs.close(encoded, None, gone)
-    assert refused.value.reason is JobReason.CANCELLED
     attempts.end(key_of(oracle.spec))
     assert attempts.begin(key_of(oracle.spec), 1)
     assert oracle.scene.cores[0].jobs.close(encoded, None, gone) == 0

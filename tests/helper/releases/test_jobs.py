@@ -27,6 +27,7 @@ from maskedlark.releases.job import JobSpec, charge
 from maskedlark.runtime.database import open_database
 from tests.builders import world
 from tests.helper.parties import ASKED, MODEL, NUM_VALUES, Scene, make_model, make_task
+from tests.refusals import refused
 
 NOISY: dict[str, Any] = {"mechanism": "gaussian", "epsilon": 2.0, "collusion_epsilon": 1000.0}
 
@@ -84,9 +85,8 @@ def test_only_the_general_path_refuses_secret_samples_and_carried_noise(
     if not is_refused:
         _check_path_hides(task, spec, engine)
         return
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.MALFORMED):
         _check_path_hides(task, spec, engine)
-    assert refused.value.reason is JobReason.MALFORMED
 
 
 def test_a_started_job_says_how_it_will_run(scene: Scene) -> None:
@@ -330,17 +330,15 @@ def test_a_job_that_is_closed_before_it_is_started_reserves_nothing(noisy: Scene
 
 
 def test_a_job_on_an_unknown_dataset_is_not_closed(scene: Scene) -> None:
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.UNKNOWN_DATASET):
         scene.cores[0].jobs.close(canonical.encode(scene.job(b"?" * 32)), None)
-    assert refused.value.reason is JobReason.UNKNOWN_DATASET
 
 
 def test_a_job_of_the_same_id_and_another_content_is_not_closed(scene: Scene) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.JOB_CHANGED):
         scene.cores[0].jobs.close(canonical.encode(replace(spec, rounds=spec.rounds + 1)), None)
-    assert refused.value.reason is JobReason.JOB_CHANGED
     assert scene.cores[0].status().counts.open_jobs == 1
 
 
@@ -378,9 +376,8 @@ def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(
         return found(self, job)
 
     monkeypatch.setattr(Ledger, "job_model", closed_before)
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.JOB_CLOSED):
         scene.cores[0].jobs.at_work(key_of(spec), None)
-    assert refused.value.reason is JobReason.JOB_CLOSED
 
 
 def test_a_dataset_that_has_had_all_its_jobs_starts_no_more_and_remembers_no_more(

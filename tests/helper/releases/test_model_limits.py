@@ -3,13 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from maskedlark import canonical
-from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.errors import ModelReason
 from maskedlark.model.limits import HELPER_PARAMETERS, MOST_PARAMETERS, Limits
 from maskedlark.model.onnx_file import parse
 from tests.helper.parties import ASKED, FLOORS, MODEL, Scene
+from tests.refusals import refused
 
 
 def test_a_model_past_the_operators_limit_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
@@ -19,9 +18,8 @@ def test_a_model_past_the_operators_limit_is_refused_before_it_costs_anything(tm
     job = canonical.encode(scene.job(dataset))
     scene.parties[0].floors = replace(FLOORS, max_parameters=size - 1)
     scene.restart()
-    with pytest.raises(InvalidModel, match=f"the limit is {size - 1}") as refused:
+    with refused(ModelReason.TOO_LARGE, f"the limit is {size - 1}"):
         scene.cores[0].jobs.start(job, MODEL, ASKED)
-    assert refused.value.reason is ModelReason.TOO_LARGE
     assert scene.cores[0].counts().open_jobs == 0
     scene.parties[0].floors = replace(FLOORS, max_parameters=size)
     scene.restart()

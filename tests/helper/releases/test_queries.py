@@ -22,6 +22,7 @@ from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.helper.parties import ASKED, Scene
 from tests.measured import SHOP
+from tests.refusals import refused
 
 COUNT = Measure(value="count", scale=1 << 16)
 PURCHASE = Measure(value="purchase", scale=1 << 10)
@@ -152,10 +153,9 @@ def test_a_fresh_query_has_fresh_noise(noisy: Shop) -> None:
 def test_a_query_beyond_the_budget_is_refused_with_what_is_left_and_what_would_fit(noisy: Shop) -> None:
     noisy.ask(0, noise(noisy.query(), 4.0))
     greedy = noise(noisy.query(query_id=b"r" * 16), 1.5)
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.BUDGET_EXHAUSTED) as refusal:
         noisy.ask(0, greedy)
-    message = str(refused.value)
-    assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
+    message = str(refusal.value)
     assert "is left" in message
     multiplier = float(message.split("noise_multiplier ")[1].split(")", maxsplit=1)[0])
     assert noisy.ask(0, noise(greedy, multiplier * 1.001)).spent.ad_server <= 2.0
@@ -164,9 +164,8 @@ def test_a_query_beyond_the_budget_is_refused_with_what_is_left_and_what_would_f
 
 def test_nothing_fits_a_budget_that_is_spent(noisy: Shop) -> None:
     noisy.ask(0, noise(noisy.query(), 2.6))
-    with pytest.raises(JobRefused, match="is left") as refused:
+    with refused(JobReason.BUDGET_EXHAUSTED, "is left"):
         noisy.ask(0, noise(noisy.query(query_id=b"r" * 16), 0.5))
-    assert refused.value.reason is JobReason.BUDGET_EXHAUSTED
 
 
 def test_jobs_and_queries_spend_one_budget(noisy: Shop) -> None:
@@ -215,9 +214,8 @@ def test_an_expired_task_answers_no_new_query_and_repeats_old_answers(shop: Shop
 
 
 def test_a_task_with_cells_under_the_floor_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(JobRefused, match="min_cell_count") as refused:
+    with refused(JobReason.TASK_REFUSED, "min_cell_count"):
         Shop(tmp_path, min_cell_count=1)
-    assert refused.value.reason is JobReason.TASK_REFUSED
 
 
 def test_both_helpers_find_the_same_codes(shop: Shop) -> None:

@@ -9,13 +9,14 @@ import pytest
 
 from helper.gradient.choose import choose_engine
 from helper.releases.round_cost import round_seconds
-from helper.trust.cost import Cost
+from helper.trust.cost import WorkEstimate
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse
 from tests.helper.parties import ASKED, FLOORS, MODEL, Scene
 from tests.onnx_builders import encoded, node, weights
+from tests.refusals import refused
 
 
 def chain(depth: int, entries: int, width: int = 4) -> bytes:
@@ -35,11 +36,8 @@ def test_a_chain_of_sixty_exponentials_is_refused_before_it_costs_anything(tmp_p
     onerous = chain(60, 20_000, scene.task.num_features)
     model = parse(onerous, num_features=scene.task.num_features)
     spec = scene.job(dataset, model_digest=model.digest)
-    with pytest.raises(
-        JobRefused, match=r"about [\d.]+ core seconds, but this helper allows at most 0.1"
-    ) as refused:
+    with refused(JobReason.TOO_LARGE, r"about [\d.]+ core seconds, but this helper allows at most 0.1"):
         scene.cores[0].jobs.start(canonical.encode(spec), onerous, ASKED)
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert scene.cores[0].counts().open_jobs == 0
     scene.cores[0].jobs.start(canonical.encode(scene.job(dataset)), MODEL, ASKED)
 
@@ -71,4 +69,4 @@ def test_honest_jobs_are_far_below_the_default_limit() -> None:
 
 def test_an_estimate_that_is_no_number_is_refused() -> None:
     with pytest.raises(JobRefused):
-        FLOORS.check_cost(Cost(seconds=float("nan"), num_bytes=0), "a round")
+        FLOORS.check_cost(WorkEstimate(seconds=float("nan"), num_bytes=0), "a round")

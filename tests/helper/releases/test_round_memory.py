@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from helper.gradient.exact import engine as exact_engine
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.layers.layer import NotExact
+from helper.gradient.exact.memory import records_within
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.scoring import score, scoring_bytes
 from helper.ledger.records import key_of
 from helper.releases.answering import Call
+from helper.releases.jobs import Computation, _held_bytes
 from helper.releases.round_cost import round_bytes
 from helper.releases.work_quota import WorkQuota
 from maskedlark import canonical
@@ -37,6 +41,7 @@ from tests.bench.round_memory import convolutional
 from tests.helper.parties import ASKED, FLOORS, MODEL, WEIGHTS, Scene
 from tests.onnx_builders import encoded, node, tensor, weights
 from tests.patience import HANGS_S
+from tests.refusals import refused
 
 CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=16)
 LOGITS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
@@ -68,9 +73,8 @@ def test_a_small_file_whose_rounds_fill_the_memory_is_refused_before_it_costs_an
     assert len(onnx) < 8_192
     digest = parse(onnx, num_features=SIDE * SIDE).digest
     spec = scene_job(scene, dataset, digest)
-    with pytest.raises(JobRefused, match=r"about \d+ MiB .* 24 \(--max-round-bytes\)") as refused:
+    with refused(JobReason.TOO_LARGE, r"about \d+ MiB .* 24 \(--max-round-bytes\)"):
         scene.cores[0].jobs.start(canonical.encode(spec), onnx, ASKED)
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert scene.cores[0].counts().open_jobs == 0
     assert scene.cores[1].jobs.start(canonical.encode(spec), onnx, ASKED).path == "exact"
 
@@ -88,9 +92,8 @@ def test_a_round_is_refused_uncharged_where_the_limit_was_lowered_since_its_job_
     scene.start(spec)
     scene.parties[0].floors = replace(FLOORS, max_round_bytes=1)
     scene.restart()
-    with pytest.raises(JobRefused, match="max-round-bytes") as refused:
+    with refused(JobReason.TOO_LARGE, "max-round-bytes"):
         scene.answer(0, spec, 0)
-    assert refused.value.reason is JobReason.TOO_LARGE
     assert scene.cores[0].counts().rounds_answered == 0
 
 
@@ -277,3 +280,24 @@ def test_windows_as_large_as_the_image_are_counted_before_they_are_listed() -> N
         ExactEngine(model, LOGITS, CLIP)
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
     tracemalloc.stop()
+
+
+def test_what_a_job_keeps_between_rounds_counts_its_arrays_and_its_engine() -> None:
+    def bytes_with(arrays: int, held: int) -> int:
+        model = SimpleNamespace(initial_values=(np.zeros(arrays, np.uint8),), constants={}, nodes=())
+        engine = SimpleNamespace(held_bytes=held)
+        return _held_bytes(cast("Computation", SimpleNamespace(model=model, engine=engine)))
+
+    nothing = bytes_with(0, 0)
+    assert bytes_with(1_000, 0) - nothing == 1_000
+    assert bytes_with(0, 700) - nothing == 700
+
+
+@pytest.mark.parametrize(
+    ("limit", "a_record", "most", "records"),
+    [(100, 10, 50, 10), (109, 10, 50, 10), (100, 10, 3, 3), (5, 10, 3, 1), (5, 0, 3, 3)],
+)
+def test_a_block_holds_as_many_records_as_a_limit_and_no_more_than_there_are(
+    limit: int, a_record: int, most: int, records: int
+) -> None:
+    assert records_within(limit, a_record, most) == records

@@ -231,3 +231,10 @@ def test_lists_of_one_hour_are_the_same_and_none_outlives_its_key(first: int, se
     assert (ends[0] == ends[1]) is is_one_hour
     pending = turn(ring, NOW + first, active_in_s=7_200, overlap_s=60)
     assert list_ends_at(pending, NOW + first) == NOW + first + 7_200 + 60
+
+
+def test_a_key_id_is_a_byte() -> None:
+    key = first_ring(HpkeSuite.X25519_AES128GCM)[0]
+    assert replace(key, key_id=255).key_id == 255
+    with pytest.raises(ValueError, match="less than or equal to 255"):
+        replace(key, key_id=256)

@@ -8,6 +8,7 @@ from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.task import Task
 from tests.helper.parties import FLOORS, Scene, make_task
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -31,9 +32,8 @@ def test_an_origin_has_no_more_open_tasks_than_the_operator_allows(scene: Scene)
     for name in ("second", "third"):
         register(scene, named(scene, name))
     for name in ("fourth", "fifth"):
-        with pytest.raises(JobRefused, match="3 open tasks") as refused:
+        with refused(JobReason.TOO_MANY_TASKS, "3 open tasks"):
             register(scene, named(scene, name))
-        assert refused.value.reason is JobReason.TOO_MANY_TASKS
     assert scene.cores[0].counts().tasks == 3
     register(scene, named(scene, "second"))  # again: it is open already
     register(scene, named(scene, "of others", origin="https://other.example"))
@@ -85,9 +85,8 @@ def test_tasks_of_a_minute_do_not_fill_the_ledger_one_after_the_other(scene: Sce
         register_short(name)
         scene.parties[0].now += 3_600
     for _ in range(3):
-        with pytest.raises(JobRefused, match=r"--max-tasks-per-origin.*at least a day") as refused:
+        with refused(JobReason.TOO_MANY_TASKS, r"--max-tasks-per-origin.*at least a day"):
             register_short("fourth")
-        assert refused.value.reason is JobReason.TOO_MANY_TASKS
         scene.parties[0].now += 3_600
     scene.parties[0].now += LEAST_COUNTED_S - 5 * 3_600
     register_short("fourth")

@@ -11,6 +11,7 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.reports.task import HelperIdentity, Task
 from tests.builders import settings
 from tests.helper.parties import FLOORS, Party, Scene, make_task
+from tests.refusals import refused
 
 
 def refusal(scene: Scene, task: Task, caller: frozenset[str] | None = None) -> JobReason:
@@ -37,7 +38,7 @@ def test_registering_again_gives_the_same_signature_also_after_a_restart(scene: 
 
 
 def test_each_helper_finds_its_role_by_its_key(scene: Scene) -> None:
-    roles = [core.tasks.served(scene.task_id, None).role for core in scene.cores]
+    roles = [core.tasks.serve(scene.task_id, None).role for core in scene.cores]
     assert roles == [0, 1]
 
 
@@ -84,7 +85,7 @@ def test_bytes_that_are_no_task_are_refused(scene: Scene, encoded: bytes) -> Non
 def test_the_origin_that_a_task_names_is_served(scene: Scene, names: set[str]) -> None:
     caller = frozenset(names)
     scene.cores[0].tasks.register(canonical.encode(scene.task), caller)
-    assert scene.cores[0].tasks.served(scene.task_id, caller).task == scene.task
+    assert scene.cores[0].tasks.serve(scene.task_id, caller).task == scene.task
 
 
 @pytest.mark.parametrize(
@@ -93,9 +94,8 @@ def test_the_origin_that_a_task_names_is_served(scene: Scene, names: set[str]) -
 def test_no_other_origin_is_served(scene: Scene, names: set[str]) -> None:
     caller = frozenset(names)
     assert refusal(scene, scene.task, caller) is JobReason.UNAUTHORIZED
-    with pytest.raises(JobRefused) as refused:
-        scene.cores[0].tasks.served(scene.task_id, caller)
-    assert refused.value.reason is JobReason.UNKNOWN_TASK
+    with refused(JobReason.UNKNOWN_TASK):
+        scene.cores[0].tasks.serve(scene.task_id, caller)
 
 
 @pytest.mark.parametrize("origin", ["https://[", "ads", "//", "https://ads.example\\\\@rival.example"])
@@ -108,9 +108,8 @@ def test_an_origin_that_browsers_spell_otherwise_is_not_signed(scene: Scene, ori
 
 
 def test_an_unknown_task_is_not_served(scene: Scene) -> None:
-    with pytest.raises(JobRefused) as refused:
-        scene.cores[0].tasks.served(b"?" * 32, None)
-    assert refused.value.reason is JobReason.UNKNOWN_TASK
+    with refused(JobReason.UNKNOWN_TASK):
+        scene.cores[0].tasks.serve(b"?" * 32, None)
 
 
 def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(
@@ -120,9 +119,8 @@ def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(
     scene.restart()
     scene.register(make_task(scene.parties, name="with the named one"))
     stranger = make_task((scene.parties[0], Party(data=tmp_path / "stranger")))
-    with pytest.raises(JobRefused, match="--peer") as refused:
+    with refused(JobReason.TASK_REFUSED, "--peer"):
         scene.cores[0].tasks.register(canonical.encode(stranger), None)
-    assert refused.value.reason is JobReason.TASK_REFUSED
     assert scene.cores[0].status().counts.tasks == 2
 
 
@@ -135,7 +133,6 @@ def test_floors_raised_after_a_task_was_signed_stop_it(scene: Scene, change: dic
     scene.start(spec)
     scene.parties[0].floors = replace(FLOORS, **change)
     scene.restart()
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.TASK_REFUSED):
         scene.answer(0, spec, 0)
-    assert refused.value.reason is JobReason.TASK_REFUSED
     assert scene.cores[0].status().counts.rounds_answered == 0

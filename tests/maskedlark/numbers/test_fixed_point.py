@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers import fixed_point
-from maskedlark.numbers.field import MAX_SIGNED, from_signed, to_signed, total
+from maskedlark.numbers.field import MAX_SIGNED, MODULUS, from_signed, to_signed, total
 from maskedlark.privacy.clip import Clip, Norm
+from tests.refusals import refused
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=20), st.integers(0, 40))
@@ -37,9 +38,8 @@ def test_a_job_is_refused_exactly_when_its_worst_sum_would_wrap(
     if worst <= MAX_SIGNED:
         fixed_point.check_no_overflow(records=records, sensitivity=sensitivity, noise_bound=noise_bound)
     else:
-        with pytest.raises(JobRefused) as refusal:
+        with refused(JobReason.OVERFLOW):
             fixed_point.check_no_overflow(records=records, sensitivity=sensitivity, noise_bound=noise_bound)
-        assert refusal.value.reason is JobReason.OVERFLOW
 
 
 def test_the_bound_is_tight() -> None:
@@ -51,3 +51,10 @@ def test_the_bound_is_tight() -> None:
     past_bound = total(from_signed(np.array([MAX_SIGNED, 1], np.int64)))
     assert int(to_signed(at_bound)) == MAX_SIGNED
     assert int(to_signed(past_bound)) < 0
+
+
+def test_the_largest_signed_element_is_half_of_the_modulus_rounded_down() -> None:
+    half = (MODULUS - 1) // 2
+    elements = np.array([half, half + 1], np.uint64)
+    assert to_signed(elements).tolist() == [half, -half]
+    assert from_signed(np.array([half, -half], np.int64)).tolist() == elements.tolist()

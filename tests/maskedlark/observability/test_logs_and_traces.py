@@ -1,3 +1,4 @@
+import io
 import json
 import logging
 import sys
@@ -15,7 +16,14 @@ from prometheus_client import CollectorRegistry
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.observability import tracing
-from maskedlark.observability.logs import JsonFormatter, LogFormat, configure_logging
+from maskedlark.observability.logs import (
+    BURST_LINES,
+    REFILL_S,
+    JsonFormatter,
+    LimitedHandler,
+    LogFormat,
+    configure_logging,
+)
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.observability.traces import Traces
 from maskedlark.rpc.call_details import CallDetails
@@ -67,6 +75,31 @@ def test_the_process_log_takes_the_chosen_form(
     finally:
         logging.captureWarnings(False)
         root.handlers, root.level = before, level
+
+
+def test_a_client_cannot_make_the_log_grow_without_end() -> None:
+    now_s, written = 0.0, io.StringIO()
+    handler = LimitedHandler(written, lambda: now_s)
+    log = logging.Logger("uvicorn.error")
+    log.addHandler(handler)
+
+    def attack(times: int) -> list[str]:
+        for number in range(times):
+            log.warning("Invalid HTTP request received: %d", number)
+        return written.getvalue().splitlines()
+
+    assert len(attack(1_000)) == BURST_LINES
+    log.warning("another statement writes its own lines")
+    now_s += 2 * REFILL_S
+    *_, dropped, first, second = attack(100)
+    assert dropped == f"dropped {1_000 - BURST_LINES} lines like the next one"
+    assert (first, second) == ("Invalid HTTP request received: 0", "Invalid HTTP request received: 1")
+    now_s += 1_000 * REFILL_S
+    assert len(attack(1_000)) == BURST_LINES + 1 + 3 + 1 + BURST_LINES
+    before = len(written.getvalue().splitlines())
+    for _ in range(1_000):
+        log.info("what the server itself does")
+    assert len(written.getvalue().splitlines()) == before + 1_000
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from maskedlark.canonical import decode, encode
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch, under, work_size
 from maskedlark.releases.job import JobSpec, charge, check_sample_hides
@@ -19,6 +19,7 @@ from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.input_shares import InputShares
 from tests.builders import of_shares
 from tests.maskedlark.releases.test_split_noise import FULL, job
+from tests.refusals import refused
 
 STEPS = 7
 RECORDS = 5_000
@@ -121,9 +122,8 @@ def test_a_batch_that_may_be_under_k_is_refused_and_told_what_fits() -> None:
     records = 100 * FULL.task.min_batch_size
     rate = SAMPLING_DENOMINATOR // 100
     small = job(FULL, sampling_numerator=rate)
-    with pytest.raises(JobRefused, match=r"from [0-9]+ on its secrecy counts") as refused:
+    with refused(JobReason.MALFORMED, r"from [0-9]+ on its secrecy counts"):
         check_sample_hides(FULL.task, small, records=records)
-    assert refused.value.reason is JobReason.MALFORMED
     check_sample_hides(FULL.task, replace(small, is_sample_public=True), records=records)
 
 

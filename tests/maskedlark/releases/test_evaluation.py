@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason
 from maskedlark.releases.evaluation import MAX_BINS, EvaluationSpec
 from tests.builders import world
+from tests.refusals import refused
 
 GAUSSIAN: dict[str, Any] = {"mechanism": "gaussian", "norm": "l2", "epsilon": 8.0}
 TASK = world(**GAUSSIAN).task
@@ -39,6 +40,5 @@ def test_an_evaluation_that_fits_is_not_refused() -> None:
     ids=str,
 )
 def test_what_an_evaluation_is_refused_for(changes: dict[str, Any], records: int, reason: JobReason) -> None:
-    with pytest.raises(JobRefused) as refused:
+    with refused(reason):
         evaluation(**changes).check(TASK, records=records)
-    assert refused.value.reason is reason

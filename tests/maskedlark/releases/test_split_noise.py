@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
@@ -27,6 +27,7 @@ from maskedlark.releases.release import (
 from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.input_shares import InputShares
 from tests.builders import World, fitting_noise, of_shares, world
+from tests.refusals import refused
 
 COUNT = 20_000
 
@@ -88,9 +89,8 @@ def test_the_split_scale_is_the_least_whose_two_variances_are_enough(scale: int)
 
 def test_each_half_of_the_noise_has_the_least_scale_or_more() -> None:
     assert units_of_each_helper(SPLIT.task, 1446.5, 1) == MIN_SCALE
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.NOISE_OUT_OF_RANGE):
         units_of_each_helper(SPLIT.task, 1445.5, 1)
-    assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
 
 
 def test_split_noise_adds_up_to_once_the_variance_and_full_noise_to_twice() -> None:
@@ -149,7 +149,6 @@ def test_only_gaussian_noise_can_be_split(mechanism: str, norm: str) -> None:
 def test_a_half_that_is_too_small_for_the_accountant_is_refused() -> None:
     coarse = world(mechanism="gaussian", noise="split", clip_norm=1.0, frac_bits=16)
     least = 1024 / 65536
-    with pytest.raises(JobRefused) as refused:
+    with refused(JobReason.NOISE_OUT_OF_RANGE):
         noise_units(coarse.task, job(coarse, noise_multiplier=1.3 * least))
-    assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
     assert noise_units(coarse.task, job(coarse, noise_multiplier=1.5 * least)) >= 1024

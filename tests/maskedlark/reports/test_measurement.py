@@ -81,7 +81,7 @@ def test_a_clamped_value_moves_to_its_nearer_bound() -> None:
 @given(st.integers(-5, 100))
 def test_every_value_within_bounds_falls_into_exactly_the_bucket_that_holds_it(value: int) -> None:
     declared = MEASUREMENT.values[1]
-    itself, *buckets = declared.encoded(value)
+    itself, *buckets = declared.encode(value)
     assert itself == value
     assert sum(buckets) == 1
     starts = [*declared.bucket_starts, declared.high + 1]
@@ -239,3 +239,12 @@ def test_a_measured_dataset_keeps_its_rows_together() -> None:
     assert second is not None
     sums = [reconstruct(a, b) for a, b in zip(first.value_shares, second.value_shares, strict=True)]
     assert [int(row[2]) for row in sums] == first.keys[:, 0].tolist()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bounds_of_a_value_reach_two_to_the_31_and_not_that_itself(sign: int) -> None:
+    most = 2**31 - 1
+    low, high = sorted((0, sign * most))
+    assert Value(name="paid", low=low, high=high).high == high
+    with pytest.raises(ValueError, match="2147483647"):
+        Value(name="paid", low=min(0, sign * 2**31), high=max(0, sign * 2**31))

@@ -1,5 +1,8 @@
-from collections.abc import Iterator
+import select
+import socket
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +23,7 @@ from maskedlark.errors import (
     ReportRejected,
 )
 from maskedlark.reports.upload import Report, SealedShare
-from maskedlark.rpc import wire
+from maskedlark.rpc import transport, wire
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import answering, calling, retry_hint_s
 from maskedlark.rpc.tls_files import TlsFiles
@@ -230,6 +233,41 @@ def test_a_peer_that_is_down_is_unavailable(peer: Peer) -> None:
     server.stop(0).wait()
     with pytest.raises(HelperUnavailable):
         gone.call()
+
+
+def test_strangers_connections_take_no_more_files_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "MOST_CONNECTIONS", 8)
+    server, peer = serve(None)
+    try:
+        with ExitStack() as opened:
+            silent = [
+                opened.enter_context(socket.create_connection(("127.0.0.1", peer.port), HANGS_S))
+                for _ in range(24)
+            ]
+            await_closed(silent, 16)
+        for _ in range(2):
+            peer.call()  # those that have left are not counted
+    finally:
+        server.stop(0).wait()
+
+
+def await_closed(connections: Sequence[socket.socket], count: int) -> None:
+    """Wait until the server has closed so many connections."""
+    is_open = {one.fileno(): one for one in connections}
+    poll = select.poll()
+    for number in is_open:
+        poll.register(number, select.POLLIN)
+    while len(connections) - len(is_open) < count:
+        for number, _ in poll.poll(1_000 * HANGS_S):
+            try:
+                has_ended = not is_open[number].recv(1_024)
+            except ConnectionError:
+                has_ended = True
+            if has_ended:
+                poll.unregister(number)
+                del is_open[number]
 
 
 @pytest.mark.parametrize(

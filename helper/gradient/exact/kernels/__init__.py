@@ -1,4 +1,4 @@
 """Compiled loops and the integer functions that they share.
 
-May import: nothing of its own package.
+May import: nothing from the package `exact`.
 """

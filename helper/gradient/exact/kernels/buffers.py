@@ -4,9 +4,9 @@
     with shelf.lent(job) as buffers:
         deltas = buffers.part("layer 0").empty("deltas", (2, 512, 10))
 
-Memory that a process touches for the first time costs more than the arithmetic of a small round: a page has
-to be found and cleared for every 512 numbers. What an allocator gets back it may give to the operating
-system, and each thread that answers a round has memory of its own.
+The first touch of memory costs more than the arithmetic of a small round: the kernel finds and clears a page
+for every 512 numbers. An allocator may return freed memory to the operating system, and glibc keeps a
+separate arena for each thread that answers a round.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Buffers:
         return self._counted.num_bytes
 
     def part(self, name: str) -> "Buffers":
-        """Return the buffers of a part of the work, with a namespace of its own."""
+        """Return the buffers of a part of the work, with a separate namespace."""
         found = self._parts.get(name)
         if found is None:
             found = self._parts[name] = Buffers(self._counted)

@@ -187,9 +187,9 @@ def processor_kind() -> str:
 def cache_folder() -> Path:
     """Return where compiled loops are cached, from `NUMBA_CACHE_DIR` and the package's contents.
 
-    Without the variable that is the folder that a wheel brings (setup.py), if it holds all loops for this
-    Python and numba, and a kind of processor whose code runs here; or beside Python's own cache; or in the
-    user's, where an installation is another user's and brings none.
+    Without the variable it is the first of these that is usable: the folder that a wheel brings (setup.py),
+    if it holds all loops for this Python and numba and for a kind of processor whose code runs here; a folder
+    in the package's `__pycache__`; the user's cache folder.
     """
     return _cache_folder(getattr(config, _FOLDER))
 
@@ -215,21 +215,25 @@ def _cache_folder(given: str) -> Path:
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     name = f"exact-{digest.hexdigest()[:16]}"
     if given:
-        return _checked(Path(given) / name)
+        return _check_folder(Path(given) / name)
     brought = package / "loops" / name
     if any(_complete(brought, one.name).exists() for one in runnable()):
-        return _checked(brought, installed_with=Path(__file__))
+        return _check_folder(brought, installed_with=Path(__file__))
     beside = package / "__pycache__"
     is_here = (beside / name).exists() or os.access(beside if beside.exists() else package, os.W_OK)
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskedlark"
-    return _checked(beside / name, installed_with=Path(__file__)) if is_here else _checked(user / name)
+    return (
+        _check_folder(beside / name, installed_with=Path(__file__)) if is_here else _check_folder(user / name)
+    )
 
 
-def _checked(folder: Path, *, installed_with: Path | None = None) -> Path:
-    """Return a folder, made if it is missing, in which nobody else can put what numba loads: a pickle runs.
+def _check_folder(folder: Path, *, installed_with: Path | None = None) -> Path:
+    """Create a folder if it is missing, and check that only its owner can write to it.
+
+    numba loads pickles from it, and a pickle runs code.
 
     Raises:
-        InvalidTask: somebody else owns it, or may write to it.
+        InvalidTask: another user owns it, or may write to it.
     """
     with suppress(OSError):  # then nothing is kept
         folder.mkdir(mode=_OWNERS_TO_WRITE, parents=True, exist_ok=True)

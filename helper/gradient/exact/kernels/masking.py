@@ -48,8 +48,8 @@ class Hashed(IntEnum):
 def hash_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
     """Return (rows, width) public odd multipliers for one part of a layer.
 
-    SplitMix64 from the state 2^40 (3 layer + part), lowest bit set. Few are kept, for each round asks for
-    the same ones; nobody changes them.
+    SplitMix64 from the state 2^40 (3 layer + part), lowest bit set. A few arrays are cached, because
+    each round asks for the same ones. Callers must not change them.
     """
     return (_kept_keys if rows * width <= _KEPT_KEYS else _made_keys)(layer, part, rows, width)
 
@@ -57,6 +57,7 @@ def hash_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
 def _made_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
     """Make the keys of `hash_keys`."""
     counter = np.arange(1, rows * width + 1, dtype=np.uint64) + np.uint64((3 * layer + part) << 40)
+    # Odd, so that each multiplication is a permutation: a changed value always changes its product.
     keys = mix(counter * np.uint64(_GOLDEN)) | np.uint64(1)
     return keys.reshape(rows, width)
 

@@ -104,7 +104,7 @@ class Running:
 
 
 class DescribedLayer:
-    """A layer's description, beside the class of its running form: `running`."""
+    """A layer's description, with the class of its running form in `running`."""
 
     __slots__ = ()
 

@@ -36,7 +36,7 @@ class Step:
 
 
 def start_all(steps: Sequence[Step], setup: RoundSetup) -> list[Running]:
-    """Start the layers, each with buffers of its own."""
+    """Start the layers, each with separate buffers."""
     return [
         step.layer.start(replace(setup, buffers=setup.buffers.part(f"step {index}")))
         for index, step in enumerate(steps)

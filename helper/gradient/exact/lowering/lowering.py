@@ -1,4 +1,4 @@
-"""From a checked model and a loss to a plan, or to one sentence on why there is none.
+"""The lowering of a checked model and a loss to a plan, or a sentence that says why there is no plan.
 
 The functions for each operator are in `lowering_layers` and `lowering_layout`.
 """
@@ -47,7 +47,7 @@ def lower(model: Model, loss: Loss) -> Lowered:
     """Return the exact form of a model under a loss.
 
     Raises:
-        NotExact: there is none.
+        NotExact: the model has no exact form.
     """
     nodes, output_name = _without_head(model, loss)
     foreign = sorted({node.operator for node in nodes} - set(_LOWERINGS))

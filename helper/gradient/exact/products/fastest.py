@@ -2,9 +2,9 @@
 
     backend = FastestBackend()
 
-Which way is faster hangs on the processor: with VNNI or AMX the digits win everywhere, without them float64
-wins the masked sums. The results are exact integers, so the choice changes the speed and no bit. It is made
-once a process, by timing each way on the shapes of a middling layer, some tens of milliseconds in all.
+The faster way depends on the processor: with VNNI or AMX digits win everywhere, without them float64 wins the
+masked sums. The results are exact integers, so the choice changes the speed and no bit. Each process chooses
+once, by timing both ways on the shapes of a medium layer, which takes some tens of milliseconds.
 """
 
 from collections.abc import Callable

@@ -60,6 +60,7 @@ class DigitWeights:
         """See `Factor`."""
         rows, outputs = len(operand), len(self.offset)
         result: Real = self.buffers.empty("result", (rows, outputs))
+        # For a narrow layer float64 is exact too, and its product is faster than splitting the operand.
         if self.matrix is not None:
             wide: Real = self.buffers.empty("wide", operand.shape)
             wide[...] = operand
@@ -91,6 +92,7 @@ def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 9
     options = onnxruntime.SessionOptions()
+    # Parts of a round have a thread each: onnxruntime's own pool would compete with them for the cores.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(
@@ -130,6 +132,8 @@ class Int8Backend:
 
     def __init__(self, *, base_bits: int | None = None) -> None:
         use_one_blas_thread()
+        # Without VNNI the kernel adds two products in 16 bits, which full 8-bit digits overflow: then 7 bits
+        # a digit.
         self._base_bits = base_bits if base_bits is not None else (7 if is_saturating() else 8)
 
     def bytes_taken(self, width: int, *, is_bytes: bool) -> ProductBytes:
@@ -159,6 +163,7 @@ class Int8Backend:
         self, total: FieldVector, *, is_bytes: bool, records: int, buffers: Buffers | None = None
     ) -> Accumulator:
         """Return an accumulator with the digits that suit this machine."""
+        # 8 x 8 bits hold a field element of 64; 9 x 7 are 63 bits, so a tenth digit carries the sign.
         count = 8 if self._base_bits == 8 else 10
         return _DigitAccumulator(total, records, buffers or Buffers(), is_bytes=is_bytes, count=count)
 

@@ -7,8 +7,8 @@ import pytest
 
 from adserver.budgets.reservations import Budgets
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.submissions import FederatedSubmission
 from adserver.training.federated.forecast import FederatedForecast, forecast
-from adserver.training.federated.submission import FederatedSubmission
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.update import job_charges

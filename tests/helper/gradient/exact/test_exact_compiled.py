@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from numba import config
 
 from helper.gradient.exact.kernels import compiled
+from helper.gradient.exact.layers.embedding import _gather_equal
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -249,3 +251,12 @@ def test_loops_that_an_installation_brings_are_used_if_all_are_there(monkeypatch
     assert compiled._cache_folder.__wrapped__("/given").parent == Path("/given")
     monkeypatch.setattr(compiled, "_complete", lambda folder, _: folder / "absent")
     assert compiled._cache_folder.__wrapped__("").parent.name != "loops"
+
+
+def test_the_highest_index_of_a_byte_has_a_first_place_too() -> None:
+    """In Python, where an index past the end is an error and not a write into other memory."""
+    deltas = np.arange(1.0, 5.0).reshape(1, 2, 2)
+    indices = np.array([[255, 255], [0, 255]], np.uint8)
+    gathered = np.zeros_like(deltas)
+    _gather_equal.py_func(deltas, indices, gathered)
+    assert gathered.tolist() == [[[3.0, 0.0], [3.0, 4.0]]]

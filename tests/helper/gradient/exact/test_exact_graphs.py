@@ -12,6 +12,7 @@ from torch import nn
 
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.layers.layer import NotExact
+from maskedlark.errors import InvalidModel
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import reconstruct, to_signed
@@ -246,3 +247,32 @@ def test_a_parameter_that_is_used_twice_is_not_exact() -> None:
     value = graph.node("Gemm", graph.node("Relu", graph.node("Gemm", "x", weight)), weight)
     with pytest.raises(NotExact, match="used more than once"):
         ExactEngine(graph.model(value, 4), Loss.CROSS_ENTROPY, L2)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_axis_of_records_cannot_be_split(axis: int) -> None:
+    graph = GraphBuilder(4, seed=9)
+    parts = graph.tensor(np.array([4 if axis else 1], np.int64))
+    value = graph.node("Relu", graph.node("Split", "x", parts, axis=axis))
+    output = graph.gemm(value, 4, 2)
+    if axis == 0:
+        with pytest.raises(InvalidModel, match="do not add up to axis 0"):
+            graph.model(output, 2)
+    else:
+        ExactEngine(graph.model(output, 2), Loss.CROSS_ENTROPY, L2)
+
+
+def test_a_normalisation_without_variance_is_not_exact() -> None:
+    graph = GraphBuilder(4, seed=9)
+    ones, zeros = (graph.constant(np.full(4, value)) for value in (1.0, 0.0))
+    value = graph.node("BatchNormalization", "x", ones, zeros, zeros, zeros, epsilon=0.0)
+    with pytest.raises(NotExact, match="variance that is not positive"):
+        ExactEngine(graph.model(graph.gemm(value, 4, 2), 2), Loss.CROSS_ENTROPY, L2)
+
+
+@pytest.mark.parametrize("operator", ["Mul", "Div", "Add", "Sub"])
+@pytest.mark.parametrize("given", [[0.5], [0.5, 1.0, 2.0, 4.0]], ids=["one", "one each"])
+def test_features_and_a_constant_or_one_each(operator: str, given: list[float]) -> None:
+    graph = GraphBuilder(4, seed=9)
+    value = graph.node(operator, "x", graph.constant(np.array(given)))
+    check_graph(graph.model(graph.gemm(value, 4, 2), 2), Loss.CROSS_ENTROPY, L2, labels=2, records=5)

@@ -10,6 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from maskedlark.autodiff.interpreter import _OPERATORS, Interpreter
 from maskedlark.model.onnx_file import parse
@@ -287,6 +289,39 @@ def test_an_operators_gradient_vectorises_and_is_that_of_finite_differences(name
         behind = total(tuple(p - step * d for p, d in zip(parameters, direction, strict=True)), record)
         along = sum(float((g[index] * d).sum()) for g, d in zip(gradients, direction, strict=True))
         assert along == pytest.approx(float((ahead - behind) / (2 * step)), rel=1e-4, abs=1e-4)
+
+
+class Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
+    """The most entries of a value that was computed, and not only its shape."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch
+        self.entries = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, given: Any = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        result = operation(*given, **(named or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, torch.Tensor) and one.device.type != "meta":
+                self.entries = max(self.entries, one.numel())
+        return result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_models_memory_is_estimated_before_it_is_taken(name: str) -> None:
+    model = parse(with_parameters(CASES[name]), num_features=WIDTH)
+    interpreter = Interpreter(model)
+    values = interpreter._values(
+        interpreter._constants,
+        [torch.from_numpy(value).to(torch.float64) for value in model.initial_values],
+        torch.zeros(WIDTH, dtype=torch.float64),
+    )
+    with Computed() as computed:
+        count = interpreter.count_elements()
+    assert computed.entries <= 1
+    of_values = sum(value.numel() for value in values.values())
+    assert (count > of_values) if name.startswith(("LSTM", "GRU")) else (count == of_values)
 
 
 def test_every_operator_that_reaches_an_engine_is_interpreted() -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from maskedlark.privacy.accounting import SEARCH_PRECISION, Charge, smallest_fitting, spent, spent_in_turn
-from maskedlark.privacy.composing.composed_losses import _one_loss
+from maskedlark.privacy.composing.composed_losses import _all_rounds
 from maskedlark.privacy.composing.composition import adaptive_epsilon, compose_epsilon
-from maskedlark.privacy.composing.loss_distribution import LossDistribution
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
+from tests.maskedlark.privacy.composing.dp_accounting_losses import for_dp_accounting
 
 DELTA = 1e-5
 GRID = 1e-3
@@ -93,8 +93,7 @@ def test_samples_that_may_show_are_paid_for_in_turn_too() -> None:
 
 
 def losses(charge: Charge) -> Any:
-    found = _one_loss(charge, GRID, is_own=False).self_compose(charge.rounds)
-    return found.for_dp_accounting() if isinstance(found, LossDistribution) else found
+    return for_dp_accounting(_all_rounds(charge, GRID))
 
 
 def chosen_delta(first: Charge, second: Sequence[Charge], epsilon: float) -> float:
@@ -222,7 +221,20 @@ def test_whether_samples_are_hidden_in_turn_is_one_answer_for_all_of_them() -> N
     shows = replace(gaussian(2.0, 100, 0.02), exposure=1e-8)
     both = spent_in_turn([[rare], [shows]], DELTA).ad_server
     known = [rare.without_sampling(), shows.without_sampling()]
-    assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=math.sqrt(2)), rel=1e-9)
+    assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=2), rel=1e-9)
+
+
+@pytest.mark.parametrize(("part", "is_hidden"), [(0.49, True), (0.51, False)])
+def test_samples_that_may_show_in_turn_take_half_of_delta_at_most(part: float, is_hidden: bool) -> None:
+    adaptive = DELTA / 8
+    hidden = replace(gaussian(2.0, 1, 0.02), exposure=0.0)
+    other = gaussian(3.0, 1, 0.5)
+    epsilon = adaptive_epsilon([hidden, other], adaptive / 2, noises=2)
+    shows = replace(hidden, exposure=part * adaptive / (1 + math.exp(epsilon)))
+    found = spent_in_turn([[shows], [other]], DELTA).ad_server
+    known = adaptive_epsilon([hidden.without_sampling(), other], adaptive / 2, noises=2)
+    assert found == pytest.approx(epsilon if is_hidden else known, rel=1e-9)
+    assert known > 1.01 * epsilon
 
 
 def test_epochs_that_are_counted_as_known_still_count_for_what_ratios_leave_out() -> None:

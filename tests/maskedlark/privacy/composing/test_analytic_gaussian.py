@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import mpmath
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
@@ -35,3 +36,14 @@ def test_a_delta_of_zero_costs_infinity() -> None:
 def test_what_is_no_noise_or_no_delta_is_refused(sigma: float, delta: float) -> None:
     with pytest.raises(ValueError, match="sigma must be positive"):
         gaussian_epsilon(sigma, delta)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 5.0, 300.0, 1e4, 1e6])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9, 1e-30, 1e-150])
+def test_delta_at_the_epsilon_is_never_exceeded_in_fifty_digits(sigma: float, delta: float) -> None:
+    epsilon = gaussian_epsilon(sigma, delta)
+    with mpmath.workdps(50 + int(-math.log10(delta))):
+        s, e = mpmath.mpf(sigma), mpmath.mpf(epsilon)
+        exact = mpmath.ncdf(1 / (2 * s) - e * s) - mpmath.exp(e) * mpmath.ncdf(-1 / (2 * s) - e * s)
+        assert exact <= delta
+        assert epsilon == 0 or exact > delta * (1 - 1e-5)

@@ -11,6 +11,7 @@ import pytest
 from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses
 from maskedlark.privacy.composing.random_allocation import epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
+from tests.maskedlark.privacy.composing.dp_accounting_losses import for_dp_accounting
 
 CASES = [
     (Mechanism.GAUSSIAN, 1.2, 10, 5),
@@ -27,22 +28,22 @@ CASES = [
 def test_composed_losses_are_those_of_dp_accounting(
     mechanism: Mechanism, noise: float, steps: int, count: int, delta: float
 ) -> None:
-    ours = epoch_ratios(mechanism, noise, steps).losses(1e-3)
-    theirs = ours.for_dp_accounting().self_compose(count).get_epsilon_for_delta(delta)
+    ours = epoch_ratios(mechanism, noise, steps).points().losses(1e-3)
+    theirs = for_dp_accounting(ours).self_compose(count).get_epsilon_for_delta(delta)
     found = ours.self_compose(count).get_epsilon_for_delta(delta)
     assert theirs * (1 - 1e-9) <= found <= theirs * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.5, 3.0, 50.0])
 def test_the_delta_at_an_epsilon_is_dp_accountings(epsilon: float) -> None:
-    ours = epoch_ratios(Mechanism.GAUSSIAN, 1.0, 5).losses(1e-3).self_compose(3)
-    theirs = ours.for_dp_accounting().get_delta_for_epsilon(epsilon)
+    ours = epoch_ratios(Mechanism.GAUSSIAN, 1.0, 5).points().losses(1e-3).self_compose(3)
+    theirs = for_dp_accounting(ours).get_delta_for_epsilon(epsilon)
     assert ours.get_delta_for_epsilon(epsilon) == pytest.approx(theirs, rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.01, 0.2, 0.9])
 def test_the_epsilon_at_a_delta_is_the_least_with_that_delta(delta: float) -> None:
-    found = epoch_ratios(Mechanism.GAUSSIAN, 1.0, 5).losses(1e-3).remove
+    found = epoch_ratios(Mechanism.GAUSSIAN, 1.0, 5).points().losses(1e-3).remove
     epsilon = found.epsilon(delta)
     assert found.delta(epsilon) <= delta * (1 + 1e-9)
     assert epsilon == 0 or found.delta(epsilon * (1 - 1e-6)) > delta

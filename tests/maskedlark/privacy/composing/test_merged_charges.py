@@ -3,7 +3,7 @@
 import pytest
 
 from maskedlark.privacy.charge import Charge
-from maskedlark.privacy.composing import merged_charges
+from maskedlark.privacy.composing.composition import compose_epsilon
 from maskedlark.privacy.composing.merged_charges import _MAX_CLASSES, _RATIOS, merge
 from maskedlark.privacy.mechanism import Mechanism
 
@@ -13,7 +13,7 @@ def sampled(noise: float) -> Charge:
 
 
 def noises(charges: list[Charge]) -> list[float]:
-    return sorted(one.noise_multiplier for one in merge(charges, 1.0).fewer().others())
+    return sorted(one.noise_multiplier for one in merge(charges, 1).fewer().others())
 
 
 def test_as_many_settings_as_may_differ_stay_as_they_are() -> None:
@@ -30,7 +30,11 @@ def test_of_one_more_only_those_fall_together_that_the_finest_grid_does_not_tell
 
 
 @pytest.mark.parametrize("reports", [1, 2, 7])
-def test_one_report_in_place_of_several_costs_at_least_as_much(reports: int) -> None:
-    noise, rate = merged_charges.as_one_report(6.0, 0.1, reports)
-    assert noise == 6.0 / reports
-    assert 1 - (1 - 0.1) ** reports <= rate <= (1 - (1 - 0.1) ** reports) * (1 + 1e-9)
+def test_one_report_at_a_time_in_place_of_several_costs_at_least_as_much(reports: int) -> None:
+    several = Charge(
+        mechanism=Mechanism.GAUSSIAN, noise_multiplier=6.0, sampling_rate=0.1, rounds=3, reports=reports
+    )
+    (single,) = merge([several], 1).singly().others()
+    assert single.noise_multiplier == pytest.approx(6.0 / reports**0.5)
+    assert (single.sampling_rate, single.rounds, single.reports) == (0.1, 3 * reports, 1)
+    assert compose_epsilon([single], 1e-6) >= compose_epsilon([several], 1e-6) * (1 - 1e-4)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from maskedlark.numbers.field import MODULUS, add, to_signed
 from maskedlark.randomness import seeded
+from maskedlark.reports.proofs import proving
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.proofs.proven_report import read_proofs, value_shares
 from maskedlark.reports.proofs.proving import are_usable
@@ -196,3 +197,8 @@ def test_proof_bytes_of_any_kind_never_raise(shape: ProofShape, role: int, data:
 
 def test_a_shape_is_built_once_for_equal_tasks() -> None:
     assert proof_shape(3, VALUES) is MEASURED
+
+
+def test_a_word_of_the_modulus_itself_is_the_point_zero() -> None:
+    words = np.array([[MODULUS - 1, MODULUS, MODULUS + 1, 0]], np.uint64)
+    assert proving.challenge_points(words).tolist() == [[MODULUS - 1, 0, 1]]

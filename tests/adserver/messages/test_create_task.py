@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from adserver.collecting.task_body import TaskBody
 from adserver.collecting.task_settings import label_space, measurement_of_settings
+from adserver.messages.task import CreateTask
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
@@ -35,21 +35,21 @@ def test_settings_come_back_as_they_were_sent(encoder: Encoder) -> None:
         "starts_at": 600, "expires_at": 1 << 40, "unit": PrivacyUnit.USER, "reports_per_user": 3,
         "updates": UpdateForm(num_parameters=5, cover=1 / 3),
     }  # fmt: skip
-    body = TaskBody.of({**sent, "encoder": encoder.digest}, encoder)
-    read = TaskBody.model_validate_json(body.model_dump_json(exclude_unset=True)).settings()
+    body = CreateTask.of({**sent, "encoder": encoder.digest}, encoder)
+    read = CreateTask.model_validate_json(body.model_dump_json(exclude_unset=True)).settings()
     assert read == {**sent, "encoder": encoder}
 
 
 def test_a_measurement_comes_back_as_it_was_declared() -> None:
     declared = measurement_of_settings(SHOP)
-    body = TaskBody.of({**LEAST, "measurement": declared}, None)
-    read = TaskBody.model_validate_json(body.model_dump_json()).settings()
+    body = CreateTask.of({**LEAST, "measurement": declared}, None)
+    read = CreateTask.model_validate_json(body.model_dump_json()).settings()
     assert encode(measurement_of_settings(read["measurement"])) == encode(declared)
 
 
 def test_what_is_not_said_is_left_to_the_defaults() -> None:
-    assert TaskBody(**LEAST).settings() == LEAST
-    assert TaskBody(**LEAST, feature_epsilon=None, encoder=None).settings() == LEAST
+    assert CreateTask(**LEAST).settings() == LEAST
+    assert CreateTask(**LEAST, feature_epsilon=None, encoder=None).settings() == LEAST
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_what_is_not_said_is_left_to_the_defaults() -> None:
 )  # fmt: skip
 def test_what_is_no_setting_is_refused_before_it_is_sent(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidTask, match=said):
-        TaskBody.of({**LEAST, **change}, None)
+        CreateTask.of({**LEAST, **change}, None)

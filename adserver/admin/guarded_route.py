@@ -1,0 +1,192 @@
+"""Routes of the admin API: each requires a scope, and reads nothing of a request that lacks it.
+
+operating = guarded_router(Scope.OPERATE)
+
+@operating.post("/datasets", summary="Seal a dataset", status_code=201)
+def seal(context: Context, body: SealDataset) -> DatasetItem: ...
+
+FastAPI finds the routes and describes them; what it would do on the event loop (reading, checking and writing
+JSON) is done here, in one of a few threads, after the grant was checked again.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Final, get_type_hints
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from adserver.admin.admin_context import AdminContext
+from adserver.admin.problems import MEDIA_TYPE, problem, problem_of
+from adserver.ingest.body_memory import BodyRoom, Held, NoRoom
+from adserver.messages.base import Message, RequestBody, first_fault, read_request
+from adserver.records.access import Grant, Scope
+from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
+from maskedlark.frozen import frozen
+from maskedlark.runtime.database import database_at_hand
+
+PREFIX: Final = "/api/v1"
+MOST_BYTES: Final = 4 << 20
+"""The limit of a request's body that has settings alone."""
+MOST_MODEL_BYTES: Final = 256 << 20
+"""The limit with a model and an evaluation set in base64; also of a query's domains."""
+BODY_DEADLINE_S: Final = 300.0
+THREADS: Final = 8
+"""Threads of operations: those that take long leave the threads of authorization and pages alone."""
+_REFUSED: Final = {
+    "description": "Problem details (RFC 9457); `error` and `reason` are those of docs/reference/errors.md",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+
+@frozen
+class Bounds:
+    """The limits that all requests of one API share, so that large ones do not keep others out.
+
+    Attributes:
+        room: The memory for bodies that arrive.
+        threads: The threads of operations.
+    """
+
+    room: BodyRoom = field(default_factory=BodyRoom)
+    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(THREADS))
+
+
+class Parameters(BaseModel):
+    """The parameters in a request's URL; an empty one has its default."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, sent: Any) -> Any:
+        return {name: value for name, value in sent.items() if value != ""}
+
+
+def _from_request(request: Request) -> AdminContext:
+    context: AdminContext = request.app.state.context
+    return context
+
+
+def _grant_of(request: Request) -> Grant:
+    grant: Grant = request.state.grant
+    return grant
+
+
+Context = Annotated[AdminContext, Depends(_from_request)]
+"""The running ad server."""
+Caller = Annotated[Grant, Depends(_grant_of)]
+"""The grant of the caller."""
+_INJECTED: Final[Mapping[type, Callable[[Request], Any]]] = {AdminContext: _from_request, Grant: _grant_of}
+
+
+class GuardedRoute(APIRoute):
+    """A route that requires a scope; `guarded_router` makes its subclasses.
+
+    Attributes:
+        needs: The scope that a grant must include.
+        most_bytes: The limit of a request's body.
+        parameters: The models of its URL's parameters, by the endpoint's names for them.
+        bodies: The models of its body, likewise: one, or none.
+    """
+
+    needs: ClassVar[Scope]
+    most_bytes: ClassVar[int]
+
+    def __init__(self, path: str, endpoint: Callable[..., Message], **settings: Any) -> None:
+        """Describe the route; its endpoint names what it takes by type, and its docstring is published."""
+        kinds = get_type_hints(endpoint)
+        kinds.pop("return")
+        self.parameters = {name: one for name, one in kinds.items() if issubclass(one, Parameters)}
+        self.bodies = {name: one for name, one in kinds.items() if issubclass(one, RequestBody)}
+        self._injected = {name: _INJECTED[one] for name, one in kinds.items() if one in _INJECTED}
+        settings["openapi_extra"] = {"security": [{"token": [self.needs.value]}]}
+        super().__init__(path, endpoint, **settings)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request, in place of FastAPI's own."""
+        return self._respond
+
+    async def _respond(self, request: Request) -> Response:
+        bounds: Bounds = request.app.state.bounds
+        if not request.state.grant.scope.allows(self.needs):
+            return problem(
+                403, f"this operation requires a grant of scope {self.needs}", reason="wrong_scope"
+            )
+        try:
+            with bounds.room.held() as held:
+                content = await self._read_body(request, held) if self.bodies else b""
+                return await to_thread.run_sync(self._act, request, content, limiter=bounds.threads)
+        except MaskedLarkError as refusal:
+            return problem_of(refusal)
+
+    def _act(self, request: Request, content: bytes) -> Response:
+        read: dict[str, Any] = dict(request.path_params)
+        for name, kind in self.parameters.items():
+            read[name] = _read_parameters(kind, request)
+        if not self.parameters:
+            _read_parameters(Parameters, request)
+        with database_at_hand("the ad server"):
+            # a body takes minutes to arrive, and a thread may be long in coming
+            if request.method != "GET" and not request.state.holds():
+                return problem(
+                    401,
+                    "this grant was revoked or expired while the request arrived",
+                    headers={"www-authenticate": "Bearer"},
+                )
+            for name, find in self._injected.items():
+                read[name] = find(request)
+            for name, body in self.bodies.items():
+                read[name] = read_request(body, content)
+            found: Message = self.endpoint(**read)
+            return Response(found.model_dump_json(), self.status_code or 200, media_type="application/json")
+
+    async def _read_body(self, request: Request, held: Held) -> bytes:
+        """Read a request's body up to a limit; fail if memory is short or the client too slow."""
+        content = bytearray()
+        try:
+            async with asyncio.timeout(BODY_DEADLINE_S):
+                async for piece in request.stream():
+                    if len(content) + len(piece) > self.most_bytes:
+                        raise InvalidTask(
+                            f"the request's body is over the limit of {self.most_bytes} bytes for this "
+                            "operation"
+                        )
+                    held.take(len(piece))
+                    content += piece
+        except NoRoom:
+            raise HelperUnavailable("the ad server's memory for requests is full; retry later") from None
+        except TimeoutError:
+            raise InvalidTask(f"the request did not arrive within {BODY_DEADLINE_S:.0f} s") from None
+        return bytes(content)
+
+
+def guarded_router(needs: Scope, *, most_bytes: int = MOST_BYTES) -> APIRouter:
+    """Return a router whose operations all require a scope.
+
+    Args:
+        needs: The scope.
+        most_bytes: The limit of a request's body.
+    """
+    kind = type("GuardedRoute", (GuardedRoute,), {"needs": needs, "most_bytes": most_bytes})
+    return APIRouter(
+        prefix=PREFIX,
+        route_class=kind,
+        responses={"default": _REFUSED},
+        generate_unique_id_function=lambda route: route.name,
+    )
+
+
+def _read_parameters(kind: type[Parameters], request: Request) -> Parameters:
+    """Parse the parameters of a URL.
+
+    Raises:
+        InvalidTask: one is unknown, of another type, or out of range.
+    """
+    try:
+        return kind.model_validate_strings(dict(request.query_params))
+    except ValidationError as error:
+        raise InvalidTask(first_fault(error)) from None

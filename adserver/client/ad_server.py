@@ -1,0 +1,303 @@
+"""Every operation of an ad server that a command, a program, the admin API or the dashboard may ask for.
+
+`LocalAdServer` (adserver.client.local) does them over a database and two helpers; `RemoteAdServer`
+(adserver.client.remote) asks the admin API of another ad server to do them. Each face uses this protocol
+alone, so that all of them offer the same; a test looks for each operation in every face.
+
+Loading this module loads no other room: `adserver --help` and `adserver job show` depend on that.
+
+An id is typed as the start of its hexadecimal form. An empty one names the only task, dataset or job there
+is. Every operation may raise `HelperUnavailable`: what it depends on does not answer, and it may be repeated.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload
+
+from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.exported_model import ExportedModel, InputForm
+from maskedlark.frozen import frozen
+
+if TYPE_CHECKING:
+    from adserver.budgets.planner import OnProgress
+    from adserver.collecting.sealing import SealingProgress
+    from adserver.measuring.evaluation_result import EvaluationResult
+    from adserver.measuring.result import AggregateResult
+    from adserver.records.access import Scope
+    from adserver.records.job_record import JobRecord
+    from adserver.records.round_figures import RoundFigures
+    from adserver.records.submissions import (
+        AnySubmission,
+        FederatedSubmission,
+        LocalSubmission,
+        PlanRequest,
+    )
+    from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
+    from adserver.store.datasets import Dataset
+    from adserver.store.reports import ReportCounts
+    from adserver.store.tasks import StoredTask
+    from adserver.training.federated.forecast import FederatedForecast
+    from adserver.training.planning import Planned
+    from maskedlark.encoding.encoder import Encoder
+    from maskedlark.federated.local_forecast import LocalForecast
+    from maskedlark.releases.budget import DatasetBudget, PlannedJob
+
+Domains: TypeAlias = Mapping[str, Sequence[str | int] | Mapping[str, int]]
+"""The values of keys: a list of categories or codes, or {"first": code, "last": code}."""
+
+
+@frozen
+class CountedTask:
+    """A task and how many reports it has."""
+
+    stored: "StoredTask"
+    counts: "ReportCounts"
+
+
+class AdServer(Protocol):
+    """An ad server, on this machine or elsewhere. Use it in a `with`, or close it."""
+
+    def __enter__(self) -> Self:
+        """Return this ad server."""
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+
+    def close(self) -> None:
+        """Close connections to helpers, database or admin API. Idempotent."""
+
+    # Tasks
+
+    def create_task(self, fields: Mapping[str, Any], encoder: "Encoder | None") -> "StoredTask":
+        """Create a task that both helpers check against their floors and sign.
+
+        Guarantees: equal fields are the same task, so the call may be repeated when an answer is lost.
+
+        Args:
+            fields: Every field of `Task` except the helpers, as `adserver.client.tasks.task_fields` returns.
+            encoder: The encoder that the fields name by its digest; browsers are served it.
+
+        Raises:
+            InvalidTask: a setting is wrong, or a helper refuses it.
+        """
+
+    def tasks(self) -> "tuple[CountedTask, ...]":
+        """Return all tasks, oldest first."""
+
+    def task(self, task: str = "") -> CountedTask:
+        """Return one task; raise JobRefused(UNKNOWN_TASK)."""
+
+    def refresh_keys(self) -> int:
+        """Put the helpers' current HPKE keys into the bundles that browsers fetch; return how many changed.
+
+        A helper that does not answer keeps its old keys. A running server does this every minute.
+        """
+
+    # Datasets
+
+    def seal(
+        self,
+        task: str = "",
+        *,
+        max_reports: int | None = None,
+        allow_small: bool = False,
+        progress: "SealingProgress | None" = None,
+    ) -> "Dataset":
+        """Seal the waiting reports of a task into a dataset at both helpers; return it once it is committed.
+
+        A dataset that an interrupted run began to commit is finished first.
+
+        Args:
+            task: The task.
+            max_reports: Take at most so many reports, oldest first.
+            allow_small: Also seal fewer reports than the task's min_batch_size: every round will be noise.
+            progress: Called as the helpers prepare; a remote ad server reports none.
+
+        Raises:
+            JobRefused, InvalidTask: too few reports wait, or a helper refuses.
+        """
+
+    def datasets(self) -> "tuple[Dataset, ...]":
+        """Return all datasets, oldest first, in whatever state."""
+
+    def dataset(self, dataset: str = "") -> "Dataset":
+        """Return one dataset; raise JobRefused(UNKNOWN_DATASET)."""
+
+    def abandon(self, dataset: str) -> "Dataset":
+        """Abandon a dataset that a helper refuses to commit, so that its reports wait to be sealed again.
+
+        Reports that the other helper committed are used up: it drops them from the next dataset.
+
+        Returns:
+            The dataset as it was; `received` of its reports wait again.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET): there is none of this id.
+            JobRefused(WRONG_STATE): both helpers have committed it.
+        """
+
+    def budgets(
+        self, *, task: str = "", dataset: str = "", planned: "PlannedJob | None" = None
+    ) -> "tuple[DatasetBudget, ...]":
+        """Return both budgets of committed datasets, oldest first, then of people in tasks of updates.
+
+        Args:
+            task: Return only budgets of this task; empty: of all.
+            dataset: Return only the budgets of this dataset; empty: of all.
+            planned: Also forecast the budgets after such a job.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
+            InvalidTask: the planned job's numbers are out of range.
+        """
+
+    # Jobs: over a dataset's labels, on devices with helpers, on devices without helpers
+
+    @overload
+    def plan(self, request: "PlanRequest", progress: "OnProgress | None" = None) -> "Planned": ...
+    @overload
+    def plan(self, request: "FederatedSubmission") -> "FederatedForecast": ...
+    @overload
+    def plan(self, request: "LocalSubmission") -> "LocalForecast": ...
+    def plan(
+        self,
+        request: "PlanRequest | FederatedSubmission | LocalSubmission",
+        progress: "OnProgress | None" = None,
+    ) -> "Planned | FederatedForecast | LocalForecast":
+        """Find what fits the budgets next to everything that is spent or reserved. It spends nothing.
+
+        Raises:
+            InvalidModel, InvalidTask, JobRefused: what is wrong, or that nothing fits.
+        """
+
+    def submit(self, submission: "AnySubmission") -> "JobRecord":
+        """Check a job, queue it for `adserver serve` (a job without helpers: open it to devices); return it.
+
+        Raises:
+            InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
+        """
+
+    def jobs(self) -> "tuple[JobRecord, ...]":
+        """Return all jobs of every kind, oldest first."""
+
+    def job(self, job: str = "") -> "JobRecord":
+        """Return one job; raise JobRefused(UNKNOWN_JOB)."""
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> "tuple[RoundFigures, ...]":
+        """Return the figures of a job's rounds after `after_rounds`, in order, once each."""
+
+    def cancel(self, job_id: bytes) -> None:
+        """Stop a job for good and release the budget of rounds that were not run.
+
+        A job without helpers is closed to devices; it keeps its model and may be resumed.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB, WRONG_STATE)
+        """
+
+    def resume(self, job_id: bytes) -> None:
+        """Queue a refused or failed job again, at the round where it stopped; reopen one without helpers.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB, WRONG_STATE)
+        """
+
+    def export(self, job_id: bytes, takes: InputForm = InputForm.SCALED) -> ExportedModel:
+        """Return a job's latest model whose graph takes the input; columns need the task's encoder.
+
+        The model of a job without helpers is an .npz file, whatever `takes` is.
+
+        Raises:
+            JobRefused(WRONG_STATE): no round is done yet.
+            InvalidTask: columns are wanted, and the task names no encoder.
+        """
+
+    # Measurements
+
+    def aggregate(
+        self,
+        *,
+        values: Sequence[str] = (),
+        histograms: Sequence[str] = (),
+        group_by: Sequence[str] = (),
+        where: Mapping[str, str | int] | None = None,
+        domains: Domains | None = None,
+        discover: bool = False,
+        roll_up: bool = False,
+        epsilon: float | None = None,
+        dataset: str = "",
+        query_id: str = "",
+    ) -> "AggregateResult":
+        """Sum values over groups of a dataset's reports, charged to its budget. See `Client.aggregate`.
+
+        Guarantees: under one `query_id` the same request has the same answer and is charged once, also when
+        it is repeated by another client.
+
+        Raises:
+            JobRefused(QUERY_CHANGED): something else was asked under the id.
+            MaskedLarkError: what is wrong with the request, or why it is refused.
+        """
+
+    def evaluate(
+        self,
+        model: bytes | None = None,
+        *,
+        job: str = "",
+        bins: int = DEFAULT_BINS,
+        epsilon: float | None = None,
+        dataset: str = "",
+        query_id: str = "",
+    ) -> "EvaluationResult":
+        """Evaluate an ONNX file, or a job's latest weights, on a dataset's reports, charged to its budget.
+
+        Guarantees: as `aggregate`.
+
+        Raises:
+            InvalidTask: neither a model nor a job is given, or both.
+            MaskedLarkError: as `aggregate`.
+        """
+
+    def repeat_aggregate(self, query: str) -> "AggregateResult":
+        """Return the answer to an earlier query again; it costs nothing. Raises JobRefused(UNKNOWN_QUERY)."""
+
+    def repeat_evaluate(self, query: str) -> "EvaluationResult":
+        """Return an earlier evaluation again; it costs nothing. Raises JobRefused(UNKNOWN_QUERY)."""
+
+    def queries(self) -> "tuple[QuerySummary, ...]":
+        """Return all queries and evaluations, oldest first."""
+
+    # Access and state
+
+    def create_token(self, scope: "Scope", *, name: str, days: float) -> str:
+        """Create a token for the admin API and return its secret, which is not stored.
+
+        Over the admin API this needs a grant of scope `tokens`, and the new token is below that scope and
+        ends no later than the grant: a leaked token cannot make one that outlives it.
+
+        Raises:
+            InvalidTask: the scope or the days are more than the caller's grant allows.
+        """
+
+    def tokens(self) -> "tuple[GrantSummary, ...]":
+        """Return tokens and logged-in browsers that have not ended, oldest first, without their secrets.
+
+        Over the admin API this needs a grant of scope `tokens`.
+        """
+
+    def revoke_token(self, grant_id: str) -> "GrantSummary":
+        """Revoke the one token or session whose id starts so, with immediate effect; return it.
+
+        Over the admin API this needs a grant of scope `tokens`.
+
+        Raises:
+            InvalidTask: none does, or several do.
+        """
+
+    def intake(self) -> "IntakeSummary":
+        """Return the number of reports by outcome since the server started.
+
+        Raises:
+            InvalidTask: this is a data folder, whose counts only the running server knows.
+        """
+
+    def helpers(self) -> "tuple[HelperSummary, HelperSummary]":
+        """Return the state of both helpers, by role: what a running server saw last, or asked now."""

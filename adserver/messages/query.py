@@ -1,0 +1,182 @@
+"""Queries: in a list, as a client asks one, and their answers."""
+
+import math
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ReleasedResult, ResultRow
+from adserver.messages.base import Message, RequestBody, Whole, finite
+from adserver.messages.budget import EpsilonsMessage
+from adserver.records.defaults import GROUP
+from adserver.records.summaries import QuerySummary
+from maskedlark.frozen import pick_attributes
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.measurement import MAX_KEYS, MAX_VALUES
+
+QueryId = Annotated[
+    str,
+    Field(
+        pattern="^([0-9a-fA-F]{32})?$",
+        description="An idempotency id chosen by the client, 16 random bytes in hex. Repeating a request with"
+        " the same id returns the same answer and is charged once. A different request with a used "
+        "id is refused with 409, query_changed.",
+    ),
+]
+_RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism")
+_UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
+
+
+def _unless_null(missing: float) -> Any:
+    """Return the type of a number that JSON has as null where it is not finite."""
+    return Annotated[
+        float,
+        Field(allow_inf_nan=True),
+        BeforeValidator(lambda value: missing if value is None else value),
+        PlainSerializer(finite, return_type=float | None),
+    ]
+
+
+class EstimateMessage(Message):
+    """One number with its 99 % interval; null where it is not known."""
+
+    value: _unless_null(NOT_KNOWN.value)  # type: ignore[valid-type]
+    standard_error: _unless_null(NOT_KNOWN.standard_error)  # type: ignore[valid-type]
+    low: _unless_null(NOT_KNOWN.low)  # type: ignore[valid-type]
+    high: _unless_null(NOT_KNOWN.high)  # type: ignore[valid-type]
+
+    def estimate(self) -> Estimate:
+        """Return the estimate."""
+        return Estimate(**dict(self))
+
+
+class ReleaseMessage(Message):
+    """What every release says of itself. Epsilons are null without noise."""
+
+    query_id: str
+    task_id: str
+    dataset_id: str
+    records: Whole
+    delta: float
+    mechanism: Mechanism
+    epsilon: EpsilonsMessage | None
+    dataset_epsilon_spent: EpsilonsMessage | None
+
+    def release(self) -> dict[str, Any]:
+        """Return the fields of a `ReleasedResult`."""
+        return {
+            **pick_attributes(self, _RELEASE),
+            "cost": self.epsilon.value() if self.epsilon else _UNBOUNDED,
+            "dataset_spent": self.dataset_epsilon_spent.value() if self.dataset_epsilon_spent else _UNBOUNDED,
+        }
+
+
+def release_fields(result: ReleasedResult) -> dict[str, Any]:
+    """Return the fields of a `ReleaseMessage`."""
+    is_noisy = result.mechanism is not Mechanism.NONE
+    return {
+        **pick_attributes(result, _RELEASE),
+        "epsilon": result.cost if is_noisy else None,
+        "dataset_epsilon_spent": result.dataset_spent if is_noisy else None,
+    }
+
+
+class RowMessage(Message):
+    """A cell: its group, and an estimate under the name of each column."""
+
+    model_config = ConfigDict(extra="allow")
+
+    group: dict[str, str]
+    __pydantic_extra__: dict[str, EstimateMessage]
+
+
+class ResultMessage(ReleaseMessage):
+    """The answer to a query."""
+
+    min_cell_count: Whole
+    columns: tuple[Column, ...]
+    rows: tuple[RowMessage, ...]
+
+    @classmethod
+    def of(cls, result: AggregateResult) -> Self:
+        """Describe a result."""
+        names = [column.name for column in result.columns]
+        rows = (
+            {
+                GROUP: dict(zip(result.group_by, row.group, strict=True)),
+                **dict(zip(names, row.estimates, strict=True)),
+            }
+            for row in result.rows
+        )
+        return cls(
+            **release_fields(result),
+            min_cell_count=result.min_cell_count,
+            columns=result.columns,
+            rows=tuple(map(RowMessage.model_validate, rows)),
+        )
+
+    def value(self) -> AggregateResult:
+        """Return the result.
+
+        Raises:
+            KeyError: a row has no estimate of a column.
+        """
+        names = [column.name for column in self.columns]
+        return AggregateResult(
+            **self.release(),
+            group_by=tuple(self.rows[0].group) if self.rows else (),
+            columns=self.columns,
+            rows=tuple(
+                ResultRow(
+                    group=tuple(row.group.values()),
+                    estimates=tuple(row.__pydantic_extra__[name].estimate() for name in names),
+                )
+                for row in self.rows
+            ),
+            min_cell_count=self.min_cell_count,
+        )
+
+
+class QueryItem(Message):
+    """A query or evaluation in a list."""
+
+    query_id: str
+    kind: str
+    task_id: str
+    dataset_id: str
+    asked_at: float
+    is_answered: bool
+    about: str
+
+    def value(self) -> QuerySummary:
+        """Return the query."""
+        return QuerySummary(**pick_attributes(self, QueryItem.model_fields))
+
+
+class QueryDetail(QueryItem):
+    """A query with its stored answer, if there is one."""
+
+    result: ResultMessage | None
+
+
+class CodesBetween(RequestBody):
+    """All codes of a key from the first to the last one."""
+
+    first: int
+    last: int
+
+
+class AskQuery(RequestBody):
+    """A query; see `adserver aggregate` for each field's meaning."""
+
+    values: list[str] = Field([], max_length=2 * MAX_VALUES)
+    histograms: list[str] = Field([], max_length=2 * MAX_VALUES)
+    group_by: list[str] = Field([], max_length=MAX_KEYS)
+    where: dict[str, str | int] = Field({}, max_length=MAX_KEYS)
+    domains: dict[str, list[str | int] | CodesBetween] = Field({}, max_length=MAX_KEYS)
+    discover: bool = False
+    roll_up: bool = False
+    epsilon: float | None = None
+    dataset: str = Field("", description="The start of its id; may be omitted if there is only one.")
+    query_id: QueryId = ""

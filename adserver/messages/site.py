@@ -1,0 +1,104 @@
+"""The state of an ad server around its data: intake, helpers, certificates, grants, models, problems."""
+
+from dataclasses import fields
+
+from pydantic import Field
+
+from adserver.messages.base import File, Message, Whole
+from adserver.records.exported_model import ExportedModel
+from adserver.records.summaries import HelperSummary, IntakeSummary
+from maskedlark.frozen import pick_attributes
+
+
+class IntakeMessage(Message):
+    """The number of reports by outcome since the server started. Reports have neither times nor senders."""
+
+    since: float
+    accepted: Whole
+    duplicates: Whole
+    rejected: dict[str, Whole]
+
+    def value(self) -> IntakeSummary:
+        """Return the counts."""
+        return IntakeSummary(**dict(self))
+
+
+class RefreshedKeys(Message):
+    """How many tasks have new HPKE keys in their bundles."""
+
+    tasks: Whole
+
+
+class KeyMessage(Message):
+    """One of a helper's HPKE keys, and when this ad server first saw it."""
+
+    key_id: Whole
+    suite: str
+    first_seen_at: float
+
+
+class HelperMessage(Message):
+    """The last known state of a helper."""
+
+    role: Whole
+    address: str
+    is_well: bool | None
+    cause: str
+    answered_at: float | None
+    latency_ms: float | None
+    name: str | None
+    numerics_digest: bytes | None
+    version: str | None
+    tasks: Whole | None
+    datasets: Whole | None
+    open_jobs: Whole | None
+    rounds_answered: Whole | None
+    keys: tuple[KeyMessage, ...]
+    keys_not_after: Whole | None
+
+    def value(self) -> HelperSummary:
+        """Return the state."""
+        return HelperSummary(**pick_attributes(self, (one.name for one in fields(HelperSummary))))
+
+
+class CertificateMessage(Message):
+    """A certificate that this server shows, or trusts a peer by."""
+
+    whose: str
+    names: tuple[str, ...]
+    fingerprint: str
+    ends_at: float
+    file: str
+
+
+class HelpersMessage(Message):
+    """Both helpers, and the certificates between the parties."""
+
+    helpers: tuple[HelperMessage, ...]
+    certificates: tuple[CertificateMessage, ...]
+
+
+class ModelMessage(Message):
+    """A job's latest model as an ONNX file."""
+
+    job_id: bytes
+    rounds_done: Whole
+    model: File = Field(repr=False)
+
+    def value(self) -> ExportedModel:
+        """Return the model."""
+        return ExportedModel(encoded=self.model, rounds_done=self.rounds_done)
+
+
+class Problem(Message):
+    """A refusal as problem details (RFC 9457); docs/reference/errors.md lists `error` and `reason`."""
+
+    type: str
+    title: str
+    status: Whole
+    detail: str
+    error: str
+    reason: str
+    is_retryable: bool | None = None
+    charged: str | None = None
+    remedy: str | None = None

@@ -1,0 +1,150 @@
+"""Requests for a job of each kind, and for a plan of one, as every face passes them to an ad server.
+
+`adserver.training.submitting` turns one into a stored job, and `adserver.training.planning` into a forecast.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, TypeAlias
+
+from adserver.records.defaults import MAX_EPOCHS
+from adserver.records.sampling_options import SamplingOptions
+from adserver.records.training_plan import Optimizer, Schedule
+from maskedlark.frozen import frozen
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+
+
+@frozen
+class Submission(SamplingOptions):
+    """A request for a job over a dataset; its samples and noise are those of `SamplingOptions`.
+
+    Attributes:
+        model: An ONNX file; training begins at its weights.
+        loss: A name of `maskedlark.model.losses.Loss`.
+        rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its
+            budget.
+        batch_size: Expected reports in a round; None: the whole dataset in every round.
+        epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the
+            dataset has left.
+        noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one
+            of the two is given.
+        optimizer: The optimizer.
+        schedule: Its learning rate's.
+        eval_set: An .npz file, or None.
+        eval_every: Rounds between evaluations; None: about fifty evaluations in all.
+        adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
+        is_clip_per_layer: Whether each layer's gradient is clipped by itself.
+        dataset: The start of the id of the dataset to train on; not needed if there is only one.
+        task: The start of its task's id; by default the dataset's.
+    """
+
+    model: bytes = field(repr=False)
+    loss: str
+    rounds: int | None
+    batch_size: float | None
+    epsilon: float | None
+    noise_multiplier: float | None
+    optimizer: Optimizer
+    schedule: Schedule
+    eval_set: bytes | None = field(repr=False)
+    eval_every: int | None
+    adaptive_clip: AdaptiveClip | None = None
+    is_clip_per_layer: bool = False
+    dataset: str = ""
+    task: str = ""
+
+
+@frozen
+class FederatedSubmission:
+    """A request for a job on devices, whose updates both helpers sum.
+
+    Attributes:
+        kind: A name of `strategies.STRATEGIES`.
+        settings: The strategy's, as docs/reference lists them; what the task says need not be repeated.
+        widths: Of the dense model that devices train; empty with `model`.
+        epsilon: What all rounds may cost a person against the ad server; None where `settings` have the
+            noise.
+        window_s: How long devices have for a round.
+        least_devices: Fewer keep a round open; None: the task's min_batch_size.
+        model: An ONNX file that devices with torch train from its own weights, or None.
+        seed: Of the first weights of a dense model.
+        eval_set: An .npz file, or None.
+        eval_every: Rounds between evaluations; None: about fifty in all.
+        task: The start of the id of a task of updates; not needed if there is only one task.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    widths: tuple[int, ...]
+    epsilon: float | None
+    window_s: float
+    least_devices: int | None
+    model: bytes | None = field(default=None, repr=False)
+    seed: int = 0
+    eval_set: bytes | None = field(default=None, repr=False)
+    eval_every: int | None = None
+    task: str = ""
+
+
+@frozen
+class LocalSubmission:
+    """A request for a job without helpers, whose devices noise their own updates.
+
+    Attributes:
+        kind: line or draw-and-discard.
+        settings: The strategy's, as docs/reference lists them.
+        widths: Of the model; exactly two for draw-and-discard.
+        seed: Of LINE's first weights.
+        is_tested: Whether draw-and-discard rejects models that are too far from its instances.
+        updates_each: Updates that a person is expected to send; only a plan uses it.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    widths: tuple[int, ...]
+    seed: int = 0
+    is_tested: bool = False
+    updates_each: int = 1
+
+
+AnySubmission: TypeAlias = Submission | FederatedSubmission | LocalSubmission
+
+
+@frozen
+class PlanConstraints:
+    """What a person fixes of a job; None is left open.
+
+    Attributes:
+        rounds: Optimizer steps.
+        batch_size: Expected reports in a round.
+        noise_multiplier: As the job names it.
+        max_epochs: Where all three are open, how often at most the helpers go through the dataset.
+    """
+
+    rounds: int | None
+    batch_size: float | None
+    noise_multiplier: float | None
+    max_epochs: int = MAX_EPOCHS
+
+
+@frozen
+class PlanRequest(SamplingOptions):
+    """A request for a job over a dataset that fits; its samples and noise are those of `SamplingOptions`.
+
+    Attributes:
+        model: An ONNX file.
+        wish: What is fixed of it, and what is to be found.
+        epsilon: What the job may cost against the ad server; None: all that is left.
+        loss: Checked against model and task, if it is given.
+        gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
+        momentum: Of the optimizer that will be used.
+        dataset: The start of the id of the dataset to train on; not needed if there is only one.
+    """
+
+    model: bytes = field(repr=False)
+    wish: PlanConstraints
+    epsilon: float | None = None
+    loss: str | None = None
+    gradient_norm: float | None = None
+    momentum: float = 0.9
+    dataset: str = ""

@@ -1,0 +1,149 @@
+"""Every message of an ad server comes back from its JSON as the value that it was made of."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from adserver.measuring.evaluation_result import EvaluationResult, read
+from adserver.measuring.result import NOT_KNOWN
+from adserver.messages.base import Message
+from adserver.messages.budget import BudgetMessage, EpsilonsMessage
+from adserver.messages.dataset import DatasetItem
+from adserver.messages.evaluation import EvaluationMessage
+from adserver.messages.job import JobItem, RoundsPage, job_detail
+from adserver.messages.plan import PlanJob, PlanMessage
+from adserver.messages.submission import SubmitJob
+from adserver.messages.task import TaskDetail
+from adserver.records.submissions import PlanConstraints, PlanRequest, Submission
+from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.planning import plan_job
+from maskedlark.canonical import build
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.budget import PlannedJob
+from maskedlark.releases.sampling import StepNoise
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import OF, Painted, painted
+
+
+@pytest.fixture(scope="module")
+def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Painted]:
+    made = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+    yield made
+    made.close()
+
+
+def sent(message: Message) -> Any:
+    """The message as it arrives."""
+    text = message.model_dump_json()
+    assert json.loads(text) == message.model_dump(mode="json")
+    return type(message).model_validate_json(text, strict=True)
+
+
+def test_tasks_datasets_and_jobs_come_back(of: Painted) -> None:
+    for task in of.site.tasks.all():
+        counts = of.site.reports.counts(task.task_id)
+        back = sent(TaskDetail.of(task, counts))
+        assert (back.stored(), back.counts()) == (task, counts)
+    for dataset in of.site.datasets.all():
+        assert sent(DatasetItem.of(dataset)).value() == dataset
+    for job in of.jobs.all():
+        back = sent(JobItem.of(job)).value()
+        assert (back.plan, back.state, back.stop, back.rounds_done) == (
+            job.plan, job.state, job.stop, job.rounds_done,
+        )  # fmt: skip
+        figures = of.jobs.history(job.job_id)
+        assert sent(RoundsPage(items=figures, next_after_rounds=None)).items == figures
+        assert sent(job_detail(job, of.jobs.last_evaluated(job.job_id))).job_id == job.job_id
+
+
+def test_budgets_come_back_with_a_forecast(of: Painted) -> None:
+    planned = PlannedJob(rounds=5, batch_size=None, noise_multiplier=50.0)
+    for dataset in of.site.datasets.all():
+        if dataset.dataset_id is None:
+            continue
+        budget = of.site.budgets.of(dataset, planned)
+        back = sent(BudgetMessage.of(budget)).value(budget.dataset.task)
+        assert (back.ad_server, back.colluding, back.dataset) == (
+            budget.ad_server, budget.colluding, budget.dataset,
+        )  # fmt: skip
+        assert back.forecast is not None
+        assert budget.forecast is not None
+        assert back.forecast.alone == budget.forecast.alone
+        assert [(one.spent, one.held) for one in back.uses] == [(one.spent, one.held) for one in budget.uses]
+
+
+def test_requests_for_jobs_come_back_with_their_files() -> None:
+    asked = PlanRequest(
+        model=bytes(range(256)),
+        wish=PlanConstraints(rounds=3, batch_size=None, noise_multiplier=0.5),
+        noise=StepNoise.CORRELATED,
+        carried=7,
+        dataset="3f",
+    )
+    assert PlanJob.model_validate_json(PlanJob.of(asked).model_dump_json()).value() == asked
+    submission = Submission(
+        model=ENCODED_MODEL,
+        loss="mean_squared_error",
+        rounds=3,
+        batch_size=None,
+        epsilon=1.5,
+        noise_multiplier=None,
+        optimizer=build(Optimizer, {"learning_rate": 0.5}),
+        schedule=Schedule(),
+        eval_set=b"\xff\xfe",
+        eval_every=None,
+        is_clip_per_layer=True,
+        task="ab",
+    )
+    assert SubmitJob.model_validate_json(SubmitJob.of(submission).model_dump_json()).value() == submission
+
+
+def test_what_is_not_known_of_a_model_comes_back() -> None:
+    readings = read(np.zeros((2, 10)), mechanism=Mechanism.NONE, noise_scale=0.0, is_of_classes=False, seed=1)
+    unbounded = Epsilons(ad_server=math.inf, colluding=math.inf)
+    here = EvaluationResult(
+        query_id="01" * 16, task_id="02" * 32, dataset_id="03" * 32, mechanism=Mechanism.NONE, records=0,
+        delta=1e-6, cost=unbounded, dataset_spent=unbounded, is_of_classes=False, metrics=readings.metrics,
+        roc=readings.roc, pr=readings.pr, calibration=readings.calibration, num_bins=10, noise_scale=0.0,
+    )  # fmt: skip
+    assert repr(NOT_KNOWN) in map(repr, (one.estimate for one in here.metrics))
+    assert repr(sent(EvaluationMessage.of(here)).value()) == repr(here)
+
+
+@pytest.mark.parametrize("value", ['"1"', "true", "-1", "NaN", "[1]", '""'])
+def test_an_epsilon_is_a_number_or_null_and_nothing_else(value: str) -> None:
+    text = '{"ad_server": null, "colluding": %s}'
+    read_back = EpsilonsMessage.model_validate_json(text % "2", strict=True)
+    assert read_back.value() == Epsilons(ad_server=math.inf, colluding=2.0)
+    with pytest.raises(ValidationError):
+        EpsilonsMessage.model_validate_json(text % value, strict=True)
+
+
+@pytest.mark.parametrize(
+    "change", [{"rounds": "3"}, {"rounds": 3.5}, {"extra": 1}, {"loss": 1}, {"epsilon": "1"}]
+)
+def test_a_request_is_of_its_types_and_has_no_other_field(change: dict[str, Any]) -> None:
+    body = {"model": "AAAA", "loss": "a", "optimizer": {"kind": "adam", "learning_rate": 0.1}}
+    SubmitJob.model_validate_json(json.dumps(body))
+    with pytest.raises(ValidationError) as refused:
+        SubmitJob.model_validate_json(json.dumps({**body, **change}))
+    assert "input_value" not in str(refused.value)
+
+
+def test_a_plan_comes_back(of: Painted) -> None:
+    dataset = OF.datasets[0].dataset_id.hex()
+    asked = PlanRequest(
+        model=ENCODED_MODEL,
+        wish=PlanConstraints(rounds=4, batch_size=40.0, noise_multiplier=None),
+        dataset=dataset,
+    )
+    planned = plan_job(of.engine, asked, of.site.datasets.find(dataset))
+    back = sent(PlanMessage.of(planned)).value(OF.of.task)
+    assert (back.plan, back.compared) == (planned.plan, planned.compared)
