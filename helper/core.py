@@ -9,13 +9,10 @@ from typing import Final
 
 from helper.datasets.datasets import OPENED_BYTES, Datasets
 from helper.datasets.fair_cache import FairCache
-from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.prefetch_quota import PrefetchQuota
 from helper.datasets.preparation_cache import PreparationCache
 from helper.datasets.storage_quota import StorageQuota
 from helper.datasets.sweeping import EXPIRED_KEPT_S, Sweeper
-from helper.datasets.update_vault import UpdateVault
-from helper.datasets.updates import UpdateDatasets
 from helper.datasets.vault import Vault
 from helper.executors.executor import Executor
 from helper.ledger.budget_left import BudgetsLeft
@@ -29,13 +26,11 @@ from helper.releases.work_quota import WorkQuota
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.tasks import Clock, Tasks
-from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
-from maskedlark.runtime.keyed_lock import KeyedLock
-from maskedlark.runtime.objects import ObjectStore, Retrying
+from maskedlark.runtime.objects import ObjectStore
 
 DATASETS_FOLDER: Final = "datasets"
 VERSION: Final = version("maskedlark")
@@ -85,18 +80,20 @@ class HelperCore:
         self.witness = Witness(ledger=ledger, folder=data, key=keys.witness_key())
         self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
         prepared = PreparationCache(max_preparing_bytes, clock)
-        self.quota = StorageQuota(max_held_bytes, keys.vault_key, prepared.forget_overdue)
-        objects = _objects(segments, ledger, keys, self.quota)
-        storing = KeyedLock()
+
+        def make_room(owner: str) -> bool:
+            return vault.delete_dropped() > 0 or prepared.forget_overdue(owner)
+
+        self.quota = StorageQuota(max_held_bytes, keys.vault_key, make_room)
+        vault = Vault(data / DATASETS_FOLDER, ledger, keys.vault_key, bucket=segments, quota=self.quota)
         self.datasets = Datasets(
             tasks=self.tasks,
             opening_keys=lambda: keys.opening_keys(clock()),
             open_shares=executor.open,
             head_start=PrefetchQuota(executor.opens_at_once, room_bytes=max_preparing_bytes),
             ledger=ledger,
-            vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects, quota=self.quota),
+            vault=vault,
             prepared=prepared,
-            storing=storing,
             kept=FairCache(min(OPENED_BYTES, floors.max_round_bytes // 2)),
         )
         work = WorkQuota(floors.max_round_bytes)
@@ -111,30 +108,18 @@ class HelperCore:
             noise_key=keys.noise_key,
             kept_bytes=floors.max_round_bytes // 2,
         )
-        self.updates = UpdateDatasets(
-            tasks=self.tasks,
-            opening_keys=lambda: keys.opening_keys(clock()),
-            ledger=ledger,
-            vault=UpdateVault(data / DATASETS_FOLDER, keys.vault_key, quota=self.quota),
-            prepared=prepared,
-            storing=storing,
-        )
         self.sweeper = Sweeper(
             ledger=ledger,
-            folders=(self.datasets.vault, self.updates.vault),
-            objects=objects,
-            storing=storing,
+            vault=vault,
             prepared=prepared,
             clock=clock,
             keep_expired_s=keep_expired_s,
-            seen=data,
             check_ledger=lambda: self.witness.check(None),
         )
         self.queries = Queries(
             quota=work,
             tasks=self.tasks,
             datasets=self.datasets,
-            updates=self.updates,
             executor=executor,
             ledger=ledger,
             randomness=randomness,
@@ -168,14 +153,3 @@ class HelperCore:
             numerics=software_digest(),
             counts=self.counts(),
         )
-
-
-def _objects(
-    store: ObjectStore | None, ledger: Ledger, keys: HelperKeys, quota: StorageQuota
-) -> ObjectSegments | None:
-    """Return the datasets in object storage, if there is a store; without one, none may lie there."""
-    if store is not None:
-        return ObjectSegments(Retrying(store), ledger, keys.vault_key, quota)
-    if ledger.manifests.dataset_ids():
-        raise InvalidTask("datasets of this ledger are in object storage: give it with --segments")
-    return None

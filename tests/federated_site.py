@@ -97,7 +97,7 @@ class CoreHelper:
     ) -> AdmittedSet:
         self.step("prepare")
         core = self.scene.cores[self.role]
-        with core.updates.prepare(task_id, handle, update_round, None) as preparation:
+        with core.datasets.prepare_round(task_id, handle, update_round, None) as preparation:
             parts = [preparation.add(chunk) for chunk in share_chunks]
             totals = preparation.finish()
         return joined_sets(parts, totals.dropped)
@@ -107,7 +107,7 @@ class CoreHelper:
     ) -> None:
         self.step("commit")
         bits = np.packbits(chosen, bitorder="little").tobytes()
-        self.scene.cores[self.role].updates.commit(task_id, handle, bits, dataset_id, None)
+        self.scene.cores[self.role].datasets.commit(task_id, handle, bits, dataset_id, None)
         self.step("committed")
 
     def run_query(

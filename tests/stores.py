@@ -1,7 +1,8 @@
 """Object stores for tests: one in memory, and one that fails."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from threading import Lock
 from typing import TypeVar
@@ -102,3 +103,29 @@ class Faulty:
             happens = self._random.random() < chance
             self.faults += happens
         return happens
+
+
+class FilesAsObjects(MutableMapping[str, bytes]):
+    """The files of helpers, by the names that their objects have in a ledger."""
+
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
+
+    def _files(self) -> dict[str, Path]:
+        files = [path for folder in self._folders for path in sorted(folder.glob("*.sealed"))]
+        return {path.stem.replace(".", "/"): path for path in files}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._files()[name].read_bytes()
+
+    def __setitem__(self, name: str, content: bytes) -> None:
+        self._files()[name].write_bytes(content)
+
+    def __delitem__(self, name: str) -> None:
+        self._files()[name].unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files())
+
+    def __len__(self) -> int:
+        return len(self._files())

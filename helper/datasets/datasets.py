@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,26 +17,39 @@ from helper.datasets.fair_cache import FairCache
 from helper.datasets.frames import SealedSegment
 from helper.datasets.prefetch_quota import PrefetchQuota
 from helper.datasets.preparation_cache import Handle, PreparationCache, opened_bytes
-from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
+from helper.datasets.preparing import OpenChunk, Preparation, PreparedReports
+from helper.datasets.proofs import fast_residues
 from helper.datasets.records import DatasetRecords
+from helper.datasets.segment_writer import ANY_SEGMENTS, SegmentPlan
 from helper.datasets.segments import Ids, SegmentSlice, whole
+from helper.datasets.updates import RoundOpener, plan_segments
 from helper.datasets.vault import Vault, VaultDamaged, damage_told
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
-from helper.trust.tasks import Caller, Tasks
+from helper.trust.tasks import Caller, ServedTask, Tasks
+from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.reports.dataset import OpenedDataset, dataset_id
+from maskedlark.releases.update import check_round, form_of
+from maskedlark.releases.update_job import UpdateRound
+from maskedlark.reports.dataset import OpenedDataset, PreparedShares, ShareForHelper, ShareOpener, dataset_id
 from maskedlark.reports.input_shares import InputShares
+from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
+from maskedlark.reports.update_sealing import UpdateOpener
 from maskedlark.rpc.trust import host_of
 from maskedlark.runtime.keyed_lock import KeyedLock
+
+OpenShares: TypeAlias = Callable[[ShareOpener, Sequence[ShareForHelper]], PreparedShares]
+"""`ShareOpener.open`, wherever it runs, and without looking for repeats between its parts."""
 
 HANDLE_BYTES: Final = 16
 OPENED_BYTES: Final = 1 << 30
 """The most memory that opened datasets take between rounds."""
 
+_LOST: Final = "lost or damaged"
+_LOST_ROUND: Final = "lost, damaged, or of another round"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -51,8 +64,6 @@ class Datasets:
     ledger: Ledger
     vault: Vault
     prepared: PreparationCache
-    storing: KeyedLock = field(default_factory=KeyedLock)
-    """By dataset id: what is being committed is not swept."""
     kept: FairCache[bytes, OpenedDataset] = field(default_factory=lambda: FairCache(OPENED_BYTES))
     """The opened datasets that were used last."""
     _committing: KeyedLock = field(default_factory=KeyedLock, init=False)
@@ -68,7 +79,7 @@ class Datasets:
         self.vault.check_room()
 
     def prepare(self, task_id: bytes, handle: bytes, caller: Caller) -> Preparation:
-        """Begin to open shares, in a `with` block.
+        """Begin to open shares of reports of labels, in a `with` block.
 
         Called by the ad server; the same handle again begins anew.
 
@@ -76,17 +87,60 @@ class Datasets:
             JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.serve`.
         """
         served = self.tasks.serve(task_id, caller)
-        if len(handle) != HANDLE_BYTES:
-            raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
-        return Preparation(
-            served=served,
-            handle=Handle(owner=host_of(served.task.origin), task_id=task_id, name=handle),
+        opener = ShareOpener(
+            task=served.task,
+            role=served.role,
             opening_keys=self.opening_keys(),
-            open_shares=self.open_shares,
+            view_key=served.pair.view_key,
+            residues_of=fast_residues if served.task.proof else residues,
+        )
+
+        def open_shares(incoming: Sequence[ShareForHelper]) -> PreparedShares:
+            return self.open_shares(opener, incoming) if incoming else opener.open([])
+
+        return self._preparation(served, handle, open_shares, served.task.share_length, ANY_SEGMENTS)
+
+    def prepare_round(
+        self, task_id: bytes, handle: bytes, encoded_round: bytes, caller: Caller
+    ) -> Preparation:
+        """Begin to open shares of a federated round, in a `with` block; see `prepare`.
+
+        Raises:
+            InvalidTask: the round is not canonical.
+            JobRefused(MALFORMED, UNDECLARED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW): it is no round
+                of the task; and the reasons of `prepare`.
+        """
+        served = self.tasks.serve(task_id, caller)
+        one = decode(UpdateRound, encoded_round)
+        check_round(served.task, one, records=served.task.max_dataset_size)
+        form = form_of(served.task)
+        payload_bytes = form.payload_bytes(served.role)
+        opener = UpdateOpener(
+            task=served.task,
+            role=served.role,
+            round_id=one.round_id,
+            opening_keys=self.opening_keys(),
+            view_key=served.pair.view_key,
+        )
+        open_shares = RoundOpener(opener, payload_bytes).open
+        plan = plan_segments(form, payload_bytes, one.round_id)
+        return self._preparation(served, handle, open_shares, payload_bytes, plan)
+
+    def _preparation(
+        self, served: ServedTask, name: bytes, open_shares: OpenChunk, share_length: int, plan: SegmentPlan
+    ) -> Preparation:
+        if len(name) != HANDLE_BYTES:
+            raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(name)}")
+        return Preparation(
+            handle=Handle(owner=host_of(served.task.origin), task_id=served.task_id, name=name),
+            most_reports=served.task.max_dataset_size,
+            share_length=share_length,
+            open_shares=open_shares,
             head_start=self.head_start,
             ledger=self.ledger,
             shelf=self.prepared,
             vault=self.vault,
+            plan=plan,
         )
 
     def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
@@ -120,17 +174,15 @@ class Datasets:
             if known is not None:
                 return known.size
             with self.prepared.lent(key, PreparedReports) as prepared:
-                if prepared is None or prepared.spool.is_lost or not prepared.spool.takes(expected_id):
+                if prepared is None or not prepared.writer.takes(expected_id):
                     raise JobRefused(
                         JobReason.UNKNOWN_DATASET,
                         "nothing is prepared under this handle (any more): prepare it again",
                     )
                 rows = prepared.chosen(chosen_rows(prepared.is_admitted, chosen))
                 ids, tags = prepared.report_ids, prepared.view_tags
-                # before anything is locked by the id: until then it may be another task's
                 check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
-                with self.storing.hold(expected_id):
-                    size = self._store(task_id, prepared, rows, expected_id)
+                size = self._store(task_id, prepared, rows, expected_id)
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
         return size
@@ -158,7 +210,8 @@ class Datasets:
         with self._reading.hold(dataset_id):  # so that who asks at the same time does not read it twice
             dataset = self.kept.get(dataset_id)
             if dataset is None:
-                dataset = self._from_disk(dataset_id)
+                with loss_told():
+                    dataset = self.vault.read(dataset_id)
                 owner = self._owner(dataset_id)
                 self.kept.put(dataset_id, dataset, num_bytes=opened_bytes(dataset), owner=owner)
         return dataset
@@ -175,7 +228,7 @@ class Datasets:
         if self._is_small(dataset_id):
             return self.opened(dataset_id).shares
         with loss_told():
-            return self.vault.read_without_features(dataset_id, interrupt).shares
+            return self.vault.read(dataset_id, interrupt, has_features=False).shares
 
     def records(self, dataset_id: bytes, task_id: bytes) -> DatasetRecords:
         """Return the records of a committed dataset of a task, for an executor.
@@ -187,7 +240,7 @@ class Datasets:
         return DatasetRecords(
             count=size,
             pieces=lambda interrupt: self.pieces(dataset_id, interrupt),
-            sealed=lambda interrupt: self._iterate_sealed(dataset_id, interrupt),
+            sealed=lambda interrupt: self._sealed(dataset_id, interrupt),
         )
 
     def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Iterator[SegmentSlice]:
@@ -207,10 +260,33 @@ class Datasets:
         with loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
 
-    def _iterate_sealed(self, dataset_id: bytes, interrupt: Interrupt) -> list[SealedSegment] | None:
-        with loss_told():
-            segments = self.vault.sealed(dataset_id, interrupt)
-        return segments and [replace(one, read=partial(read_told, one.read)) for one in segments]
+    def round_records(self, one: UpdateRound, dataset_id: bytes) -> DatasetRecords:
+        """Return the records of a committed dataset of a federated round, whose features are payloads.
+
+        Reading them raises JobRefused(DATASET_LOST) also if they are of another round. They are read once, so
+        none is kept in memory.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET)
+        """
+
+        def pieces(interrupt: Interrupt) -> Iterator[SegmentSlice]:
+            found = self.vault.pieces(dataset_id, interrupt, round_id=one.round_id)
+            with loss_told(_LOST_ROUND), closing(found):
+                yield from found
+
+        return DatasetRecords(
+            count=self.stored(dataset_id, one.job.task_id).size,
+            pieces=pieces,
+            sealed=lambda interrupt: self._sealed(dataset_id, interrupt, one.round_id, _LOST_ROUND),
+        )
+
+    def _sealed(
+        self, dataset_id: bytes, interrupt: Interrupt, round_id: bytes = b"", lost: str = _LOST
+    ) -> list[SealedSegment]:
+        with loss_told(lost):
+            segments = self.vault.sealed(dataset_id, interrupt, round_id=round_id)
+        return [replace(one, read=partial(read_told, one.read)) for one in segments]
 
     def _is_small(self, dataset_id: bytes) -> bool:
         """Return whether a dataset is in memory, or fits there."""
@@ -224,21 +300,20 @@ class Datasets:
     ) -> int:
         """Store the shares first, then the ledger's record.
 
-        A crash between leaves a file or objects that no ledger names, and that are written again or swept.
+        A crash between leaves objects that no ledger names, and that are swept.
 
         One that is refused is taken back, unless it is refused because another process has committed this
-        very dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so
-        nobody can commit it any more.
+        very dataset, with objects of its own.
         """
-        manifest = self.vault.commit(prepared.spool, expected_id, prepared.ranks(rows))
+        manifest = self.vault.commit(prepared.writer, expected_id, prepared.ranks(rows))
         try:
             self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[rows]), manifest)
         except JobRefused:
             if self._find_committed(expected_id, task_id) is None:
-                self.vault.withdraw(prepared.spool, expected_id)
+                prepared.writer.withdraw()
                 raise
         else:
-            self.vault.committed(prepared.spool, expected_id)
+            prepared.writer.committed(expected_id)
         return len(rows)
 
     def _find_committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
@@ -250,13 +325,9 @@ class Datasets:
         task = self.ledger.task(known.task_id) if known is not None else None
         return host_of(task.origin) if task is not None else ""
 
-    def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
-        with loss_told():
-            return self.vault.read(dataset_id)
-
 
 @contextmanager
-def loss_told(how: str = "lost or damaged") -> Iterator[None]:
+def loss_told(how: str = _LOST) -> Iterator[None]:
     """Tell a caller that a dataset is lost, and this helper's operator how.
 
     Raises:
@@ -280,7 +351,7 @@ def read_told(read: Callable[[], bytes]) -> bytes:
         return read()
 
 
-def dataset_lost(how: str = "lost or damaged") -> JobRefused:
+def dataset_lost(how: str = _LOST) -> JobRefused:
     """Build the refusal for a dataset that cannot be read."""
     return JobRefused(JobReason.DATASET_LOST, f"this helper's shares of the dataset are {how}")
 

@@ -1,15 +1,15 @@
-"""A segment's sealed frames, one for each column: they are alike in a file, in an object, and on their way.
+"""A segment's sealed frames, one for each column: they are alike at rest and on their way to a worker.
 
-    frames = sealed_frames(ChaCha20Poly1305(key), rows, number, header)
+    frames = seal_frames(ChaCha20Poly1305(key), rows, number, header)
     rows = open_segment(shape, SealedPlace(header=header, number=number, records=n), key, b"".join(frames))
 
 A frame is ChaCha20-Poly1305 with the segment's number and the column's as nonce, and with the header of its
-file or object as associated data: it opens in no other place. A worker that gets a `SealedSegment` reads it
+object as associated data: it opens in no other place. A worker that gets a `SealedSegment` reads it
 as the helper does itself.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -26,6 +26,8 @@ Ranks: TypeAlias = NDArray[np.uint32]
 
 SALT_BYTES: Final = 32
 TAG_BYTES: Final = 16
+_FEATURES: Final = 1
+"""The place of features among the columns of a segment."""
 
 
 @frozen
@@ -33,7 +35,7 @@ class SealedPlace:
     """Which segment some frames are of: they open in no other place.
 
     Attributes:
-        header: What the frames are bound to, with the salt of their file or objects.
+        header: What the frames are bound to, with the salt of their objects.
         number: The segment's among those of its dataset.
         records: How many it has, whether they are in the dataset or not.
     """
@@ -81,28 +83,38 @@ def seal_frames(cipher: ChaCha20Poly1305, rows: SegmentRows, number: int, header
 
 
 def open_segment(
-    shape: RowShape, segment: SealedPlace, key: bytes, frames: bytes | memoryview
+    shape: RowShape,
+    segment: SealedPlace,
+    key: bytes,
+    frames: bytes | memoryview,
+    *,
+    has_features: bool = True,
 ) -> SegmentRows:
-    """Decrypt the rows of a segment that left its file or object; called wherever its key is.
+    """Decrypt the rows of a segment; called wherever its key is.
+
+    Args:
+        shape: Of its records.
+        segment: Which it is.
+        key: Opens its frames.
+        frames: All of them, one behind the other.
+        has_features: False if the frame of features is not among them: features have no width then.
 
     Raises:
         InvalidTag, ValueError: the frames are cut, altered or another segment's.
     """
-    if len(frames) != frames_bytes(shape, segment.records):
+    columns = [place for place in range(len(shape.widths)) if has_features or place != _FEATURES]
+    if len(frames) != sum(segment.records * shape.widths[place] + TAG_BYTES for place in columns):
         raise ValueError("not as long as it says")  # before anything is allocated for it
-    rows, cipher, view, at = shape.empty(segment.records), ChaCha20Poly1305(key), memoryview(frames), 0
-    for place, column in enumerate(rows.columns):
+    rows = (shape if has_features else replace(shape, features=0)).empty(segment.records)
+    arrays, cipher, view, at = rows.columns, ChaCha20Poly1305(key), memoryview(frames), 0
+    for place in columns:
+        column = arrays[place]
         end = at + column.nbytes + TAG_BYTES
         opened = cipher.decrypt(nonce(segment.number, place), view[at:end], segment.header)
         if column.size:
             column.reshape(-1).data.cast("B")[:] = opened
         at = end
     return rows
-
-
-def frames_bytes(shape: RowShape, records: int) -> int:
-    """Return the total length of the frames of so many records."""
-    return sum(records * width + TAG_BYTES for width in shape.widths)
 
 
 def nonce(segment: int, column: int) -> bytes:

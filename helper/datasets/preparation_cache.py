@@ -1,6 +1,5 @@
 """Prepared shares, which a helper keeps in memory until they are committed, within bounds."""
 
-import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import OpenedDataset
 
-_LOG: Final = logging.getLogger(__name__)
 MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 64
 OF_ONE_OWNER: Final = Fraction(3, 4)
@@ -42,7 +40,7 @@ class Discardable(Protocol):
     """What a preparation leaves elsewhere, too."""
 
     def discard(self) -> None:
-        """Discard the preparation, once it is forgotten; an OSError is logged, and nothing more."""
+        """Give up what the preparation stored, once it is forgotten; takes no time and cannot fail."""
 
 
 _Prepared = TypeVar("_Prepared", bound=Discardable)
@@ -178,12 +176,9 @@ class PreparationCache:
             self._end(kept, handle.owner)
 
     def _end(self, kept: _Kept, owner: str) -> None:
-        """Free a preparation's memory, with the lock held; the next start removes its file if need be."""
+        """Free a preparation's memory, with the lock held; what it stored is deleted soon."""
         self._free(kept.num_bytes, owner)
-        try:
-            kept.prepared.discard()
-        except OSError as error:
-            _LOG.warning("cannot delete what a preparation wrote: %s", error.strerror)
+        kept.prepared.discard()
 
     def _free(self, num_bytes: int, owner: str) -> None:
         """Free so many bytes, with the lock held."""

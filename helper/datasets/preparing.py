@@ -1,5 +1,6 @@
 """Sealing, first step: open the shares that the ad server streams in, and say which are admitted.
 
+Shares of reports of labels and of federated rounds are prepared alike: how they open is the caller's to say.
 Preparing uses nothing up. Opened shares leave memory segment by segment (`helper.datasets.segment_writer`);
 ids and tags stay until the commit or an eviction. All preparations share a bounded quota of memory, which is
 taken before shares are opened.
@@ -20,11 +21,10 @@ from helper.datasets.frames import Ranks
 from helper.datasets.prefetch_quota import MOST_CHUNKS, PrefetchQuota
 from helper.datasets.preparation_cache import Handle, PreparationCache
 from helper.datasets.preparation_quota import PreparationQuota
-from helper.datasets.proofs import fast_residues
+from helper.datasets.segment_writer import SegmentPlan, SegmentWriter
 from helper.datasets.segments import NOT_CHOSEN, Ids, SegmentRows
-from helper.datasets.vault import AnySpool, Vault
+from helper.datasets.vault import Vault
 from helper.ledger.ledger import Ledger
-from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import (
@@ -32,16 +32,13 @@ from maskedlark.reports.dataset import (
     PreparedShares,
     ShareColumns,
     ShareForHelper,
-    ShareOpener,
     canonical_order,
     dataset_id,
 )
-from maskedlark.reports.proofs.check import residues
-from maskedlark.reports.sealing import OpeningKey
 from maskedlark.runtime.prefetch import AT_ONCE, ahead
 
-OpenShares: TypeAlias = Callable[[ShareOpener, Sequence[ShareForHelper]], PreparedShares]
-"""`ShareOpener.open`, wherever it runs, and without looking for repeats between its parts."""
+OpenChunk: TypeAlias = Callable[[Sequence[ShareForHelper]], PreparedShares]
+"""`ShareOpener.open` of a task or `RoundOpener.open` of a round, wherever it runs."""
 
 MAX_CHUNK_BYTES: Final = 4 << 20
 """Of plaintext in one chunk; a message of the wire's limit with honest shares holds less."""
@@ -69,14 +66,14 @@ class PreparedReports:
     """A finished preparation, until it is committed or forgotten.
 
     Attributes:
-        spool: The shares of the admitted reports, in the order in which they came.
+        writer: Has the shares of the admitted reports, in the order in which they came.
         report_ids: u8 (n, 16), of all that came, in that order.
         view_tags: u8 (n, 16), zeros where not admitted.
         is_admitted: bool (n,).
         order: The admitted reports' rows, in canonical order.
     """
 
-    spool: AnySpool = field(repr=False)
+    writer: SegmentWriter = field(repr=False)
     report_ids: NDArray[np.uint8] = field(repr=False)
     view_tags: NDArray[np.uint8] = field(repr=False)
     is_admitted: NDArray[np.bool_]
@@ -87,14 +84,14 @@ class PreparedReports:
         return self.order[is_chosen[self.order]]
 
     def ranks(self, rows: NDArray[np.intp]) -> Ranks:
-        """Return each spooled record's position among these rows, which are in canonical order."""
+        """Return each written record's position among these rows, which are in canonical order."""
         ranks = np.full(len(self.is_admitted), NOT_CHOSEN, np.uint32)
         ranks[rows] = np.arange(len(rows), dtype=np.uint32)
         return ranks[self.is_admitted]
 
     def discard(self) -> None:
         """Discard the shares, once the preparation is forgotten."""
-        self.spool.remove()
+        self.writer.remove()
 
 
 class Preparation:
@@ -107,29 +104,26 @@ class Preparation:
     def __init__(
         self,
         *,
-        served: ServedTask,
         handle: Handle,
-        opening_keys: Sequence[OpeningKey],
-        open_shares: OpenShares,
+        most_reports: int,
+        share_length: int,
+        open_shares: OpenChunk,
         head_start: PrefetchQuota,
         ledger: Ledger,
         shelf: PreparationCache,
         vault: Vault,
+        plan: SegmentPlan,
     ) -> None:
-        self._task = served.task
+        """Prepare under a handle at most so many reports, each of so many bytes when it is opened."""
         self._handle = handle
-        self._opener = ShareOpener(
-            task=served.task,
-            role=served.role,
-            opening_keys=opening_keys,
-            view_key=served.pair.view_key,
-            residues_of=fast_residues if served.task.proof else residues,
-        )
+        self._most_reports = most_reports
+        self._share_length = share_length
+        self._plan = plan
         self._open_shares = open_shares
         self._ledger = ledger
         self._shelf = shelf
         self._vault = vault
-        self._spool: AnySpool | None = None
+        self._writer: SegmentWriter | None = None
         self._rows = AdmittedRows()
         self._seen = SeenIds()
         self._received = 0
@@ -137,7 +131,7 @@ class Preparation:
             shelf=shelf,
             head_start=head_start,
             owner=handle.owner,
-            share_length=served.task.share_length,
+            share_length=share_length,
         )
 
     def __enter__(self) -> Self:
@@ -145,9 +139,9 @@ class Preparation:
 
     def __exit__(self, *_: object) -> None:
         self._room.end()
-        if self._spool is not None:
-            self._spool.remove()
-            self._spool = None
+        if self._writer is not None:
+            self._writer.remove()
+            self._writer = None
 
     def add(self, incoming: Sequence[ShareForHelper]) -> AdmittedSet:
         """Open one chunk; the reports that came before, or that another dataset used, are dropped too.
@@ -184,11 +178,11 @@ class Preparation:
     def _begun_bytes(self, incoming: Sequence[ShareForHelper]) -> int:
         """Return the bytes of a chunk, as it came and opened."""
         ciphertexts = ShareColumns.of(incoming).ciphertexts
-        return sum(map(len, ciphertexts)) + len(incoming) * self._task.share_length
+        return sum(map(len, ciphertexts)) + len(incoming) * self._share_length
 
     def _open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         try:
-            return self._open_shares(self._opener, incoming) if incoming else self._opener.open([])
+            return self._open_shares(incoming)
         except BaseException:
             self._room.answered()
             raise
@@ -217,8 +211,8 @@ class Preparation:
     def finish(self) -> PreparedTotals:
         """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
         self._seen = SeenIds()
-        if self._spool is None:
-            self._keep(self._opener.open([]))
+        if self._writer is None:
+            self._keep(self._open_shares([]))
         report_ids, view_tags, is_admitted = (
             self._rows.report_ids,
             self._rows.view_tags,
@@ -231,11 +225,11 @@ class Preparation:
             admitted_digest=dataset_id(self._handle.task_id, report_ids, view_tags, rows=order),
             dropped=self._rows.dropped,
         )
-        spool, self._spool = self._spool, None
-        if spool is None:
-            raise AssertionError("a preparation has a spool once something was kept")
+        writer, self._writer = self._writer, None
+        if writer is None:
+            raise AssertionError("a preparation has a writer once something was kept")
         prepared = PreparedReports(
-            spool=spool,
+            writer=writer,
             report_ids=report_ids,
             view_tags=view_tags,
             is_admitted=is_admitted,
@@ -245,25 +239,25 @@ class Preparation:
         return totals
 
     def _keep(self, opened: PreparedShares) -> None:
-        """Write the admitted shares to the spool, and release the memory of those that left it."""
+        """Write the admitted shares, and release the memory of those that left it."""
         is_admitted = opened.admitted.is_admitted
         rows = SegmentRows(report_ids=opened.report_ids, shares=opened.shares)
-        if self._spool is None:
-            self._spool = self._vault.begin(rows.shape, self._handle.owner)
-        before = self._spool.waiting
-        self._vault.add(self._spool, rows if is_admitted.all() else rows.rows(is_admitted))
+        if self._writer is None:
+            self._writer = self._vault.begin(rows.shape, self._handle.owner, self._plan)
+        before = self._writer.waiting
+        self._vault.add(self._writer, rows if is_admitted.all() else rows.rows(is_admitted))
         self._rows.add(opened.report_ids, opened.admitted)
         self._room.left_memory(
-            before + len(is_admitted) - self._spool.waiting, dropped=int((~is_admitted).sum())
+            before + len(is_admitted) - self._writer.waiting, dropped=int((~is_admitted).sum())
         )
 
     def _check_size(self, count: int) -> None:
-        if self._received + count > self._task.max_dataset_size:
+        if self._received + count > self._most_reports:
             raise JobRefused(
                 JobReason.DATASET_TOO_LARGE,
-                f"a dataset of this task has at most {self._task.max_dataset_size} reports: seal several",
+                f"a dataset of this task has at most {self._most_reports} reports: seal several",
             )
-        if count * self._task.share_length > MAX_CHUNK_BYTES:
+        if count * self._share_length > MAX_CHUNK_BYTES:
             raise JobRefused(
                 JobReason.TOO_LARGE, f"a chunk of {count} reports is over {MAX_CHUNK_BYTES} bytes when opened"
             )

@@ -1,15 +1,16 @@
-"""Sealed segments as byte strings of their own: what lies in object storage, one object each.
+"""The one form in which datasets are at rest: two sealed byte strings for each segment, records and ranks.
 
     sealer = SegmentSealer(shape, key_for, randomness)
-    segment = sealer.seal(rows, number)                       # while shares are opened
-    ranks = sealer.seal_ranks(ranks_of_it, number, tail, dataset_id)   # once the dataset is committed
-    rows = opened_rows(segment, number, key_for)
-    piece = chosen_of(rows, open_ranks(ranks, number, tail, dataset_id, key_for))
+    records = sealer.seal(rows, number)                                # while shares are opened
+    ranks = sealer.seal_ranks(ranks_of_it, number, tail, name)   # once the dataset is committed
+    segment = describe_segment(ranks, number, tail, name, key_for=..., read=...)
+    piece = chosen_of(open_segment(segment.shape, segment.place, segment.key, segment.read()), segment.ranks)
 
 Both begin with magic, the dataset's random salt, the shape of a record, the segment's number and how many
-records it has: all of it is associated data. A segment has a ChaCha20-Poly1305 frame for each column, under a
-key of the salt; ranks are one frame under a key of the salt and the dataset's id, with the dataset's tail,
-its numbers of records, as associated data too. So neither opens in another place, attempt or dataset.
+records it has: all of it is associated data. Records have a ChaCha20-Poly1305 frame for each column, under a
+key of the salt; ranks are one frame under a key of the salt and the dataset's name, with the dataset's tail,
+its numbers of records, as associated data too. So neither opens in another place, attempt or dataset. The
+name is the dataset's id, and of updates also the id of their round.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,6 @@ from helper.datasets.frames import (
     SealedPlace,
     SealedSegment,
     nonce,
-    open_segment,
     seal_frames,
 )
 from helper.datasets.segments import SHAPE_BYTES, RowShape, SegmentRows
@@ -67,10 +67,10 @@ class SegmentSealer:
         header = self._header(SEGMENT_MAGIC, number, len(rows))
         return b"".join([header, *seal_frames(self._cipher, rows, number, header)])
 
-    def seal_ranks(self, ranks: Ranks, number: int, tail: Tail, dataset_id: bytes) -> bytes:
+    def seal_ranks(self, ranks: Ranks, number: int, tail: Tail, name: bytes) -> bytes:
         """Seal the ranks of a segment's records in a dataset."""
         header = self._header(RANKS_MAGIC, number, len(ranks))
-        cipher = ChaCha20Poly1305(self._key_for(b"ranks" + dataset_id + self._salt))
+        cipher = ChaCha20Poly1305(self._key_for(b"ranks" + name + self._salt))
         frame = ranks.astype("<u4").tobytes()
         return header + cipher.encrypt(nonce(number, 0), frame, header + tail.encoded)
 
@@ -78,69 +78,75 @@ class SegmentSealer:
         return magic + self._salt + self._shape + np.array([number, records], "<u8").tobytes()
 
 
-def open_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_for: KeyFor) -> Ranks:
-    """Decrypt the ranks of a segment's records.
+def describe_segment(
+    sealed_ranks: bytes,
+    number: int,
+    tail: Tail,
+    name: bytes,
+    *,
+    key_for: KeyFor,
+    read: Callable[[], bytes],
+) -> SealedSegment:
+    """Open the ranks of a segment, and describe its records, which stay sealed and may leave the process.
+
+    Args:
+        sealed_ranks: The ranks.
+        number: The segment's.
+        tail: The dataset's.
+        name: The dataset's.
+        key_for: See `HelperKeys.vault_key`.
+        read: Reads the sealed records. Those of another attempt or place than the ranks do not open.
 
     Raises:
         ValueError, InvalidTag: the bytes are cut, altered, or of another segment or dataset.
     """
-    header, records = _check(sealed, RANKS_MAGIC, number)
-    cipher = ChaCha20Poly1305(key_for(b"ranks" + dataset_id + _salt(header)))
+    header, records = _check(sealed_ranks, number)
+    cipher = ChaCha20Poly1305(key_for(b"ranks" + name + _salt(header)))
     ranks = np.frombuffer(
-        cipher.decrypt(nonce(number, 0), sealed[HEADER_BYTES:], header + tail.encoded), "<u4"
+        cipher.decrypt(nonce(number, 0), sealed_ranks[HEADER_BYTES:], header + tail.encoded), "<u4"
     )
     if len(ranks) != records:
         raise ValueError("not as many ranks as it says")
-    return ranks
-
-
-def open_rows(sealed: bytes, number: int, key_for: KeyFor) -> SegmentRows:
-    """Decrypt the records of a segment, in the order in which they came.
-
-    Raises:
-        ValueError, InvalidTag: the bytes are cut, altered, or of another segment.
-    """
-    header, records = _check(sealed, SEGMENT_MAGIC, number)
-    place = SealedPlace(header=header, number=number, records=records)
-    key = key_for(b"segments" + _salt(header))
-    return open_segment(_shape(header), place, key, memoryview(sealed)[HEADER_BYTES:])
-
-
-def seal_ranks(
-    sealed_ranks: bytes, ranks: Ranks, number: int, key_for: KeyFor, read: Callable[[], bytes]
-) -> SealedSegment:
-    """Describe a segment that may leave the helper's process sealed, by its ranks and reader.
-
-    Its frames do not open if they are of another attempt or place than the ranks.
-    """
-    header = SEGMENT_MAGIC + sealed_ranks[_MAGIC_BYTES:HEADER_BYTES]
+    header = SEGMENT_MAGIC + header[_MAGIC_BYTES:]
     return SealedSegment(
-        place=SealedPlace(header=header, number=number, records=len(ranks)),
+        place=SealedPlace(header=header, number=number, records=records),
         shape=_shape(header),
         ranks=ranks,
         key=key_for(b"segments" + _salt(header)),
-        read=lambda: read()[HEADER_BYTES:],
+        read=lambda: bytes(frames_in(read(), header)),
     )
 
 
-def is_of_one_attempt(segment: bytes, ranks: bytes) -> bool:
-    """Return whether sealed records and sealed ranks have the same salt and number of records."""
-    return segment[_MAGIC_BYTES:HEADER_BYTES] == ranks[_MAGIC_BYTES:HEADER_BYTES]
+def frames_in(sealed: bytes, header: bytes) -> memoryview:
+    """Return the frames of sealed records that begin with a header.
+
+    Raises:
+        ValueError: they begin with another one.
+    """
+    if not sealed.startswith(header):
+        raise ValueError("records of another attempt or place than their ranks")
+    return memoryview(sealed)[HEADER_BYTES:]
 
 
-def estimate_bytes(shape: RowShape, records: int) -> int:
+def features_of(segment: SealedSegment) -> slice:
+    """Return where the frame of features is in the sealed records of a segment."""
+    ids, features, *_ = (segment.place.records * width + TAG_BYTES for width in segment.shape.widths)
+    return slice(HEADER_BYTES + ids, HEADER_BYTES + ids + features)
+
+
+def estimate_bytes(shape: RowShape, records: int, segment_records: int) -> int:
     """Estimate the length of the segments and ranks of so many records, to a few bytes."""
-    segments = -(-records // shape.segment_records)
+    segments = -(-records // segment_records)
     return records * (sum(shape.widths) + 4) + segments * (
         2 * HEADER_BYTES + (len(shape.widths) + 1) * TAG_BYTES
     )
 
 
-def _check(sealed: bytes, magic: bytes, number: int) -> tuple[bytes, int]:
+def _check(sealed_ranks: bytes, number: int) -> tuple[bytes, int]:
     """Return the header and the number of records."""
-    header = sealed[:HEADER_BYTES]
-    if len(header) != HEADER_BYTES or not header.startswith(magic):
-        raise ValueError("not a sealed segment")
+    header = sealed_ranks[:HEADER_BYTES]
+    if len(header) != HEADER_BYTES or not header.startswith(RANKS_MAGIC):
+        raise ValueError("not the ranks of a segment")
     found, records = np.frombuffer(header[-_PLACE_BYTES:], "<u8").tolist()
     if found != number:
         raise ValueError("another segment")

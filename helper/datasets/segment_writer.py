@@ -1,81 +1,171 @@
-"""Opened shares on their way to a dataset: sealed to disk, segment by segment, as they come.
+"""Opened shares on their way to a dataset: sealed and stored segment by segment, as they come.
 
-    spool = Spool(path, shape, key_for, randomness, quota.claim(owner, path.name))
-    spool.add(rows)                                  # once a segment is full, it leaves memory
-    spool.store(final, dataset_id, ranks)            # the file is the dataset, durably
+    writer = SegmentWriter(objects, shape, quota.claim(owner, name), ...)
+    writer.add(rows)                              # a full segment is stored, and leaves memory
+    manifest = writer.store(dataset_id, ranks)    # every object is durable; the ledger commits them or not
+    writer.committed(dataset_id)
 
-The layout: header | segment | segment | ... | index | tail. The header is magic, the tag of the ad server, a
-random salt and the shape of a record. A segment is a ChaCha20-Poly1305 frame for each column, under a key of
-the salt (HKDF of the helper's storage key), with its number and the column's as nonce and the header as
-associated data. The index gives each record's rank, one frame a segment, under a key of the salt and the
-dataset's id, and the tail says how many records there are and how many are chosen: so no file can be cut,
-extended or renamed unnoticed.
+Each object has a random name in the ad server's part of this helper's folder (`helper.datasets.vault`).
 """
 
-import os
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from hashlib import sha256
+from threading import Lock
+from typing import Final
 
-import numpy as np
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from numpy.typing import NDArray
-
-from helper.datasets.frames import (
-    SALT_BYTES,
-    TAG_BYTES,
-    KeyFor,
-    Ranks,
-    SealedPlace,
-    SealedSegment,
-    frames_bytes,
-    nonce,
-    seal_frames,
-)
-from helper.datasets.segments import (
-    NOT_CHOSEN,
-    SHAPE_BYTES,
-    RowShape,
-    SegmentRows,
-    SegmentSlice,
-    chosen_of,
-    join,
-)
-from helper.datasets.storage_quota import TAG_BYTES as OWNER_BYTES
-from helper.datasets.storage_quota import Claim
+from helper.datasets.frames import KeyFor, Ranks
+from helper.datasets.sealed_segments import SegmentSealer, Tail, estimate_bytes
+from helper.datasets.segment_store import SegmentStore
+from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentRows, join
+from helper.datasets.storage_quota import Claim, StorageQuota
+from helper.ledger.records import Manifest, SealedObject
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
-from maskedlark.runtime.durable_file import private, put_in_place
 
-MAGIC: Final = b"MLDS\x04\0\0\0"
-_HEADER_BYTES: Final = len(MAGIC) + OWNER_BYTES + SALT_BYTES + SHAPE_BYTES
-_TAIL_BYTES: Final = 2 * 8
-_RANK_BYTES: Final = 4
+_PUTS_AT_ONCE: Final = 4
+_NAME_BYTES: Final = 16
+
+
+class ObjectWriter:
+    """Stores a helper's objects, and knows which ones may still be committed.
+
+    Safe to call from many threads.
+    """
+
+    def __init__(self, store: SegmentStore, folder: str, randomness: Randomness, quota: StorageQuota) -> None:
+        self._store = store
+        self._folder = folder
+        self._randomness = randomness
+        self._quota = quota
+        self._lock = Lock()
+        self._held: set[str] = set()
+        self._dropped: set[str] = set()
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The objects of preparations that go on or may be committed."""
+        with self._lock:
+            return frozenset(self._held)
+
+    def put(self, content: bytes, tag: bytes) -> str:
+        """Write an object, and hold it; return its name, which is made anew for each try.
+
+        Args:
+            content: What to write; its bytes are claimed already.
+            tag: The ad server's.
+
+        Raises:
+            HelperUnavailable, OSError: the store does not take it.
+        """
+        tried: list[str] = []
+
+        def fresh_name() -> str:
+            name = f"{self._folder}/{tag.hex()}/{self._randomness(_NAME_BYTES).hex()}"
+            with self._lock:
+                self._held.add(name)
+            tried.append(name)
+            return name
+
+        try:
+            name = self._store.put_fresh(fresh_name, content)
+        except BaseException:
+            self.drop(dict.fromkeys(tried, len(content)))
+            raise
+        # a try that failed may have written it all the same
+        self.drop(dict.fromkeys(tried[:-1], len(content)))
+        return name
+
+    def drop(self, objects: Mapping[str, int]) -> None:
+        """Give up objects, which are of no dataset and never will be; they count until they are deleted.
+
+        Args:
+            objects: The bytes of each, by name.
+        """
+        self._count(objects)
+        with self._lock:
+            self._held.difference_update(objects)
+            self._dropped.update(objects)
+
+    def release(self, objects: Mapping[str, int], *, is_committed: bool) -> None:
+        """Hold objects no longer, as the ledger says whether they are a dataset's.
+
+        Args:
+            objects: The bytes of each, by name.
+            is_committed: Whether they are known to be one's; else each counts until it is deleted.
+        """
+        if not is_committed:
+            self._count(objects)
+        with self._lock:
+            self._held.difference_update(objects)
+
+    def _count(self, objects: Mapping[str, int]) -> None:
+        for name, num_bytes in objects.items():
+            self._quota.count(name, tag_in(name), num_bytes)
+
+    def put_back(self, names: Sequence[str]) -> None:
+        """Keep objects among the dropped ones, as they could not be deleted."""
+        with self._lock:
+            self._dropped.update(names)
+
+    def take_dropped(self) -> list[str]:
+        """Return the dropped objects to be removed; each is returned once."""
+        with self._lock:
+            dropped, self._dropped = sorted(self._dropped), set()
+        return dropped
+
+
+@frozen
+class SegmentPlan:
+    """What a dataset's segments are, besides the shape of their records.
+
+    Attributes:
+        round_id: Of updates, the id of their round, without which they are not read; else empty.
+        most_records: The most records of a segment, if it is not to be as large as its shape allows.
+    """
+
+    round_id: bytes = b""
+    most_records: int | None = None
+
+
+ANY_SEGMENTS: Final = SegmentPlan()
+"""As large as the shape of the records allows, and of no round."""
+
+
+@frozen
+class _Stored:
+    """A dataset that everything was put of."""
+
+    dataset_id: bytes
+    ranks: tuple[SealedObject, ...]
 
 
 class SegmentWriter:
-    """A file of segments. Used by one thread at a time; removed unless it is stored.
-
-    There is no file before a segment is full: what is smaller waits in memory until it is stored.
-    """
+    """The segments of one preparation. Used by one thread at a time; dropped unless it is stored."""
 
     def __init__(
-        self, path: Path, shape: RowShape, key_for: KeyFor, randomness: Randomness, claim: Claim
+        self,
+        writer: ObjectWriter,
+        shape: RowShape,
+        claim: Claim,
+        *,
+        key_for: KeyFor,
+        randomness: Randomness,
+        plan: SegmentPlan,
     ) -> None:
-        self._header = MAGIC + claim.tag + randomness(SALT_BYTES) + shape.encoded
-        self._claim = claim
-        self._path = path
+        self._writer = writer
         self._shape = shape
-        self._key_for = key_for
-        self._cipher = ChaCha20Poly1305(key_for(_salt(self._header)))
+        self._round_id = plan.round_id
+        self._segment_records = min(shape.segment_records, plan.most_records or shape.segment_records)
+        self._sealer = SegmentSealer(shape, key_for, randomness)
         self._waiting: list[SegmentRows] = []
         self._num_waiting = 0
-        self._written = 0
-        self._has_file = False
-        self._stored: Path | None = None
-        self._stored_id = b""
+        self._segments: list[SealedObject] = []
+        self._is_whole = False
+        self._stored: _Stored | None = None
+        self._claim = claim
+        self._is_committed = False
 
     @property
     def waiting(self) -> int:
@@ -84,219 +174,131 @@ class SegmentWriter:
 
     @property
     def num_bytes(self) -> int:
-        """The length of the file of all records."""
-        return _file_bytes(self._shape, self._written + self.waiting)
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the file of a stored, uncommitted dataset was swept for its age."""
-        return self._stored is not None and not self._stored.exists()
+        """The size of the objects of all records."""
+        return self._bytes_with(0)
 
     def takes(self, dataset_id: bytes) -> bool:
         """Return whether it may be stored as a dataset.
 
-        Not while another one, stored and not withdrawn, may be committed: that one has the file.
+        Not while another one, stored and not withdrawn, may be committed: both would have the same objects.
         """
-        return self._stored is None or self._stored_id == dataset_id
+        return self._stored is None or self._stored.dataset_id == dataset_id
 
     def add(self, rows: SegmentRows) -> None:
-        """Take records; what fills a segment is written, and leaves memory.
+        """Take records; what fills a segment is put, and leaves memory.
 
         Raises:
-            JobRefused(QUOTA_EXCEEDED): the file of all records has no room in the ad server's quota.
+            HelperUnavailable, OSError: the store does not take it; the preparation ends.
+            JobRefused(QUOTA_EXCEEDED): the objects of all records have no room in the ad server's quota.
         """
+        if self._is_whole:
+            raise AssertionError("nothing is added to a dataset that was stored")
         if not len(rows):
             return  # or chunks of which nothing is admitted would pile up
-        self._claim.resize(_file_bytes(self._shape, self._written + self.waiting + len(rows)))
+        self._claim.resize(self._bytes_with(len(rows)))
         self._waiting.append(rows)
         self._num_waiting += len(rows)
-        size = self._shape.segment_records
-        if self._num_waiting < size:
+        size = self._segment_records
+        if self.waiting < size:
             return
         together = join(self._waiting)
-        with self._open() as stream:
-            for start in range(0, len(together) - size + 1, size):
-                self._write(stream, together.rows(slice(start, start + size)), self._written)
-                self._written += size
+        for start in range(0, len(together) - size + 1, size):
+            self._put_segment(together.rows(slice(start, start + size)))
         rest = together.rows(slice(len(together) // size * size, None))
         self._waiting, self._num_waiting = [rest] if len(rest) else [], len(rest)
 
-    def store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
-        """Write what waits and the ranks of all records, and give the file its name, durably.
+    def store(self, dataset_id: bytes, ranks: Ranks) -> Manifest:
+        """Put what waits and the ranks of all records; what the ledger is to name.
 
-        May be tried again, also if it is not known whether a dataset that was stored was committed: its file
-        stays as it is. An attempt that fails leaves whole segments alone, and no file if there are none.
+        May be tried again, also if it is not known whether the dataset was committed: it is the same then.
 
         Args:
-            final: The file of the dataset; another one is replaced.
             dataset_id: The dataset's.
             ranks: (n,) of each record, in the order in which they came, or `NOT_CHOSEN`.
-        """
-        if self._stored == final and final.exists():
-            return
-        try:
-            self._store(final, dataset_id, ranks)
-        except OSError:
-            if self._has_file and not self._path.exists():  # it has its name, but perhaps not for good
-                with suppress(OSError):
-                    final.replace(self._path)
-            if not self._written:
-                self._drop_file()
-            raise
-        self._stored, self._stored_id = final, dataset_id
-        self._has_file = False
-        self._claim.rename(final.name)
 
-    def withdraw(self, final: Path) -> None:
-        """Take back a file that was stored for a dataset that is refused: it may be stored as another one."""
-        final.replace(self._path)
-        self._claim.rename(self._path.name)
-        self._stored = None
-        if not self._written:
-            self._drop_file()
+        Raises:
+            HelperUnavailable, OSError: the store does not take it; the segments that were put stay.
+        """
+        if not self.takes(dataset_id):
+            raise AssertionError("a preparation is one dataset until that is withdrawn")
+        if self._waiting:
+            self._put_segment(join(self._waiting))
+            self._waiting, self._num_waiting = [], 0
+        self._is_whole = True
+        if self._stored is None:
+            self._stored = _Stored(dataset_id=dataset_id, ranks=self._put_ranks(dataset_id, ranks))
+        return tuple(one for pair in zip(self._segments, self._stored.ranks, strict=True) for one in pair)
+
+    def committed(self, dataset_id: bytes) -> None:
+        """Count the objects as the dataset's, which the ledger names now."""
+        self._is_committed = True
+        self._claim.rename(dataset_id.hex())
+
+    def withdraw(self) -> None:
+        """Take back a dataset that is refused: the segments may be stored as another one."""
+        if self._stored is not None:
+            self._writer.drop(_sizes(self._stored.ranks))
+            self._stored = None
 
     def remove(self) -> None:
-        """Remove what was written; nothing to remove of a file that was stored."""
+        """Forget a preparation; for one that was stored, the ledger decides whether it is a dataset."""
         self._waiting, self._num_waiting = [], 0
-        self._drop_file()
         if self._stored is None:
+            self._writer.drop(_sizes(self._segments))
+        else:
+            objects = _sizes([*self._segments, *self._stored.ranks])
+            self._writer.release(objects, is_committed=self._is_committed)
+        if not self._is_committed:
             self._claim.end()
 
-    def _store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
-        if len(ranks) != self._written + self.waiting:
-            raise AssertionError("a spool is stored with a rank for each of its records")
-        tail = np.array([len(ranks), int((ranks != NOT_CHOSEN).sum())], "<u8").tobytes()
-        cipher = ChaCha20Poly1305(self._key_for(dataset_id + _salt(self._header)))
-        size = self._shape.segment_records
-        with self._open() as stream:
-            stream.seek(_index_start(self._shape, self._written))
-            stream.truncate()  # what an attempt to store that failed has written
-            if self._waiting:
-                self._write(stream, join(self._waiting), self._written)
-            for number, start in enumerate(range(0, len(ranks), size)):
-                frame = ranks[start : start + size].astype("<u4").tobytes()
-                stream.write(cipher.encrypt(nonce(number, 0), frame, self._header + tail))
-            stream.write(tail)
-            put_in_place(stream, self._path, final)
+    def _bytes_with(self, count: int) -> int:
+        """Return the bytes of the objects of all records and of so many more."""
+        records = sum(one.records for one in self._segments) + self.waiting + count
+        return estimate_bytes(self._shape, records, self._segment_records)
 
-    def _write(self, stream: BinaryIO, rows: SegmentRows, before: int) -> None:
-        """Write one segment behind so many records."""
-        stream.seek(_index_start(self._shape, before))
-        number = before // self._shape.segment_records
-        stream.writelines(seal_frames(self._cipher, rows, number, self._header))
+    def _put_segment(self, rows: SegmentRows) -> None:
+        number = len(self._segments)
+        self._segments.append(self._put(self._sealer.seal(rows, number), number, len(rows), is_ranks=False))
 
-    def _open(self) -> BinaryIO:
-        """Open the file; create it if missing, but not in place of one that was lost."""
-        if self._has_file or self._written:
-            return self._path.open("r+b")
-        stream = open(self._path, "xb", opener=private)  # noqa: SIM115 # the caller closes it
-        self._has_file = True
-        stream.write(self._header)
-        return stream
+    def _put_ranks(self, dataset_id: bytes, ranks: Ranks) -> tuple[SealedObject, ...]:
+        """Put the ranks of each segment, a few at a time; all of them or, if one fails, none."""
+        tail = Tail(count=len(ranks), records=int((ranks != NOT_CHOSEN).sum()))
+        if tail.count != sum(one.records for one in self._segments):
+            raise AssertionError("a dataset is stored with a rank for each record")
+        size, name = self._segment_records, dataset_id + self._round_id
 
-    def _drop_file(self) -> None:
-        self._has_file = False
-        self._path.unlink(missing_ok=True)
+        def put(segment: SealedObject) -> SealedObject:
+            start = segment.number * size
+            own = ranks[start : start + segment.records]
+            sealed = self._sealer.seal_ranks(own, segment.number, tail, name)
+            return self._put(sealed, segment.number, segment.records, is_ranks=True)
 
+        with ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="ranks") as pool:
+            putting = [pool.submit(put, segment) for segment in self._segments]
+        failed = next((one.exception() for one in putting if one.exception()), None)
+        if failed is not None:
+            self._writer.drop(_sizes([one.result() for one in putting if not one.exception()]))
+            raise failed
+        return tuple(one.result() for one in putting)
 
-class StoredSegments:
-    """The segments of a stored file, one at a time: `with path.open("rb") as stream: StoredSegments(...)`.
-
-    Its methods raise `ValueError`, `InvalidTag` or `OSError` for a file that is cut, altered, or another
-    dataset's.
-    """
-
-    def __init__(self, stream: BinaryIO, dataset_id: bytes, key_for: KeyFor) -> None:
-        self._stream = stream
-        self._header = stream.read(_HEADER_BYTES)
-        if len(self._header) != _HEADER_BYTES or not self._header.startswith(MAGIC):
-            raise ValueError("not a dataset")
-        self._shape = RowShape.decode(self._header[-SHAPE_BYTES:])
-        stream.seek(-_TAIL_BYTES, os.SEEK_END)
-        self._tail = stream.read(_TAIL_BYTES)
-        self._count, self.records = np.frombuffer(self._tail, "<u8").tolist()
-        self._index = _index_start(self._shape, self._count)
-        if os.fstat(stream.fileno()).st_size != _file_bytes(self._shape, self._count):
-            raise ValueError("not as long as it says")
-        self._ranks_cipher = ChaCha20Poly1305(key_for(dataset_id + _salt(self._header)))
-        self._key = key_for(_salt(self._header))
-        self._cipher = ChaCha20Poly1305(self._key)
-
-    def pieces(self, *, has_features: bool = True) -> Iterator[SegmentSlice]:
-        """Yield the chosen records of each segment; skip segments without any.
-
-        Without features those are neither read nor checked, and have no width.
-        """
-        size, widths = self._shape.segment_records, self._shape.widths
-        shape = self._shape if has_features else replace(self._shape, features=0)
-        found = 0
-        for number, start in enumerate(range(0, self._count, size)):
-            ranks = self._ranks(number, min(size, self._count - start))
-            chosen = int((ranks != NOT_CHOSEN).sum())
-            found += chosen
-            if chosen:
-                self._stream.seek(_HEADER_BYTES + start * sum(widths) + number * TAG_BYTES * len(widths))
-                rows = shape.empty(len(ranks))
-                for place, (column, width) in enumerate(zip(rows.columns, widths, strict=True)):
-                    if shape.widths[place] == width:
-                        self._read_into(column, self._cipher, nonce(number, place), self._header)
-                    else:
-                        self._stream.seek(width * len(ranks) + TAG_BYTES, os.SEEK_CUR)
-                yield chosen_of(rows, ranks)
-        if found != self.records:
-            raise ValueError("not as many records as it says")
-
-    def sealed(self, path: Path) -> Iterator[SealedSegment]:
-        """Yield each segment with a chosen record, still in its file; its frames are read later."""
-        size, widths = self._shape.segment_records, self._shape.widths
-        found = 0
-        for number, start in enumerate(range(0, self._count, size)):
-            ranks = self._ranks(number, min(size, self._count - start))
-            chosen = int((ranks != NOT_CHOSEN).sum())
-            found += chosen
-            if chosen:
-                at = _HEADER_BYTES + start * sum(widths) + number * TAG_BYTES * len(widths)
-                yield SealedSegment(
-                    place=SealedPlace(header=self._header, number=number, records=len(ranks)),
-                    shape=self._shape,
-                    ranks=ranks,
-                    key=self._key,
-                    read=partial(_read_at, path, at, frames_bytes(self._shape, len(ranks))),
-                )
-        if found != self.records:
-            raise ValueError("not as many records as it says")
-
-    def _ranks(self, number: int, count: int) -> Ranks:
-        size = self._shape.segment_records
-        self._stream.seek(self._index + number * (size * _RANK_BYTES + TAG_BYTES))
-        ranks = np.empty(count, "<u4")
-        self._read_into(ranks, self._ranks_cipher, nonce(number, 0), self._header + self._tail)
-        return ranks
-
-    def _read_into(self, column: NDArray[Any], cipher: ChaCha20Poly1305, nonce: bytes, about: bytes) -> None:
-        sealed = self._stream.read(column.nbytes + TAG_BYTES)
-        opened = cipher.decrypt(nonce, sealed, about)
-        if column.size:
-            column.reshape(-1).data.cast("B")[:] = opened
+    def _put(self, sealed: bytes, number: int, records: int, *, is_ranks: bool) -> SealedObject:
+        return SealedObject(
+            number=number,
+            holds_ranks=is_ranks,
+            name=self._writer.put(sealed, self._claim.tag),
+            digest=sha256(sealed).digest(),
+            num_bytes=len(sealed),
+            records=records,
+        )
 
 
-def _read_at(path: Path, start: int, length: int) -> bytes:
-    with path.open("rb") as stream:
-        stream.seek(start)
-        return stream.read(length)
+def tag_in(name: str) -> bytes:
+    """Return the tag of the ad server in an object's name; empty if `ObjectWriter` did not make the name."""
+    with suppress(ValueError, IndexError):
+        return bytes.fromhex(name.split("/")[-2])
+    return b""
 
 
-def _salt(header: bytes) -> bytes:
-    return header[len(MAGIC) + OWNER_BYTES : -SHAPE_BYTES]
-
-
-def _index_start(shape: RowShape, count: int) -> int:
-    """Return where the index of a file of so many records begins."""
-    segments = -(-count // shape.segment_records)
-    return _HEADER_BYTES + count * sum(shape.widths) + segments * len(shape.widths) * TAG_BYTES
-
-
-def _file_bytes(shape: RowShape, count: int) -> int:
-    """Return the length of a file of so many records."""
-    segments = -(-count // shape.segment_records)
-    return _index_start(shape, count) + _RANK_BYTES * count + TAG_BYTES * segments + _TAIL_BYTES
+def _sizes(objects: Sequence[SealedObject]) -> dict[str, int]:
+    """Return the bytes of each object, by name."""
+    return {one.name: one.num_bytes for one in objects}

@@ -196,18 +196,6 @@ def put_together(dataset_id: bytes, pieces: Iterable[SegmentSlice], records: int
     return OpenedDataset(dataset_id=dataset_id, report_ids=into.report_ids, shares=into.shares)
 
 
-def without_features(piece: SegmentSlice) -> SegmentSlice:
-    """Return the same records, with features of zero width."""
-    shares = piece.shares
-    narrow = InputShares(
-        features=np.empty((len(shares), 0), np.uint8),
-        labels=shares.labels,
-        mask_shares=shares.mask_shares,
-        measured=shares.measured,
-    )
-    return SegmentSlice(ranks=piece.ranks, rows=SegmentRows(report_ids=piece.rows.report_ids, shares=narrow))
-
-
 def join(parts: Sequence[SegmentRows]) -> SegmentRows:
     """Concatenate the records of at least one part."""
     into = parts[0].shape.empty(sum(map(len, parts)))

@@ -1,55 +1,47 @@
-"""Opened datasets at rest.
+"""Opened datasets at rest: sealed objects in a folder or a bucket, which a manifest in the ledger names.
 
-    spool = vault.begin(shape, owner)                   # while shares are opened
-    vault.add(spool, rows)
-    manifest = vault.commit(spool, dataset_id, ranks)   # it lies there durably; the ledger is told what
-    for piece in vault.pieces(dataset_id): ...          # one segment at a time, never all in memory
+    writer = vault.begin(shape, owner)                  # while shares are opened
+    vault.add(writer, rows)
+    manifest = vault.commit(writer, dataset_id, ranks)  # every object is durable; the ledger names them
+    for piece in vault.pieces(dataset_id): ...          # the next segments are read meanwhile, never all
 
-One encrypted file each (`helper.datasets.segment_writer`), so that a restart costs no re-opening and a
-stolen disk shows no feature; or encrypted objects (`helper.datasets.object_segments`), where the operator has
-a store.
-Files are read also then, and those of earlier versions as they are (`helper.datasets.whole_file`).
+So a restart costs no re-opening and a stolen disk shows no feature. Until a transaction of the ledger names
+an object, it belongs to no dataset: a crash at any point leaves a whole dataset or orphans, which are swept
+(`helper.datasets.sweeping`). A helper that was given a bucket still reads what it has in its folder.
 """
 
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from threading import Lock
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 
-from helper.datasets import whole_file
-from helper.datasets.frames import KeyFor, Ranks, SealedSegment
-from helper.datasets.object_segments import ObjectSegments
-from helper.datasets.object_spool import ObjectSpool
-from helper.datasets.segment_writer import MAGIC, SegmentWriter, StoredSegments
-from helper.datasets.segments import (
-    RowShape,
-    SegmentRows,
-    SegmentSlice,
-    put_together,
-    whole,
-    without_features,
-)
-from helper.datasets.storage_quota import TAG_BYTES as OWNER_BYTES
+from helper.datasets.frames import KeyFor, Ranks, SealedSegment, open_segment
+from helper.datasets.sealed_segments import Tail, describe_segment, features_of, frames_in
+from helper.datasets.segment_store import BucketStore, FolderStore, SegmentStore
+from helper.datasets.segment_writer import ANY_SEGMENTS, ObjectWriter, SegmentPlan, SegmentWriter, tag_in
+from helper.datasets.segments import RowShape, SegmentRows, SegmentSlice, chosen_of, put_together
 from helper.datasets.storage_quota import StorageQuota
-from helper.ledger.records import Manifest
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Manifest, SealedObject
 from helper.trust.floors import MOST_HELD_BYTES
-from maskedlark.errors import HelperUnavailable
+from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.runtime.disk import LEAST_FREE_BYTES, check_room
-from maskedlark.runtime.objects import RETRY_AFTER_S, ObjectLost
+from maskedlark.runtime.objects import RETRY_AFTER_S, Listed, ObjectLost, ObjectStore
 
-_NAME_BYTES: Final = 16
-_UNFINISHED: Final = ".unfinished"
-_SUFFIX: Final = ".sealed"
-_ID_BYTES: Final = 32
-
-AnySpool: TypeAlias = SegmentWriter | ObjectSpool
-"""Where a preparation's records go."""
+IN_FLIGHT: Final = 3
+"""How many segments are read, or wait in memory, while one is computed on."""
+_FOLDER_BYTES: Final = 8
+_INTERRUPTED_EVERY_S: Final = 0.1
 
 
 class VaultDamaged(Exception):
@@ -59,119 +51,114 @@ class VaultDamaged(Exception):
     """
 
 
-def clean_folder(folder: Path, suffix: str) -> Path:
-    """Create a private folder if need be, and remove files that a killed process left.
-
-    Args:
-        folder: Which.
-        suffix: What the names of unfinished files end in.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for unfinished in folder.glob(f"*{suffix}"):
-        unfinished.unlink(missing_ok=True)
-    return folder
-
-
 @frozen
-class StoredFile:
-    """A file that holds a dataset.
+class _Segment:
+    """The two objects of a segment."""
 
-    Attributes:
-        dataset_id: The dataset's.
-        modified_s: When it was written, in Unix seconds.
-    """
-
-    dataset_id: bytes
-    modified_s: float
+    rows: SealedObject
+    ranks: SealedObject
 
 
 class Vault:
-    """A folder of encrypted datasets, which one process writes to."""
+    """The sealed datasets of one helper, which one process writes to. Safe to call from many threads."""
 
     def __init__(
         self,
         folder: Path,
+        ledger: Ledger,
         key_for: KeyFor,
-        randomness: Randomness = system_randomness,
-        objects: ObjectSegments | None = None,
+        *,
+        bucket: ObjectStore | None = None,
         quota: StorageQuota | None = None,
+        randomness: Randomness = system_randomness,
     ) -> None:
-        """Open the folder, or make it; what a process that was killed did not finish is removed.
+        """Open the folder, or create it; nothing is sent to the bucket yet.
+
+        Each ledger of each helper has its own part of a folder or bucket, so helpers may share a bucket, and
+        one that was started with another ledger by mistake takes no dataset for an orphan.
 
         Args:
             folder: Of files.
+            ledger: Has the manifests.
             key_for: See `HelperKeys.vault_key`.
+            bucket: Where new datasets go; None for the folder.
+            quota: Counts what is stored, and what is to come; by default one of its own.
             randomness: Of names and salts.
-            objects: Where new datasets lie; None for files.
-            quota: Counts the files that are there and those to come; by default one of its own.
-        """
-        self._folder = clean_folder(folder, _UNFINISHED)
-        self._key_for = key_for
-        self._randomness = randomness
-        self._objects = objects
-        self._lacked_bytes = 0
-        self._quota = quota or StorageQuota(MOST_HELD_BYTES, key_for)
-        count_files(folder, _SUFFIX, len(MAGIC), self._quota)
-
-    def begin(self, shape: RowShape, owner: str) -> AnySpool:
-        """Return a spool of an ad server for records of a shape.
 
         Raises:
-            HelperUnavailable: the store cannot be read at the moment.
+            InvalidTask: the ledger names datasets in a bucket, or of other keys, and no bucket is given.
         """
-        if self._objects is not None:
-            return self._objects.begin(shape, owner)
-        path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
-        claim = self._quota.claim(owner, path.name)
-        return SegmentWriter(path, shape, self._key_for, self._randomness, claim)
 
-    def add(self, spool: AnySpool, rows: SegmentRows) -> None:
-        """Take records into a spool.
+        def part(of: bytes) -> str:
+            return key_for(of + ledger.manifests.ledger_id())[:_FOLDER_BYTES].hex()
+
+        self._ledger = ledger
+        self._key_for = key_for
+        self._randomness = randomness
+        self._quota = quota or StorageQuota(MOST_HELD_BYTES, key_for)
+        self._disk = FolderStore(folder)
+        self._folder = part(b"folder on disk")
+        self._stores: dict[str, SegmentStore] = {self._folder: self._disk}
+        if bucket is not None:
+            self._folder = part(b"folder in object storage")
+            self._stores[self._folder] = BucketStore(bucket)
+        elif not all(self._is_ours(name) for name, _ in ledger.manifests.sizes().values()):
+            raise InvalidTask(
+                "this ledger names datasets that are not in this data folder: they are in object storage "
+                "(give it with --segments), or sealed with other keys"
+            )
+        self._objects = ObjectWriter(self._stores[self._folder], self._folder, randomness, self._quota)
+        self._lacked_bytes = 0
+        self._counting = Lock()
+        self._is_counted = False
+        if bucket is None:
+            self.count_once()
+
+    def begin(self, shape: RowShape, owner: str, plan: SegmentPlan = ANY_SEGMENTS) -> SegmentWriter:
+        """Return a writer of an ad server's records of a shape, in segments of a plan.
+
+        Raises:
+            HelperUnavailable: the bucket cannot be read at the moment, so it is not known what it holds.
+        """
+        self.count_once()
+        claim = self._quota.claim(owner, f"{self._folder}/{self._randomness(_FOLDER_BYTES).hex()}")
+        return SegmentWriter(
+            self._objects, shape, claim, key_for=self._key_for, randomness=self._randomness, plan=plan
+        )
+
+    def add(self, writer: SegmentWriter, rows: SegmentRows) -> None:
+        """Take records; a full segment is stored.
 
         Raises:
             JobRefused(QUOTA_EXCEEDED): they have no room in the ad server's quota.
-            HelperUnavailable: the disk or the store is full or cannot be written.
+            HelperUnavailable: the disk or the bucket is full or cannot be written.
         """
-        with self._written(spool):
-            spool.add(rows)
+        with self._storing(writer):
+            writer.add(rows)
 
-    def commit(self, spool: AnySpool, dataset_id: bytes, ranks: Ranks) -> Manifest:
-        """Make the records of a spool that have a rank a dataset, durably, before it is committed.
+    def commit(self, writer: SegmentWriter, dataset_id: bytes, ranks: Ranks) -> Manifest:
+        """Store the records that have a rank as a dataset, durably, before the ledger commits it.
 
-        Storing a dataset again replaces its file as a whole.
+        May be called again with the same dataset: the manifest is the same then.
 
         Returns:
-            What the ledger is to name in the transaction that commits the dataset; nothing of a file.
+            What the ledger is to name in the transaction that commits the dataset.
 
         Raises:
-            HelperUnavailable: the disk or the store is full or cannot be written.
+            HelperUnavailable: the disk or the bucket is full or cannot be written.
         """
-        if isinstance(spool, ObjectSpool):
-            return spool.store(dataset_id, ranks)
-        with self._written(spool):
-            spool.store(self._path(dataset_id), dataset_id, ranks)
+        with self._storing(writer):
+            manifest = writer.store(dataset_id, ranks)
         self._lacked_bytes = 0
-        return ()
-
-    def committed(self, spool: AnySpool, dataset_id: bytes) -> None:
-        """Count what a spool wrote as the dataset's, which the ledger names now."""
-        if isinstance(spool, ObjectSpool):
-            spool.committed(dataset_id)
-
-    def withdraw(self, spool: AnySpool, dataset_id: bytes) -> None:
-        """Take back a dataset that was not committed after all; its spool may be another one."""
-        if isinstance(spool, ObjectSpool):
-            spool.withdraw()
-        else:
-            spool.withdraw(self._path(dataset_id))
+        return manifest
 
     @contextmanager
-    def _written(self, spool: AnySpool) -> Iterator[None]:
-        """Do what writes to the disk; if that fails, as much is lacking as the whole file takes."""
+    def _storing(self, writer: SegmentWriter) -> Iterator[None]:
+        """Map a failure of the disk; as much is lacking then as the whole dataset takes."""
         try:
             yield
         except OSError as error:
-            self._lacked_bytes = spool.num_bytes
+            self._lacked_bytes = writer.num_bytes
             raise HelperUnavailable(
                 f"this helper cannot store the dataset ({error.strerror}): its operator must make room; ask "
                 "again"
@@ -183,133 +170,198 @@ class Vault:
         Raises:
             HelperUnavailable: it has not.
         """
-        check_room(self._folder, max(LEAST_FREE_BYTES, self._lacked_bytes))
+        check_room(self._disk.folder, max(LEAST_FREE_BYTES, self._lacked_bytes))
 
     def num_bytes(self, dataset_id: bytes) -> int:
         """Return how many bytes a dataset takes, sealed.
 
         Raises:
-            VaultDamaged: it is missing.
-            HelperUnavailable: it cannot be read at the moment.
+            VaultDamaged: the ledger names no objects of it.
         """
         with damage_told():
-            if (objects := self._objects_of(dataset_id)) is not None:
-                return objects.num_bytes(dataset_id)
-            return self._path(dataset_id).stat().st_size
+            return sum(one.num_bytes for one in self._manifest(dataset_id))
 
-    def read(self, dataset_id: bytes) -> OpenedDataset:
-        """Read all of a dataset.
-
-        Raises:
-            VaultDamaged: it is missing, cut, altered, or another dataset's.
-            HelperUnavailable: it cannot be read at the moment.
-        """
-        if (objects := self._objects_of(dataset_id)) is not None:
-            with damage_told():
-                return put_together(dataset_id, objects.pieces(dataset_id), objects.records(dataset_id))
-        with damage_told(), self._path(dataset_id).open("rb") as stream:
-            if _is_whole(stream):
-                return whole_file.read_whole(stream, dataset_id, self._key_for)
-            stored = StoredSegments(stream, dataset_id, self._key_for)
-            return put_together(dataset_id, stored.pieces(), stored.records)
-
-    def read_without_features(self, dataset_id: bytes, interrupt: Interrupt = never) -> OpenedDataset:
-        """Read a dataset without its features, which have zero width.
-
-        `interrupt` is called while a segment is awaited.
-
-        Raises:
-            VaultDamaged, HelperUnavailable: as of `read`.
-        """
-        pieces = self.pieces(dataset_id, interrupt, has_features=False)
-        narrow = [without_features(piece) for piece in pieces]
-        with damage_told():
-            return put_together(dataset_id, narrow, sum(len(piece.ranks) for piece in narrow))
+    def read(
+        self, dataset_id: bytes, interrupt: Interrupt = never, *, has_features: bool = True
+    ) -> OpenedDataset:
+        """Read all of a dataset; see `pieces`."""
+        pieces = self.pieces(dataset_id, interrupt, has_features=has_features)
+        with damage_told(), closing(pieces):
+            return put_together(dataset_id, pieces, self._segments(dataset_id)[1].records)
 
     def pieces(
-        self, dataset_id: bytes, interrupt: Interrupt = never, *, has_features: bool = True
+        self,
+        dataset_id: bytes,
+        interrupt: Interrupt = never,
+        *,
+        has_features: bool = True,
+        round_id: bytes = b"",
     ) -> Generator[SegmentSlice, None, None]:
-        """Yield a dataset segment by segment; an old file in one piece.
+        """Yield the chosen records of each segment, in order; skip segments without any.
 
         Args:
             dataset_id: The dataset.
-            interrupt: Called while a segment is awaited.
-            has_features: False where features are not needed: those of a file are not read then.
+            interrupt: Called while a segment is awaited; what it raises ends the reading.
+            has_features: False where features are not needed: they have no width then, and those in the
+                folder are not read.
+            round_id: Of updates, their round's.
 
         Raises:
-            VaultDamaged: it is missing, cut, altered, or another dataset's; perhaps only after some pieces.
+            VaultDamaged: it is missing, cut, altered, or another dataset's or round's; perhaps only after
+                some pieces.
             HelperUnavailable: it cannot be read at the moment; perhaps only after some pieces.
         """
-        if (objects := self._objects_of(dataset_id)) is not None:
-            with damage_told(), closing(objects.pieces(dataset_id, interrupt)) as pieces:
-                yield from pieces
-            return
-        with damage_told(), self._path(dataset_id).open("rb") as stream:
-            if _is_whole(stream):
-                yield whole(whole_file.read_whole(stream, dataset_id, self._key_for))
-            else:
-                stored = StoredSegments(stream, dataset_id, self._key_for)
-                yield from stored.pieces(has_features=has_features)
+        with damage_told():
+            segments, tail = self._segments(dataset_id)
+            found, coming, name = 0, iter(segments), dataset_id + round_id
+            fetched: deque[Future[SegmentSlice | None]] = deque()
+            pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="segments")
 
-    def sealed(self, dataset_id: bytes, interrupt: Interrupt = never) -> list[SealedSegment] | None:
-        """Return the still sealed segments of a dataset; None for an old file, which has none.
+            def fetch_next() -> None:
+                if (segment := next(coming, None)) is not None:
+                    fetched.append(pool.submit(self._piece, segment, tail, name, has_features=has_features))
+
+            try:
+                for _ in range(IN_FLIGHT):
+                    fetch_next()
+                while fetched:
+                    piece = _await(fetched.popleft(), interrupt)
+                    fetch_next()
+                    if piece is not None:
+                        found += len(piece.ranks)
+                        yield piece
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)  # a caller that leaves waits for no read
+            _check_found(found, tail)
+
+    def sealed(
+        self, dataset_id: bytes, interrupt: Interrupt = never, *, round_id: bytes = b""
+    ) -> list[SealedSegment]:
+        """Return each segment with a chosen record, still sealed; only ranks are read.
 
         Args:
             dataset_id: The dataset.
-            interrupt: Called while ranks are awaited.
+            interrupt: Called before ranks are read; what it raises ends the reading.
+            round_id: Of updates, their round's.
 
         Raises:
-            VaultDamaged: it is missing, cut, or another dataset's.
+            VaultDamaged: it is missing, cut, or another dataset's or round's.
             HelperUnavailable: it cannot be read at the moment.
         """
-        if (objects := self._objects_of(dataset_id)) is not None:
-            with damage_told():
-                return list(objects.sealed_segments(dataset_id, interrupt))
-        path = self._path(dataset_id)
-        with damage_told(), path.open("rb") as stream:
-            if _is_whole(stream):
-                return None
-            return list(StoredSegments(stream, dataset_id, self._key_for).sealed(path))
 
-    def files(self) -> Iterator[StoredFile]:
-        """Yield the datasets that are files, committed or not."""
-        return files_of(self._folder, _SUFFIX)
+        def described(segment: _Segment) -> SealedSegment:
+            interrupt()
+            return self._describe(segment, tail, dataset_id + round_id)
 
-    def remove_file(self, dataset_id: bytes) -> None:
-        """Remove the file of a dataset that expired or was never committed."""
-        self._path(dataset_id).unlink(missing_ok=True)
-        self._quota.drop([self._path(dataset_id).name])
+        with damage_told():
+            segments, tail = self._segments(dataset_id)
+            with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranks") as pool:
+                found = list(pool.map(described, segments))
+            _check_found(sum(int(one.is_chosen.sum()) for one in found), tail)
+            return [one for one in found if one.is_chosen.any()]
 
-    def _objects_of(self, dataset_id: bytes) -> ObjectSegments | None:
-        """Return the store, if a dataset is not a file."""
-        return None if self._path(dataset_id).exists() else self._objects
+    def count_once(self) -> None:
+        """Count in the quota what was stored before this process wrote or deleted anything.
 
-    def _path(self, dataset_id: bytes) -> Path:
-        return self._folder / f"{dataset_id.hex()}{_SUFFIX}"
+        Datasets count as the ledger names them; objects that it does not name, by themselves.
 
+        Raises:
+            HelperUnavailable: the bucket cannot be read at the moment.
+        """
+        with self._counting:
+            if self._is_counted:
+                return
+            for page in self.listed():
+                named = self._ledger.manifests.named_among([one.name for one in page])
+                for one in page:
+                    if one.name not in named:
+                        self._quota.count(one.name, tag_in(one.name), one.num_bytes)
+            for dataset_id, (name, num_bytes) in self._ledger.manifests.sizes().items():
+                self._quota.count(dataset_id.hex(), tag_in(name), num_bytes)
+            self._is_counted = True
 
-def files_of(folder: Path, suffix: str) -> Iterator[StoredFile]:
-    """Yield the files of datasets in a folder."""
-    for path in folder.glob(f"*{suffix}"):
-        with suppress(ValueError, FileNotFoundError):  # not named for a dataset, or gone meanwhile
-            dataset_id = bytes.fromhex(path.stem)
-            if len(dataset_id) == _ID_BYTES:
-                yield StoredFile(dataset_id=dataset_id, modified_s=path.stat().st_mtime)
+    def listed(self) -> Iterator[list[Listed]]:
+        """Yield every object of this ledger, committed or not, in pages.
 
+        Raises:
+            HelperUnavailable: the bucket cannot be read at the moment.
+        """
+        for folder, store in self._stores.items():
+            yield from store.list(folder)
 
-def count_files(folder: Path, suffix: str, magic_bytes: int, quota: StorageQuota) -> None:
-    """Count the datasets that are in a folder when a helper starts, committed or not.
+    @property
+    def held(self) -> frozenset[str]:
+        """The names of objects of preparations that go on or may be committed."""
+        return self._objects.held
 
-    Args:
-        folder: The folder, which nothing else writes to.
-        suffix: What their names end in.
-        magic_bytes: Where in a file the tag of its ad server is.
-        quota: Counts them.
-    """
-    for path in folder.glob(f"*{suffix}"):
-        with suppress(OSError), path.open("rb") as stream:
-            stream.seek(magic_bytes)
-            quota.count(path.name, stream.read(OWNER_BYTES), path.stat().st_size)
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects that are of no dataset.
+
+        Raises:
+            HelperUnavailable, OSError: the bucket or the disk does not answer; some may be gone.
+        """
+        doomed = list(names)
+        for folder, store in self._stores.items():
+            store.delete([name for name in doomed if name.startswith(f"{folder}/")])
+        self._quota.drop(doomed)
+
+    def forget(self, dataset_id: bytes, manifest: Manifest) -> None:
+        """Give up the objects of a dataset that the ledger no longer names; `delete_dropped` deletes them."""
+        self._objects.drop({one.name: one.num_bytes for one in manifest})  # they count until they are gone
+        self._quota.drop([dataset_id.hex()])
+
+    def delete_dropped(self) -> int:
+        """Delete the objects that were given up; return how many.
+
+        Raises:
+            HelperUnavailable, OSError: the bucket or the disk does not answer; they go the next time.
+        """
+        dropped = self._objects.take_dropped()
+        try:
+            self.delete(dropped)
+        except BaseException:
+            self._objects.put_back(dropped)
+            raise
+        return len(dropped)
+
+    def _segments(self, dataset_id: bytes) -> tuple[list[_Segment], Tail]:
+        """Return the segments of a dataset, and how many records they have to hold."""
+        stored, segments = self._ledger.dataset_of_any_task(dataset_id), _pair(self._manifest(dataset_id))
+        if stored is None:
+            raise ObjectLost("no such dataset")
+        return segments, Tail(count=sum(one.rows.records for one in segments), records=stored.size)
+
+    def _manifest(self, dataset_id: bytes) -> Manifest:
+        manifest = self._ledger.manifests.of(dataset_id)
+        if not manifest:
+            raise ObjectLost("no objects of the dataset are known")
+        return manifest
+
+    def _read(self, one: SealedObject, gap: slice = slice(0, 0)) -> bytes:
+        if not self._is_ours(one.name):
+            raise ObjectLost("the dataset is in no store of this helper")
+        return self._stores[_folder_in(one.name)].read(one, gap)
+
+    def _describe(self, segment: _Segment, tail: Tail, name: bytes) -> SealedSegment:
+        read = partial(self._read, segment.rows)
+        ranks, number = self._read(segment.ranks), segment.rows.number
+        return describe_segment(ranks, number, tail, name, key_for=self._key_for, read=read)
+
+    def _piece(
+        self, segment: _Segment, tail: Tail, name: bytes, *, has_features: bool
+    ) -> SegmentSlice | None:
+        """Return the chosen records of a segment; None if there are none."""
+        one = self._describe(segment, tail, name)
+        if not one.is_chosen.any():
+            return None
+        sealed = self._read(segment.rows, slice(0, 0) if has_features else features_of(one))
+        frames = frames_in(sealed, one.place.header)
+        return chosen_of(
+            open_segment(one.shape, one.place, one.key, frames, has_features=has_features), one.ranks
+        )
+
+    def _is_ours(self, name: str) -> bool:
+        return _folder_in(name) in self._stores
 
 
 @contextmanager
@@ -317,7 +369,7 @@ def damage_told() -> Iterator[None]:
     """Tell what is damaged from what cannot be read at the moment.
 
     Raises:
-        VaultDamaged: the file or an object is missing, cut, altered, or another dataset's.
+        VaultDamaged: an object is missing, cut, altered, or another dataset's.
         HelperUnavailable: the disk does not give it, or there are too many open files.
     """
     try:
@@ -331,8 +383,29 @@ def damage_told() -> Iterator[None]:
         ) from None
 
 
-def _is_whole(stream: BinaryIO) -> bool:
-    """Return whether a file is of an earlier version; either way it is read from its beginning."""
-    magic = stream.read(len(whole_file.MAGIC))
-    stream.seek(0)
-    return magic == whole_file.MAGIC
+def _folder_in(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _await(fetched: Future[SegmentSlice | None], interrupt: Interrupt) -> SegmentSlice | None:
+    interrupt()
+    while not wait([fetched], timeout=_INTERRUPTED_EVERY_S).done:
+        interrupt()
+    return fetched.result()
+
+
+def _check_found(found: int, tail: Tail) -> None:
+    if found != tail.records:
+        raise ValueError("not as many records as were committed")
+
+
+def _pair(manifest: Manifest) -> list[_Segment]:
+    """Return the segments of a manifest, if it has no gaps."""
+    segments = [
+        _Segment(rows=rows, ranks=ranks) for rows, ranks in zip(manifest[::2], manifest[1::2], strict=True)
+    ]
+    for number, one in enumerate(segments):
+        places = (one.rows.number, one.rows.holds_ranks, one.ranks.number, one.ranks.holds_ranks)
+        if places != (number, False, number, True):
+            raise ValueError("a manifest with gaps")
+    return segments

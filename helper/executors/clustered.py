@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from threading import BoundedSemaphore
 from typing import Final, Self
 
-from helper.datasets.records import DatasetRecords, Updates
-from helper.executors.adding import AddingWork, most_shares
+from helper.datasets.records import DatasetRecords
+from helper.executors.adding import AddingWork
 from helper.executors.dispatch import Dispatcher
 from helper.executors.executor import Adding, Executor, Gradient, Scoring, SummedUpdates
 from helper.executors.fleet import Fleet
@@ -66,27 +66,25 @@ class ClusterExecutor:
         """See `Executor`."""
         engine = gradient.engine
         if isinstance(engine, OrderFree) and self._fleet.workers():
-            segments = records.sealed(interrupt)
-            if segments is not None:
-                work = SummingWork(gradient, segments, evaluated)
-                if not self._dispatcher.run(work, interrupt):
-                    return engine.whole_sum(work.partial_sums)
+            work = SummingWork(gradient, records.sealed(interrupt), evaluated)
+            if not self._dispatcher.run(work, interrupt):
+                return engine.whole_sum(work.partial_sums)
         return self._local.masked_sum(gradient, records, evaluated, interrupt)
 
     def scan(self, scoring: Scoring, records: DatasetRecords, interrupt: Interrupt) -> Scores:
         """See `Executor`."""
-        segments = records.sealed(interrupt) if self._fleet.workers() else None
-        if segments is not None:
+        if self._fleet.workers():
+            segments = records.sealed(interrupt)
             check_scored(scoring.model, scoring.loss)  # here, for no worker is at fault
             work = ScanningWork(scoring, records.count, segments)
             if not self._dispatcher.run(work, interrupt):
                 return work.scores()
         return self._local.scan(scoring, records, interrupt)
 
-    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+    def add_up(self, adding: Adding, updates: DatasetRecords, interrupt: Interrupt) -> SummedUpdates:
         """See `Executor`."""
         is_shared = adding.role == SEED_ROLE and self._fleet.workers()
-        sealed = updates.sealed(most_shares(adding)) if is_shared else ()
+        sealed = updates.sealed(interrupt) if is_shared else ()
         if len(sealed) < 2:
             return self._local.add_up(adding, updates, interrupt)
         work = AddingWork(adding, sealed, interrupt)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Protocol
 
-from helper.datasets.records import DatasetRecords, Updates
+from helper.datasets.records import DatasetRecords
 from helper.gradient.engine import GradientEngine, Interrupt, MaskedSum
 from helper.gradient.scoring import Scores
 from maskedlark.frozen import frozen
@@ -118,8 +118,8 @@ class Executor(Protocol):
             JobRefused(DATASET_LOST)
         """
 
-    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
-        """Add all shares of a federated round's dataset; see `UpdateSum`.
+    def add_up(self, adding: Adding, updates: DatasetRecords, interrupt: Interrupt) -> SummedUpdates:
+        """Add all shares of a federated round's dataset, whose features are payloads; see `UpdateSum`.
 
         Raises:
             JobRefused(DATASET_LOST)

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from helper.datasets.records import DatasetRecords, Updates
+from helper.datasets.records import DatasetRecords
 from helper.executors.executor import Adding, Gradient, Scoring, SummedUpdates
 from helper.executors.processes import OpeningPool
 from helper.executors.summing import sum_batches, sum_updates
@@ -56,9 +56,10 @@ class LocalExecutor:
                 choices[piece.ranks] = found.choices
         return Scores(bins=bins, choices=choices)
 
-    def add_up(self, adding: Adding, updates: Updates, interrupt: Interrupt) -> SummedUpdates:
+    def add_up(self, adding: Adding, updates: DatasetRecords, interrupt: Interrupt) -> SummedUpdates:
         """See `Executor`."""
-        return sum_updates(adding, updates.shares(), interrupt)
+        rows = (piece.rows for piece in updates.pieces(interrupt))
+        return sum_updates(adding, rows, interrupt)
 
     def close(self) -> None:
         """See `Executor`."""

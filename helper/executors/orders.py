@@ -119,21 +119,17 @@ class Scanning:
 
 @canonical
 class AddingUp:
-    """The sum of some shares of a federated round. Part of the order: their positions in their file.
+    """The sum of a segment's shares of a federated round; flags follow, which of its records are meant.
 
     Attributes:
         form: What the task's update reports hold.
         role: The helper whose shares they are.
         task_id: The task.
-        header: See `SealedUpdates`.
-        key: See `SealedUpdates`.
     """
 
     form: UpdateForm
     role: Annotated[int, Field(ge=0, le=1)]
     task_id: Bytes32
-    header: Annotated[bytes, Field(max_length=1024)]
-    key: Bytes32 = Field(repr=False)
 
 
 @canonical
@@ -211,7 +207,7 @@ class Order:
 
     Attributes:
         work: What to do.
-        segments: The segments to do it on, if it is a sum or a scan.
+        segments: The segments to do it on, unless it is to open shares.
     """
 
     work: WorkKind

@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from helper.datasets.segments import SEGMENT_RECORDS, SegmentSlice
-from helper.datasets.update_vault import StoredUpdate
+from helper.datasets.segments import SEGMENT_RECORDS, Ids, SegmentRows, SegmentSlice
 from helper.executors.executor import Adding, SummedUpdates
 from helper.gradient.engine import Batch, GradientEngine, Interrupt, MaskedSum, OrderFree
 from maskedlark.model.weights import QuantisedTensor
@@ -64,14 +63,15 @@ def batches(pieces: Iterable[SegmentSlice], evaluated: Evaluated, interrupt: Int
         yield join_shares(waiting) if len(waiting) > 1 else waiting[0]
 
 
-def sum_updates(adding: Adding, shares: Iterable[StoredUpdate], interrupt: Interrupt) -> SummedUpdates:
-    """Add a federated round's shares, in the memory of a few of them."""
+def sum_updates(adding: Adding, parts: Iterable[SegmentRows], interrupt: Interrupt) -> SummedUpdates:
+    """Add a federated round's shares, in the memory of a few segments."""
     summed = UpdateSum(form=adding.form, role=adding.role, task_id=adding.task_id)
     records = 0
-    for report_id, payload in shares:
-        interrupt()
-        summed.add(report_id, payload)
-        records += 1
+    for rows in parts:
+        for report_id, payload in zip(Ids(rows.report_ids)[:], rows.shares.features, strict=True):
+            interrupt()
+            summed.add(report_id, payload.tobytes())
+        records += len(rows)
     return SummedUpdates(vector=summed.total(), records=records)
 
 

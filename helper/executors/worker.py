@@ -15,7 +15,6 @@ from cryptography.exceptions import InvalidTag
 
 from helper.datasets.frames import open_segment
 from helper.datasets.segments import SegmentRows
-from helper.datasets.update_vault import open_updates
 from helper.executors.executor import Adding
 from helper.executors.gathering import gather
 from helper.executors.opening_orders import read_order, write_opened
@@ -99,7 +98,7 @@ class SegmentWorker(NeverPickled):
                 asked = read_order(opening, parts)
                 return write_opened(asked.opener.open_columns(asked.shares))
             case AddingUp() as adding:
-                return _add(adding, parts, frames, interrupt)
+                return _add(order, adding, parts, frames, interrupt)
             case Summing() as summing:
                 return self._sums(order, summing, parts, self._segments(order, frames, interrupt), interrupt)
             case Scanning() as scanning:
@@ -178,12 +177,14 @@ class SegmentWorker(NeverPickled):
         return self._made[2].with_clip(clip)
 
 
-def _add(adding: AddingUp, parts: Sequence[bytes], frames: bytes, interrupt: Interrupt) -> bytes:
-    (places,) = parts
-    rows = np.frombuffer(places, "<u8").tolist()
+def _add(
+    order: Order, adding: AddingUp, parts: Sequence[bytes], frames: bytes, interrupt: Interrupt
+) -> bytes:
+    (segment,), (chosen,) = order.segments, parts
     what = Adding(form=adding.form, role=adding.role, task_id=adding.task_id)
     try:
-        summed = sum_updates(what, open_updates(adding.header, rows, adding.key, frames), interrupt)
+        rows = open_segment(segment.shape, segment.place, segment.key, frames)
+        summed = sum_updates(what, [rows.rows(flags(chosen, segment.records))], interrupt)
     except (InvalidTag, ValueError):
         raise _Damaged from None
     totals = Totals(hashes=0, records=summed.records)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from helper.ledger.chain import begin_chain, move_on, position_of
 from helper.ledger.check import check_whole
-from helper.ledger.manifests import Manifests, add_manifest
+from helper.ledger.manifests import Manifests, add_manifest, drop_manifest
 from helper.ledger.migrations import MIGRATIONS
 from helper.ledger.records import (
     CheckBudget,
@@ -62,6 +62,7 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnySpec, decode_query
+from maskedlark.releases.update import UpdateSpec
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.rpc.trust import Names, host_of
 from maskedlark.runtime.database import create_tables, reading
@@ -97,7 +98,7 @@ class Ledger:
 
     @property
     def manifests(self) -> Manifests:
-        """The manifests of datasets in object storage."""
+        """The manifests of datasets."""
         return Manifests(self._engine)
 
     def add_task(self, task_id: bytes, task: SignedTask) -> None:
@@ -158,7 +159,7 @@ class Ledger:
             dataset_id: The dataset's.
             task_id: The task's.
             report_ids: Its reports, 16 bytes each.
-            manifest: What it consists of in object storage; empty if it is a file.
+            manifest: The objects that it consists of.
 
         Raises:
             JobRefused(REPORT_ALREADY_USED): one of them is in a dataset of the task already.
@@ -313,6 +314,8 @@ class Ledger:
     def add_query(self, stored: StoredQuery, check_budget: CheckBudget) -> bool:
         """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
 
+        The manifest of a federated round's dataset goes with it: the round is answered from here now.
+
         Returns:
             False, and nothing changed, if a query of this id was charged already.
         """
@@ -328,6 +331,8 @@ class Ledger:
 
         def add(connection: Connection) -> None:
             connection.execute(insert(QUERIES).values(row))
+            if isinstance(spec, UpdateSpec):
+                drop_manifest(connection, spec.dataset_id)
             move_on(connection, "query", encode(spec), stored.answer)
 
         return self._reserve(spec, check_budget, add)

@@ -1,7 +1,8 @@
-"""What the datasets in object storage consist of: which objects, with which digests.
+"""What datasets consist of: which objects, with which digests.
 
 A manifest is written in the transaction that commits its dataset, so an object that no row names is of no
-dataset. It goes once the dataset has expired; charges and used reports stay.
+dataset. It goes once the dataset has expired, and that of a federated round in the transaction that keeps the
+round's answer; charges and used reports stay.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ class Manifests:
             return bytes(connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).scalar_one())
 
     def of(self, dataset_id: bytes) -> Manifest:
-        """Return a dataset's objects by number, records before ranks; none for a file or if expired."""
+        """Return a dataset's objects by number, records before ranks; none if they were deleted."""
         found = (
             select(*_COLUMNS)
             .where(SEGMENTS.c.dataset_id == dataset_id)
@@ -66,6 +67,11 @@ class Manifests:
         with self._engine.begin() as connection:
             of_it = SEGMENTS.c.dataset_id == dataset_id
             return bool(connection.execute(delete(SEGMENTS).where(of_it, ~is_open)).rowcount)
+
+
+def drop_manifest(connection: Connection, dataset_id: bytes) -> None:
+    """Forget the objects of a dataset, in the transaction that makes it useless."""
+    connection.execute(delete(SEGMENTS).where(SEGMENTS.c.dataset_id == dataset_id))
 
 
 def add_manifest(connection: Connection, dataset_id: bytes, manifest: Manifest) -> None:

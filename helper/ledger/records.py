@@ -49,7 +49,7 @@ class StoredDataset:
 
 @frozen
 class SealedObject:
-    """What lies in object storage of one segment: its sealed records, or their sealed ranks.
+    """An object of one segment at rest: its sealed records, or their sealed ranks.
 
     Attributes:
         number: The segment's place in its dataset.
@@ -69,7 +69,7 @@ class SealedObject:
 
 
 Manifest: TypeAlias = tuple[SealedObject, ...]
-"""All objects of a dataset, by number, records before ranks. Empty for one that is a file."""
+"""All objects of a dataset, by number, records before ranks."""
 
 
 @frozen

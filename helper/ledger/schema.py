@@ -2,7 +2,7 @@
 
     tasks ──< datasets ──< jobs ──< rounds
       │           ├──────< queries
-      │           └──────< segments   in object storage: their names and digests
+      │           └──────< segments   the objects of datasets: their names and digests
       └────< used_reports
 
     chain    every position that the ledger was ever at: what shows that it was rolled back
@@ -118,7 +118,7 @@ SEGMENTS: Final = Table(
     Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False),
     Column("number", Integer, nullable=False),  # of the segment in its dataset
     Column("holds_ranks", Boolean, nullable=False),  # or the records themselves
-    Column("name", String(128), nullable=False, index=True),  # in object storage
+    Column("name", String(128), nullable=False, index=True),  # of the object
     Column("digest", LargeBinary(32), nullable=False),  # SHA-256 of the object
     Column("num_bytes", Integer, nullable=False),
     Column("records", Integer, nullable=False),

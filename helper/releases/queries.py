@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
 from helper.datasets.records import DatasetRecords
-from helper.datasets.updates import UpdateDatasets
 from helper.executors.executor import Adding, Executor, ModelFile, Scoring
 from helper.gradient.scoring import scoring_bytes
 from helper.ledger.ledger import Ledger
@@ -63,7 +62,6 @@ class Queries:
 
     tasks: Tasks
     datasets: Datasets
-    updates: UpdateDatasets
     executor: Executor
     ledger: Ledger
     randomness: Randomness
@@ -96,14 +94,23 @@ class Queries:
         def check_and_compute() -> bytes:
             self._check(served, spec)
             call.check_awaited()
-            return self._compute(spec, served, beside, call).encode()
+            try:
+                return self._compute(spec, served, beside, call).encode()
+            except JobRefused as refused:
+                known = self._find_stored(spec) if refused.reason is JobReason.DATASET_LOST else None
+                if known is None:
+                    raise
+                return known  # of a round that another call answered meanwhile, which deleted its updates
 
         def commit(answer: bytes, check_awaited: Interrupt) -> bool:
             def check(before: Sequence[Reservation]) -> None:
                 check_fits(served.task, before, Reservation(spec=spec, rounds=1))
                 check_awaited()
 
+            of_round = self.ledger.manifests.of(spec.dataset_id) if isinstance(spec, UpdateSpec) else ()
             is_new = self.ledger.add_query(StoredQuery(spec=spec, answer=answer), check)
+            if is_new and of_round:
+                self.datasets.vault.forget(spec.dataset_id, of_round)
             if is_new:
                 _LOG.info("query answered: %d bytes", len(answer))
             return is_new
@@ -208,7 +215,8 @@ class Queries:
     def _sum(self, spec: UpdateSpec, served: ServedTask, interrupt: Interrupt) -> AggregateShare:
         """Return the sum of the updates of a federated round."""
         adding = Adding(form=form_of(served.task), role=served.role, task_id=served.task_id)
-        summed = self.executor.add_up(adding, self.updates.records(spec.round, spec.dataset_id), interrupt)
+        records = self.datasets.round_records(spec.round, spec.dataset_id)
+        summed = self.executor.add_up(adding, records, interrupt)
         return answer_update(
             task=served.task,
             spec=spec,

@@ -151,9 +151,7 @@ def _sweepings(sweeper: Sweeper) -> tuple[Periodic, ...]:
 
     survives = (OSError, SQLAlchemyError)
     everything = Periodic(log_refusals(sweeper.sweep), name="sweep", every_s=EVERY_S, survives=survives)
-    if sweeper.objects is None:
-        return (everything,)
-    dropped = log_refusals(lambda _: sweeper.remove_dropped())
+    dropped = log_refusals(lambda _: sweeper.vault.delete_dropped())
     return everything, Periodic(dropped, name="dropped", every_s=DROPPED_EVERY_S, survives=survives)
 
 

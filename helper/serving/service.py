@@ -15,7 +15,6 @@ import numpy as np
 
 from helper.core import HelperCore
 from helper.datasets.preparing import Preparation
-from helper.datasets.update_preparing import UpdatePreparation
 from helper.ledger.records import ReleaseKey
 from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
@@ -161,25 +160,26 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 )
             )
 
-    def _preparation(
-        self, header: pb.PrepareRequest.Header, caller: Caller
-    ) -> Preparation | UpdatePreparation:
+    def _preparation(self, header: pb.PrepareRequest.Header, caller: Caller) -> Preparation:
         """Return the preparation that opens a stream's shares: of labels, or of a federated round."""
         is_of_updates = self._core.tasks.authorize(header.task_id, caller).updates is not None
         if is_of_updates != bool(header.update_round):
             raise JobRefused(JobReason.MALFORMED, "update_round must be given exactly for a task of updates")
         if is_of_updates:
-            return self._core.updates.prepare(header.task_id, header.handle, header.update_round, caller)
+            return self._core.datasets.prepare_round(
+                header.task_id, header.handle, header.update_round, caller
+            )
         return self._core.datasets.prepare(header.task_id, header.handle, caller)
 
     def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
         """Make the chosen reports a dataset."""
         with self._acting(context):
             caller = client_names(context)
-            is_of_updates = self._core.tasks.authorize(request.task_id, caller).updates is not None
-            commit = self._core.updates.commit if is_of_updates else self._core.datasets.commit
+            self._core.tasks.authorize(request.task_id, caller)
             with self._admission.entered(*peers_of(context)):
-                size = commit(request.task_id, request.handle, request.chosen, request.dataset_id, caller)
+                size = self._core.datasets.commit(
+                    request.task_id, request.handle, request.chosen, request.dataset_id, caller
+                )
             self._give_receipt(context)
             return pb.CommitReply(dataset_id=request.dataset_id, size=size)
 

@@ -338,7 +338,6 @@ class Site:
         core.queries = _Tapped(
             tasks=before.tasks,
             datasets=before.datasets,
-            updates=before.updates,
             executor=before.executor,
             ledger=before.ledger,
             quota=before.quota,

@@ -18,6 +18,7 @@ from maskedlark.randomness import derive_key, system_randomness
 from maskedlark.releases.round import Evaluated, MaskedSum
 from tests.bench.drawn_records import gradient
 from tests.builders import examples, reports, shares_for, world
+from tests.helper.stored import commit, vault_in
 
 CANARIES = 8
 REPORTS = 2_000
@@ -46,16 +47,16 @@ class Bench:
         """The same records, in segments of so many."""
         shape = RowShape(features=FEATURES, candidates=2, keys=0, columns=0)
         vault, dataset = (
-            self._in_segments_of(size, Vault(self.folder / f"of-{size}", self.key_for)),
+            self._in_segments_of(size, vault_in(self.folder / f"of-{size}", self.key_for)),
             bytes(32),
         )
-        spool, rows = vault.begin(shape, "ads.example"), shape.empty(self.count)
+        writer, rows = vault.begin(shape, "ads.example"), shape.empty(self.count)
         rows.report_ids[:] = np.arange(self.count * 16, dtype=np.uint64).astype(np.uint8).reshape(-1, 16)
         rows.shares.features[:], rows.shares.mask_shares[:] = self.features, self.masks
         rows.shares.labels[:] = [0, 1]
-        vault.add(spool, rows)
+        vault.add(writer, rows)
         ranks = np.random.default_rng(0).permutation(self.count).astype(np.uint32)
-        vault.commit(spool, dataset, ranks)
+        commit(vault, writer, dataset, ranks)
         return DatasetRecords(
             count=self.count,
             pieces=lambda interrupt: self._in_segments_of(size, vault).pieces(dataset, interrupt),
@@ -82,7 +83,7 @@ class Bench:
         return {
             "features": [self.features[place].tobytes()[:CANARY_BYTES] for place in places],
             "mask shares": [self.masks[place].tobytes() for place in places],
-            "segment keys": [one.key for one in (records.sealed(never) or ())[:1]],
+            "segment keys": [one.key for one in records.sealed(never)[:1]],
             "weights": [weights.encode(self.gradient.weights)[200:232]],
             "model": [self.gradient.file.read()[-200:-168]],
             "noise": [to_bytes(self.noise)],

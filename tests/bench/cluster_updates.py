@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import psutil
 
-from helper.datasets.records import Updates
-from helper.datasets.update_vault import UpdateVault
+from helper.datasets.records import DatasetRecords
+from helper.datasets.updates import plan_segments, shape_of
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Adding, SummedUpdates
 from helper.executors.local import LocalExecutor
@@ -31,6 +31,7 @@ from maskedlark.reports.updates import SEED_ROLE, UpdateForm
 from tests.bench.cluster_records import CANARIES
 from tests.bench.harness import cpu_s, seconds
 from tests.helper.executors.ray_machines import Machines, await_workers
+from tests.helper.stored import commit, vault_in
 
 if TYPE_CHECKING:  # it imports ray, before `ray_machines` could say how that authenticates
     from helper.executors.ray_fleet import RayFleet
@@ -79,23 +80,26 @@ class UpdateBench:
         self.local = LocalExecutor(1)
         self.cluster = ClusterExecutor(fleet, self.local)
         self.storage_key, self.seeds = system_randomness(32), system_randomness(SEED_BYTES * DEVICES)
-        self.vault = UpdateVault(folder, self._key_for)
-        spool = self.vault.begin(_ROUND, SEED_BYTES, "ads.example")
-        for device in range(DEVICES):
-            seed = self.seeds[device * SEED_BYTES : (device + 1) * SEED_BYTES]
-            spool.add(device.to_bytes(16, "little"), seed)
-        self.vault.commit(spool, _DATASET, np.ones(DEVICES, np.bool_))
+        self.vault = vault_in(folder, self._key_for)
+        plan = plan_segments(self.adding.form, SEED_BYTES, _ROUND)
+        writer = self.vault.begin(shape_of(SEED_BYTES), "ads.example", plan)
+        rows = shape_of(SEED_BYTES).empty(DEVICES)
+        rows.report_ids[:] = np.arange(2 * DEVICES, dtype=np.uint64).view(np.uint8).reshape(DEVICES, 16)
+        rows.shares.features[:] = np.frombuffer(self.seeds, np.uint8).reshape(DEVICES, SEED_BYTES)
+        self.vault.add(writer, rows)
+        commit(self.vault, writer, _DATASET, np.arange(DEVICES, dtype=np.uint32))
         self.expected = self.sum_by(self.local)
         self.compared, self.differ = 0, 0
 
     def _key_for(self, context: bytes) -> bytes:
         return derive_key(self.storage_key, b"bench", context)
 
-    def updates(self, most: int = DEVICES) -> Updates:
-        """The round's shares, of which so many are sent."""
-        return Updates(
-            shares=lambda: self.vault.shares(_DATASET, _ROUND),
-            sealed=lambda shares: self.vault.sealed(_DATASET, _ROUND, min(most, shares))[:most],
+    def updates(self, most: int = DEVICES) -> DatasetRecords:
+        """The round's shares, of which so many segments are sent."""
+        return DatasetRecords(
+            count=DEVICES,
+            pieces=lambda interrupt: self.vault.pieces(_DATASET, interrupt, round_id=_ROUND),
+            sealed=lambda interrupt: self.vault.sealed(_DATASET, interrupt, round_id=_ROUND)[:most],
         )
 
     def sum_by(self, executor: LocalExecutor | ClusterExecutor) -> SummedUpdates:
@@ -115,7 +119,7 @@ class UpdateBench:
         places = range(0, len(self.seeds), len(self.seeds) // CANARIES)
         return {
             "seeds of updates": [self.seeds[place : place + SEED_BYTES] for place in places],
-            "keys of updates": [self.vault.sealed(_DATASET, _ROUND, 1)[0].key],
+            "keys of updates": [self.vault.sealed(_DATASET, round_id=_ROUND)[0].key],
             "sums of updates": [to_bytes(self.expected.vector)[:SEED_BYTES]],
         }
 

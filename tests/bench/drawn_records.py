@@ -21,6 +21,7 @@ from maskedlark.numbers.field import MODULUS
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import derive_key, system_randomness
 from maskedlark.releases.round import Evaluated, MaskedSum
+from tests.helper.stored import commit, vault_in
 
 CHUNK = 1 << 16
 LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
@@ -41,9 +42,9 @@ class Drawn:
     ) -> "Drawn":
         """Draw records, and store them in a random order; `told` hears how many there are by now."""
         key, draw = system_randomness(32), np.random.default_rng(1)
-        vault = Vault(folder, lambda context: derive_key(key, b"bench", context))
+        vault = vault_in(folder, lambda context: derive_key(key, b"bench", context))
         shape = RowShape(features=features, candidates=2, keys=0, columns=0)
-        spool = vault.begin(shape, "ads.example")
+        writer = vault.begin(shape, "ads.example")
         for start in range(0, records, CHUNK):
             rows = shape.empty(min(CHUNK, records - start))
             rows.report_ids[:] = np.frombuffer(draw.bytes(rows.report_ids.size), np.uint8).reshape(-1, 16)
@@ -52,9 +53,9 @@ class Drawn:
             )
             rows.shares.labels[:] = [0, 1]
             rows.shares.mask_shares[:] = draw.integers(0, MODULUS, rows.shares.mask_shares.shape, np.uint64)
-            vault.add(spool, rows)
+            vault.add(writer, rows)
             told(start + len(rows))
-        vault.commit(spool, DATASET, draw.permutation(records).astype(np.uint32))
+        commit(vault, writer, DATASET, draw.permutation(records).astype(np.uint32))
         return cls(vault=vault, count=records)
 
     @property

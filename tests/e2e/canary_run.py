@@ -25,8 +25,10 @@ from adserver.peers.client import HelperClient
 from adserver.quickstart.ports import free_ports
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet
 from helper.core import DATASETS_FOLDER
+from helper.datasets.frames import KeyFor
 from helper.datasets.vault import Vault
 from helper.gradient.choose import choose_engine
+from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.model import weights
@@ -46,6 +48,7 @@ from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import encode_report
+from maskedlark.runtime.database import open_database
 from tests.builders import decode_shares, split
 from tests.e2e import canary_forms
 from tests.e2e.canary_people import (
@@ -61,14 +64,12 @@ from tests.e2e.canary_people import (
 )
 from tests.e2e.span_reading import Span, spans_in
 from tests.fleet_commands import create_task, submit
-from tests.helper.stored import write
+from tests.helper.stored import name_objects, write
 from tests.patience import HANGS_S
 
 IN_ALL_FORMS = 10
 """So many reports are searched for in every form; the others as they are."""
 LOSS = Loss.MSE
-_SALT = slice(8, 40)
-"""Of a dataset at rest: behind the magic bytes; see helper/datasets/vault.py."""
 
 
 @dataclass(kw_only=True)
@@ -374,6 +375,11 @@ def provoke_errors(run: Run, task: Task) -> None:
     run.seen["errors"] = "\n".join(said).encode()
 
 
+def vault_of(folder: Path, key_for: KeyFor) -> Vault:
+    """The vault of a helper's data folder."""
+    return Vault(folder / DATASETS_FOLDER, Ledger(open_database(sqlite_url(folder / LEDGER_FILE))), key_for)
+
+
 def damage_a_dataset(run: Run, dataset: str) -> None:
     """Errors inside a helper that handles secrets.
 
@@ -382,24 +388,44 @@ def damage_a_dataset(run: Run, dataset: str) -> None:
     The second one no attacker could make: it is a bug in the middle of a query, and all that the helper knows
     of it goes to its log.
     """
-    fleet, said = run.fleet, []
-    folder = fleet.data(HELPERS[1]) / DATASETS_FOLDER
-    stored = folder / f"{dataset}.sealed"
-    whole = stored.read_bytes()
-    held = HelperKeys.read(fleet.data(HELPERS[1]))
-    opened = Vault(folder, held.vault_key).read(bytes.fromhex(dataset))
-    write(Vault(folder, held.vault_key), replace(opened, shares=replace(opened.shares, measured=None)))
-    for content in (whole[:-1] + bytes([whole[-1] ^ 1]), stored.read_bytes()):
-        fleet.kill(HELPERS[1])
-        stored.write_bytes(content)
+    fleet, said, dataset_id = run.fleet, [], bytes.fromhex(dataset)
+
+    def query() -> None:
         fleet.start_helper(1)
         with pytest.raises(CommandFailed) as failed:
             fleet.adserver("aggregate", "--value", "spend", "--epsilon", "0.5")
         said.append(str(failed.value))
+        fleet.kill(HELPERS[1])
+
+    fleet.kill(HELPERS[1])
+    vault = vault_of(fleet.data(HELPERS[1]), HelperKeys.read(fleet.data(HELPERS[1])).vault_key)
+    opened, manifest = vault.read(dataset_id), vault._ledger.manifests.of(dataset_id)
+    stored = vault._disk._path(manifest[0].name)
+    whole = stored.read_bytes()
+    stored.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    query()
     stored.write_bytes(whole)
+    write(vault, replace(opened, shares=replace(opened.shares, measured=None)))
+    query()
+    name_objects(vault, dataset_id, manifest, len(opened))
+    vault._ledger.close()
+    fleet.start_helper(1)
     assert "dataset_lost" in said[0]
     assert "AttributeError" not in said[1]
     run.seen["errors of a damaged dataset"] = "\n".join(said).encode()
+
+
+def keys_at_rest(folder: Path, held: HelperKeys) -> list[bytes]:
+    """The keys that open the datasets of a helper, all of which are opened by them."""
+    at_rest = dict[bytes, bytes]()
+    vault = vault_of(folder, lambda context: at_rest.setdefault(context, held.vault_key(context)))
+    at_rest.clear()  # what is in the names of objects
+    datasets = vault._ledger.manifests.dataset_ids()
+    assert datasets
+    assert all(len(vault.read(dataset_id)) for dataset_id in datasets)
+    assert len(at_rest) >= 2 * len(datasets)
+    vault._ledger.close()
+    return list(at_rest.values())
 
 
 def plant_keys(run: Run, task: Task) -> None:
@@ -411,13 +437,7 @@ def plant_keys(run: Run, task: Task) -> None:
         keys += [bytes.fromhex(stored[name]) for name in ("signing_key", "agreement_key", "storage_key")]
         keys += [bytes.fromhex(key["secret"]) for key in stored["opening_keys"]]
         held = HelperKeys.read(folder)
-        sealed = list((folder / DATASETS_FOLDER).iterdir())
-        assert sealed
-        for path in sealed:
-            dataset_id, salt = bytes.fromhex(path.stem), path.read_bytes()[_SALT]
-            at_rest = {context: held.vault_key(context) for context in (salt, dataset_id + salt)}
-            assert len(Vault(path.parent, at_rest.__getitem__).read(dataset_id))
-            keys += at_rest.values()
+        keys += keys_at_rest(folder, held)
         keys.append(held.pair(task, role)._secret)
     for party in (*HELPERS, "adserver"):
         lines = (run.fleet.data(party) / "tls.key").read_text().splitlines()

@@ -1,10 +1,10 @@
 """What all tests of the helper do: they watch that shared state is used under its lock."""
 
 from helper.datasets.fair_cache import FairCache
-from helper.datasets.object_spool import ObjectWriter
 from helper.datasets.prefetch_quota import PrefetchQuota
 from helper.datasets.preparation_cache import PreparationCache
 from helper.datasets.preparation_quota import PreparationQuota
+from helper.datasets.segment_writer import ObjectWriter
 from helper.gradient.exact.kernels.buffers import BufferShelf
 from helper.ledger.budget_left import BudgetsLeft
 from helper.ledger.witness import Witness

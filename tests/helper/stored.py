@@ -1,37 +1,61 @@
-"""Datasets in a vault, as a helper puts them there, and as helpers of earlier versions did."""
+"""Datasets in a vault, which a ledger names, without the reports and the task that they are of."""
 
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from sqlalchemy import delete, insert, update
 
-from helper.datasets import whole_file
-from helper.datasets.frames import KeyFor
-from helper.datasets.segments import SegmentRows, whole
+from helper.datasets.frames import KeyFor, Ranks
+from helper.datasets.segment_writer import SegmentWriter
+from helper.datasets.segments import NOT_CHOSEN, whole
 from helper.datasets.vault import Vault
-from maskedlark.randomness import system_randomness
+from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.manifests import add_manifest
+from helper.ledger.records import Manifest, SignedTask
+from helper.ledger.schema import DATASETS, SEGMENTS
 from maskedlark.reports.dataset import OpenedDataset
+from maskedlark.runtime.database import open_database
+
+_TASK = bytes(32)
+
+
+def vault_in(folder: Path, key_for: KeyFor) -> Vault:
+    """A vault in a folder, and its ledger beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(open_database(sqlite_url(folder / "ledger.sqlite3")))
+    return Vault(folder / "datasets", ledger, key_for)
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a vault of `vault_in`, or of a helper."""
+    return sorted((folder / "datasets").iterdir())
+
+
+def commit(vault: Vault, writer: SegmentWriter, dataset_id: bytes, ranks: Ranks) -> None:
+    """Make what was written a dataset, in place of an earlier one of its id."""
+    name_objects(vault, dataset_id, vault.commit(writer, dataset_id, ranks), int((ranks != NOT_CHOSEN).sum()))
+    writer.committed(dataset_id)
+
+
+def name_objects(vault: Vault, dataset_id: bytes, manifest: Manifest, size: int) -> None:
+    """Let a vault's ledger name these objects as a dataset of so many records."""
+    ledger, is_it = vault._ledger, DATASETS.c.dataset_id == dataset_id
+    if ledger.dataset_of_any_task(dataset_id) is None:
+        task = SignedTask(encoded=b"", origin="https://ads.example", role=0, signature=bytes(64))
+        ledger.add_task(_TASK, task)
+        with ledger.engine.begin() as connection:
+            row = {"dataset_id": dataset_id, "task_id": _TASK, "size": size}
+            connection.execute(insert(DATASETS).values(row))
+    with ledger.engine.begin() as connection:
+        connection.execute(update(DATASETS).where(is_it).values(size=size))
+        connection.execute(delete(SEGMENTS).where(SEGMENTS.c.dataset_id == dataset_id))
+        add_manifest(connection, dataset_id, manifest)
 
 
 def write(vault: Vault, dataset: OpenedDataset) -> None:
     """Store a dataset whose records came in canonical order."""
     rows = whole(dataset).rows
-    spool = vault.begin(rows.shape, "ads.example")
-    vault.add(spool, rows)
-    vault.commit(spool, dataset.dataset_id, np.arange(len(rows), dtype=np.uint32))
-    spool.remove()
-
-
-def write_as_before(folder: Path, key_for: KeyFor, dataset: OpenedDataset) -> Path:
-    """Store a dataset in the layout of version 2, which a helper reads still."""
-    shape = SegmentRows(report_ids=dataset.report_ids, shares=dataset.shares).shape
-    numbers = [len(dataset), shape.features, shape.candidates, shape.keys, shape.columns]
-    salt = system_randomness(32)
-    header = b"MLDS\x02\0\0\0" + salt + np.array(numbers, "<u8").tobytes()
-    cipher = ChaCha20Poly1305(key_for(dataset.dataset_id + salt))
-    path = folder / f"{dataset.dataset_id.hex()}.sealed"
-    with path.open("wb") as stream:
-        stream.write(header)
-        for index, frame in enumerate(whole_file._frames(dataset)):
-            stream.write(cipher.encrypt(index.to_bytes(12, "little"), bytes(frame), header))
-    return path
+    writer = vault.begin(rows.shape, "ads.example")
+    vault.add(writer, rows)
+    commit(vault, writer, dataset.dataset_id, np.arange(len(rows), dtype=np.uint32))
+    writer.remove()

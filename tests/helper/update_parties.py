@@ -67,7 +67,7 @@ class UpdateScene(Scene):
         admitted, totals = [], []
         for role, core in enumerate(self.cores):
             incoming = shares_for(list(sealed), role)
-            with core.updates.prepare(self.task_id, handle, canonical.encode(one), None) as preparation:
+            with core.datasets.prepare_round(self.task_id, handle, canonical.encode(one), None) as preparation:
                 admits, total = admitted_in_chunks(preparation, incoming, chunk)
             admitted.append(admits)
             totals.append(total)
@@ -79,7 +79,7 @@ class UpdateScene(Scene):
         expected = self.round_dataset_id(sealed, admitted[0], chosen)
         for core in self.cores:
             bits = np.packbits(chosen, bitorder="little").tobytes()
-            core.updates.commit(self.task_id, handle, bits, expected, None)
+            core.datasets.commit(self.task_id, handle, bits, expected, None)
         return expected
 
     def round_dataset_id(

@@ -54,7 +54,7 @@ def expected() -> frozenset[str]:
 def of_updates() -> frozenset[str]:
     """The names of all points that federated rounds alone pass, and of what they share with other jobs."""
     transactions = {*_with_transactions(rounds), "Ledger._reserve", "Ledger.add_dataset"} - _NEVER_HERE
-    files = ("UpdateVault.commit", "write checkpoint.npz", "write model.onnx")
+    files = ("Vault.commit", "write checkpoint.npz", "write model.onnx")
     return frozenset(
         {f"{name}: {when}" for name in transactions for when in _AROUND_TRANSACTIONS}
         | {f"{name}: {when}" for name in files for when in _AROUND_FILES}

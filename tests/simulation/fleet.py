@@ -222,8 +222,6 @@ class Fleet:
         )
         vault: Any = core.datasets.vault
         vault.commit = boundary.around("Vault.commit", vault.commit)
-        updates: Any = core.updates.vault
-        updates.commit = boundary.around("UpdateVault.commit", updates.commit)
         witness: Any = core.witness
         witness._write = boundary.around("Witness.write", witness._write)
         self.running[name].part = core

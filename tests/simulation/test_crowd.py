@@ -1,6 +1,8 @@
 """Federated rounds on the simulated network; and products with one planted bug, which are caught there."""
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,10 +11,12 @@ from sqlalchemy import update
 
 from adserver.store.rounds import DeviceRoundState, RoundStore
 from adserver.store.schema import update_rounds
-from helper.datasets.updates import UpdateDatasets
+from helper.datasets.datasets import Datasets
+from helper.datasets.segments import SegmentSlice
 from helper.ledger import ledger as helper_ledger
 from helper.ledger.ledger import Ledger
 from maskedlark.errors import ReportReason
+from maskedlark.interrupt import Interrupt
 from tests.simulation.crowd_world import ROUNDS, run_crowd_seed
 from tests.simulation.failpoints import expected, of_updates
 from tests.simulation.faults import Rates
@@ -25,7 +29,7 @@ from tests.simulation.planted import (
 from tests.simulation.running import Verdict
 
 _SEEDS = (2, 3)
-_add, _shares = RoundStore.add, UpdateDatasets.shares
+_add, _round_records = RoundStore.add, Datasets.round_records
 
 
 @cache
@@ -61,7 +65,7 @@ def test_without_faults_all_rounds_are_summed_and_nothing_is_wrong() -> None:
 
 
 def test_the_points_to_crash_at_are_those_that_the_code_has() -> None:
-    files = {"UpdateVault.commit", "write checkpoint.npz", "write model.onnx"}
+    files = {"Vault.commit", "write checkpoint.npz", "write model.onnx"}
     names = {point.partition(":")[0] for point in of_updates()}
     shared = {point.partition(":")[0] for point in expected()}
     assert {name for name in names - files if not name.startswith("RoundStore.")} <= shared
@@ -86,9 +90,15 @@ def _takes_late_ones(store: RoundStore, report: Any) -> bool:
                 connection.execute(update(update_rounds).where(one).values(state=before.state))
 
 
-def _leaves_one_out(datasets: UpdateDatasets, one: Any, of_dataset: bytes) -> Any:
+def _leaves_one_out(datasets: Datasets, one: Any, of_dataset: bytes) -> Any:
     """Both helpers alike, so that nothing but the model tells."""
-    return iter(list(_shares(datasets, one, of_dataset))[:-1])
+    records = _round_records(datasets, one, of_dataset)
+
+    def pieces(interrupt: Interrupt) -> Iterator[SegmentSlice]:
+        for piece in records.pieces(interrupt):
+            yield SegmentSlice(ranks=piece.ranks[:-1], rows=piece.rows.rows(slice(0, -1)))
+
+    return replace(records, pieces=pieces)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +112,7 @@ def _leaves_one_out(datasets: UpdateDatasets, one: Any, of_dataset: bytes) -> An
         ),
         pytest.param(RoundStore, "add", _acknowledges_and_forgets, "not settled", id="update lost"),
         pytest.param(RoundStore, "add", _takes_late_ones, "due was round_over", id="late one taken"),
-        pytest.param(UpdateDatasets, "shares", _leaves_one_out, "has not the bits", id="one left out"),
+        pytest.param(Datasets, "round_records", _leaves_one_out, "has not the bits", id="one left out"),
     ],
 )
 def test_a_planted_bug_is_caught_on_the_network(

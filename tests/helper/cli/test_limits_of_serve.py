@@ -33,8 +33,8 @@ def test_limits_of_memory_and_disk_reach_the_core(
     with ExitStack() as stack:
         core = server._open_core(given[0], stack, never)
         assert (core.datasets.prepared._capacity, core.quota._most_bytes) == (preparing, held)
-        assert core.updates.prepared is core.datasets.prepared is core.sweeper.prepared
-        assert core.updates.vault._quota is core.datasets.vault._quota is core.quota
+        assert core.datasets.prepared is core.sweeper.prepared
+        assert core.datasets.vault._quota is core.quota
 
 
 def test_a_helper_that_holds_nothing_for_anybody_is_refused(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from helper.datasets.datasets import Datasets
+from helper.datasets.datasets import Datasets, OpenShares
 from helper.datasets.prefetch_quota import MOST_BYTES, MOST_CHUNKS, PrefetchQuota
 from helper.datasets.preparation_cache import PreparationCache
-from helper.datasets.preparing import OpenShares
 from helper.executors.local import LocalExecutor
 from maskedlark.errors import HelperUnavailable, JobRefused
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener

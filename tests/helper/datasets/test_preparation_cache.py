@@ -1,5 +1,3 @@
-import errno
-import os
 from collections import Counter
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
@@ -192,33 +190,6 @@ def test_what_is_forgotten_for_whatever_reason_is_discarded_once() -> None:
     shelf.take(60, held=0, owner=NORTH)
     discarded = [one.discarded for one in (replaced, dropped, pushed_out, overdue, kept)]
     assert discarded == [1, 1, 1, 1, 0]
-
-
-class Stuck(Prepared):
-    """Left a file on a disk that cannot be written."""
-
-    def discard(self) -> None:
-        super().discard()
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def test_a_preparation_whose_file_cannot_be_deleted_keeps_no_room_and_holds_nobody_up(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = Clock()
-    shelf = shelf_of(100, clock)
-    overdue, replaced, newer = Stuck(), Stuck(), Prepared()
-    for number, one in enumerate((overdue, replaced)):
-        shelf.take(30, held=0, owner=NORTH)
-        shelf.put(handle(number, 0), one, 30)
-    shelf.take(15, held=0, owner=NORTH)
-    shelf.put(handle(1, 0), newer, 15)
-    assert found(shelf, handle(1, 0)) is newer
-    clock.now = KEPT_S
-    shelf.take(60, held=0, owner=SOUTH)
-    assert (overdue.discarded, replaced.discarded, newer.discarded) == (1, 1, 0)
-    assert shelf.num_bytes == 75
-    assert caplog.text.count(os.strerror(errno.EIO)) == 2
 
 
 def test_a_task_keeps_its_newest_preparations_only() -> None:

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from helper.core import DATASETS_FOLDER
-from helper.datasets.vault import Vault
 from maskedlark.randomness import seeded
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.transport import make_channel
@@ -44,24 +42,18 @@ def test_a_stored_dataset_has_the_bytes_that_it_has_without_proofs(tmp_path: Pat
     sizes = []
     for proof in (False, True):
         scene = Scene(tmp_path / str(proof), proof=proof)
-        scene.seal(30)
-        sizes.append(
-            [
-                path.stat().st_size
-                for party in scene.parties
-                for path in sorted((party.data / DATASETS_FOLDER).iterdir())
-            ]
-        )
+        dataset = scene.seal(30)
+        manifests = [core.tasks._ledger.manifests.of(dataset) for core in scene.cores]
+        sizes.append([one.num_bytes for manifest in manifests for one in manifest])
     assert sizes[0] == sizes[1]
-    assert len(sizes[0]) == 2
+    assert len(sizes[0]) == 4
 
 
 def test_a_dataset_with_proofs_is_read_back_after_a_restart(tmp_path: Path) -> None:
     scene = Scene(tmp_path, proof=True)
     dataset = scene.seal(30)
     scene.restart()
-    party = scene.parties[0]
-    read = Vault(party.data / DATASETS_FOLDER, party.keys.vault_key).read(dataset)
+    read = scene.cores[0].datasets.vault.read(dataset)
     assert len(read) == 30
     spec = scene.job(dataset)
     scene.start(spec)

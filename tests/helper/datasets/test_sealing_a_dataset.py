@@ -2,7 +2,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from helper.datasets import preparing, segments
 from helper.datasets.preparation_cache import MAX_PREPARED_PER_TASK, PreparationCache
 from helper.datasets.preparation_quota import HELD_BYTES, ON_DISK
 from helper.datasets.preparing import MAX_CHUNK_BYTES
+from helper.datasets.segment_store import FolderStore
 from helper.datasets.segment_writer import SegmentWriter
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
@@ -30,7 +31,6 @@ from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
 from maskedlark.runtime import durable_file
-from maskedlark.runtime.keyed_lock import KeyedLock
 from tests.builders import NOW, examples, shares_for, split
 from tests.helper.parties import Scene, make_task
 from tests.patience import HANGS_S
@@ -49,7 +49,8 @@ def refusal(call: Callable[..., object], *given: object) -> JobReason:
     return refused.value.reason
 
 
-def stored_datasets(scene: Scene, role: int) -> list[bytes]:
+def stored_objects(scene: Scene, role: int) -> list[bytes]:
+    scene.cores[role].datasets.vault.delete_dropped()
     return [path.read_bytes() for path in (scene.parties[role].data / "datasets").iterdir()]
 
 
@@ -263,9 +264,9 @@ def test_empty_chunks_and_chunks_of_dropped_reports_do_not_pile_up(scene: Scene)
         preparation.add(shares)
         for _ in range(5):
             preparation.add(shares[:1])
-        assert preparation._spool is not None
-        assert len(preparation._spool._waiting) == 1
-        assert preparation._spool.waiting == 3
+        assert preparation._writer is not None
+        assert len(preparation._writer._waiting) == 1
+        assert preparation._writer.waiting == 3
         assert preparation.finish().admitted == 3
 
 
@@ -412,9 +413,9 @@ def test_what_fills_a_segment_leaves_memory_and_its_room(
         assert list(folder.iterdir()) == []
         broken.add(shares[3:])
         assert datasets.preparing_bytes == 3 * first - 8 * (2 * length - -(-length // ON_DISK))
-        assert len(list(folder.iterdir())) == 1
+        assert len(list(folder.iterdir())) == 2
     assert datasets.preparing_bytes == 0
-    assert list(folder.iterdir()) == []
+    assert stored_objects(scene, 0) == []
 
 
 def test_a_preparation_in_segments_is_the_dataset_in_canonical_order(
@@ -430,7 +431,7 @@ def test_a_preparation_in_segments_is_the_dataset_in_canonical_order(
     np.testing.assert_array_equal(first.shares.features, second.shares.features)
     sums = field.add(first.shares.mask_shares, second.shares.mask_shares)
     assert sorted(sums.ravel().tolist()) == [0] * 29 + [1] * 29
-    assert len(stored_datasets(scene, 0)) == 1
+    assert len(stored_objects(scene, 0)) == 2 * 8
 
 
 def test_a_segment_that_has_no_room_on_the_disk_ends_the_preparation(
@@ -443,14 +444,14 @@ def test_a_segment_that_has_no_room_on_the_disk_ends_the_preparation(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as during:
-        during.setattr(SegmentWriter, "_write", full)
+        during.setattr(FolderStore, "put_fresh", full)
         with (
             pytest.raises(HelperUnavailable, match="No space left"),
             datasets.prepare(scene.task_id, HANDLE, None) as preparation,
         ):
             preparation.add(shares)
     assert datasets.preparing_bytes == 0
-    assert list((scene.parties[0].data / "datasets").iterdir()) == []
+    assert stored_objects(scene, 0) == []
     scene.seal(9)
 
 
@@ -472,7 +473,7 @@ def test_a_report_is_used_in_one_dataset_even_if_it_was_prepared_for_two(scene: 
     scene.commit(both[0])
     assert refusal(scene.commit, both[1]) is JobReason.REPORT_ALREADY_USED
     assert scene.cores[0].status().counts.datasets == 1
-    assert len(stored_datasets(scene, 0)) == 1
+    assert len(stored_objects(scene, 0)) == 2 + 1  # and the records that are prepared still
 
 
 def test_of_two_overlapping_datasets_committed_at_once_one_stands(scene: Scene) -> None:
@@ -539,7 +540,7 @@ class AnotherProcess(Ledger):
 def test_a_dataset_that_another_process_commits_at_the_same_time_keeps_its_file(scene: Scene) -> None:
     scene.restart(ledger_type=AnotherProcess)
     dataset = scene.commit(scene.prepare(scene.reports(5)))
-    assert len(stored_datasets(scene, 0)) == 1
+    assert len(stored_objects(scene, 0)) == 2
     scene.restart()
     assert len(scene.cores[0].datasets.opened(dataset)) == 5
 
@@ -574,7 +575,7 @@ def test_a_commit_that_the_ledger_did_not_answer_may_be_repeated(
         with pytest.raises(HelperUnavailable):
             core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
     dataset = scene.commit(prepared)
-    assert len(stored_datasets(scene, 0)) == 1
+    assert len(stored_objects(scene, 0)) == 2 * -(-10 // segment)
     assert scene.cores[0].datasets.preparing_bytes == 0 or is_taken_down
     scene.restart()
     assert [len(core.datasets.opened(dataset)) for core in scene.cores] == [10, 10]
@@ -606,10 +607,10 @@ def test_what_is_being_committed_is_pushed_out_by_nobody(
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
     prepared, store = scene.prepare(scene.reports(10)), SegmentWriter.store
 
-    def others_come(spool: SegmentWriter, *given: Any) -> None:
+    def others_come(writer: SegmentWriter, *given: Any) -> Manifest:
         for number in range(MAX_PREPARED_PER_TASK):
             scene.cores[0].datasets.prepare(scene.task_id, bytes([number]) * 16, None).finish()
-        store(spool, *given)
+        return store(writer, *given)
 
     monkeypatch.setattr(SegmentWriter, "store", others_come)
     dataset = scene.commit(prepared)
@@ -663,22 +664,6 @@ def test_too_many_preparations_push_out_the_oldest(scene: Scene) -> None:
 def test_an_empty_choice_is_refused(scene: Scene) -> None:
     prepared = scene.prepare(scene.reports(5))
     assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
-
-
-class Untouched(KeyedLock):
-    """Locks that nobody is to wait for."""
-
-    @contextmanager
-    def hold(self, key: bytes) -> Iterator[None]:
-        raise AssertionError("locked under an id that may be another task's")
-        yield
-
-
-def test_nothing_is_locked_under_an_expected_id_before_the_reports_are_found_to_have_it(scene: Scene) -> None:
-    prepared = replace(scene.prepare(scene.reports(5)), dataset_id=b"another task's".ljust(32))
-    for core in scene.cores:
-        object.__setattr__(core.datasets, "storing", Untouched())
-    assert refusal(scene.commit, prepared) is JobReason.DATASET_CHANGED
 
 
 def test_a_choice_that_makes_another_dataset_than_expected_is_refused_and_can_be_corrected(

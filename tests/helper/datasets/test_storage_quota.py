@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helper.datasets.object_spool import tag_in
+from helper.datasets.segment_writer import tag_in
 from helper.datasets.storage_quota import TAG_BYTES, StorageQuota
 from maskedlark.errors import JobReason, JobRefused
 from tests.patience import HANGS_S

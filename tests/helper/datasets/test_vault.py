@@ -2,6 +2,7 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from sqlalchemy import delete
 
-from helper.datasets import segment_writer as spool_module
-from helper.datasets import segments, whole_file
+from helper.datasets import sealed_segments, segments
 from helper.datasets.segments import NOT_CHOSEN, RowShape, whole
 from helper.datasets.vault import Vault, VaultDamaged
+from helper.ledger.manifests import add_manifest
+from helper.ledger.schema import SEGMENTS
 from helper.trust.keys import HelperKeys
 from maskedlark.errors import HelperUnavailable
 from maskedlark.randomness import seeded
@@ -22,11 +25,12 @@ from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.runtime import durable_file
-from tests.helper.stored import write, write_as_before
+from tests.helper.stored import commit, files_of, vault_in, write
 
 KEYS = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
 ID = b"d" * 32
 HEADER, TAG = 88, 16
+"""Bytes before the frames of an object, and behind each frame."""
 PATTERN = b"\xde\xad\xbe\xef" * 8
 
 
@@ -54,12 +58,15 @@ def assert_equal(first: OpenedDataset, second: OpenedDataset) -> None:
 
 @pytest.fixture
 def vault(tmp_path: Path) -> Vault:
-    return Vault(tmp_path, KEYS.vault_key)
+    return vault_in(tmp_path, KEYS.vault_key)
 
 
-def only_file(folder: Path) -> Path:
-    (path,) = folder.iterdir()
-    return path
+def records_and_ranks(vault: Vault, number: int = 0) -> tuple[Path, Path]:
+    """The two files of a segment."""
+    first, second = (
+        vault._disk._path(one.name) for one in vault._ledger.manifests.of(ID) if one.number == number
+    )
+    return first, second
 
 
 @pytest.mark.parametrize("segment", [1, 2, 5, 64])
@@ -70,11 +77,11 @@ def test_a_dataset_reads_back_whatever_the_segments_and_chunks(
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
     written = dataset(25)
     rows, came = whole(written).rows, np.random.default_rng(3).permutation(25)
-    spool = vault.begin(rows.shape, "ads.example")
+    writer = vault.begin(rows.shape, "ads.example")
     for start in range(0, 25, chunk):
-        vault.add(spool, rows.rows(came[start : start + chunk]))
-        assert spool.waiting < segment
-    vault.commit(spool, ID, came.astype(np.uint32))
+        vault.add(writer, rows.rows(came[start : start + chunk]))
+        assert writer.waiting < segment
+    commit(vault, writer, ID, came.astype(np.uint32))
     assert_equal(vault.read(ID), written)
     pieces = list(vault.pieces(ID))
     assert len(pieces) == -(-25 // segment)
@@ -82,23 +89,23 @@ def test_a_dataset_reads_back_whatever_the_segments_and_chunks(
         assert (np.diff(piece.ranks) > 0).all()
         np.testing.assert_array_equal(piece.shares.features, written.shares.features[piece.ranks])
         np.testing.assert_array_equal(piece.shares.mask_shares, written.shares.mask_shares[piece.ranks])
-    narrow = vault.read_without_features(ID).shares
+    narrow = vault.read(ID, has_features=False).shares
     assert narrow.features.shape == (25, 0)
     np.testing.assert_array_equal(narrow.labels, written.shares.labels)
 
 
 @pytest.mark.parametrize("features", [1, 300])
 def test_features_that_nobody_asks_for_are_not_read(
-    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: int
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, features: int
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     written = dataset(10, features=features)
     write(vault, written)
-    path = only_file(tmp_path)
+    path, _ = records_and_ranks(vault)
     stored, start = path.read_bytes(), HEADER + 4 * 16 + TAG
     end = start + 4 * features + TAG
     path.write_bytes(stored[:start] + bytes(end - start) + stored[end:])
-    narrow = vault.read_without_features(ID)
+    narrow = vault.read(ID, has_features=False)
     assert narrow.shares.features.shape == (10, 0)
     np.testing.assert_array_equal(narrow.report_ids, written.report_ids)
     np.testing.assert_array_equal(narrow.shares.labels, written.shares.labels)
@@ -107,17 +114,17 @@ def test_features_that_nobody_asks_for_are_not_read(
         vault.read(ID)
     path.write_bytes(stored[:end] + bytes([stored[end] ^ 1]) + stored[end + 1 :])
     with pytest.raises(VaultDamaged):
-        vault.read_without_features(ID)
+        vault.read(ID, has_features=False)
 
 
 def test_records_that_were_not_chosen_are_in_no_piece(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     rows = whole(dataset(12)).rows
-    spool = vault.begin(rows.shape, "ads.example")
-    vault.add(spool, rows)
+    writer = vault.begin(rows.shape, "ads.example")
+    vault.add(writer, rows)
     ranks = np.full(12, NOT_CHOSEN, np.uint32)
     ranks[[9, 1]] = [0, 1]  # and nothing of the second segment
-    vault.commit(spool, ID, ranks)
+    commit(vault, writer, ID, ranks)
     read = vault.read(ID)
     np.testing.assert_array_equal(read.report_ids, rows.report_ids[[9, 1]])
     assert [piece.ranks.tolist() for piece in vault.pieces(ID)] == [[1], [0]]
@@ -128,31 +135,33 @@ def test_a_dataset_that_is_withdrawn_may_be_stored_as_another_one(
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     rows, other = whole(dataset(6)).rows, b"e" * 32
-    spool = vault.begin(rows.shape, "ads.example")
-    vault.add(spool, rows)
-    vault.commit(spool, ID, np.arange(6, dtype=np.uint32))
-    vault.withdraw(spool, ID)
+    writer = vault.begin(rows.shape, "ads.example")
+    vault.add(writer, rows)
+    vault.commit(writer, ID, np.arange(6, dtype=np.uint32))
+    writer.withdraw()
     with pytest.raises(VaultDamaged):
         vault.read(ID)
-    vault.commit(spool, other, np.array([0, 1, NOT_CHOSEN, 2, 3, 4], np.uint32))
+    commit(vault, writer, other, np.array([0, 1, NOT_CHOSEN, 2, 3, 4], np.uint32))
     np.testing.assert_array_equal(vault.read(other).report_ids, rows.report_ids[[0, 1, 3, 4, 5]])
-    spool.remove()
+    writer.remove()
+    assert vault.delete_dropped() == 2
     assert len(vault.read(other)) == 5
-    only_file(tmp_path)
+    assert len(files_of(tmp_path)) == 4
 
 
-def test_a_spool_that_is_removed_leaves_nothing(
+def test_a_writer_that_is_removed_leaves_nothing(
     vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     rows = whole(dataset(6)).rows
-    spool = vault.begin(rows.shape, "ads.example")
-    assert list(tmp_path.iterdir()) == []
-    vault.add(spool, rows)
-    only_file(tmp_path)
-    spool.remove()
-    spool.remove()
-    assert list(tmp_path.iterdir()) == []
+    writer = vault.begin(rows.shape, "ads.example")
+    assert files_of(tmp_path) == []
+    vault.add(writer, rows)
+    assert len(files_of(tmp_path)) == 1
+    writer.remove()
+    writer.remove()
+    assert vault.delete_dropped() == 1
+    assert files_of(tmp_path) == []
 
 
 def test_a_segment_of_wide_records_holds_fewer_of_them() -> None:
@@ -175,27 +184,6 @@ def test_a_measurement_is_stored_too(vault: Vault) -> None:
     np.testing.assert_array_equal(read.value_shares, measured.value_shares)
 
 
-@pytest.mark.parametrize("frame", [1, 7, 64, 8 << 20])
-def test_a_file_of_an_earlier_version_is_read(
-    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: int
-) -> None:
-    monkeypatch.setattr(whole_file, "FRAME_BYTES", frame)
-    written = dataset(5)
-    write_as_before(tmp_path, KEYS.vault_key, written)
-    assert_equal(vault.read(ID), written)
-    (piece,) = vault.pieces(ID)
-    assert piece.ranks.tolist() == list(range(5))
-
-
-def test_an_earlier_file_of_a_measurement_is_read(vault: Vault, tmp_path: Path) -> None:
-    plain = dataset(5)
-    measured = MeasuredShares(keys=np.ones((5, 1), np.uint32), value_shares=np.full((5, 2), 7, np.uint64))
-    write_as_before(tmp_path, KEYS.vault_key, replace(plain, shares=replace(plain.shares, measured=measured)))
-    read = vault.read(ID).shares.measured
-    assert read is not None
-    assert read.value_shares.tolist() == [[7, 7]] * 5
-
-
 @given(records=st.integers(1, 40), features=st.integers(1, 50), candidates=st.integers(2, 5))
 @hypothesis_settings(
     deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -208,23 +196,26 @@ def test_a_dataset_of_any_shape_reads_back(
     assert_equal(vault.read(ID), written)
 
 
-def test_writing_again_replaces_the_file_and_uses_another_key(vault: Vault, tmp_path: Path) -> None:
-    write(vault, dataset(5))
-    before = only_file(tmp_path).read_bytes()
-    write(vault, dataset(5))
-    after = only_file(tmp_path).read_bytes()
-    assert len(before) == len(after)
-    assert before[-100:] != after[-100:]
+def test_a_dataset_that_is_written_again_has_other_names_and_another_key(vault: Vault) -> None:
+    found = []
+    for _ in range(2):
+        write(vault, dataset(5))
+        found.append(records_and_ranks(vault))
+    for before, after in zip(*found, strict=True):
+        assert before.name != after.name
+        assert len(before.read_bytes()) == len(after.read_bytes())
+        assert before.read_bytes()[-TAG:] != after.read_bytes()[-TAG:]
 
 
 def test_what_a_crash_left_unfinished_is_removed_at_the_start_and_the_rest_stays(
     vault: Vault, tmp_path: Path
 ) -> None:
     write(vault, dataset(5))
-    whole = only_file(tmp_path)
-    (tmp_path / f"{bytes(32).hex()}.unfinished").write_bytes(b"half")
-    assert_equal(Vault(tmp_path, KEYS.vault_key).read(ID), dataset(5))
-    assert only_file(tmp_path) == whole
+    before = files_of(tmp_path)
+    (tmp_path / "datasets" / f"{bytes(32).hex()}.unfinished").write_bytes(b"half")
+    again = Vault(tmp_path / "datasets", vault._ledger, KEYS.vault_key)
+    assert_equal(again.read(ID), dataset(5))
+    assert files_of(tmp_path) == before
 
 
 def test_nothing_of_a_dataset_is_on_the_disk_in_clear(vault: Vault, tmp_path: Path) -> None:
@@ -236,7 +227,7 @@ def test_nothing_of_a_dataset_is_on_the_disk_in_clear(vault: Vault, tmp_path: Pa
         shares=InputShares(features=planted, labels=one.shares.labels, mask_shares=one.shares.mask_shares),
     )
     write(vault, secret)
-    stored = only_file(tmp_path).read_bytes()
+    stored = b"".join(path.read_bytes() for path in files_of(tmp_path))
     for clear in (
         PATTERN[:8],
         one.report_ids[0].tobytes(),
@@ -244,17 +235,15 @@ def test_nothing_of_a_dataset_is_on_the_disk_in_clear(vault: Vault, tmp_path: Pa
         one.shares.labels[0].tobytes(),
     ):
         assert clear not in stored
-    assert only_file(tmp_path).stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files_of(tmp_path))
 
 
 Damage = Callable[[bytes], bytes]
 SEGMENT = 4
-"""Records in a segment of the files that are damaged here: each has two."""
-FRAMES = SEGMENT * 72 + 4 * 16
-"""Bytes of a segment: 16, 32, 8 and 16 a record, and four tags."""
+"""Records in a segment of the files that are damaged here."""
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["segments", "whole"])
+@pytest.mark.parametrize("which", [0, 1], ids=["records", "ranks"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -263,100 +252,83 @@ FRAMES = SEGMENT * 72 + 4 * 16
         pytest.param(lambda stored: b"", id="emptied"),
         pytest.param(lambda stored: stored[:40], id="cut in the header"),
         pytest.param(lambda stored: b"X" + stored[1:], id="another magic"),
-        pytest.param(lambda stored: stored[:4] + b"\x01" + stored[5:], id="another version"),
+        pytest.param(lambda stored: stored[:4] + b"\x7f" + stored[5:], id="another version"),
         pytest.param(lambda stored: stored[:10] + bytes([stored[10] ^ 1]) + stored[11:], id="another salt"),
         pytest.param(lambda stored: stored[:40] + bytes([4]) + stored[41:], id="another shape"),
         pytest.param(lambda stored: stored[:40] + b"\xff" * 24 + stored[64:], id="a giant shape"),
         pytest.param(lambda stored: stored[:40] + bytes(24) + stored[64:], id="no shape"),
         pytest.param(lambda stored: stored[:-1] + bytes([stored[-1] ^ 1]), id="another last bit"),
         pytest.param(lambda stored: stored[:-16] + bytes(16), id="no records"),
-        pytest.param(lambda stored: stored[:200] + bytes([stored[200] ^ 1]) + stored[201:], id="a bit"),
+        pytest.param(lambda stored: stored[:100] + bytes([stored[100] ^ 1]) + stored[101:], id="a bit"),
     ],
 )
 def test_a_damaged_file_is_noticed(
-    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Damage, old: bool
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, damage: Damage, which: int
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", SEGMENT)
-    if old:
-        write_as_before(tmp_path, KEYS.vault_key, dataset(2 * SEGMENT))
-    else:
-        write(vault, dataset(2 * SEGMENT))
-    path = only_file(tmp_path)
-    path.write_bytes(damage(path.read_bytes()))
+    write(vault, dataset(2 * SEGMENT))
+    path = records_and_ranks(vault, number=1)[which]
+    stored = path.read_bytes()
+    assert damage(stored) != stored
+    path.write_bytes(damage(stored))
     with pytest.raises(VaultDamaged):
         vault.read(ID)
     with pytest.raises(VaultDamaged):
         list(vault.pieces(ID))
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(
-            lambda stored, _: (
-                stored[:HEADER]
-                + stored[HEADER + FRAMES : HEADER + 2 * FRAMES]
-                + stored[HEADER : HEADER + FRAMES]
-                + stored[HEADER + 2 * FRAMES :]
-            ),
-            id="segments swapped",
-        ),
-        pytest.param(
-            lambda stored, _: (
-                stored[:HEADER] + 2 * stored[HEADER : HEADER + FRAMES] + stored[HEADER + 2 * FRAMES :]
-            ),
-            id="a segment twice",
-        ),
-        pytest.param(
-            lambda stored, other: other[: HEADER + FRAMES] + stored[HEADER + FRAMES :],
-            id="a segment of another attempt",
-        ),
-        pytest.param(
-            lambda stored, other: stored[: HEADER + 2 * FRAMES] + other[HEADER + 2 * FRAMES :],
-            id="the ranks of another attempt",
-        ),
-        pytest.param(
-            lambda stored, _: (
-                stored[: HEADER + FRAMES]
-                + stored[HEADER + 2 * FRAMES : HEADER + 2 * FRAMES + 4 * SEGMENT + 16]
-                + np.array([SEGMENT, SEGMENT], "<u8").tobytes()
-            ),
-            id="the first segment alone",
-        ),
-    ],
-)
+def swapped(files: list[Path], others: list[bytes]) -> None:
+    files[0].write_bytes(files[2].read_bytes())
+
+
+def repeated(files: list[Path], others: list[bytes]) -> None:
+    files[2].write_bytes(files[0].read_bytes())
+    files[3].write_bytes(files[1].read_bytes())
+
+
+def of_another_attempt(files: list[Path], others: list[bytes]) -> None:
+    files[2].write_bytes(others[2])
+
+
+def ranks_of_another_attempt(files: list[Path], others: list[bytes]) -> None:
+    files[3].write_bytes(others[3])
+
+
+@pytest.mark.parametrize("damage", [swapped, repeated, of_another_attempt, ranks_of_another_attempt])
 def test_segments_that_are_not_where_they_were_are_noticed(
-    vault: Vault,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    damage: Callable[[bytes, bytes], bytes],
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, damage: Callable[[list[Path], list[bytes]], None]
 ) -> None:
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", SEGMENT)
-    files = []
+    others: list[bytes] = []
     for _ in range(2):
         write(vault, dataset(2 * SEGMENT))
-        files.append(only_file(tmp_path).read_bytes())
-    assert len(files[0]) == HEADER + 2 * FRAMES + 2 * (4 * SEGMENT + 16) + 16
-    damaged = damage(files[1], files[0])
-    assert damaged not in files
-    only_file(tmp_path).write_bytes(damaged)
+        files = [*records_and_ranks(vault), *records_and_ranks(vault, number=1)]
+        others = others or [path.read_bytes() for path in files]
+    before = [path.read_bytes() for path in files]
+    assert [len(one) for one in before] == [HEADER + SEGMENT * 72 + 4 * TAG, HEADER + 4 * SEGMENT + TAG] * 2
+    damage(files, others)
+    assert [path.read_bytes() for path in files] != before
     with pytest.raises(VaultDamaged):
         vault.read(ID)
 
 
-def test_a_file_under_another_datasets_name_is_noticed(vault: Vault, tmp_path: Path) -> None:
+def test_objects_that_a_ledger_names_for_another_dataset_are_noticed(vault: Vault) -> None:
     write(vault, dataset(5))
-    other = b"e" * 32
-    only_file(tmp_path).rename(tmp_path / f"{other.hex()}.sealed")
+    write(vault, dataset(5, dataset_id=b"e" * 32))
+    manifest = vault._ledger.manifests.of(ID)
+    with vault._ledger.engine.begin() as connection:
+        connection.execute(delete(SEGMENTS))
+        add_manifest(connection, b"e" * 32, manifest)
     with pytest.raises(VaultDamaged):
-        vault.read(other)
+        vault.read(b"e" * 32)
 
 
-def test_another_helpers_storage_key_opens_nothing(vault: Vault, tmp_path: Path) -> None:
+def test_another_storage_key_opens_nothing(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     write(vault, dataset(5))
     other = HelperKeys.generate(name="south", suite=HpkeSuite.X25519_AES128GCM)
+    monkeypatch.setattr(vault, "_key_for", other.vault_key)
     with pytest.raises(VaultDamaged):
-        Vault(tmp_path, other.vault_key).read(ID)
+        vault.read(ID)
 
 
 def test_a_missing_file_is_noticed(vault: Vault) -> None:
@@ -364,6 +336,14 @@ def test_a_missing_file_is_noticed(vault: Vault) -> None:
         vault.read(ID)
     with pytest.raises(VaultDamaged):
         vault.num_bytes(ID)
+    write(vault, dataset(5))
+    for path in records_and_ranks(vault):
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(VaultDamaged):
+            vault.read(ID)
+        path.write_bytes(content)
+    assert_equal(vault.read(ID), dataset(5))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES])
@@ -384,36 +364,68 @@ def test_a_file_that_cannot_be_read_at_the_moment_is_not_lost(
     assert_equal(vault.read(ID), dataset(5))
 
 
+@pytest.mark.parametrize("magic", ["SEGMENT_MAGIC", "RANKS_MAGIC"])
 def test_a_file_of_another_layout_is_damaged_though_its_seals_hold(
-    vault: Vault, monkeypatch: pytest.MonkeyPatch
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, magic: str
 ) -> None:
     with monkeypatch.context() as during:
-        during.setattr(spool_module, "MAGIC", b"MLDS\x7f\0\0\0")
+        during.setattr(sealed_segments, magic, b"MLSX\x7f\0\0\0")
         write(vault, dataset(5))
         assert_equal(vault.read(ID), dataset(5))
     with pytest.raises(VaultDamaged):
         vault.read(ID)
 
 
-def test_a_store_that_fails_once_the_file_has_its_name_may_be_repeated(
-    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failing", range(4))
+def test_a_commit_that_fails_once_a_file_has_its_name_may_be_repeated(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
+    """Of the segment that waits and three files of ranks, each may be there, but perhaps not durably."""
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
     rows, ranks = whole(dataset(10)).rows, np.arange(10, dtype=np.uint32)
-    spool = vault.begin(rows.shape, "ads.example")
-    vault.add(spool, rows)
-    put = durable_file.put_in_place
+    writer = vault.begin(rows.shape, "ads.example")
+    vault.add(writer, rows)
+    put, puts = durable_file.put_in_place, count()
 
     def named_but_not_durable(*given: Any) -> None:
         put(*given)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if next(puts) == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as during:
-        during.setattr(spool_module, "put_in_place", named_but_not_durable)
-        for _ in range(2):
-            with pytest.raises(HelperUnavailable):
-                vault.commit(spool, ID, ranks)
-            assert not only_file(tmp_path).name.endswith(".sealed")
-    vault.commit(spool, ID, ranks)
+        during.setattr(durable_file, "put_in_place", named_but_not_durable)
+        with pytest.raises(HelperUnavailable, match=os.strerror(errno.EIO)):
+            vault.commit(writer, ID, ranks)
+    commit(vault, writer, ID, ranks)
+    writer.remove()
+    vault.delete_dropped()
     assert_equal(vault.read(ID), dataset(10))
-    assert only_file(tmp_path).name.endswith(".sealed")
+    assert len(files_of(tmp_path)) == 6
+
+
+def test_no_name_is_given_before_its_bytes_are_on_the_disk(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is flushed, named, and its folder flushed, before there is a manifest."""
+    done: list[tuple[str, str]] = []
+    fsync, replace_file = os.fsync, Path.replace
+
+    def flushed(descriptor: int) -> None:
+        done.append(("fsync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
+        fsync(descriptor)
+
+    def named(path: Path, to: Path) -> Path:
+        done.append(("name", path.name))
+        return replace_file(path, to)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", named)
+    rows = whole(dataset(5)).rows
+    writer = vault.begin(rows.shape, "ads.example")
+    vault.add(writer, rows)
+    manifest = vault.commit(writer, ID, np.arange(5, dtype=np.uint32))
+    expected = []
+    for one in manifest:
+        unfinished = vault._disk._path(one.name).with_suffix(".unfinished").name
+        expected += [("fsync", unfinished), ("name", unfinished), ("fsync", "datasets")]
+    assert done == expected

@@ -46,7 +46,7 @@ class Site:
         )
 
     def __enter__(self) -> Self:
-        assert len(self.records.sealed(never) or ()) == SEGMENTS
+        assert len(self.records.sealed(never)) == SEGMENTS
         return self
 
     def __exit__(self, *_: object) -> None:

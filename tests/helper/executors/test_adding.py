@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helper.datasets.records import Updates
-from helper.datasets.update_vault import SealedUpdates
-from helper.executors import adding, worker
+from helper.datasets import updates
+from helper.datasets.frames import SealedSegment
+from helper.datasets.records import DatasetRecords
+from helper.executors import worker
 from helper.executors.adding import AddingWork
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.executor import Adding, SummedUpdates
@@ -40,8 +41,8 @@ class Site:
         self.local = LocalExecutor(NO_WORKERS)
         self.cluster = ClusterExecutor(self.fleet, self.local)
 
-    def updates(self, role: int = 0) -> Updates:
-        return self.scene.cores[role].updates.records(self.round, self.dataset)
+    def updates(self, role: int = 0) -> DatasetRecords:
+        return self.scene.cores[role].datasets.round_records(self.round, self.dataset)
 
     def adding(self, role: int = 0) -> Adding:
         return Adding(form=FORM, role=role, task_id=self.scene.task_id)
@@ -56,13 +57,13 @@ class Site:
         assert found.vector.tobytes() == expected.vector.tobytes()
         assert found.records == expected.records == DEVICES
 
-    def sealed(self) -> list[SealedUpdates]:
-        return list(self.updates().sealed(2))
+    def sealed(self) -> list[SealedSegment]:
+        return list(self.updates().sealed(never))
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(adding, "MOST_SHARES", 2)
+    monkeypatch.setattr(updates, "MOST_SHARES", 2)
     made = Site(tmp_path)
     yield made
     made.cluster.close()
@@ -119,25 +120,12 @@ def test_a_head_whose_workers_are_all_lost_adds_up_itself(site: Site) -> None:
     assert len(site.fleet.ended) == 2
 
 
-def test_a_round_of_one_part_is_added_up_here(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adding, "MOST_SHARES", DEVICES)
+def test_a_round_of_one_part_is_added_up_here(tmp_path: Path) -> None:
+    site = Site(tmp_path)
     site.fleet.add(1)
     site.assert_equal()
     assert not passed(site)
-
-
-@pytest.mark.parametrize(
-    ("shares", "coordinates", "parts"),
-    [(DEVICES, 3 * FORM.length, 4), (DEVICES, 1, DEVICES), (4, 1 << 20, 3)],
-)
-def test_an_order_has_so_many_shares_and_coordinates_at_most(
-    site: Site, monkeypatch: pytest.MonkeyPatch, shares: int, coordinates: int, parts: int
-) -> None:
-    monkeypatch.setattr(adding, "MOST_SHARES", shares)
-    monkeypatch.setattr(adding, "MOST_COORDINATES", coordinates)
-    site.fleet.add(1)
-    site.assert_equal()
-    assert len(passed(site)) == 2 * parts
+    site.cluster.close()
 
 
 def test_a_sum_that_nobody_awaits_ends_at_its_workers_too(site: Site) -> None:
@@ -160,15 +148,16 @@ def test_a_sum_that_nobody_awaits_ends_at_its_workers_too(site: Site) -> None:
 
 def test_shares_that_are_damaged_on_disk_are_a_lost_dataset_and_cost_no_worker(site: Site) -> None:
     site.fleet.add(2)
-    path = site.scene.cores[0].updates.vault._path(site.dataset)
-    whole = path.read_bytes()
-    length = len(site.sealed()[0].read()) // 2
-    for place in (120, 120 + 4 * length):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    vault = site.scene.cores[0].datasets.vault
+    records = [one for one in vault._ledger.manifests.of(site.dataset) if not one.holds_ranks]
+    for one in (records[0], records[2]):
+        path = vault._disk._path(one.name)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:120] + bytes([whole[120] ^ 1]) + whole[121:])
         with pytest.raises(JobRefused) as refused:
             site.cluster.add_up(site.adding(), site.updates(), never)
         assert refused.value.reason is JobReason.DATASET_LOST
-    path.write_bytes(whole)
+        path.write_bytes(whole)
     assert not site.fleet.ended
     site.assert_equal()
     path.unlink()
@@ -193,9 +182,9 @@ def test_shares_in_each_others_places_are_not_added_up(site: Site) -> None:
     site.fleet.add(1)
     first, second, *rest = site.sealed()
     swapped = [replace(first, read=second.read), replace(second, read=first.read), *rest]
-    updates = Updates(shares=site.updates().shares, sealed=lambda _: swapped)
+    records = DatasetRecords(count=DEVICES, pieces=site.updates().pieces, sealed=lambda _: swapped)
     with pytest.raises(JobRefused) as refused:
-        site.cluster.add_up(site.adding(), updates, never)
+        site.cluster.add_up(site.adding(), records, never)
     assert refused.value.reason is JobReason.DATASET_LOST
 
 

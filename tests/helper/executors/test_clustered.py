@@ -111,6 +111,12 @@ def test_a_worker_that_another_round_found_lost_is_not_awaited(site: Site) -> No
     goes_on.set()
 
 
+def with_ranks_read(site: Site) -> DatasetRecords:
+    """The records of a dataset whose ranks need not be awaited any more."""
+    sealed = site.records.sealed(never)
+    return DatasetRecords(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
+
+
 def test_rounds_at_once_that_are_left_are_all_ended_at_a_worker(site: Site) -> None:
     goes_on, calls = Event(), itertools.count()
     site.fleet.add(1)
@@ -126,7 +132,7 @@ def test_rounds_at_once_that_are_left_are_all_ended_at_a_worker(site: Site) -> N
 
     for _ in range(3):
         with pytest.raises(HelperUnavailable):
-            site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), leaves)
+            site.cluster.masked_sum(site.gradient, with_ranks_read(site), sampled(1.0), leaves)
     goes_on.set()
     site.assert_equal()
     ended = write(Failed(reason="InterruptedError"))
@@ -227,7 +233,7 @@ def test_a_segment_that_is_damaged_is_a_lost_dataset_and_no_wrong_sum(
     site: Site, change: Callable[[bytes], bytes]
 ) -> None:
     site.fleet.add(2)
-    sealed = list(site.records.sealed(never) or ())
+    sealed = list(site.records.sealed(never))
     whole = sealed[5].read()
     sealed[5] = replace(sealed[5], read=lambda: change(whole))
     assert_lost(site, sealed)
@@ -261,17 +267,16 @@ def test_the_length_of_an_answer_does_not_tell_how_many_records_are_sampled(site
 
 def test_segments_in_each_others_places_are_a_lost_dataset(site: Site) -> None:
     site.fleet.add(2)
-    sealed = list(site.records.sealed(never) or ())
+    sealed = list(site.records.sealed(never))
     sealed[2], sealed[3] = replace(sealed[2], read=sealed[3].read), replace(sealed[3], read=sealed[2].read)
     assert_lost(site, sealed)
 
 
 def test_a_dataset_that_is_gone_since_its_ranks_were_read_is_lost(site: Site) -> None:
     site.fleet.add(2)
-    sealed = list(site.records.sealed(never) or ())
-    (file,) = site.scene.cores[0].datasets.vault.files()
-    path = site.scene.cores[0].datasets.vault._path(file.dataset_id)
-    path.rename(path.with_suffix(".gone"))
+    sealed = list(site.records.sealed(never))
+    for path in (site.scene.parties[0].data / "datasets").iterdir():
+        path.unlink()
     records = DatasetRecords(count=RECORDS, pieces=site.records.pieces, sealed=lambda _: sealed)
     with pytest.raises(JobRefused) as refused:
         site.cluster.masked_sum(site.gradient, records, sampled(1.0), never)
@@ -288,7 +293,7 @@ def test_segments_in_object_storage_go_to_workers_as_they_lie_there(
         for seed in range(2):
             site.assert_equal(seed=seed)
         assert all(site.orders())
-        sealed = list(site.records.sealed(never) or ())
+        sealed = list(site.records.sealed(never))
         sealed[2], sealed[3] = (
             replace(sealed[2], read=sealed[3].read),
             replace(sealed[3], read=sealed[2].read),
@@ -320,7 +325,7 @@ def test_a_round_that_nobody_awaits_ends_at_its_workers_too(site: Site) -> None:
 
     site.fleet.add(1)
     with pytest.raises(HelperUnavailable):
-        site.cluster.masked_sum(site.gradient, site.records, sampled(1.0), leaves)
+        site.cluster.masked_sum(site.gradient, with_ranks_read(site), sampled(1.0), leaves)
     assert calls == 2
     (worker,) = site.fleet.joined.values()
     assert len(worker.passed) <= 2  # its first order alone

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.core import DATASETS_FOLDER, HelperCore
+from helper.core import HelperCore
 from helper.datasets import segments
 from helper.datasets.fair_cache import FairCache
 from helper.executors import summing
@@ -130,7 +130,8 @@ def test_a_segment_that_is_damaged_is_a_refusal_and_charges_nothing(tmp_path: Pa
     spec = scene.job(scene.seal(50))
     scene.start(spec)
     without_room(scene.cores[0])
-    (path,) = (scene.parties[0].data / DATASETS_FOLDER).iterdir()
+    records, *_ = scene.cores[0].tasks._ledger.manifests.of(spec.dataset_id)
+    path = scene.cores[0].datasets.vault._disk._path(records.name)
     stored = path.read_bytes()
     middle = len(stored) // 2
     path.write_bytes(stored[:middle] + bytes([stored[middle] ^ 1]) + stored[middle + 1 :])

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from helper.datasets import segment_writer
-from helper.datasets.segment_writer import SegmentWriter
+from helper.datasets import segment_store, segment_writer
 from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.faults import calling
 from maskedlark.runtime import disk
@@ -28,7 +27,7 @@ class Free(NamedTuple):
     f_frsize: int = 1
 
 
-def full(*_: object) -> None:
+def full(*_: object, **__: object) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -44,6 +43,7 @@ def stub(scene: Scene) -> Iterator[Any]:
 
 
 def left_over(scene: Scene) -> list[str]:
+    scene.cores[0].datasets.vault.delete_dropped()
     return [path.name for path in (scene.parties[0].data / "datasets").iterdir()]
 
 
@@ -61,7 +61,7 @@ def test_a_commit_on_a_full_disk_may_be_repeated_and_leaves_nothing(
         if call == "fsync":
             during.setattr(os, "fsync", full)
         else:
-            during.setattr(SegmentWriter, "_write", full)
+            during.setattr(segment_store, "replacing", full)
         for _ in range(3):
             with pytest.raises(HelperUnavailable, match="No space left") as refused, stub(scene) as helper:
                 helper.CommitDataset(request, timeout=HANGS_S)
@@ -78,7 +78,7 @@ def test_a_helper_is_not_well_until_there_is_the_room_that_a_dataset_lacked(
     scene.cores[0].check_well()
     monkeypatch.setattr(os, "statvfs", lambda _: Free(disk.LEAST_FREE_BYTES))
     prepared = scene.prepare(scene.reports(30))
-    monkeypatch.setattr(segment_writer, "_file_bytes", lambda _shape, _count: disk.LEAST_FREE_BYTES + 1)
+    monkeypatch.setattr(segment_writer, "estimate_bytes", lambda *_: disk.LEAST_FREE_BYTES + 1)
     commit = scene.cores[0].datasets.commit
     with monkeypatch.context() as during:
         during.setattr(os, "fsync", full)

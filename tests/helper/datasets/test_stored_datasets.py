@@ -1,6 +1,7 @@
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from helper.core import HelperCore
-from helper.datasets import object_segments, segments
-from helper.datasets.frames import Ranks, SealedSegment, open_segment
-from helper.datasets.object_spool import ObjectSpool
+from helper.datasets import sealed_segments, segment_store, segments
+from helper.datasets import vault as vault_module
+from helper.datasets.frames import SealedSegment, open_segment
 from helper.datasets.preparation_cache import Handle
-from helper.datasets.sealed_segments import open_ranks
-from helper.datasets.segment_writer import StoredSegments
+from helper.datasets.segment_writer import SegmentWriter
 from helper.datasets.segments import chosen_of
-from helper.datasets.sweeping import EXPIRED_KEPT_S
+from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
@@ -25,10 +25,11 @@ from maskedlark.runtime import objects as objects_module
 from maskedlark.runtime.objects import StoreFailed
 from tests.builders import shares_for
 from tests.helper.parties import NUM_VALUES, Scene
-from tests.stores import Faulty, InMemory
+from tests.stores import Faulty, FilesAsObjects, InMemory
 
 SEGMENT = 4
 RECORDS = 10
+PLACES = pytest.mark.parametrize("is_bucket", [False, True], ids=["folder", "bucket"])
 
 
 @pytest.fixture
@@ -37,13 +38,24 @@ def store() -> InMemory:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, store: InMemory, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """Both helpers keep their datasets in one bucket, in segments of four records."""
+def is_bucket() -> bool:
+    return True
+
+
+@pytest.fixture
+def scene(tmp_path: Path, store: InMemory, is_bucket: bool, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """Both helpers keep their datasets in one bucket, or in their folders, in segments of four records."""
     monkeypatch.setattr(segments, "SEGMENT_RECORDS", SEGMENT)
     monkeypatch.setattr(objects_module, "FIRST_WAIT_S", 0.0)
     made = Scene(tmp_path)
-    made.restart(segments=store)
+    made.restart(segments=store if is_bucket else None)
     return made
+
+
+@pytest.fixture
+def stored(scene: Scene, store: InMemory, is_bucket: bool) -> MutableMapping[str, bytes]:
+    """What is at rest, by name."""
+    return store.objects if is_bucket else FilesAsObjects(*(one.data / "datasets" for one in scene.parties))
 
 
 def uncached(scene: Scene) -> None:
@@ -62,7 +74,7 @@ def reason(scene: Scene, dataset: bytes) -> JobReason:
     return caught.value.reason
 
 
-def test_a_dataset_in_a_bucket_is_the_one_in_files(scene: Scene, store: InMemory, tmp_path: Path) -> None:
+def test_a_dataset_in_a_bucket_is_the_one_in_a_folder(scene: Scene, store: InMemory, tmp_path: Path) -> None:
     dataset = scene.seal(RECORDS)
     for core in scene.cores:
         core.sweeper.sweep()
@@ -103,7 +115,9 @@ def test_a_restarted_helper_reads_its_bucket_and_refuses_to_serve_without_it(
         scene.restart()
 
 
-def test_datasets_of_before_are_read_from_their_files(tmp_path: Path, store: InMemory) -> None:
+def test_a_helper_that_was_given_a_bucket_reads_what_it_has_in_its_folder(
+    tmp_path: Path, store: InMemory
+) -> None:
     scene = Scene(tmp_path)
     dataset = scene.seal(RECORDS)
     scene.restart(segments=store)
@@ -113,51 +127,52 @@ def test_datasets_of_before_are_read_from_their_files(tmp_path: Path, store: InM
     assert store.objects
 
 
-Damage = Callable[[dict[str, bytes], Sequence[str], Sequence[str]], None]
+Damage = Callable[[MutableMapping[str, bytes], Sequence[str], Sequence[str]], None]
 
 
-def cut(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+def cut(stored: MutableMapping[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
     stored[ours[0]] = stored[ours[0]][:-1]
 
 
-def empty(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+def empty(stored: MutableMapping[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
     stored[ours[2]] = b""
 
 
-def extend(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+def extend(stored: MutableMapping[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
     stored[ours[3]] += b"\0"
 
 
-def lose_records(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+def lose_records(stored: MutableMapping[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
     del stored[ours[0]]
 
 
-def lose_ranks(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+def lose_ranks(stored: MutableMapping[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
     del stored[ours[5]]
 
 
-def swap(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+def swap(stored: MutableMapping[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
     stored[ours[0]], stored[ours[2]] = stored[ours[2]], stored[ours[0]]
 
 
-def of_another(stored: dict[str, bytes], ours: Sequence[str], others: Sequence[str]) -> None:
+def of_another(stored: MutableMapping[str, bytes], ours: Sequence[str], others: Sequence[str]) -> None:
     stored[ours[0]] = stored[others[0]]
 
 
-def flip(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+def flip(stored: MutableMapping[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
     damaged = bytearray(stored[ours[0]])
     damaged[-1] ^= 1
     stored[ours[0]] = bytes(damaged)
 
 
+@PLACES
 @pytest.mark.parametrize("damage", [cut, empty, extend, lose_records, lose_ranks, swap, of_another, flip])
 def test_objects_that_are_not_what_was_put_are_a_lost_dataset(
-    scene: Scene, store: InMemory, damage: Damage
+    scene: Scene, stored: MutableMapping[str, bytes], damage: Damage
 ) -> None:
     dataset, other = scene.seal(RECORDS), scene.seal(RECORDS, seed=1)
     uncached(scene)
     damage(
-        store.objects,
+        stored,
         [one.name for one in names(scene, dataset)],
         [one.name for one in names(scene, other)],
     )
@@ -165,9 +180,10 @@ def test_objects_that_are_not_what_was_put_are_a_lost_dataset(
     assert len(scene.cores[0].datasets.opened(other)) == RECORDS
 
 
+@PLACES
 @pytest.mark.parametrize("rows", ["records", "ranks", "both"])
 def test_a_ledger_whose_rows_name_another_attempt_gives_no_sum(
-    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch, rows: str
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, rows: str
 ) -> None:
     """The seals hold by themselves, also if the digests do not tell."""
     dataset, other = scene.seal(RECORDS), scene.seal(RECORDS, seed=1)
@@ -182,6 +198,7 @@ def test_a_ledger_whose_rows_name_another_attempt_gives_no_sum(
     assert reason(scene, dataset) is JobReason.DATASET_LOST
 
 
+@PLACES
 @pytest.mark.parametrize("kept", [slice(2, None), slice(0, -2), slice(1, None), slice(0, 0)])
 def test_a_manifest_that_lost_rows_gives_no_sum(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, kept: slice
@@ -209,56 +226,65 @@ def test_a_bucket_that_does_not_answer_is_unavailable_and_not_lost(
     assert sum(len(piece.ranks) for piece in scene.cores[0].datasets.pieces(dataset)) == RECORDS
 
 
-def test_a_full_segment_leaves_memory_before_the_next_one_comes(scene: Scene, store: InMemory) -> None:
-    held, put = [], ObjectSpool.add
+@PLACES
+def test_a_full_segment_leaves_memory_before_the_next_one_comes(
+    scene: Scene, stored: MutableMapping[str, bytes]
+) -> None:
+    held, put = [], SegmentWriter.add
 
-    def watched(spool: ObjectSpool, rows: Any) -> None:
-        put(spool, rows)
-        held.append(spool.waiting)
+    def watched(writer: SegmentWriter, rows: Any) -> None:
+        put(writer, rows)
+        held.append(writer.waiting)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ObjectSpool, "add", watched)
+        patch.setattr(SegmentWriter, "add", watched)
         scene.prepare(scene.reports(RECORDS), chunk=1)
     assert max(held) < SEGMENT
-    assert len(store.objects) == 3 * 2  # of both helpers, and of the tests' own preparation
+    assert len(stored) == 3 * 2  # of both helpers, and of the tests' own preparation
 
 
 class PowerCut(BaseException):
     """The process is gone."""
 
 
-@dataclass
-class Cut(InMemory):
-    """Ends the process before or after so many puts."""
+class Puts:
+    """Ends the process before or after so many puts, to a bucket or a folder."""
 
-    after: int = 10**9
-    puts: int = 0
+    def __init__(self, after: int) -> None:
+        self._left = after
 
-    def put(self, name: str, content: bytes) -> None:
-        self.puts += 1
-        if self.puts > self.after:
-            raise PowerCut
-        super().put(name, content)
+    def around(self, put: Callable[..., Any]) -> Callable[..., Any]:
+        def cutting(*given: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                raise PowerCut
+            return put(*given)
+
+        return cutting
 
 
+@PLACES
 @pytest.mark.parametrize("after", range(15))
 def test_a_crash_at_any_put_leaves_a_whole_dataset_or_orphans(
-    scene: Scene, store: InMemory, after: int
+    scene: Scene, store: InMemory, stored: MutableMapping[str, bytes], is_bucket: bool, after: int
 ) -> None:
-    cutting = Cut(objects=store.objects, modified_s=store.modified_s, after=after)
-    scene.restart(segments=cutting)
-    with suppress(PowerCut):
+    with suppress(PowerCut), pytest.MonkeyPatch.context() as during:
+        kind = InMemory if is_bucket else segment_store.FolderStore
+        name = "put" if is_bucket else "put_fresh"
+        during.setattr(kind, name, Puts(after).around(getattr(kind, name)))
         scene.commit(scene.prepare(scene.reports(RECORDS)))
-    scene.restart(segments=store)
+    scene.restart(segments=store if is_bucket else None)
     named, committed = set(), 0
     for core in scene.cores:
         for dataset in core.tasks._ledger.manifests.dataset_ids():
             named |= {one.name for one in core.tasks._ledger.manifests.of(dataset)}
             assert sum(len(piece.ranks) for piece in core.datasets.vault.pieces(dataset)) == RECORDS
             committed += 1
-        core.sweeper.sweep()  # the store's clock is long ago
+    for party, core in zip(scene.parties, scene.cores, strict=True):
+        party.now = max(time.time(), party.now) + 2 * ORPHAN_S
+        core.sweeper.sweep()
     assert committed == core_count(after)
-    assert store.objects.keys() == named
+    assert set(stored) == named
 
 
 def core_count(after: int) -> int:
@@ -323,7 +349,7 @@ def test_a_commit_in_doubt_is_not_undone_by_another_choice_of_the_same_preparati
     assert refused.value.reason is JobReason.UNKNOWN_DATASET
     with core.datasets.prepare(scene.task_id, prepared.handle, None) as newer:
         newer.finish()  # takes the handle, and what it held is dropped
-    core.sweeper.remove_dropped()
+    core.datasets.vault.delete_dropped()
     uncached(scene)
     assert sum(len(piece.ranks) for piece in core.datasets.pieces(first)) == SEGMENT
 
@@ -350,7 +376,7 @@ def test_rounds_over_a_faulty_bucket_give_no_wrong_sum(
 ) -> None:
     """Digests tell what is damaged, and lets it be read again; without them the seals do."""
     if not is_compared:
-        monkeypatch.setattr(object_segments, "read_exactly", lambda store, name, *_: store.get(name, 1 << 20))
+        monkeypatch.setattr(segment_store, "read_exactly", lambda store, name, *_: store.get(name, 1 << 20))
     dataset, rounds = scene.seal(RECORDS), 200 if is_compared else 50
     faulty = Faulty(store, seed=7, fails=0.05, cuts=damaged, swaps=damaged)
     scene.restart(segments=faulty)
@@ -374,6 +400,7 @@ def test_rounds_over_a_faulty_bucket_give_no_wrong_sum(
     assert len(expected) == NUM_VALUES
 
 
+@PLACES
 def test_a_reader_that_leaves_ends_the_reading(scene: Scene) -> None:
     dataset = scene.seal(RECORDS)
     uncached(scene)
@@ -385,9 +412,10 @@ def test_a_reader_that_leaves_ends_the_reading(scene: Scene) -> None:
         list(scene.cores[0].datasets.pieces(dataset, leave))
 
 
-def test_nothing_of_a_dataset_is_in_the_bucket_in_clear(scene: Scene, store: InMemory) -> None:
+@PLACES
+def test_nothing_of_a_dataset_is_at_rest_in_clear(scene: Scene, stored: MutableMapping[str, bytes]) -> None:
     dataset = scene.seal(RECORDS)
-    together = b"".join(store.objects.values())
+    together = b"".join(stored.values())
     opened = scene.cores[0].datasets.opened(dataset)
 
     def found(rows: Iterable[Any]) -> bool:
@@ -398,17 +426,11 @@ def test_nothing_of_a_dataset_is_in_the_bucket_in_clear(scene: Scene, store: InM
 
 
 def sealed_of(scene: Scene, dataset: bytes) -> Sequence[SealedSegment]:
-    found = scene.cores[0].datasets.records(dataset, scene.task_id).sealed(never)
-    assert found is not None
-    return found
+    return scene.cores[0].datasets.records(dataset, scene.task_id).sealed(never)
 
 
-@pytest.mark.parametrize("is_bucket", [False, True], ids=["files", "bucket"])
-def test_sealed_segments_open_to_the_records_of_the_dataset(
-    scene: Scene, tmp_path: Path, is_bucket: bool
-) -> None:
-    if not is_bucket:
-        scene = Scene(tmp_path / "files")
+@PLACES
+def test_sealed_segments_open_to_the_records_of_the_dataset(scene: Scene) -> None:
     reports = scene.reports(3 * SEGMENT)
     prepared = scene.prepare(reports)
     chosen = np.ones(3 * SEGMENT, np.bool_)
@@ -437,42 +459,29 @@ def test_sealed_segments_end_when_the_caller_has_gone(scene: Scene) -> None:
     assert caught.value.reason is JobReason.CANCELLED
 
 
-@pytest.mark.parametrize("is_bucket", [False, True], ids=["files", "bucket"])
-def test_sealed_segments_of_fewer_records_than_were_committed_are_lost(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bucket: bool
+@PLACES
+def test_segments_of_fewer_records_than_were_committed_are_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not is_bucket:
-        scene = Scene(tmp_path / "files")
-    dataset = scene.seal(RECORDS)
-    if is_bucket:
-        monkeypatch.setattr(object_segments, "open_ranks", _without_the_first)
-    else:
-        ranks = StoredSegments._ranks
-        monkeypatch.setattr(
-            StoredSegments, "_ranks", lambda stored, *where: _first_not_chosen(ranks(stored, *where))
-        )
+    dataset, describe = scene.seal(RECORDS), sealed_segments.describe_segment
+    uncached(scene)
+
+    def without_the_first(*given: Any, **named: Any) -> SealedSegment:
+        one = describe(*given, **named)
+        return replace(one, ranks=np.append(segments.NOT_CHOSEN, one.ranks[1:]))
+
+    monkeypatch.setattr(vault_module, "describe_segment", without_the_first)
     with pytest.raises(JobRefused) as caught:
         sealed_of(scene, dataset)
     assert caught.value.reason is JobReason.DATASET_LOST
-
-
-def _without_the_first(*given: Any) -> Ranks:
-    return _first_not_chosen(open_ranks(*given))
-
-
-def _first_not_chosen(ranks: Ranks) -> Ranks:
-    changed = ranks.copy()
-    changed[0] = segments.NOT_CHOSEN
-    return changed
+    assert reason(scene, dataset) is JobReason.DATASET_LOST
 
 
 # --- what the quota counts
 
 
 def folder_of(core: HelperCore) -> str:
-    found = core.datasets.vault._objects
-    assert found is not None
-    return found._folder
+    return core.datasets.vault._folder
 
 
 def stored_bytes(store: InMemory) -> int:
@@ -489,9 +498,9 @@ def test_objects_that_were_given_up_count_until_they_are_deleted(
     with monkeypatch.context() as during:
         during.setattr(InMemory, "delete", _away)
         with pytest.raises(HelperUnavailable):
-            core.sweeper.remove_dropped()
+            core.datasets.vault.delete_dropped()
     assert core.quota.num_bytes == stored_bytes(store) > 0
-    core.sweeper.remove_dropped()
+    core.datasets.vault.delete_dropped()
     assert core.quota.num_bytes == stored_bytes(store) == 0
 
 
@@ -512,7 +521,7 @@ def test_every_try_of_a_put_counts_until_what_it_may_have_written_is_deleted(
         assert len(store.objects) == objects_module.MAX_TRIES
         assert core.quota.num_bytes >= stored_bytes(store)
     assert core.quota.num_bytes == stored_bytes(store) > 0
-    core.sweeper.remove_dropped()
+    core.datasets.vault.delete_dropped()
     assert core.quota.num_bytes == stored_bytes(store) == 0
 
 
@@ -535,7 +544,7 @@ def test_objects_of_a_commit_that_the_ledger_did_not_answer_count_until_they_are
             core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
     core.datasets.prepared.drop(Handle(owner="ads.example", task_id=scene.task_id, name=prepared.handle))
     assert core.quota.num_bytes == stored_bytes(store) > 0
-    core.sweeper.remove_dropped()
+    core.datasets.vault.delete_dropped()
     assert core.quota.num_bytes == stored_bytes(store) > 0
     for party in scene.parties:
         party.now = scene.task.expires_at + EXPIRED_KEPT_S
@@ -548,7 +557,7 @@ def test_objects_of_an_expired_dataset_count_while_the_store_does_not_delete_the
     scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, core = scene.seal(RECORDS), scene.cores[0]
-    core.sweeper.remove_dropped()
+    core.datasets.vault.delete_dropped()
     before = core.quota.num_bytes
     for party in scene.parties:
         party.now = scene.task.expires_at + EXPIRED_KEPT_S
@@ -558,11 +567,9 @@ def test_objects_of_an_expired_dataset_count_while_the_store_does_not_delete_the
             core.sweeper.sweep()
     assert core.tasks._ledger.manifests.of(dataset) == ()
     assert core.quota.num_bytes == before > 0
-    core.sweeper.remove_dropped()
-    assert core.quota.num_bytes == before
-    store.modified_s = dict.fromkeys(store.objects, 0.0)
-    core.sweeper.sweep()
+    core.datasets.vault.delete_dropped()
     assert core.quota.num_bytes == 0
+    assert not [name for name in store.objects if name.startswith(folder_of(core))]
 
 
 def test_nothing_is_prepared_while_it_is_not_known_what_the_bucket_holds(
@@ -593,6 +600,6 @@ def _away(*_: object) -> Any:
 
 def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_has(scene: Scene) -> None:
     dataset, core = scene.seal(RECORDS), scene.cores[0]
-    core.sweeper.remove_dropped()
+    core.datasets.vault.delete_dropped()
     assert len(core.tasks._ledger.manifests.of(dataset)) > 1
     assert set(core.quota._held) == {dataset.hex()}
