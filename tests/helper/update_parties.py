@@ -67,7 +67,8 @@ class UpdateScene(Scene):
         admitted, totals = [], []
         for role, core in enumerate(self.cores):
             incoming = shares_for(list(sealed), role)
-            with core.datasets.prepare_round(self.task_id, handle, canonical.encode(one), None) as preparation:
+            of_round = core.datasets.prepare_round(self.task_id, handle, canonical.encode(one), None)
+            with of_round as preparation:
                 admits, total = admitted_in_chunks(preparation, incoming, chunk)
             admitted.append(admits)
             totals.append(total)
