@@ -23,8 +23,9 @@ from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.scoring import score, scoring_bytes
 from helper.ledger.records import key_of
 from helper.releases.answering import Call
-from helper.releases.jobs import Computation, _held_bytes
+from helper.releases.jobs import _held_bytes
 from helper.releases.round_cost import round_bytes
+from helper.releases.rounds import Computation
 from helper.releases.work_quota import WorkQuota
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused

@@ -236,5 +236,5 @@ def test_labels_are_counted_as_they_are_listed() -> None:
 
 def test_classes_have_a_boundary_at_each_of_them() -> None:
     labels = LabelSpace(kind=LabelKind.CLASSES, size=4)
-    assert labels.boundaries() == (0, 1, 2, 3)
+    assert list(labels.boundaries()) == [0, 1, 2, 3]
     assert labels.reachable() == (0, 1, 2, 3)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,5 +259,6 @@ def test_the_highest_index_of_a_byte_has_a_first_place_too() -> None:
     deltas = np.arange(1.0, 5.0).reshape(1, 2, 2)
     indices = np.array([[255, 255], [0, 255]], np.uint8)
     gathered = np.zeros_like(deltas)
-    _gather_equal.py_func(deltas, indices, gathered)
+    in_python: Any = _gather_equal
+    in_python.py_func(deltas, indices, gathered)
     assert gathered.tolist() == [[[3.0, 0.0], [3.0, 4.0]]]
