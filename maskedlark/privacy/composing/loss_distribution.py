@@ -54,30 +54,34 @@ class Losses:
     def compose(self, other: "Losses") -> "Losses":
         """Add two independent losses on one grid; infinite if the sum is longer than `MAX_CELLS`."""
         size = len(self.masses) + len(other.masses) - 1
-        if size > MAX_CELLS:
+        if size > 2 * MAX_CELLS:
             return Losses.infinite(self.grid)
         width = 1 << (size - 1).bit_length()
         spectrum = np.fft.rfft(self.masses, width) * np.fft.rfft(other.masses, width)
         summed = np.maximum(np.fft.irfft(spectrum, width)[:size], 0.0)
-        # The absolute errors of the convolution sum to no more than this: a transform's relative error in the
-        # 2-norm (Higham 2002, theorem 24.2, with room), Young's inequality, and sqrt(size) between the norms.
+        # What the transforms' rounding may have moved: errors add up as independent ones do, so they grow
+        # by the root of the length and of its logarithm (Schatzman 1996); eight times that is counted.
+        norms = float(np.linalg.norm(self.masses) * np.linalg.norm(other.masses))
+        rounding = 8 * math.sqrt(size * math.log2(width + 1)) * _UNIT_ROUNDING / 2 * norms
         whole, whole_other = float(self.masses.sum()), float(other.masses.sum())
-        norms = whole * float(np.linalg.norm(other.masses)) + whole_other * float(np.linalg.norm(self.masses))
-        rounding = math.sqrt(size) * 8 * math.log2(width + 1) * _UNIT_ROUNDING * 2 * norms
         infinite = self.at_infinity * (whole_other + other.at_infinity) + other.at_infinity * whole
-        return Losses(
+        summed_losses = Losses(
             grid=self.grid,
             lowest=self.lowest + other.lowest,
             masses=summed,
             at_infinity=min(1.0, infinite + rounding),
-        ).trim()
+        ).trim(max(_TAIL, rounding))
+        return summed_losses if len(summed_losses.masses) <= MAX_CELLS else Losses.infinite(self.grid)
 
-    def trim(self) -> "Losses":
-        """Drop the outermost cells, whose total probability is negligible, pessimistically."""
+    def trim(self, tail: float = _TAIL) -> "Losses":
+        """Drop the outermost cells, of this total probability at each end at most, pessimistically.
+
+        After a transform the outer cells hold its rounding: a tail below that would drop none of them.
+        """
         from_below = np.cumsum(self.masses)
         from_above = np.cumsum(self.masses[::-1])
-        low = int(np.searchsorted(from_below, _TAIL))
-        high = len(self.masses) - int(np.searchsorted(from_above, _TAIL))
+        low = int(np.searchsorted(from_below, tail))
+        high = len(self.masses) - int(np.searchsorted(from_above, tail))
         if low >= high:
             return self
         kept = self.masses[low:high].copy()

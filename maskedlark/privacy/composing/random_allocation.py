@@ -55,6 +55,8 @@ _SPREAD: Final = (
 )
 _NEWTON_STEPS: Final = 8
 _SAMPLE_POINTS: Final = 8_001
+_SAMPLE_ROUNDING: Final = 1e-14
+_NARROW: Final = 0.05  # standard deviations: cells in which three nodes are exact to the last digits
 _LEAST_WIDTH: Final = 1e-300  # of a cell whose ends are one double
 _UNLIKELY: Final = 2.0**-41  # less than the lowest rate, and than what a filter allows to be left out
 _UNDERFLOW: Final = 800.0  # e^-800 is no double above 0
@@ -71,19 +73,21 @@ class RatioPoints:
         logarithms: (n,) of the ratios, increasing.
         masses: (n,) their probabilities.
         at_zero: The probability of a ratio of 0: of an outcome that the record makes impossible.
+        rounding: A bound on what the rounding of doubles may have moved or lost.
     """
 
     logarithms: NDArray[np.float64] = field(repr=False)
     masses: NDArray[np.float64] = field(repr=False)
     at_zero: float
+    rounding: float = _ROUNDING
 
     def losses(self, grid: float) -> LossDistribution:
         """Return the privacy loss distribution in both directions, on multiples of `grid`."""
         lowest, without = self.spread(grid)
         last = lowest + len(without) - 1
         with_record = without * np.exp(grid * np.arange(lowest, last + 1))
-        at_infinity = max(0.0, 1 - math.fsum(with_record)) + _ROUNDING
-        at_minus_infinity = max(self.at_zero, 1 - math.fsum(without)) + _ROUNDING
+        at_infinity = max(0.0, 1 - math.fsum(with_record)) + self.rounding
+        at_minus_infinity = max(self.at_zero, 1 - math.fsum(without)) + self.rounding
         return LossDistribution(
             remove=Losses(grid=grid, lowest=lowest, masses=with_record, at_infinity=at_infinity),
             add=Losses(grid=grid, lowest=-last, masses=without[::-1].copy(), at_infinity=at_minus_infinity),
@@ -115,7 +119,7 @@ class RatioPoints:
             / (order - 1)
             for order in orders
         ]
-        left_out = max(1 - without, self.at_zero) + max(0.0, 1 - with_record) + 2 * _ROUNDING
+        left_out = max(1 - without, self.at_zero) + max(0.0, 1 - with_record) + 2 * self.rounding
         return np.maximum(np.array(found), 0.0) + _ROUNDING, left_out
 
     def bounded_divergences(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -227,10 +231,10 @@ def sample_ratios(noise_multiplier: float, rate: float, reports: int) -> RatioPo
     of_counts = log_odds + (np.outer(y, k) - k * k / 2) / noise_multiplier**2
     largest = of_counts.max(axis=1)
     logarithms = largest + np.log(np.exp(of_counts - largest[:, None]).sum(axis=1))
-    without = _between(y / noise_multiplier, _normal_below)
+    without = _normal_cells(y / noise_multiplier)
     with_record = np.sum(
         [
-            math.exp(odds) * _between((y - shift) / noise_multiplier, _normal_below)
+            math.exp(odds) * _normal_cells((y - shift) / noise_multiplier)
             for shift, odds in zip(k.tolist(), log_odds.tolist(), strict=True)
         ],
         axis=0,
@@ -239,7 +243,8 @@ def sample_ratios(noise_multiplier: float, rate: float, reports: int) -> RatioPo
     # beyond the last point the ratio is larger: that it is cut off there is counted by `losses`
     masses[-1] += normal_below(-float(y[-1]) / noise_multiplier)
     at_zero = normal_below(float(y[0]) / noise_multiplier)
-    return RatioPoints(logarithms=logarithms, masses=masses, at_zero=at_zero)
+    rounding = _SAMPLE_ROUNDING if y[1] - y[0] <= _NARROW * noise_multiplier else _ROUNDING
+    return RatioPoints(logarithms=logarithms, masses=masses, at_zero=at_zero, rounding=rounding)
 
 
 @lru_cache(maxsize=128)
@@ -381,6 +386,22 @@ def _tails(mechanism: Mechanism, noise_multiplier: float, highest: float) -> tup
     end = -highest * noise_multiplier
     below, above = normal_below(end + middle), normal_below(end - middle)
     return below, above, above
+
+
+def _normal_cells(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return normal probabilities between neighbouring, evenly spaced points.
+
+    Of narrow cells by three nodes of Gauss and Legendre, to a few roundings of each: differences of tails
+    near 1/2 would each be off by a rounding of 1/2, and there are thousands of cells.
+    """
+    width = float(points[1] - points[0])
+    if width > _NARROW:
+        return _between(points, _normal_below)
+    middles = (points[:-1] + points[1:]) / 2
+    nodes = math.sqrt(3 / 5) * width / 2
+    around = np.exp(-np.square(middles - nodes) / 2) + np.exp(-np.square(middles + nodes) / 2)
+    density = (5 * around + 8 * np.exp(-np.square(middles) / 2)) / 18
+    return np.asarray(density * width / math.sqrt(2 * math.pi), dtype=np.float64)
 
 
 def _normal_below(points: NDArray[np.float64]) -> NDArray[np.float64]:
