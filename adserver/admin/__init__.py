@@ -1,5 +1,5 @@
 """The admin API: tasks, datasets, jobs, queries, budgets and helpers over HTTP, for those who hold a grant.
 
-May import: client, views, collecting, ingest, measuring, simulating, training, budgets, peers, store,
-records.
+May import: client, views, messages, collecting, ingest, measuring, simulating, training, budgets, peers,
+store, records.
 """

@@ -1,6 +1,7 @@
 """The ad server from a notebook or a program: tasks, datasets, jobs, measurements, evaluations.
 
-May import: views, collecting, ingest, measuring, simulating, training, budgets, peers, store, records.
+May import: views, messages, collecting, ingest, measuring, simulating, training, budgets, peers, store,
+records.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -3,5 +3,5 @@
 A message is made of a value with `of`, and gives it back with `value`. The OpenAPI document is made of the
 same models.
 
-May import: measuring, training, collecting, budgets, peers, store, records.
+May import: collecting, ingest, measuring, simulating, training, budgets, peers, store, records.
 """

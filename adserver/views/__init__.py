@@ -1,4 +1,5 @@
 """Results as tables, pictures and files.
 
-May import: collecting, ingest, measuring, simulating, training, budgets, peers, store, records.
+May import: messages, collecting, ingest, measuring, simulating, training, budgets, peers, store,
+records.
 """
