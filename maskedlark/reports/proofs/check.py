@@ -85,7 +85,7 @@ def gather_evidence(
 
 
 def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
-    """Return u64 (n, num_residues), equal at both helpers if and, but for chance, only if proofs hold.
+    """Return u64 (n, residues), equal at both helpers if and, but for chance, only if proofs hold.
 
     Order: for each vector and point, the opening's relation and its square's; for each histogram, that it
     adds to the count; for each polynomial and point, the opening's relation and its square's.

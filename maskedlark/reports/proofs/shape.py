@@ -68,7 +68,6 @@ class ProofShape:
         places: Where the elements stand.
         num_elements: Elements of one report's share.
         num_openings: Elements that both helpers read in clear.
-        num_residues: Elements that the helpers compare through their tags.
     """
 
     vectors: tuple[int, ...]
@@ -78,7 +77,6 @@ class ProofShape:
     places: Places
     num_elements: int
     num_openings: int
-    num_residues: int
 
     @property
     def max_polynomial_bits(self) -> int:
@@ -116,7 +114,6 @@ def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
     weights = tuple(bit_weights(value.high - value.low) for value in values)
     polynomials = _pack([len(one) for one in weights])
     places = _places(vectors, polynomials)
-    histograms = len(vectors) - 1
     return ProofShape(
         vectors=vectors,
         lows=tuple(value.low for value in values),
@@ -125,8 +122,6 @@ def proof_shape(candidates: int, measurement: Measurement | None) -> ProofShape:
         places=places,
         num_elements=places.quotient[-1].stop if polynomials else places.square.stop,
         num_openings=POINTS * (len(vectors) + len(polynomials)),
-        # Of each vector and polynomial at each point an opening and its square; of each histogram its sum.
-        num_residues=2 * POINTS * (len(vectors) + len(polynomials)) + histograms,
     )
 
 

@@ -16,7 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from adserver.ingest.http_server import HttpServer
+from adserver.ingest.json_error import refusal
 from adserver.ingest.slow_client_limits import HttpLimits
+from maskedlark.errors import InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles
@@ -217,3 +219,24 @@ def test_a_body_in_tiny_chunks_is_refused(bytes_each: int, told: bytes) -> None:
             assert one.recv(64).split()[1] == told
             return
     assert told == b"400"
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_an_address_that_others_reach_is_served_with_tls_alone(tls: TlsFiles, is_tls: bool) -> None:
+    if is_tls:
+        server = HttpServer(answers(), "0.0.0.0:0", tls)
+        server.wait_until_started()
+        with connected(server.port, is_tls=True) as connection:
+            connection.sendall(asked("/short", "Connection: close"))
+            assert connection.recv(64).startswith(b"HTTP/1.1 200")
+        server.stop()
+    else:
+        with pytest.raises(InvalidTask, match="not on loopback"):
+            HttpServer(answers(), "0.0.0.0:0", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_closed"), [(400, False), (404, False), (429, False), (408, True), (413, True), (503, True)]
+)
+def test_only_refusals_that_leave_a_body_unread_close_the_connection(code: int, is_closed: bool) -> None:
+    assert refusal(code, "no").headers.get("connection") == ("close" if is_closed else None)

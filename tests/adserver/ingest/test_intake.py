@@ -14,7 +14,7 @@ from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
-from adserver.store.tasks import TaskStore
+from adserver.store.tasks import REFUSED_EVERY_S, TaskStore
 from maskedlark.errors import ReportReason
 from maskedlark.randomness import seeded
 from maskedlark.reports.upload import Report
@@ -37,6 +37,16 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     RoundStore(opened).open(ROUND, b"content", now_s=NOW)
     yield opened
     opened.dispose()
+
+
+class CountedTasks(TaskStore):
+    """Counts how often it is asked which tasks are refused."""
+
+    asked = 0
+
+    def refused(self) -> frozenset[bytes]:
+        self.asked += 1
+        return super().refused()
 
 
 def intake(engine: Engine, *, opens_rounds: bool = True) -> Intake:
@@ -92,3 +102,17 @@ def test_an_intake_without_rounds_serves_none(engine: Engine, opens_rounds: bool
         assert httpx.get(url, timeout=HANGS_S).status_code == status
     finally:
         server.stop()
+
+
+def test_an_intake_asks_which_tasks_are_refused_once_a_minute_whatever_its_clock_began_at(
+    engine: Engine,
+) -> None:
+    tasks, now_s = CountedTasks(engine), 1e6
+    taking = Intake(tasks, ReportStore(engine), lambda: now_s)
+    (report,) = reports(LABELS, examples(LABELS.task, 1))
+    asked = []
+    for seconds in (0.0, REFUSED_EVERY_S - 1.0, REFUSED_EVERY_S):
+        now_s = 1e6 + seconds
+        taking.take(report)
+        asked.append(tasks.asked)
+    assert asked == [1, 1, 2]

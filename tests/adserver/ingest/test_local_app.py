@@ -3,16 +3,25 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
+from adserver.ingest.http_app import http_app
+from adserver.ingest.http_server import HttpServer
+from adserver.ingest.intake import Intake
 from adserver.ingest.local_app import LARGEST_WEIGHT, LocalIntake
+from adserver.store.database import create_tables, default_url
 from adserver.store.local.jobs import LocalJobs
 from adserver.store.local.schema import default_local_url, open_local
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.local_job import LocalUpdate, update_bytes
 from maskedlark.randomness import seeded
+from maskedlark.runtime.database import open_database
 from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
+from tests.patience import HANGS_S
 
 
 @pytest.fixture
@@ -75,3 +84,22 @@ def test_a_closed_job_serves_nothing_and_an_unknown_one_is_refused(jobs: LocalJo
         with pytest.raises(JobRefused) as refused:
             ask(b"?" * 16)
         assert refused.value.reason is JobReason.UNKNOWN_JOB
+
+
+@pytest.mark.parametrize(("has_local", "status"), [(True, 200), (False, 404)])
+def test_jobs_without_helpers_are_served_where_there_are_some_alone(
+    jobs: LocalJobs, tmp_path: Path, has_local: bool, status: int
+) -> None:
+    engine = open_database(default_url(tmp_path))
+    create_tables(engine)
+    tasks = TaskStore(engine)
+    local = LocalIntake(jobs) if has_local else None
+    app = http_app(Intake(tasks, ReportStore(engine), lambda: 0.0), tasks, local=local)
+    server = HttpServer(app, "127.0.0.1:0", None)
+    server.wait_until_started()
+    try:
+        url = f"http://127.0.0.1:{server.port}/v1/local"
+        assert httpx.get(url, timeout=HANGS_S).status_code == status
+    finally:
+        server.stop()
+        engine.dispose()

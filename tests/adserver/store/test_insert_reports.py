@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from threading import Event
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, event
@@ -12,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from adserver.store.database import create_tables
 from adserver.store.insert_reports import insert_new
+from adserver.store.report_deletion import Forgotten, forget
 from adserver.store.reports import ReportCounts, ReportStore
 from adserver.store.schema import NO_DATASET
 from adserver.store.tasks import TaskStore
@@ -153,3 +155,17 @@ def test_arrivals_of_intakes_with_different_slots_add_up(
     assert store.counts(FIRST.task.task_id).waiting == 3
     store.forget(FIRST.task.task_id, NO_DATASET, after=-1, limit=2)
     assert store.counts(FIRST.task.task_id) == ReportCounts(waiting=1, sealed=0, dropped=0, expired=2)
+
+
+def test_reports_are_forgotten_in_their_processs_turn_to_write(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, was_locked = ReportStore(engine), list[bool]()
+
+    def seen(*given: Any, **how: Any) -> Forgotten:
+        was_locked.append(store._writing.locked())
+        return forget(*given, **how)
+
+    monkeypatch.setattr("adserver.store.reports.forget", seen)
+    store.forget(FIRST.task.task_id, NO_DATASET, after=-1, limit=2)
+    assert was_locked == [True]

@@ -32,9 +32,9 @@ from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
-from adserver.training.runner import mean_excess
+from adserver.training.runner import mean_excess, mean_gradient
 from adserver.training.trainer import Checkpoint
-from adserver.training.worker import JobWorker
+from adserver.training.worker import JOB_PATIENCE, JobWorker
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
@@ -60,6 +60,7 @@ from tests.adserver.job_world import (
 from tests.builders import NOW
 from tests.patience import HANGS_S
 from tests.postgres import Postgres
+from tests.refusals import refused
 
 LONG_AFTER_S = 3600.0
 
@@ -293,6 +294,21 @@ def test_a_refusal_by_one_helper_stops_the_job_with_its_reason(site: Site, quiet
     assert job.state is JobState.REFUSED
     assert job.stop is not None
     assert (job.stop.reason, job.stop.cause) == ("budget_exhausted", "nothing is left")
+
+
+def test_no_step_is_taken_by_a_sum_that_no_reports_have(quiet: Sealed) -> None:
+    plan, most = plan_for(quiet), RECORDS * quiet.of.task.clip.sensitivity
+
+    def answered(value: int) -> AggregateShare:
+        return AggregateShare(vector=np.array([value, 0, 0, 0, 0], np.uint64), agreement_tag=bytes(32))
+
+    assert mean_gradient(plan, answered(most), answered(0))[0] > 0
+    with refused(JobReason.SUM_OUT_OF_RANGE):
+        mean_gradient(plan, answered(most), answered(1))
+
+
+def test_a_job_waits_a_week_for_a_helper() -> None:
+    assert JOB_PATIENCE.give_up_after_s == 7 * 24 * 60 * 60
 
 
 def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(

@@ -30,6 +30,7 @@ from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpen
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
+from maskedlark.rpc.transport import MAX_MESSAGE_BYTES
 from maskedlark.runtime import durable_file
 from tests.builders import NOW, examples, shares_for, split
 from tests.helper.parties import Scene, make_task
@@ -219,6 +220,10 @@ def test_a_chunk_that_would_take_too_much_memory_is_refused_before_it_is_opened(
         refusal(preparation.add, [empty] * (MAX_CHUNK_BYTES // scene.task.share_length + 1))
         is JobReason.TOO_LARGE
     )
+
+
+def test_no_message_of_honest_shares_holds_more_than_a_chunk_may() -> None:
+    assert MAX_MESSAGE_BYTES <= MAX_CHUNK_BYTES  # a sealed share is longer than an opened one
 
 
 @pytest.mark.parametrize("handle", [b"", b"h" * 15, b"h" * 17])

@@ -21,6 +21,7 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.interrupt import never
+from maskedlark.rpc.trust import host_of
 from maskedlark.runtime import objects as objects_module
 from maskedlark.runtime.objects import StoreFailed
 from tests.builders import shares_for
@@ -603,3 +604,11 @@ def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_h
     core.datasets.vault.delete_dropped()
     assert len(core.tasks._ledger.manifests.of(dataset)) > 1
     assert set(core.quota._held) == {dataset.hex()}
+
+
+def test_an_opened_dataset_is_kept_in_memory_on_its_own_ad_servers_account(scene: Scene) -> None:
+    other = scene.tenant("https://other.example")
+    for one in (scene, other):
+        one.cores[0].datasets.opened(one.seal(RECORDS))
+    kept = scene.cores[0].datasets.kept._kept.values()
+    assert [one.owner for one in kept] == [host_of(scene.task.origin), "other.example"]

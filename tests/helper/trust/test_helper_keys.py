@@ -73,6 +73,12 @@ def test_existing_keys_are_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_folder_that_cannot_be_made_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidTask, match="cannot write"):
+        HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path / "file" / "keys")
+
+
 def test_a_helper_without_a_name_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidTask, match="name"):
         HelperKeys.generate(name="", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path)

@@ -167,6 +167,14 @@ def test_a_key_file_that_is_damaged_later_leaves_the_helper_with_the_keys_it_has
     assert "previous keys stay in use" in caplog.text
 
 
+def test_a_key_file_that_is_away_leaves_the_helper_with_its_keys_without_a_warning_at_each_look(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    (scene.parties[0].data / FILE_NAME).unlink()
+    assert ids(scene.cores[0].status().key_list.key_list.keys) == [1]
+    assert "key file" not in caplog.text
+
+
 def test_rotations_at_once_are_each_a_key(scene: Scene) -> None:
     folder = scene.parties[0].data
     with ThreadPoolExecutor(4) as pool:

@@ -141,6 +141,13 @@ def test_a_bound_beyond_the_tasks_or_next_to_nothing_is_refused(bound: float) ->
         decode(encode(RoundInput(weights=b"w", bound=bound)), CLIP)
 
 
+def test_the_least_bound_is_accepted_and_the_next_double_below_is_refused() -> None:
+    least = CLIP.bound * LEAST_BOUND / 2
+    assert decode(encode(RoundInput(weights=b"w", bound=least)), CLIP).bound == least
+    with refused(JobReason.MALFORMED):
+        decode(encode(RoundInput(weights=b"w", bound=math.nextafter(least, 0.0))), CLIP)
+
+
 def test_a_rounds_input_without_a_bound_is_refused() -> None:
     with refused(JobReason.MALFORMED):
         decode(bytes(7), CLIP)

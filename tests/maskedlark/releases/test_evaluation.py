@@ -9,6 +9,7 @@ from maskedlark.releases.evaluation import MAX_BINS, EvaluationSpec
 from tests.builders import world
 from tests.maskedlark.query_specs import evaluation as evaluation_of
 from tests.refusals import refused
+from tests.update_builders import update_world
 
 GAUSSIAN: dict[str, Any] = {"mechanism": "gaussian", "norm": "l2", "epsilon": 8.0}
 OF = world(**GAUSSIAN)
@@ -36,3 +37,9 @@ def test_an_evaluation_that_fits_is_not_refused() -> None:
 def test_what_an_evaluation_is_refused_for(changes: dict[str, Any], records: int, reason: JobReason) -> None:
     with refused(reason):
         evaluation(**changes).check(TASK, records=records)
+
+
+def test_an_evaluation_of_reports_that_hold_updates_is_refused() -> None:
+    of = update_world()
+    with refused(JobReason.UNDECLARED, "updates and no labels"):
+        evaluation_of(of).check(of.task, records=10)

@@ -161,6 +161,12 @@ def test_sums_are_charged_once_and_looks_at_counts_against_the_ad_server_alone()
     assert whole.ad_server > alone.ad_server
 
 
+def test_a_query_without_groups_is_charged_one_look_at_its_count() -> None:
+    task = NOISY[Mechanism.GAUSSIAN].task
+    _, counts = query(noise_multiplier=3.0, threshold_noise_multiplier=9.0).charges(task)
+    assert counts == charge_builders.gaussian(9.0, rounds=1, is_common=True)
+
+
 def test_a_discovery_costs_its_delta_as_well() -> None:
     task = NOISY[Mechanism.LAPLACE].task
     (charge,) = discovery(noise_multiplier=2.0, delta=1e-6).charges(task)

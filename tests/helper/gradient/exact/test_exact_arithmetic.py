@@ -1,6 +1,7 @@
 """The parts below the engine: field arithmetic in compiled loops, tables, rows, windows, the clip bound."""
 
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -53,6 +54,13 @@ def _limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
 def test_compiled_field_operations_are_those_of_integers(a: int, b: int, value: int) -> None:
     got = [int(result) for result in _field(np.uint64(a), np.uint64(b), np.int64(value))]
     assert got == [(a + b) % MODULUS, a * b % MODULUS, value % MODULUS, a * 2**32 % MODULUS]
+
+
+@pytest.mark.parametrize("value", [-(2**62) + 1, -1, 0, 1, 2**62 - 1])
+def test_a_signed_integers_element_is_the_same_uncompiled(value: int) -> None:
+    plain: Any = field_kernels.from_signed
+    with np.errstate(over="ignore"):
+        assert int(plain.py_func(np.int64(value))) == value % MODULUS
 
 
 @settings(deadline=None)

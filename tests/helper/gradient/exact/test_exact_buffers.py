@@ -3,6 +3,7 @@
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from helper.gradient.engine import MaskedSum
 from helper.gradient.exact import engine as engine_module
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.kernels.buffers import Buffers, BufferShelf, Owner
+from helper.gradient.exact.products import int8
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import Backend
@@ -18,7 +20,9 @@ from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.numbers.field import random_vector
 from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.randomness import seeded
 from tests.helper.gradient.exact.graphs import GraphBuilder, example, mlp, quantised
 from tests.patience import HANGS_S
 
@@ -161,3 +165,27 @@ def test_buffers_over_the_capacity_are_not_kept() -> None:
     with shelf.lent(owner) as buffers:
         buffers.zeros("a", (101,), np.uint8)
     assert shelf.num_bytes == 0
+
+
+@pytest.mark.parametrize("base_bits", [7, 8])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_the_bytes_that_a_blocks_sums_are_said_to_take_are_those_that_they_take(
+    base_bits: int, dtype: type[np.generic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiply, taken = int8.multiply_digits, list[int]()
+
+    def seen(*given: Any, **how: Any) -> Any:
+        sums = multiply(*given, **how)
+        taken.append(sums.nbytes)
+        return sums
+
+    monkeypatch.setattr(int8, "multiply_digits", seen)
+    records, inputs, outputs, is_bytes = 2, 3, 5, dtype is np.uint8
+    backend = Int8Backend(base_bits=base_bits)
+    total = np.zeros((inputs, outputs), np.uint64)
+    accumulator = backend.accumulator(total, is_bytes=is_bytes, records=records)
+    accumulator.begin(records)
+    masked = random_vector(records * outputs, seeded(1)).reshape(records, outputs)
+    accumulator.put(0, np.ones((records, inputs), dtype), masked)
+    accumulator.flush()
+    assert taken == [backend.bytes_taken(inputs, is_bytes=is_bytes).sum * inputs * outputs]

@@ -187,7 +187,8 @@ def test_what_has_no_exact_form_is_named(model: Model, loss: Loss, why: str) -> 
 
 
 def test_a_bound_beyond_the_field_is_not_exact() -> None:
+    model, largest = mlp((4, 2), "Relu", seed=13), 2.0**30
     with pytest.raises(NotExact, match="less than"):
-        ExactEngine(
-            mlp((4, 2), "Relu", seed=13), Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=2.0**31, frac_bits=32)
-        )
+        ExactEngine(model, Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=largest, frac_bits=32))
+    below = np.nextafter(largest, 0.0)
+    ExactEngine(model, Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=float(below), frac_bits=32))

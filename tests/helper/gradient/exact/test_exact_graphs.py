@@ -12,7 +12,9 @@ from torch import nn
 
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.layers.layer import NotExact
+from helper.gradient.exact.lowering.lowered import attribute
 from maskedlark.errors import InvalidModel
+from maskedlark.model.graph import Node
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import reconstruct, to_signed
@@ -268,6 +270,19 @@ def test_a_normalisation_without_variance_is_not_exact() -> None:
     value = graph.node("BatchNormalization", "x", ones, zeros, zeros, zeros, epsilon=0.0)
     with pytest.raises(NotExact, match="variance that is not positive"):
         ExactEngine(graph.model(graph.gemm(value, 4, 2), 2), Loss.CROSS_ENTROPY, L2)
+
+
+def test_a_dense_layer_of_several_vectors_a_record_is_not_exact() -> None:
+    graph = GraphBuilder(6, seed=9)
+    value = graph.node("MatMul", shaped(graph, "x", 2, 3), graph.weight(3, 4))
+    with pytest.raises(NotExact, match="multiplies a value of 3 axes"):
+        ExactEngine(graph.model(graph.gemm(flat(graph, value), 8, 2), 2), Loss.CROSS_ENTROPY, L2)
+
+
+def test_an_attribute_that_is_no_number_is_not_exact() -> None:
+    node = Node(operator="Elu", inputs=("x",), outputs=("y",), attributes={"alpha": "1.0"})
+    with pytest.raises(NotExact, match="Elu has an attribute alpha that is not a number"):
+        attribute(node, "alpha")
 
 
 @pytest.mark.parametrize("operator", ["Mul", "Div", "Add", "Sub"])

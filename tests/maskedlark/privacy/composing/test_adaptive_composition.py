@@ -234,3 +234,12 @@ def test_epochs_that_are_counted_as_known_still_count_for_what_ratios_leave_out(
     assert hidden < 0.6 * known
     known = adaptive_epsilon([one.without_sampling() for one in many], 5e-10)
     assert adaptive_epsilon(many, 5e-10) == pytest.approx(known, rel=1e-9)
+
+
+def test_a_filter_over_one_gaussian_is_the_best_of_its_orders_each_with_its_part_of_delta() -> None:
+    noise, part = 2.0, 0.75 * DELTA / 8
+    of_orders = [
+        a / (2 * noise**2) + math.log((a - 1) / a) - math.log(a * part) / (a - 1)
+        for a in (3, 5, 8, 12, 18, 28, 48, 96)
+    ]
+    assert adaptive_epsilon([gaussian(noise)], DELTA) == pytest.approx(min(of_orders), rel=1e-4)

@@ -4,10 +4,13 @@ import math
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.composing.composition import MAX_COMPOSED, compose_epsilon
+from maskedlark.privacy.composing.merged_charges import merge
+from maskedlark.privacy.composing.renyi import ORDERS, divergences_of
 from tests import charge_builders
 from tests.charge_builders import laplace
 
@@ -86,3 +89,12 @@ def test_samples_that_show_too_often_are_not_credited() -> None:
 def test_a_large_epsilon_leaves_no_room_for_samples_that_show() -> None:
     shows = charge_builders.gaussian(0.2, rate=0.9, rounds=2, exposure=5e-8)
     assert spent([shows], DELTA).ad_server == spent([shows.without_sampling()], DELTA).ad_server
+
+
+@pytest.mark.parametrize("noise", [10.0, 1_000.0])
+def test_the_divergences_of_a_laplace_release_cover_the_exact_ones(noise: float) -> None:
+    epsilon, a = 1 / noise, ORDERS
+    of_ends = (a * np.exp((a - 1) * epsilon) + (a - 1) * np.exp(-a * epsilon)) / (2 * a - 1)
+    found, left_out = divergences_of(merge([laplace(noise)], 1))
+    assert left_out == 0
+    assert (found >= np.log(of_ends) / (a - 1)).all()

@@ -73,6 +73,34 @@ def test_a_sum_is_that_of_all_pairs_each_spread_to_its_two_neighbours(
     assert math.fsum(summed.masses) == pytest.approx(math.fsum(places.values()), rel=1e-13)
 
 
+def test_a_sum_keeps_the_probability_and_the_mean_where_a_term_may_be_0() -> None:
+    two = math.log(2)  # points at 1, 2, 4, ...
+    left = Ratios(grid=two, first=0.0, masses=np.array([0.25, 0.25]), at_zero=0.5, mean=1.0)
+    right = Ratios(grid=two, first=0.0, masses=np.array([0.5]), at_zero=0.5, mean=1.0)
+    # 0, 1 and 2 by one term alone: 1/4, 3/8 and 1/8; 2 and 3 by both: 1/8 each. What is at 1 goes to 0 and 2,
+    # what is at 3 to 2 and 4, half each.
+    summed = random_allocation._sum(left, right)
+    assert summed.first == pytest.approx(two)
+    assert summed.masses.tolist() == pytest.approx([0.5, 0.0625], rel=1e-12)
+    assert summed.at_zero == pytest.approx(0.4375, rel=1e-12)
+    assert summed.masses.sum() + summed.at_zero == pytest.approx(1.0, rel=1e-12)
+    assert summed.masses @ np.exp(summed.logarithms) == pytest.approx(0.75 + 0.5, rel=1e-12)
+
+
+def test_trimmed_points_keep_their_probability_and_below_their_mean() -> None:
+    two, unit = math.log(2), 1e-18  # points at 1/4, 1/2, 1, 2, 4, of which the outermost are negligible
+    masses = np.array([4, 8, 5, 6, 2]) * unit
+    trimmed = random_allocation._trim(Ratios(grid=two, first=-2 * two, masses=masses, at_zero=0.0, mean=1.0))
+    assert trimmed.first == pytest.approx(-two)
+    assert (trimmed.masses / unit).tolist() == pytest.approx([8 + 2, 5, 6 + 2], rel=1e-12)
+    assert trimmed.at_zero / unit == pytest.approx(2, rel=1e-12)
+
+
+def test_what_an_epoch_of_several_reports_loses_is_as_small_as_its_steps_and_the_moment_of_one() -> None:
+    lost = epoch_ratios(Mechanism.GAUSSIAN, 0.5, 10, reports=2).lost
+    assert lost == pytest.approx((1e-12 + 10 * 2e-16) * math.exp(4.0), rel=1e-12, abs=0.0)
+
+
 @pytest.mark.parametrize("noise", [0.5, 1.0, 5.0])
 def test_one_step_is_the_gaussian_without_sampling(noise: float) -> None:
     release = charge_builders.gaussian(noise)

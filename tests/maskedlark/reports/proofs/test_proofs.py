@@ -54,7 +54,7 @@ def test_malformed_reports_among_honest_ones_are_refused_one_by_one(shape: Proof
 
 
 def test_sizes_of_the_smallest_proof_are_as_documented() -> None:
-    assert (TWO.num_elements, TWO.num_openings, TWO.num_residues) == (2 + 6, 3, 6)
+    assert (TWO.num_elements, TWO.num_openings) == (2 + 6, 3)
     assert proof_length(TWO, 0) == 8 * 3 + 32 + 32 + 32
     assert proof_length(TWO, 1) == 8 * 3 + 32 + 32 + 8 * 8
 
