@@ -56,14 +56,6 @@ class TtlCache(Generic[_T]):
                 entry.making = self._pool.submit(self._made, entry, make, stamp)
             return entry.making
 
-    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return the value; the first caller makes it while the others wait.
-
-        Raises:
-            Exception: what `make` raised.
-        """
-        return self.renewed(key, make).result()
-
     def soon(
         self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
     ) -> _T | None:

@@ -7,7 +7,6 @@ import socket
 from contextlib import ExitStack
 from typing import Any, Final
 
-from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.sites import TrustedProxies
 
@@ -45,12 +44,9 @@ class SharedListener(socket.socket):
         for _ in range(_REFUSED_AT_ONCE):
             connection, address = super().accept()
             place = ExitStack()
-            try:
-                place.enter_context(self._room.entered(self._proxies.site(address[0], ())))
-            except HelperUnavailable:
-                connection.close()
-                continue
-            return _Placed(connection, place), address
+            if self._room.try_enter(place, self._proxies.site(address[0], ())):
+                return _Placed(connection, place), address
+            connection.close()
         raise BlockingIOError
 
 

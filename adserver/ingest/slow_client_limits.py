@@ -24,7 +24,6 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from adserver.ingest.json_error import refusal
-from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.sites import FORWARDED_FOR, TrustedProxies
@@ -116,13 +115,13 @@ def patient_protocol(
             self._place = ExitStack()
             peer = self.client[0] if self.client else ""
             is_proxy = proxies.trust(peer)
-            is_crowded = not is_proxy and not _enter(self._place, room, proxies.site(peer, ()))
+            is_crowded = not is_proxy and not room.try_enter(self._place, proxies.site(peer, ()))
             app = self.app
 
             async def unless_crowded(scope: Scope, receive: Receive, send: Send) -> None:
                 with ExitStack() as place:
                     if is_crowded or (
-                        is_proxy and not _enter(place, room, proxies.site(peer, _read_forwarded(scope)))
+                        is_proxy and not room.try_enter(place, proxies.site(peer, _read_forwarded(scope)))
                     ):
                         on_refused(503)
                         await refusal(503, "the limit of open connections is reached; retry later")(
@@ -197,15 +196,6 @@ def patient_protocol(
             self._next_look = self.loop.call_later(limits.write_s, self._look)
 
     return PatientProtocol
-
-
-def _enter(stack: ExitStack, room: FairQuota, site: str | None) -> bool:
-    """Hold a place for a site until the stack is closed; return whether there was one."""
-    try:
-        stack.enter_context(room.entered(site))
-    except HelperUnavailable:
-        return False
-    return True
 
 
 def _read_forwarded(scope: Scope) -> list[str]:

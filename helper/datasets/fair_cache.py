@@ -57,11 +57,13 @@ class FairCache(Generic[_Key, _Value]):
             owner: The host of the ad server that it is kept for.
 
         Returns:
-            The values that are no longer kept: the replaced one, those that made room, and this one if it has
-            no room itself.
+            The values that are no longer kept: the replaced one, and those that made room; or this one, which
+            evicts no other, if it is larger than the capacity.
         """
         with self._lock:
             gone = self._removed(key)
+            if num_bytes > self.capacity_bytes:
+                return [*gone, value]
             self._kept[key] = _Kept(value=value, num_bytes=num_bytes, owner=owner)
             self._taken[owner] += num_bytes
             while self._taken.total() > self.capacity_bytes:

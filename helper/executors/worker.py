@@ -13,6 +13,7 @@ from typing import assert_never
 import numpy as np
 from cryptography.exceptions import InvalidTag
 
+from helper.datasets.fair_cache import FairCache
 from helper.datasets.frames import open_segment
 from helper.datasets.segments import SegmentRows
 from helper.executors.executor import Adding
@@ -32,7 +33,6 @@ from helper.executors.orders import (
     read,
     write,
 )
-from helper.executors.segment_cache import SegmentCache
 from helper.executors.summing import sum_updates
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.scoring import score
@@ -70,7 +70,7 @@ class SegmentWorker(NeverPickled):
 
     def __init__(self, capacity_bytes: int) -> None:
         """Keep so many bytes of opened segments at most."""
-        self._held = SegmentCache(capacity_bytes)
+        self._held = FairCache[bytes, SegmentRows](capacity_bytes)
         self._last: _Weighted | None = None
         self._made: tuple[Model, Loss, ExactEngine] | None = None
 
@@ -149,7 +149,8 @@ class SegmentWorker(NeverPickled):
                 rows = open_segment(segment.shape, segment.place, segment.key, frames)
             except (InvalidTag, ValueError):
                 raise _Damaged from None
-            self._held.put(name, rows)
+            num_bytes = sum(column.nbytes for column in rows.columns)
+            self._held.put(name, rows, num_bytes=num_bytes, owner="")  # segments do not tell whose they are
         return rows
 
     def _load_weights(self, parts: Sequence[bytes], num_features: int) -> _Weighted:

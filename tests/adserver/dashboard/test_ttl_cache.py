@@ -1,6 +1,5 @@
 """What is kept for a moment: made once for all who ask, anew when it is old, and never twice at once."""
 
-from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
@@ -26,10 +25,10 @@ class Tick:
 def test_a_young_value_is_not_made_again() -> None:
     tick = Tick()
     kept: TtlCache[int] = TtlCache(lasts_s=1.0, threads=1, elapsed=tick)
-    assert [kept.get("a", tick.make) for _ in range(3)] == [1, 1, 1]
-    assert kept.get("b", tick.make) == 2
+    assert [kept.renewed("a", tick.make).result(HANGS_S) for _ in range(3)] == [1, 1, 1]
+    assert kept.renewed("b", tick.make).result(HANGS_S) == 2
     tick.now_s = 1.0
-    assert kept.get("a", tick.make) == 3
+    assert kept.renewed("a", tick.make).result(HANGS_S) == 3
     kept.close()
 
 
@@ -41,10 +40,9 @@ def test_who_asks_meanwhile_waits_for_the_same_making() -> None:
         assert go.wait(HANGS_S)
         return tick.make()
 
-    with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(kept.get, "a", slowly) for _ in range(4)]
-        go.set()
-        assert [one.result() for one in asked] == [1, 1, 1, 1]
+    asked = [kept.renewed("a", slowly) for _ in range(4)]
+    go.set()
+    assert [one.result(HANGS_S) for one in asked] == [1, 1, 1, 1]
     kept.close()
 
 
@@ -56,15 +54,15 @@ def test_what_failed_is_tried_again() -> None:
         raise OSError("once")
 
     with pytest.raises(OSError, match="once"):
-        kept.get("a", fail)
-    assert kept.get("a", tick.make) == 1
+        kept.renewed("a", fail).result(HANGS_S)
+    assert kept.renewed("a", tick.make).result(HANGS_S) == 1
     kept.close()
 
 
 def test_an_old_value_is_shown_while_the_next_is_made() -> None:
     tick, go = Tick(), Event()
     kept: TtlCache[int] = TtlCache(lasts_s=1.0, threads=1, elapsed=tick)
-    assert kept.get("a", tick.make) == 1
+    assert kept.renewed("a", tick.make).result(HANGS_S) == 1
     tick.now_s = 5.0
 
     def slowly() -> int:
@@ -73,7 +71,7 @@ def test_an_old_value_is_shown_while_the_next_is_made() -> None:
 
     assert kept.soon("a", slowly, wait_s=0.0) == 1
     go.set()
-    assert kept.get("a", slowly) == 2
+    assert kept.renewed("a", slowly).result(HANGS_S) == 2
     assert kept.soon("new", lambda: 7, wait_s=HANGS_S) == 7
     kept.close()
 
@@ -85,7 +83,7 @@ def test_a_value_of_the_same_stamp_is_not_made_again_however_old() -> None:
     tick.now_s = 500.0
     assert kept.soon("a", tick.make, wait_s=HANGS_S, stamp=(3, 4)) == 1
     assert kept.soon("a", tick.make, wait_s=0.0, stamp=(3, 5)) == 1  # shown until the next is there
-    assert kept.get("a", tick.make) == 2
+    assert kept.renewed("a", tick.make).result(HANGS_S) == 2
     kept.close()
 
 
@@ -107,6 +105,6 @@ def test_without_a_lifetime_only_the_stamp_keeps_a_value() -> None:
 def test_what_is_there_is_a_future_that_is_done() -> None:
     tick = Tick()
     kept: TtlCache[int] = TtlCache(lasts_s=1.0, threads=1, elapsed=tick)
-    kept.get("a", tick.make)
+    kept.renewed("a", tick.make).result(HANGS_S)
     assert kept.renewed("a", tick.make).done()
     kept.close()

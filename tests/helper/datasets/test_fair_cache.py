@@ -33,8 +33,11 @@ def test_who_brings_much_gives_up_its_own_and_leaves_what_others_keep() -> None:
 def test_what_has_no_room_at_all_is_given_back_at_once_and_pushes_nothing_else_out() -> None:
     cache = FairCache[str, int](10)
     cache.put("small", 1, num_bytes=4, owner="ads.example")
-    assert cache.put("large", 2, num_bytes=11, owner="evil.example") == [2]
-    assert (cache.get("small"), cache.get("large")) == (1, None)
+    for owner in ("evil.example", "ads.example"):
+        assert cache.put("large", 2, num_bytes=11, owner=owner) == [2]
+        assert (cache.get("small"), cache.get("large"), cache._taken.total()) == (1, None, 4)
+    assert cache.put("small", 3, num_bytes=11, owner="ads.example") == [1, 3]
+    assert (cache.get("small"), cache._taken.total()) == (None, 0)
 
 
 def test_a_value_is_replaced_and_popped_once() -> None:

@@ -76,7 +76,7 @@ def test_workers_with_little_room_are_sent_segments_again(site: Site) -> None:
     site.fleet.add(2)
     for seed in range(4):
         site.assert_equal(seed=seed)
-    assert all(0 < one.holder._held.num_bytes <= 300 for one in site.fleet.joined.values())
+    assert all(0 < one.holder._held._taken.total() <= 300 for one in site.fleet.joined.values())
 
 
 def test_workers_come_and_go_between_rounds(site: Site) -> None:
