@@ -10,7 +10,7 @@ from maskedlark.terminal.options import option
 
 cluster_app = typer.Typer(
     no_args_is_help=True,
-    help="Create the secrets of this helper's own Ray cluster: its token and certificates.",
+    help="Create the secrets of this helper's own Ray cluster: tokens and certificates.",
 )
 
 SecretsOption = Annotated[Path, option("Folder of the cluster's secrets.", "--secrets")]

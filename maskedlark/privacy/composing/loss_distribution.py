@@ -110,14 +110,15 @@ class Losses:
         # sums over all losses from a place on; at an epsilon below that loss, and not below the one before,
         # delta is at_infinity + mass - e^epsilon weighted
         mass = np.cumsum(masses[::-1])[::-1]
-        weighted = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
+        origin = float(losses[0]) if len(losses) else 0.0  # so that no exponential leaves the doubles
+        weighted = np.cumsum((masses * np.exp(origin - losses))[::-1])[::-1]
         before = losses - self.grid
-        excess = self.at_infinity + mass - np.exp(before) * weighted > delta
+        excess = self.at_infinity + mass - np.exp(before - origin) * weighted > delta
         places = np.flatnonzero(excess)
         if not len(places):
             return 0.0
         last = int(places[-1])
-        found = math.log((self.at_infinity + float(mass[last]) - delta) / float(weighted[last]))
+        found = math.log((self.at_infinity + float(mass[last]) - delta) / float(weighted[last])) + origin
         return min(max(0.0, found, float(before[last])), float(losses[last]))
 
 

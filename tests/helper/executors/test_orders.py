@@ -2,7 +2,6 @@ import pytest
 
 from helper.executors.orders import Done, Failed, bits, flags, read, write
 from helper.executors.rendezvous import assign
-from helper.executors.segment_cache import SegmentCache
 from maskedlark.errors import InvalidTask
 
 
@@ -36,9 +35,3 @@ def test_few_segments_move_when_a_worker_comes_or_goes() -> None:
     stay = sum(before[one] == after[one] for one in segments)
     assert stay > 150  # 225 at best
     assert assign(segments[::-1], [b"c", b"a", b"b"]) == before
-
-
-def test_a_segment_larger_than_the_room_pushes_nothing_out() -> None:
-    held = SegmentCache(0)
-    assert held.get(b"name") is None
-    assert held.num_bytes == 0

@@ -12,8 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from helper.datasets import segments
-from helper.executors import adding
+from helper.datasets import segments, updates
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.fleet import JoinRefused, WorkerLost
 from helper.executors.processes import MIN_CHUNK
@@ -128,7 +127,7 @@ def test_workers_on_ray_open_shares_as_this_machine_does_and_others_do_when_one_
 def test_workers_on_ray_add_updates_up_as_this_machine_does_and_others_do_when_one_is_killed(
     ray_machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adding, "MOST_SHARES", 2)
+    monkeypatch.setattr(updates, "MOST_SHARES", 2)
     made = UpdateSite(tmp_path)
     with ray_machines.fleet(1) as fleet, made.local:
         made.cluster = ClusterExecutor(fleet, made.local)

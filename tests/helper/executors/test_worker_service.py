@@ -9,8 +9,8 @@ from threading import Event
 import grpc
 import pytest
 
-from helper.datasets import segments
-from helper.executors import adding, clustered, worker_client, worker_service
+from helper.datasets import segments, updates
+from helper.executors import clustered, worker_client, worker_service
 from helper.executors.clustered import ClusterExecutor
 from helper.executors.fleet import JoinRefused, WorkerLost, WrongAnswer
 from helper.executors.worker import SegmentWorker
@@ -71,7 +71,7 @@ def test_workers_sum_and_score_as_this_machine_does(
 def test_workers_add_updates_up_as_this_machine_does(
     fleet: ServedFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adding, "MOST_SHARES", 2)
+    monkeypatch.setattr(updates, "MOST_SHARES", 2)
     site = UpdateSite(tmp_path)
     site.cluster = ClusterExecutor(fleet, site.local)
     site.assert_equal()

@@ -77,6 +77,7 @@ def test_on_postgresql_a_connection_begins_without_a_transaction(postgres: Postg
 
 
 def test_a_new_sqlite_file_has_pages_of_8_kib_and_an_older_one_keeps_its_own(tmp_path: Path) -> None:
+    (tmp_path / "older.sqlite3").touch(mode=0o600)
     older = create_engine(f"sqlite:///{tmp_path / 'older.sqlite3'}")
     with older.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE t (one BLOB)")
