@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -81,9 +82,8 @@ def run_world(
     aim: frozenset[str],
 ) -> Verdict:
     """Simulate a world: `make` builds it in an empty folder, and `check` looks at it once it has settled."""
-    logging.getLogger("adserver").setLevel(logging.ERROR)  # the retries of a run would drown its findings
     folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    with TemporaryDirectory(prefix="maskedlark-simulation-", dir=folder) as path:
+    with errors_only("adserver"), TemporaryDirectory(prefix="maskedlark-simulation-", dir=folder) as path:
         faults = Faults(seed=seed, rates=rates or Rates(), aimed_at=aim, allowed=only)
         world = make(seed=seed, folder=Path(path), faults=faults, only=only)
         found = world.run(check)
@@ -96,6 +96,18 @@ def run_world(
         digest=world.journal.digest(),
         **world.figures(),
     )
+
+
+@contextmanager
+def errors_only(name: str) -> Iterator[None]:
+    """Log only errors of a package meanwhile: the retries of a run would drown its findings."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def shrunk(
