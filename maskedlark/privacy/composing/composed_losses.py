@@ -21,6 +21,7 @@ from maskedlark.privacy.mechanism import Mechanism
 
 _KEPT_LOSSES: Final = 16  # composed distributions, of `MAX_CELLS` in each direction at most
 _WIDEST: Final = 500.0
+_CHOICE_DELTA: Final = 1e-6
 _MOST_POWER: Final = 8.0  # ln of the mean of R^m: above it one report at a time is the better bound
 
 
@@ -81,4 +82,10 @@ def _all_rounds(charge: Charge, grid: float) -> LossDistribution:
     if reports == 1 or reports * (reports - 1) / (2 * noise**2) > _MOST_POWER:
         return singly
     together = epoch_ratios(mechanism, noise, steps, reports=reports).losses_of_several(grid)
-    return LossDistribution(remove=repeat(together, rounds, Losses.compose), add=singly.add)
+    removed = min(repeat(together, rounds, Losses.compose), singly.remove, key=_epsilon_of)
+    return LossDistribution(remove=removed, add=singly.add)
+
+
+def _epsilon_of(losses: Losses) -> float:
+    """Return by what one of several valid bounds is chosen."""
+    return losses.epsilon(_CHOICE_DELTA)

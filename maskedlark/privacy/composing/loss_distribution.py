@@ -113,6 +113,7 @@ class Losses:
         origin = float(losses[0]) if len(losses) else 0.0  # so that no exponential leaves the doubles
         weighted = np.cumsum((masses * np.exp(origin - losses))[::-1])[::-1]
         before = losses - self.grid
+        before[:1] = 0.0  # below the first loss delta has one form, from an epsilon of 0 on
         excess = self.at_infinity + mass - np.exp(before - origin) * weighted > delta
         places = np.flatnonzero(excess)
         if not len(places):

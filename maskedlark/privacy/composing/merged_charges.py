@@ -211,7 +211,9 @@ def _on_a_grid(sampled: dict[Setting, int]) -> dict[Setting, int]:
         )
         merged = Counter()
         for noise, rate, count in zip(less.tolist(), higher.tolist(), rounds, strict=True):
-            merged[Setting(one.mechanism, noise, rate, noises=one.noises)] += count
+            is_computed = continuous(one.mechanism, noise, one.noises) >= LEAST_NOISE
+            noises_summed = one.noises if is_computed else 1
+            merged[Setting(one.mechanism, noise, rate, noises=noises_summed)] += count
         if len(merged) <= _MAX_CLASSES:
             break
     return merged

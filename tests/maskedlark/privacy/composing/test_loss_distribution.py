@@ -87,3 +87,11 @@ print(json.dumps([found.ad_server, found.colluding, sorted(sys.modules)]))
     ad_server, colluding, modules = json.loads(shown.stdout)
     assert 0 < ad_server < colluding < 100
     assert not {"scipy", "dp_accounting"} & set(modules)
+
+
+@pytest.mark.parametrize(("lowest", "delta"), [(1000, 1e-2), (5000, 2e-3), (2, 1e-4)])
+def test_losses_that_are_all_large_have_an_epsilon_at_which_delta_is_kept(lowest: int, delta: float) -> None:
+    losses = Losses(grid=1e-3, lowest=lowest, masses=np.array([0.5, 0.5]), at_infinity=0.0)
+    epsilon = losses.epsilon(delta)
+    assert losses.delta(epsilon) <= delta * (1 + 1e-9)
+    assert losses.delta(epsilon * (1 - 1e-6)) > delta

@@ -39,3 +39,12 @@ def test_one_report_at_a_time_in_place_of_several_costs_at_least_as_much(reports
     assert single.noise_multiplier == pytest.approx(6.0 / reports**0.5)
     assert (single.sampling_rate, single.rounds, single.reports) == (0.1, 3 * reports, 1)
     assert compose_epsilon([single], 1e-6) >= compose_epsilon([several], 1e-6) * (1 - 1e-4)
+
+
+def test_both_laplace_noises_on_the_grid_are_never_less_than_is_computed() -> None:
+    """Rounded below that, one of them counts."""
+    charges = [
+        Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=noise, sampling_rate=1.0, rounds=1)
+        for noise in [0.07001 + 0.00006 * number for number in range(_MAX_CLASSES + 1)]
+    ]
+    assert 0 < compose_epsilon(charges, 1e-6, noises=2) <= compose_epsilon(charges, 1e-6)
