@@ -256,7 +256,7 @@ def test_each_pod_makes_its_own_certificate_and_does_so_again(tmp_path: Path) ->
     script = init["args"][0]
     for inside, folder in folders.items():
         folder.mkdir(exist_ok=True)
-        script = script.replace(f"{inside}/", f"{folder}/").replace(f" {inside} ", f" {folder} ")
+        script = re.sub(rf"(?<![\w/]){inside}(?=[/ ])", str(folder), script)
     words = [one.replace("$(POD_IP)", POD_IP) for one in init["args"][1:]]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     made = []
