@@ -14,9 +14,10 @@ RETRY_AFTER_S: Final = 1.0
 class FairQuota:
     """A number of places. A peer gets one more only while it holds fewer than are free.
 
-    Guarantees: taking them one at a time, one peer holds at most half of the places, rounded up; a second one
-        at most half of what the first leaves, and so on. So a place is free for a newcomer unless about
-        log2(places) peers each hold all that they can get. Safe to share between threads.
+    Guarantees: one peer holds at most half of the places, rounded up, however many it takes at once. Taking
+        them one at a time, a second one holds at most half of what the first leaves, and so on: so a place is
+        free for a newcomer unless about log2(places) peers each hold all that they can get. Safe to share
+        between threads.
     """
 
     def __init__(self, places: int, full: str = "the limit of calls in progress is reached") -> None:
@@ -35,7 +36,7 @@ class FairQuota:
             names: Of the peer that asks. Its places count for each of them, so that calls under several
                 names, or several choices of them, get no more places than calls under one. Without any, or
                 with None, it is no peer in particular, and may take every place.
-            places: How many at once: with those that the peer holds, no more than are free.
+            places: How many at once.
 
         Raises:
             HelperUnavailable: there is none for this peer; it says when to ask again, and travels as
@@ -44,7 +45,8 @@ class FairQuota:
         peers = Counter(dict.fromkeys((name for name in names if name is not None), places))
         with self._lock:
             free = self._places - self._taken
-            if not (places <= free and all(self._held[peer] + places <= free for peer in peers)):
+            of_one = min(free, -(-self._places // 2))
+            if not (places <= free and all(self._held[peer] + places <= of_one for peer in peers)):
                 raise HelperUnavailable(f"{self._full}; retry later", retry_after_s=RETRY_AFTER_S)
             self._taken += places
             self._held += peers

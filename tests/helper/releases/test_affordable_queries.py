@@ -137,8 +137,11 @@ def gated(folder: Path, room: FairQuota) -> Iterator[tuple[GatedExecutor, Callab
 
         yield executor, ask
     assert core.queries.ledger.query(key_of(spec)) is None
-    with core.queries.quota.taken("another", 2 * FLOORS.max_round_bytes):
-        pass  # and all of the memory was given back
+    with (
+        core.queries.quota.taken("one", FLOORS.max_round_bytes),
+        core.queries.quota.taken("another", FLOORS.max_round_bytes),
+    ):
+        pass  # all of the memory was given back
 
 
 def test_an_evaluation_holds_its_callers_place_and_ends_with_its_caller(tmp_path: Path) -> None:

@@ -234,7 +234,11 @@ def test_a_round_without_room_is_no_look_and_is_answered_later(tmp_path: Path) -
     running = scene.cores[0].jobs.at_work(key_of(spec), None)
     names = frozenset({"ads.example"})
     quota = running.running.quota
-    with quota.taken("another", 2 * FLOORS.max_round_bytes), pytest.raises(HelperUnavailable):
+    with (
+        quota.taken("one", FLOORS.max_round_bytes),
+        quota.taken("another", FLOORS.max_round_bytes),
+        pytest.raises(HelperUnavailable),
+    ):
         running.answer(0, WEIGHTS, Call(caller=names))
     assert not running.running.attempts._begun
     assert running.answer(0, WEIGHTS, Call(caller=names))

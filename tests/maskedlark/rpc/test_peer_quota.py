@@ -1,3 +1,4 @@
+from collections import Counter
 from contextlib import ExitStack
 from itertools import combinations
 from typing import Any
@@ -6,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.peer_quota import is_light, peers_of
 
@@ -27,46 +27,49 @@ class Context:
         return self._peer
 
 
-def let_in(room: FairQuota, stack: ExitStack, *names: str | None) -> bool:
-    try:
-        stack.enter_context(room.entered(*names))
-    except HelperUnavailable:
-        return False
-    return True
-
-
 def test_each_peer_gets_at_most_half_of_what_the_others_leave() -> None:
     room = FairQuota(16)
     with ExitStack() as stack:
         got = {
-            peer: sum(let_in(room, stack, peer) for _ in range(1_000)) for peer in ("a", "b", "c", "d", "e")
+            peer: sum(room.try_enter(stack, peer) for _ in range(1_000)) for peer in ("a", "b", "c", "d", "e")
         }
     assert got == {"a": 8, "b": 4, "c": 2, "d": 1, "e": 1}
     with ExitStack() as stack:  # all of it was given back
-        assert sum(let_in(room, stack, "e") for _ in range(1_000)) == 8
+        assert sum(room.try_enter(stack, "e") for _ in range(1_000)) == 8
 
 
 def test_nobody_in_particular_may_take_every_place_and_no_more() -> None:
     room = FairQuota(3)
     with ExitStack() as stack:
-        assert [let_in(room, stack, None) for _ in range(4)] == [True, True, True, False]
-        assert not let_in(room, stack, "a")
+        assert [room.try_enter(stack, None) for _ in range(4)] == [True, True, True, False]
+        assert not room.try_enter(stack, "a")
 
 
 def test_a_room_of_one_place_lets_one_peer_in() -> None:
     room = FairQuota(1)
     with ExitStack() as stack:
-        assert let_in(room, stack, "a")
-        assert not let_in(room, stack, "b")
+        assert room.try_enter(stack, "a")
+        assert not room.try_enter(stack, "b")
 
 
-@given(st.lists(st.sampled_from("abcdefgh"), max_size=200), st.integers(1, 64))
-def test_no_peer_holds_more_than_half_and_all_no_more_than_there_is(asked: list[str], places: int) -> None:
-    room = FairQuota(places)
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 40)), max_size=200), st.integers(1, 64))
+def test_no_peer_holds_more_than_half_and_all_no_more_than_there_is(
+    asked: list[tuple[str, int]], places: int
+) -> None:
+    room, held = FairQuota(places), Counter[str]()
     with ExitStack() as stack:
-        got = [peer for peer in asked if let_in(room, stack, peer)]
-    assert len(got) <= places
-    assert all(got.count(peer) <= (places + 1) // 2 for peer in "abcdefgh")
+        for peer, count in asked:
+            if room.try_enter(stack, peer, places=count):
+                held[peer] += count
+    assert held.total() <= places
+    assert all(count <= (places + 1) // 2 for count in held.values())
+
+
+def test_calls_of_one_peer_leave_room_for_the_largest_of_another() -> None:
+    room = FairQuota(200)
+    with ExitStack() as stack:
+        assert [room.try_enter(stack, "a", places=60) for _ in range(2)] == [True, False]
+        assert room.try_enter(stack, "b", places=100)
 
 
 def test_a_peer_is_known_by_its_certificate_whatever_its_address() -> None:
@@ -132,7 +135,7 @@ def test_choices_of_several_hosts_get_no_more_places_than_the_hosts_alone() -> N
     def places(*callers: tuple[str, ...]) -> int:
         room = FairQuota(12)
         with ExitStack() as stack:
-            return sum(let_in(room, stack, *names) for _ in range(12) for names in callers)
+            return sum(room.try_enter(stack, *names) for _ in range(12) for names in callers)
 
     assert places(("a",), ("a", "a")) == places(("a",)) == 6
     assert places(("a", "b")) == 6
