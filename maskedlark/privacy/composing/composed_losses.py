@@ -10,13 +10,9 @@ from functools import lru_cache
 from typing import Final
 
 from maskedlark.privacy.charge import Charge, continuous
+from maskedlark.privacy.composing.likelihood_ratios import sample_ratios
 from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses, repeat
-from maskedlark.privacy.composing.random_allocation import (
-    LEAST_NOISE,
-    MAX_STEPS,
-    epoch_ratios,
-    sample_ratios,
-)
+from maskedlark.privacy.composing.random_allocation import LEAST_NOISE, MAX_STEPS, epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
 
 _KEPT_LOSSES: Final = 16  # composed distributions, of `MAX_CELLS` in each direction at most

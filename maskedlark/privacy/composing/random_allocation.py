@@ -24,7 +24,6 @@ Approximations of Privacy Loss Distributions", 2022 (the spread of one mechanism
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import field, replace
 from functools import lru_cache
 from typing import Final, assert_never
@@ -34,7 +33,15 @@ from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 from maskedlark.privacy.composing.analytic_gaussian import normal_below
-from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses, repeat
+from maskedlark.privacy.composing.likelihood_ratios import (
+    ROUNDING,
+    TAIL_SIGMAS,
+    RatioPoints,
+    between,
+    normals_below,
+    spread_cells,
+)
+from maskedlark.privacy.composing.loss_distribution import Losses, repeat
 from maskedlark.privacy.mechanism import Mechanism
 
 MAX_STEPS: Final = 1 << 16
@@ -46,110 +53,14 @@ LEAST_NOISE: Final = 0.07
 Ratios leave the range of doubles, and the secret slot saves nothing.
 """
 
-_TAIL_SIGMAS: Final = (
-    8.3  # a normal variable exceeds so many of its standard deviations with probability 5e-17
-)
 _POINTS: Final = (2_000, 12_000)  # on the grid of one step: at least, and at most
 _SPREAD: Final = (
     0.015  # the spread of one rounding adds about a third of this, relatively, to the variance of R
 )
 _NEWTON_STEPS: Final = 8
-_SAMPLE_POINTS: Final = 8_001
-_SAMPLE_ROUNDING: Final = 1e-14
-_NARROW: Final = 0.05  # standard deviations: cells in which three nodes are exact to the last digits
-_LEAST_WIDTH: Final = 1e-300  # of a cell whose ends are one double
-_UNLIKELY: Final = 2.0**-41  # less than the lowest rate, and than what a filter allows to be left out
 _UNDERFLOW: Final = 800.0  # e^-800 is no double above 0
 _TRIMMED: Final = 1e-17
 _LOST_A_STEP: Final = 2e-16  # trimmed from sums and beyond a step's highest point, of R to the power
-_ROUNDING: Final = 1e-12  # added to the loss of infinity, for the rounding of the sums
-
-
-@frozen
-class RatioPoints:
-    """A distribution of likelihood ratios, without the record.
-
-    Attributes:
-        logarithms: (n,) of the ratios, increasing.
-        masses: (n,) their probabilities.
-        at_zero: The probability of a ratio of 0: of an outcome that the record makes impossible.
-        rounding: A bound on what the rounding of doubles may have moved or lost.
-    """
-
-    logarithms: NDArray[np.float64] = field(repr=False)
-    masses: NDArray[np.float64] = field(repr=False)
-    at_zero: float
-    rounding: float = _ROUNDING
-
-    def losses(self, grid: float) -> LossDistribution:
-        """Return the privacy loss distribution in both directions, on multiples of `grid`."""
-        lowest, without = self.spread(grid)
-        last = lowest + len(without) - 1
-        with_record = without * np.exp(grid * np.arange(lowest, last + 1))
-        at_infinity = max(0.0, 1 - math.fsum(with_record)) + self.rounding
-        at_minus_infinity = max(self.at_zero, 1 - math.fsum(without)) + self.rounding
-        return LossDistribution(
-            remove=Losses(grid=grid, lowest=lowest, masses=with_record, at_infinity=at_infinity),
-            add=Losses(grid=grid, lowest=-last, masses=without[::-1].copy(), at_infinity=at_minus_infinity),
-        )
-
-    def divergences(self, orders: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the larger Renyi divergence of both directions, at each order.
-
-        And the probability that the divergences leave out.
-
-        The outcomes at a ratio of 0 or infinity are left out: with them gone, and the rest scaled up to 1,
-        either distribution has changed by no more than the second number, in total variation.
-        """
-        is_there = self.masses > 0
-        logarithms = self.logarithms[is_there]
-        log_masses = np.log(self.masses[is_there])
-        without = math.fsum(self.masses)
-        with_record = math.fsum(np.exp(logarithms + log_masses))
-        found = [
-            max(
-                # the scaled distributions are P / with_record and Q / without
-                _log_of_sum(log_masses + order * logarithms)
-                - order * math.log(with_record)
-                + (order - 1) * math.log(without),
-                _log_of_sum(log_masses + (1 - order) * logarithms)
-                - order * math.log(without)
-                + (order - 1) * math.log(with_record),
-            )
-            / (order - 1)
-            for order in orders
-        ]
-        left_out = max(1 - without, self.at_zero) + max(0.0, 1 - with_record) + 2 * self.rounding
-        return np.maximum(np.array(found), 0.0) + _ROUNDING, left_out
-
-    def bounded_divergences(self, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the same of ratios that all lie between the first and the last point.
-
-        Nothing is left out: what the rounding of the masses may have lost is counted at both ends.
-        """
-        masses = self.masses.copy()
-        masses[[0, -1]] += _ROUNDING
-        is_there = masses > 0
-        logarithms, log_masses = self.logarithms[is_there], np.log(masses[is_there])
-        found = [
-            max(
-                _log_of_sum(log_masses + order * logarithms),
-                _log_of_sum(log_masses + (1 - order) * logarithms),
-            )
-            / (order - 1)
-            for order in orders
-        ]
-        return np.asarray(np.maximum(np.array(found), 0.0), dtype=np.float64)
-
-    def spread(self, grid: float) -> tuple[int, NDArray[np.float64]]:
-        """Return the first multiple of a grid, and the masses spread onto multiples from there on."""
-        below = np.floor(self.logarithms / grid)
-        # Weights that keep the mean of the ratio: a spread, which raises every convex expectation.
-        up = np.clip(np.expm1(self.logarithms - below * grid) / math.expm1(grid), 0.0, 1.0)
-        cells = (below - below[0]).astype(np.int64)
-        masses = np.bincount(cells, self.masses * (1 - up), minlength=int(cells[-1]) + 2)
-        masses += np.bincount(cells + 1, self.masses * up, minlength=len(masses))
-        return int(below[0]), np.asarray(masses, dtype=np.float64)
 
 
 @frozen
@@ -172,7 +83,7 @@ class Ratios:
     at_zero: float
     mean: float
     power: int = 1
-    lost: float = _ROUNDING
+    lost: float = ROUNDING
 
     @property
     def logarithms(self) -> NDArray[np.float64]:
@@ -202,52 +113,6 @@ class Ratios:
 
 
 @lru_cache(maxsize=128)
-def sample_ratios(noise_multiplier: float, rate: float, reports: int) -> RatioPoints:
-    """Return the likelihood ratio of a Gaussian release with a Poisson sample of a person's reports.
-
-    Each of m reports is in the sample with probability q, independently; k of them move the answer y by k.
-    The ratio is the sum over k of C(m, k) q^k (1-q)^(m-k) e^((k y - k^2 / 2) / z^2): of one variable, with
-    which it grows, so that the probability of each cell of y, and its part of the mean, are known.
-
-    Args:
-        noise_multiplier: The noise scale z over the sensitivity of one report.
-        rate: Of the sample, q, in (0, 1).
-        reports: Of one person, m.
-
-    Guarantees: the result dominates the release in both directions.
-
-    Source: C. Choquette-Choo, A. Ganesh, T. Steinke, A. Thakurta, "Privacy Amplification for Matrix
-    Mechanisms", 2024 (the mixture).
-    """
-    k = np.arange(reports + 1)
-    factorials = np.array([math.lgamma(n + 1) for n in range(reports + 1)])  # their logarithms
-    log_odds = factorials[-1] - factorials - factorials[::-1] + k * math.log(rate)
-    log_odds += (reports - k) * math.log1p(-rate)
-    # Larger numbers than are likely count as an infinite loss: they would decide a divergence alone.
-    above = np.cumsum(np.exp(log_odds[::-1]))[::-1]
-    likely = above > _UNLIKELY
-    k, log_odds = k[likely], log_odds[likely]
-    y = np.linspace(-_TAIL_SIGMAS * noise_multiplier, k[-1] + _TAIL_SIGMAS * noise_multiplier, _SAMPLE_POINTS)
-    of_counts = log_odds + (np.outer(y, k) - k * k / 2) / noise_multiplier**2
-    largest = of_counts.max(axis=1)
-    logarithms = largest + np.log(np.exp(of_counts - largest[:, None]).sum(axis=1))
-    without = _normal_cells(y / noise_multiplier)
-    with_record = np.sum(
-        [
-            math.exp(odds) * _normal_cells((y - shift) / noise_multiplier)
-            for shift, odds in zip(k.tolist(), log_odds.tolist(), strict=True)
-        ],
-        axis=0,
-    )
-    masses = _spread_cells(logarithms, without, with_record)
-    # beyond the last point the ratio is larger: that it is cut off there is counted by `losses`
-    masses[-1] += normal_below(-float(y[-1]) / noise_multiplier)
-    at_zero = normal_below(float(y[0]) / noise_multiplier)
-    rounding = _SAMPLE_ROUNDING if y[1] - y[0] <= _NARROW * noise_multiplier else _ROUNDING
-    return RatioPoints(logarithms=logarithms, masses=masses, at_zero=at_zero, rounding=rounding)
-
-
-@lru_cache(maxsize=128)
 def epoch_ratios(
     mechanism: Mechanism, noise_multiplier: float, steps: int, *, noises: int = 1, reports: int = 1
 ) -> Ratios:
@@ -270,11 +135,15 @@ def epoch_ratios(
     """
     if not LEAST_NOISE <= noise_multiplier < math.inf:
         raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}")
+    if (noises > 1 and mechanism is not Mechanism.LAPLACE) or (
+        reports > 1 and mechanism is not Mechanism.GAUSSIAN
+    ):
+        raise ValueError("several noises are Laplace noise, and several reports have Gaussian noise")
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
     step = _one_step(mechanism, noise_multiplier, steps, noises=noises, reports=reports)
     total = repeat(step, steps, _sum)
-    lost = (_ROUNDING + steps * _LOST_A_STEP) * math.exp(reports * (reports - 1) / 2 / noise_multiplier**2)
+    lost = (ROUNDING + steps * _LOST_A_STEP) * math.exp(reports * (reports - 1) / 2 / noise_multiplier**2)
     return replace(total, first=total.first - math.log(steps), mean=1.0, lost=lost)
 
 
@@ -284,7 +153,7 @@ def _one_step(
     """Return the ratio of one release, on a grid that is fine enough for a sum of so many."""
     match mechanism:
         case Mechanism.GAUSSIAN:
-            highest = (reports - 0.5) / noise_multiplier**2 + _TAIL_SIGMAS / noise_multiplier
+            highest = (reports - 0.5) / noise_multiplier**2 + TAIL_SIGMAS / noise_multiplier
             variance = math.expm1(min(1 / noise_multiplier**2, 50.0))
         case Mechanism.LAPLACE:
             highest = 1 / noise_multiplier
@@ -304,7 +173,7 @@ def _one_step(
         without, with_record = _cells_of_two(noise_multiplier, logarithms)
     else:
         without, with_record = _cells(mechanism, noise_multiplier, logarithms)
-    masses = _spread_cells(logarithms, without, with_record)
+    masses = spread_cells(logarithms, without, with_record)
     # the ratio of two Laplace noises reaches the ends of its range at infinity only
     below, below_with_record, above = (
         (0.0, 0.0, 0.0) if is_of_two else _tails(mechanism, noise_multiplier, highest)
@@ -318,18 +187,6 @@ def _one_step(
     )
 
 
-def _spread_cells(
-    logarithms: NDArray[np.float64], without: NDArray[np.float64], with_record: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return masses of points that keep the probability and the part of the mean of the cells between."""
-    widths = np.maximum(np.expm1(np.diff(logarithms)), _LEAST_WIDTH)
-    up = np.clip((with_record * np.exp(-logarithms[:-1]) - without) / widths, 0.0, without)
-    masses = np.zeros(len(logarithms))
-    masses[:-1] += without - up
-    masses[1:] += up
-    return masses
-
-
 def _cells(
     mechanism: Mechanism, noise_multiplier: float, logarithms: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -337,8 +194,8 @@ def _cells(
     if mechanism is Mechanism.GAUSSIAN:
         middle = 0.5 / noise_multiplier
         return (
-            _between(logarithms * noise_multiplier + middle, _normal_below),
-            _between(logarithms * noise_multiplier - middle, _normal_below),
+            between(logarithms * noise_multiplier + middle, normals_below),
+            between(logarithms * noise_multiplier - middle, normals_below),
         )
     # the logarithm is (2 y - 1) / b for noise y between 0 and 1, and stays at its ends outside
     y = (logarithms * noise_multiplier + 1) / 2
@@ -366,7 +223,7 @@ def _cells_of_two(
     y = np.where(far >= 1, far, near + 0.5)
     signed = np.where(logarithms[1:-1] < 0, 1 - y, y)
     points = np.maximum.accumulate(np.concatenate([[-math.inf], signed, [math.inf]])) / noise
-    return _between(points, _below_of_two), _between(points - 1 / noise, _below_of_two)
+    return between(points, _below_of_two), between(points - 1 / noise, _below_of_two)
 
 
 def _below_of_two(points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -386,44 +243,6 @@ def _tails(mechanism: Mechanism, noise_multiplier: float, highest: float) -> tup
     end = -highest * noise_multiplier
     below, above = normal_below(end + middle), normal_below(end - middle)
     return below, above, above
-
-
-def _normal_cells(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return normal probabilities between neighbouring, evenly spaced points.
-
-    Of narrow cells by three nodes of Gauss and Legendre, to a few roundings of each: differences of tails
-    near 1/2 would each be off by a rounding of 1/2, and there are thousands of cells.
-    """
-    width = float(points[1] - points[0])
-    if width > _NARROW:
-        return _between(points, _normal_below)
-    middles = (points[:-1] + points[1:]) / 2
-    nodes = math.sqrt(3 / 5) * width / 2
-    around = np.exp(-np.square(middles - nodes) / 2) + np.exp(-np.square(middles + nodes) / 2)
-    density = (5 * around + 8 * np.exp(-np.square(middles) / 2)) / 18
-    return np.asarray(density * width / math.sqrt(2 * math.pi), dtype=np.float64)
-
-
-def _normal_below(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.fromiter(map(normal_below, points.tolist()), np.float64, len(points))
-
-
-def _between(
-    points: NDArray[np.float64], below: Callable[[NDArray[np.float64]], NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    """Return a symmetric law's probabilities between neighbouring points, from the tail that is precise."""
-    tails = below(-np.abs(points))
-    low, high = points[:-1], points[1:]
-    straddles = 1 - tails[:-1] - tails[1:]
-    return np.asarray(
-        np.where((low < 0) & (high > 0), straddles, np.abs(tails[1:] - tails[:-1])), dtype=np.float64
-    )
-
-
-def _log_of_sum(logarithms: NDArray[np.float64]) -> float:
-    """Return the logarithm of a sum of numbers that are given by their logarithms."""
-    largest = float(logarithms.max())
-    return largest + math.log(float(np.exp(logarithms - largest).sum()))
 
 
 def _sum(left: Ratios, right: Ratios) -> Ratios:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, continuous
 from maskedlark.privacy.composing import random_allocation
+from maskedlark.privacy.composing.likelihood_ratios import sample_ratios
 from maskedlark.privacy.composing.merged_charges import ChargeParts, Setting, as_single_reports
 from maskedlark.privacy.mechanism import Mechanism
 
@@ -123,7 +124,7 @@ def _sample_divergences(noise: float, rate: float, reports: int) -> tuple[NDArra
 
     Where one report at a time is the smaller bound, or too much is left out, that one.
     """
-    found, left_out = random_allocation.sample_ratios(noise, rate, reports).divergences(ORDERS)
+    found, left_out = sample_ratios(noise, rate, reports).divergences(ORDERS)
     singly = reports * _renyi_divergences(noise / math.sqrt(reports), rate)
     if left_out > most_left_out(1):
         return singly, 0.0

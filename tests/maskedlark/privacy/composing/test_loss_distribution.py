@@ -95,3 +95,26 @@ def test_losses_that_are_all_large_have_an_epsilon_at_which_delta_is_kept(lowest
     epsilon = losses.epsilon(delta)
     assert losses.delta(epsilon) <= delta * (1 + 1e-9)
     assert losses.delta(epsilon * (1 - 1e-6)) > delta
+
+
+@pytest.mark.parametrize("shape", ["flat", "spike", "comb", "falling", "two ends"])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_counted_for_rounding_is_several_times_what_a_transform_moves(shape: str, seed: int) -> None:
+    """Against sums of products in extended precision."""
+    random, size = np.random.default_rng(seed), 700
+    weights = random.random(size)
+    if shape == "spike":
+        weights *= np.where(np.arange(size) == 200, 1e6, 1e-6)
+    elif shape == "comb":
+        weights *= np.arange(size) % 50 == 0
+    elif shape == "falling":
+        weights *= np.exp(-0.1 * np.arange(size))
+    elif shape == "two ends":
+        weights *= (np.arange(size) < 2) | (np.arange(size) > size - 3)
+    one = Losses(grid=1e-3, lowest=0, masses=weights / weights.sum(), at_infinity=0.0)
+    composed = one.compose(one)
+    exact = np.convolve(one.masses.astype(np.longdouble), one.masses.astype(np.longdouble))
+    kept = exact[composed.lowest : composed.lowest + len(composed.masses)].astype(np.float64)
+    inner = slice(1, None)  # the first cell also holds what was cut off below it
+    assert 5 * np.abs(composed.masses - kept)[inner].sum() <= composed.at_infinity
+    assert composed.masses.sum() + composed.at_infinity >= 1

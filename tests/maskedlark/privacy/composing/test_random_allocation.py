@@ -232,3 +232,13 @@ def test_no_probability_that_rounding_loses_is_forgotten(steps: int) -> None:
     losses = epoch_ratios(Mechanism.GAUSSIAN, 50.0, steps).points().losses(GRID)
     for one in (losses.remove, losses.add):
         assert math.fsum(one.masses) + one.at_infinity >= 1 - 1e-15
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "noises", "reports"), [(Mechanism.GAUSSIAN, 2, 1), (Mechanism.LAPLACE, 1, 2)]
+)
+def test_noises_and_reports_are_of_the_mechanism_that_they_are_proven_for(
+    mechanism: Mechanism, noises: int, reports: int
+) -> None:
+    with pytest.raises(ValueError, match="several noises are Laplace"):
+        epoch_ratios(mechanism, 1.0, 4, noises=noises, reports=reports)
