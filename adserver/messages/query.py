@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
 
 from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ReleasedResult, ResultRow
 from adserver.messages.base import Message, RequestBody, Whole, finite
@@ -28,23 +28,23 @@ _RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism"
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
 
 
-def _unless_null(missing: float) -> Any:
-    """Return the type of a number that JSON has as null where it is not finite."""
-    return Annotated[
-        float,
-        Field(allow_inf_nan=True),
-        BeforeValidator(lambda value: missing if value is None else value),
-        PlainSerializer(finite, return_type=float | None),
-    ]
+_Known = Annotated[float, Field(allow_inf_nan=True), PlainSerializer(finite, return_type=float | None)]
+"""A number that JSON has as null where it is not finite."""
 
 
 class EstimateMessage(Message):
     """One number with its 99 % interval; null where it is not known."""
 
-    value: _unless_null(NOT_KNOWN.value)  # type: ignore[valid-type]
-    standard_error: _unless_null(NOT_KNOWN.standard_error)  # type: ignore[valid-type]
-    low: _unless_null(NOT_KNOWN.low)  # type: ignore[valid-type]
-    high: _unless_null(NOT_KNOWN.high)  # type: ignore[valid-type]
+    value: _Known
+    standard_error: _Known
+    low: _Known
+    high: _Known
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_null(cls, value: float | None, info: ValidationInfo) -> float:
+        """Read null as `NOT_KNOWN` has it."""
+        return getattr(NOT_KNOWN, str(info.field_name)) if value is None else value
 
     def estimate(self) -> Estimate:
         """Return the estimate."""
