@@ -6,20 +6,25 @@ by the protocol, fails here.
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from starlette.routing import Route
 
 import adserver
+from adserver.admin.api import OPERATIONS
+from adserver.admin.guarded_route import PREFIX
 from adserver.cli.main import COMMANDS
 from adserver.client import Client
 from adserver.client.ad_server import AdServer
 from adserver.client.job import Job
 from adserver.client.local import LocalAdServer
 from adserver.client.remote import RemoteAdServer
+from adserver.dashboard.pages import PAGES
 from maskedlark.terminal.lazy_commands import Lazy
 
 ROOT: Final = Path(inspect.getfile(adserver)).parent
@@ -126,6 +131,26 @@ def test_the_client_calls_it(name: str) -> None:
     offered = FACES[name].client
     assert hasattr(Client, offered) or hasattr(Job, offered)
     assert any(name in calls(ROOT / "client" / f"{module}.py") for module in CLIENT)
+
+
+def without_names(path: str) -> str:
+    return re.sub(r"\{\w+\}", "{}", path)
+
+
+def test_each_operation_has_the_route_of_its_row() -> None:
+    served = {
+        f"{method} {without_names(route.path.removeprefix(PREFIX))}"
+        for route in OPERATIONS
+        if isinstance(route, Route)
+        for method in route.methods or ()
+    }
+    assert {without_names(faces.route) for faces in FACES.values()} <= served
+
+
+def test_each_operation_that_reads_has_the_page_of_its_row() -> None:
+    pages = {without_names(page.path) for page in PAGES}
+    for name in READS:
+        assert (without_names(FACES[name].page) in pages) != ((name, "page") in EXCEPTIONS), name
 
 
 def test_no_command_goes_past_the_protocol() -> None:
