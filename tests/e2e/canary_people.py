@@ -11,7 +11,7 @@ import numpy as np
 from maskedlark.randomness import seeded
 from maskedlark.reports.measurement import MAX_CODE
 from maskedlark.reports.report import Example, MeasuredValues, SplitExample
-from maskedlark.reports.sealing import SealingKey, share_info
+from maskedlark.reports.sealing import OVERHEADS, SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.upload import Report, SealedShare
 
@@ -52,7 +52,8 @@ def broken(task: Task, whole: SplitExample) -> dict[str, SplitExample]:
         return SplitExample(*(one[:start] + others + one[start + len(others) :] for one in whole))
 
     return {
-        "wrong length": SplitExample(*(one + bytes(8) for one in whole)),
+        # sealed it is as long as a share under the other kind of suite, so that the ad server takes it
+        "wrong length": SplitExample(*(one + bytes(max(OVERHEADS) - min(OVERHEADS)) for one in whole)),
         "wrong version": with_bytes(0, b"\xfe"),
         "label outside the task": with_bytes(labels_start, b"\xff\xff\xff\x7f"),
         "mask that is no field element": with_bytes(task.view_length, b"\xff" * 8),
