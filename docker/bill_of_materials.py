@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from importlib.metadata import Distribution, distributions
 from typing import Any, Final
 
-PROJECT: Final = "maskedlark"
+PROJECT: Final = "masked-lark"
 _LONGEST: Final = 80
 """Some packages put the whole text of their licence where its name belongs."""
 

@@ -23,6 +23,6 @@ packages)
 party)
     "$tools/bin/pip" wheel --no-index --no-deps --no-build-isolation --wheel-dir wheels .
     "$tools/bin/pip" --python "$environment" install --no-index --no-deps wheels/*.whl
-    for command in helper adserver browser-sim; do [ "$command" = "$2" ] || rm -f "$environment/bin/$command"; done
+    for command in lark lark-helper adserver browser-sim; do [ "$command" = "$2" ] || rm -f "$environment/bin/$command"; done
     python bill_of_materials.py > "$environment/bill-of-materials.cdx.json" ;;
 esac

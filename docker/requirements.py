@@ -10,12 +10,20 @@ from pathlib import Path
 
 
 def requirements(pyproject: Path, extras: list[str]) -> list[str]:
-    """Return the requirements of the package itself and of the extras, each once."""
+    """Return the requirements of the package itself and of the extras, each once.
+
+    An extra may ask for others of this project, as `all` does.
+    """
     project = tomllib.loads(pyproject.read_text())["project"]
-    optional = project["optional-dependencies"]
-    return sorted(
-        {*project["dependencies"], *(requirement for extra in extras for requirement in optional[extra])}
-    )
+    own = f"{project['name']}["
+    found = set(project["dependencies"])
+    for extra in extras:
+        for requirement in project["optional-dependencies"][extra]:
+            if requirement.startswith(own):
+                found.update(requirements(pyproject, requirement.removeprefix(own).rstrip("]").split(",")))
+            else:
+                found.add(requirement)
+    return sorted(found)
 
 
 if __name__ == "__main__":

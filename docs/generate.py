@@ -45,7 +45,7 @@ NOTE = "<!-- Written by docs/generate.py (make docs). -->\n\n"
 def pages() -> dict[str, str]:
     """Every generated page, by file name."""
     return {
-        "cli-helper.md": cli("helper.cli.main", "helper"),
+        "cli-helper.md": cli("helper.cli.main", "lark-helper"),
         "cli-adserver.md": cli("adserver.cli.main", "adserver"),
         "cli-browser-sim.md": cli("browser_sim.cli", "browser-sim"),
         "task.md": settings(),

@@ -117,11 +117,10 @@ def check(package: Path) -> None:
         shown = said(commands / "python", where, folder).strip()
         if not Path(shown).is_relative_to(folder):
             raise SystemExit(f"what runs is not what was installed: {shown}")
-        for program in ("helper", "adserver", "browser-sim"):
+        for program in ("lark", "lark-helper", "adserver", "browser-sim"):
             run(str(commands / program), "--help", folder=folder)
         check_loops(commands / "python", folder)
-        run(str(commands / "adserver"), "quickstart", "new", "play", folder=folder)
-        run(str(commands / "adserver"), "quickstart", "run", "play", folder=folder)
+        run(str(commands / "lark"), "demo", folder=folder)
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ def requirements() -> list[str]:
         {
             *read["build-system"]["requires"],
             *project["dependencies"],
-            *(requirement for extra in extras for requirement in extra),
+            *(one for extra in extras for one in extra if not one.startswith(f"{project['name']}[")),
             INSTALLER,
         }
     )

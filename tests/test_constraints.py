@@ -23,7 +23,7 @@ from tests.lock import LOCK, ROOT, pins, requirements
 
 PINS: Final = pins(LOCK.read_text())
 PINNED: Final = {name: Requirement(line.partition(" --hash")[0]) for name, line in PINS.items()}
-PROJECT: Final = "maskedlark"
+PROJECT: Final = "masked-lark"
 
 
 def pinned_version(pin: Requirement) -> str:

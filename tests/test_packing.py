@@ -36,7 +36,7 @@ def test_what_git_does_not_track_is_not_in_a_source_distribution(tmp_path: Path)
         files = {member.name.partition("/")[2]: archive.extractfile(member) for member in archive}
         texts = {name: file.read() for name, file in files.items() if file is not None}
     assert texts.keys().isdisjoint(strangers)
-    assert b"notes.py" not in texts["maskedlark.egg-info/SOURCES.txt"]
+    assert b"notes.py" not in texts["masked_lark.egg-info/SOURCES.txt"]
     assert {"helper/core.py", "adserver/dashboard/templates/base.html", "protos/helper.proto"} < texts.keys()
 
 

@@ -105,7 +105,7 @@ class BudgetMessage(Message):
 
     @classmethod
     def of(cls, budget: DatasetBudget) -> Self:
-        """Describe budgets as the helpers' `helper budget --json` does."""
+        """Describe budgets as the helpers' `lark-helper budget --json` does."""
         return cls.model_validate_json(to_json(budget_json(budget)))
 
     def value(self, task: Task) -> DatasetBudget:

@@ -55,9 +55,7 @@ def command(program: str) -> str:
         program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
     if found is None:
-        raise InvalidTask(
-            f"{program} is not installed here: pip install 'maskedlark[helper,browser-sim,adserver]'"
-        )
+        raise InvalidTask(f"{program} is not installed here: pip install 'masked-lark[all]'")
     return found
 
 
@@ -118,9 +116,9 @@ class RunningFleet:
         data, ready = self._project.parties / name, self._project.parties / f"{name}.address"
         return Server(
             name=name,
-            keygen=("helper", "keygen", "--data", str(data), "--name", f"operator {role}"),
+            keygen=("lark-helper", "keygen", "--data", str(data), "--name", f"operator {role}"),
             serve=(
-                "helper",
+                "lark-helper",
                 "serve",
                 "--data",
                 str(data),

@@ -1,4 +1,4 @@
-"""Results as pandas frames, where pandas is installed (`pip install maskedlark[notebook]`)."""
+"""Results as pandas frames, where pandas is installed (`pip install masked-lark[notebook]`)."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,5 +18,5 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
     try:
         import pandas as pd  # an extra
     except ImportError:
-        raise InvalidTask("to_pandas needs pandas: install maskedlark[notebook]") from None
+        raise InvalidTask("to_pandas needs pandas: install masked-lark[notebook]") from None
     return pd.DataFrame(list(rows))

@@ -117,6 +117,6 @@ def _open_dashboard(stack: ExitStack, settings: DashboardSettings, **of_server: 
         from adserver.dashboard.serving import open_dashboard
     except ModuleNotFoundError as error:
         raise InvalidTask(
-            f"the dashboard needs {error.name}: pip install 'maskedlark[adserver,dashboard]'"
+            f"the dashboard needs {error.name}: pip install 'masked-lark[adserver,dashboard]'"
         ) from None
     open_dashboard(stack, settings, **of_server)

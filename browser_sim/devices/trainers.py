@@ -38,6 +38,6 @@ def _by_torch(model: DenseModel | GraphModel) -> LocalModel:
     except ModuleNotFoundError as missing:
         raise InvalidTask(
             f"--trainer torch needs {missing.name}: install the extra devices-torch, as in"
-            " `pip install 'maskedlark[browser-sim,devices-torch]'`"
+            " `pip install 'masked-lark[browser,devices-torch]'`"
         ) from None
     return torch_model(model)

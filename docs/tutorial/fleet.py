@@ -36,7 +36,7 @@ class Fleet:
         is_no_noise: Start the helpers so that they accept a task without noise.
         is_tls: Mutual TLS between ad server and helpers, with certificates of `keygen`, and TLS for browsers;
             else plaintext.
-        helper_options: Further options of `helper serve`.
+        helper_options: Further options of `lark-helper serve`.
         helper_options_of: The same, of each helper alone.
         adserver_options: Further options of `adserver serve`.
     """
@@ -56,7 +56,7 @@ class Fleet:
         try:
             for role in (0, 1):
                 self.run(
-                    "helper",
+                    "lark-helper",
                     "keygen",
                     "--data",
                     str(self.data(HELPERS[role])),
@@ -100,7 +100,7 @@ class Fleet:
         data = str(self.data(f"helper-{role}"))
         self._start(
             f"helper-{role}",
-            "helper",
+            "lark-helper",
             "serve",
             "--data",
             data,

@@ -1,4 +1,4 @@
-"""`helper certificate`: show and renew the TLS certificate that ad servers pin."""
+"""`lark-helper certificate`: show and renew the TLS certificate that ad servers pin."""
 
 from maskedlark.terminal.certificate_commands import certificate_app as commands_for
 

@@ -1,4 +1,4 @@
-"""`helper cluster`: the secrets of a helper's own Ray cluster, and a certificate for each of its machines."""
+"""`lark-helper cluster`: the secrets of a helper's own Ray cluster, and a certificate for each of its machines."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`helper keygen`, `status` and `budget`."""
+"""`lark-helper keygen`, `status` and `budget`."""
 
 import json
 from datetime import UTC, datetime

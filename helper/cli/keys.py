@@ -1,4 +1,4 @@
-"""`helper keys`: look at the HPKE keys, and rotate them while the helper serves."""
+"""`lark-helper keys`: look at the HPKE keys, and rotate them while the helper serves."""
 
 import json
 import time

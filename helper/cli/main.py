@@ -1,6 +1,6 @@
 """The command line of a helper.
 
-helper keygen | serve | warmup | status | budget | keys | certificate | cluster
+lark-helper keygen | serve | warmup | status | budget | keys | certificate | cluster
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""`helper serve` and `warmup`."""
+"""`lark-helper serve` and `warmup`."""
 
 import time
 from dataclasses import replace
@@ -145,7 +145,7 @@ def serve_command(
     ray_worker_tls: Annotated[
         Path | None,
         _cluster(
-            "Folder with this machine's key and certificate for its workers, as `helper cluster certificate` "
+            "Folder with this machine's key and certificate for its workers, as `lark-helper cluster certificate` "
             "makes it; only this user may be able to read the key."
         ),
     ] = None,
@@ -217,8 +217,8 @@ def _cluster_of(
         return None
     if worker_tls is None:
         raise InvalidTask(
-            "--ray requires --ray-worker-tls: create the folder with `helper cluster init` and "
-            "`helper cluster certificate`"
+            "--ray requires --ray-worker-tls: create the folder with `lark-helper cluster init` and "
+            "`lark-helper cluster certificate`"
         )
     return RayCluster(
         address=address, worker_tls=worker_tls, worker_bytes=worker_bytes, opens_shares=opens_shares

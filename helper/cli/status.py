@@ -1,4 +1,4 @@
-"""What `helper status` asks a running helper."""
+"""What `lark-helper status` asks a running helper."""
 
 from typing import Final, Literal, TypeAlias, get_args
 

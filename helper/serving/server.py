@@ -273,7 +273,7 @@ def _executor(settings: HelperSettings, interrupt: Interrupt) -> Executor:
     try:
         from helper.executors.ray_fleet import RayFleet  # most helpers go without Ray
     except ImportError:
-        raise InvalidTask("--ray requires the extra `ray`: pip install 'maskedlark[ray]'") from None
+        raise InvalidTask("--ray requires the extra `ray`: pip install 'masked-lark[ray]'") from None
     fleet = RayFleet(
         cluster.address,
         tls,

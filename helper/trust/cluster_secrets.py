@@ -61,7 +61,7 @@ _OWN_MACHINE: Final = ("localhost", "127.0.0.1")
 def write_cluster_secrets(folder: Path, *, now: datetime, days: int = LONGEST_DAYS) -> None:
     """Make Ray's token and two authorities with their keys: for Ray, and for workers.
 
-    Called by `helper cluster init`. Its operator brings the token to every machine.
+    Called by `lark-helper cluster init`. Its operator brings the token to every machine.
 
     Args:
         folder: Gets ray-token, ca.crt, ca.key, workers-ca.crt and workers-ca.key; only the owner may read
@@ -92,7 +92,7 @@ def write_machine_certificate(
 ) -> None:
     """Make the keys and certificates of one machine, for both directions of mutual TLS.
 
-    Called by `helper cluster certificate`.
+    Called by `lark-helper cluster certificate`.
 
     Args:
         authority: The folder of `write_cluster_secrets`.
@@ -113,7 +113,7 @@ def write_machine_certificate(
         authority_key, authority_certificate = _authority(authority, prefix)
         if authority_certificate.not_valid_after_utc <= now:
             expired = authority / (prefix + AUTHORITY)
-            raise InvalidTask(f"{expired} has expired: create new secrets with `helper cluster init`")
+            raise InvalidTask(f"{expired} has expired: create new secrets with `lark-helper cluster init`")
         key = ec.generate_private_key(ec.SECP256R1())
         machine = name_of("machine of a helper's cluster")
         unsigned = begun(machine, authority_certificate.subject, key.public_key(), now=now, days=days)

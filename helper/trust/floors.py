@@ -80,7 +80,7 @@ class Floors:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
                 raise InvalidTask(
                     f"{one!r} is not a fingerprint: expected {_FINGERPRINT_DIGITS} hexadecimal digits, as "
-                    "`helper keygen` and `helper status` print"
+                    "`lark-helper keygen` and `lark-helper status` print"
                 )
 
     def check(self, task: "Task") -> None:

@@ -93,7 +93,7 @@ def keys_to_publish(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
     active = [key for key in ring if key.state(now) is KeyState.ACTIVE]
     pending = [key for key in ring if key.state(now) is KeyState.PENDING]
     if not active and not pending:
-        raise InvalidTask("all HPKE keys have expired: create one with `helper keys rotate`")
+        raise InvalidTask("all HPKE keys have expired: create one with `lark-helper keys rotate`")
     active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
     newest = sorted(active, key=lambda key: (key.active_from, key.key_id), reverse=True)[:MAX_PUBLISHED]
     return tuple(OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret).public() for key in newest)

@@ -113,7 +113,7 @@ class HelperKeys(NeverPickled):
             encoded = path.read_bytes()
         except OSError as error:
             raise InvalidTask(
-                f"cannot read {path}: {error.strerror}; create one with `helper keygen`"
+                f"cannot read {path}: {error.strerror}; create one with `lark-helper keygen`"
             ) from None
         check_secret_file(path)
         file = decode(_KeyFile, encoded)

@@ -174,5 +174,5 @@ def _otlp() -> "SpanExporter":
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        raise InvalidTask("traces to a collector need a package: pip install 'maskedlark[traces]'") from None
+        raise InvalidTask("traces to a collector need a package: pip install 'masked-lark[traces]'") from None
     return OTLPSpanExporter()

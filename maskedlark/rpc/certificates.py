@@ -45,7 +45,7 @@ def write_certificate(
 ) -> TlsFiles:
     """Make a P-256 key and a self-signed certificate in `folder`.
 
-    Called by `helper keygen` and `adserver keygen`.
+    Called by `lark-helper keygen` and `adserver keygen`.
 
     Args:
         folder: Gets tls.key (readable by its owner only), tls.crt, and trusted.crt, to which the operator

@@ -56,7 +56,7 @@ class TlsFiles:
 
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
-        """Return the files where `helper keygen` and `adserver keygen` put them."""
+        """Return the files where `lark-helper keygen` and `adserver keygen` put them."""
         return cls(
             certificate=folder / "tls.crt",
             private_key=folder / "tls.key",

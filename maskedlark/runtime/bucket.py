@@ -63,7 +63,7 @@ def open_bucket(url: str) -> "Bucket":
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError:
-        raise InvalidTask("object storage needs obstore: pip install 'maskedlark[cluster]'") from None
+        raise InvalidTask("object storage needs obstore: pip install 'masked-lark[cluster]'") from None
     try:
         if url.startswith("file:"):
             Path(urlsplit(url).path).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`helper certificate` and `adserver certificate`: how long the TLS certificates last, and their renewal."""
+"""`lark-helper certificate` and `adserver certificate`: how long the TLS certificates last, and their renewal."""
 
 from datetime import UTC, datetime
 from pathlib import Path

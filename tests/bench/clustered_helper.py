@@ -66,7 +66,7 @@ class ClusteredHelper(Fleet):
         place = self.folder / f"{TWIN}.address"
         listen = f"--listen {HOST}:0 --port-file {place} --insecure --allow-no-noise".split()
         options = (*listen, *alone, *self.helper_options)
-        self._start(TWIN, "helper", "serve", "--data", str(self.data(TWIN)), *options)
+        self._start(TWIN, "lark-helper", "serve", "--data", str(self.data(TWIN)), *options)
         self._await(TWIN, place)
 
     def counted(self, words: str) -> int:

@@ -124,6 +124,6 @@ class Disturbance:
         if self._chance.random() < _ROTATION_CHANCE:
             helper, suite = self._chance.choice(HELPERS), self._chance.choice(list(HpkeSuite))
             self._fleet.run(
-                "helper", "keys", "rotate", "--data", str(self._fleet.data(helper)), "--suite", suite
+                "lark-helper", "keys", "rotate", "--data", str(self._fleet.data(helper)), "--suite", suite
             )
             self.rotations += 1

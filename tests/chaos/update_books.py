@@ -151,9 +151,9 @@ class UpdateBooks:
         return over + (said[0] != said[1])
 
     def _budgets(self, helper: str) -> list[tuple[Any, Any]]:
-        """Spent and allowed, against each adversary, by `helper budget`; spent is None without noise."""
+        """Spent and allowed, against each adversary, by `lark-helper budget`; spent is None without noise."""
         fleet = self.books.fleet
-        told = json.loads(fleet.run("helper", "budget", "--data", str(fleet.data(helper)), "--json"))
+        told = json.loads(fleet.run("lark-helper", "budget", "--data", str(fleet.data(helper)), "--json"))
         mine = [one for one in told if one["task_id"] == self.task]
         return [(one[who]["spent"], one[who]["budget"]) for one in mine for who in ("ad_server", "colluding")]
 

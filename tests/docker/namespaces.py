@@ -51,7 +51,7 @@ class Pods:
     def start(self, pod: str, name: str, instead: str = "") -> subprocess.Popen[bytes]:
         """Start a container, or another command in its place; its log is told by `log`."""
         (container,) = (one for one in containers(pods(self.objects)[pod]) if one["name"] == name)
-        words = [*container.get("command", ["helper"]), *container.get("args", [])]
+        words = [*container.get("command", ["lark-helper"]), *container.get("args", [])]
         command = ["sh", "-c", instead] if instead else words
         user = container["securityContext"].get("runAsUser", USER)
         inside = ["chroot", f"--userspec={user}:{USER}", f"--groups={USER}", str(self.root), "env", "-i"]

@@ -89,7 +89,7 @@ def tried(made: Pods) -> dict[str, Any]:
     made.start(WORKERS, "worker")
     found: dict[str, Any] = {"joined": joins(made, 0)}
     found["health"] = made.finish(HEAD, "keys", f'python -c "{_HEALTH}"').strip()
-    (pid,) = (one for one in processes(NETWORKS[HEAD], USER) if _command(one).endswith("helper serve"))
+    (pid,) = (one for one in processes(NETWORKS[HEAD], USER) if _command(one).endswith("lark-helper serve"))
     found["rays_user_reads"] = made.finish(HEAD, "ray", _READ.format(pid=pid)).split()
     found["rays_user_reads_of_itself"] = made.finish(HEAD, "ray", _READ_OF_ITSELF).split()
     found["refused"] = {name: refused(made, change) for name, change in _strangers(made, authority).items()}

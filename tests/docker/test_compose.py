@@ -29,7 +29,8 @@ SCHEMA = ROOT / "tests/vectors/compose/compose_spec.json"
 COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())
 SERVICES: Mapping[str, Any] = COMPOSE["services"]
 SERVERS = ("helper-0", "helper-1", "adserver")
-STAGES = ("helper", "adserver", "browser_sim")
+COMMANDS = {"helper": "lark-helper", "adserver": "adserver", "browser_sim": "browser-sim"}
+STAGES = tuple(COMMANDS)
 PARTY = {"train-task": "adserver", "train": "adserver", "train-browsers": "browsers"}
 DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
 INSTALL = (ROOT / "docker/install.sh").read_text()
@@ -128,7 +129,7 @@ def test_the_images_of_both_services_bring_the_postgresql_driver(party: str) -> 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_image_holds_its_partys_packages_and_a_bill_of_them(stage: str) -> None:
-    assert f"sh install.sh party {stage.replace('_', '-')}" in built(stage)
+    assert f"sh install.sh party {COMMANDS[stage]}" in built(stage)
     assert 'bill_of_materials.py > "$environment/bill-of-materials.cdx.json"' in INSTALL
     others = {f"COPY {other} {other}" for other in STAGES if other != stage}
     assert not any(other in built(stage) for other in others)
@@ -184,7 +185,7 @@ def test_a_container_is_run_as_compose_says() -> None:
     } <= set(command)
     at = command.index("--entrypoint")
     assert command[at + 1 : at + 4] == ["sh", "maskedlark/helper", "-euc"]
-    assert command[-1] == 'exec helper serve --peer "$(cat /peer/fingerprint)"'
+    assert command[-1] == 'exec lark-helper serve --peer "$(cat /peer/fingerprint)"'
     assert f"http://{container.address}:9464/healthz" in " ".join(container.healthcheck)
     assert composed.container("browsers").command(("engine",), "id")[-2:] == ["id", "maskedlark/browser-sim"]
 
@@ -195,7 +196,7 @@ def test_the_bill_of_materials_names_every_package_with_its_version() -> None:
     )
     bill = json.loads(spoken.stdout)
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
-    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/maskedlark@{version('maskedlark')}"
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/masked-lark@{version('masked-lark')}"
     found = {one["name"]: one for one in bill["components"]}
     assert found["numpy"]["version"] == version("numpy")
     assert found["cryptography"]["licenses"]

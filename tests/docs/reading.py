@@ -79,7 +79,7 @@ def with_environment(clone: Path) -> Path:
     installed = Path(sysconfig.get_path("purelib"))
     own = environment / installed.relative_to(Path(sys.prefix))
     (own / "clone.pth").write_text(f"{clone}\n{installed}\n")
-    for program in ("helper", "adserver", "browser-sim"):
+    for program in ("lark", "lark-helper", "adserver", "browser-sim"):
         shutil.copy(Path(sys.executable).parent / program, environment / "bin" / program)
         script = (environment / "bin" / program).read_text().splitlines(keepends=True)
         (environment / "bin" / program).write_text(f"#!{environment}/bin/python\n" + "".join(script[1:]))

@@ -71,16 +71,16 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path) -> None:
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran
 
-    run("helper keygen --name A --host localhost; helper keys rotate --overlap-days 30")
+    run("lark-helper keygen --name A --host localhost; lark-helper keys rotate --overlap-days 30")
     run("adserver keygen --origin https://ads.example --host localhost; adserver task list")
     printed = run("\n".join(blocks(BACKUP))).stdout
     assert "keys.json" in printed
     assert "ok" in printed.splitlines()
-    keys = run("helper keys list --json").stdout
-    assert keys == run("helper keys list --json --data restored-helper").stdout
-    assert keys == run("helper keys list --json --data moved-helper").stdout
-    shown = run("helper certificate show").stdout
-    assert shown == run("helper certificate show --data restored-helper").stdout
+    keys = run("lark-helper keys list --json").stdout
+    assert keys == run("lark-helper keys list --json --data restored-helper").stdout
+    assert keys == run("lark-helper keys list --json --data moved-helper").stdout
+    shown = run("lark-helper certificate show").stdout
+    assert shown == run("lark-helper certificate show --data restored-helper").stdout
     assert (tmp_path / "restored-helper").stat().st_mode & 0o077 == 0
     assert (tmp_path / "restored-helper" / "keys.json").stat().st_mode & 0o077 == 0
     assert (tmp_path / "helper-keys.tar").stat().st_mode & 0o077 == 0

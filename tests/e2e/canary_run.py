@@ -213,7 +213,7 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
 def rotate_keys(fleet: Fleet) -> None:
     for helper in HELPERS:
         suite = HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305
-        fleet.run("helper", "keys", "rotate", "--data", str(fleet.data(helper)), "--suite", suite)
+        fleet.run("lark-helper", "keys", "rotate", "--data", str(fleet.data(helper)), "--suite", suite)
     fleet.adserver("task", "refresh-keys")
 
 

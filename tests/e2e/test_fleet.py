@@ -170,7 +170,9 @@ def test_a_helper_without_the_debug_flag_refuses_a_task_without_noise(tmp_path: 
 def test_status_and_lists_speak_json(sealed: Sealed, undisturbed: bytes) -> None:
     assert undisturbed
     address = (sealed.fleet.folder / "helper-0.address").read_text()
-    status = json.loads(sealed.fleet.run("helper", "status", "--address", address, "--insecure", "--json"))
+    status = json.loads(
+        sealed.fleet.run("lark-helper", "status", "--address", address, "--insecure", "--json")
+    )
     assert status["datasets"] == 1
     assert sealed.fleet.adserver_json("task", "list", options=False)[0]["task_id"] == sealed.task
     assert sealed.fleet.adserver_json("dataset", "list", options=False)[0]["state"] == "committed"

@@ -44,7 +44,7 @@ class Shop:
         return [
             [
                 one["ad_server"]
-                for one in json.loads(self.fleet.run("helper", "budget", "--data", data, "--json"))
+                for one in json.loads(self.fleet.run("lark-helper", "budget", "--data", data, "--json"))
             ]
             for data in (str(self.fleet.data(name)) for name in HELPERS)
         ]

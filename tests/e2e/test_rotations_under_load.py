@@ -43,7 +43,7 @@ class Run:
         """What the two operators do, one after the other."""
         for role, helper in enumerate(HELPERS):
             printed = self.fleet.run(
-                "helper", "keys", "rotate", "--data", str(self.fleet.data(helper)), *options, "--json"
+                "lark-helper", "keys", "rotate", "--data", str(self.fleet.data(helper)), *options, "--json"
             )
             self.listed[role].append([row["key_id"] for row in json.loads(printed)])
 

@@ -42,7 +42,7 @@ app.kubernetes.io/instance: {{ include "maskedlark.worker-name" . }}
 - --disable-usage-stats
 {{- end }}
 
-{{- /* Ray authenticates and encrypts: `helper serve` refuses a cluster that does not. */ -}}
+{{- /* Ray authenticates and encrypts: `lark-helper serve` refuses a cluster that does not. */ -}}
 {{- define "maskedlark.ray-variables" -}}
 - name: POD_IP
   valueFrom:
@@ -76,7 +76,7 @@ The group may read what Ray's own user needs at the head; the certificate for wo
       umask 077
       rm -rf /authority/* /cluster/* /workers/*
       cp -L /secrets/*ca.crt /secrets/*ca.key /authority/
-      helper cluster certificate --secrets /authority --out /cluster "$@"
+      lark-helper cluster certificate --secrets /authority --out /cluster "$@"
       mv /cluster/workers/* /workers/
       rmdir /cluster/workers
       cp -L /secrets/ray-token /cluster/
@@ -151,7 +151,7 @@ livenessProbe:
 {{- define "maskedlark.cluster-volumes" -}}
 - name: secrets
   secret:
-    secretName: {{ required "workers.secret: a Secret with what `helper cluster init` makes" .cluster.secret }}
+    secretName: {{ required "workers.secret: a Secret with what `lark-helper cluster init` makes" .cluster.secret }}
 - name: authority
   emptyDir: { medium: Memory, sizeLimit: 1Mi }
 - name: cluster

@@ -241,7 +241,7 @@ def test_the_files_of_keygen_are_used_if_no_others_are_named(tmp_path: Path) -> 
 
 def test_serving_without_keys_says_how_to_make_them(tmp_path: Path) -> None:
     refused = helper("serve", "--data", tmp_path, "--listen", "127.0.0.1:0", "--insecure")
-    assert (refused.returncode, "helper keygen" in refused.stderr) == (REFUSED, True)
+    assert (refused.returncode, "lark-helper keygen" in refused.stderr) == (REFUSED, True)
 
 
 def test_every_option_of_serve_has_a_help_text_and_an_environment_variable() -> None:

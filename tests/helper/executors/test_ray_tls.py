@@ -23,7 +23,7 @@ ELSEWHERE = "10.9.8.7"
 def commands() -> list[str]:
     """Those of the how-to that make certificates: for an authority, and for a machine of it."""
     lines = [line.strip() for line in GROW.read_text().splitlines()]
-    return [line for line in lines if line.startswith("helper cluster ")]
+    return [line for line in lines if line.startswith("lark-helper cluster ")]
 
 
 def run(command: str, folder: Path) -> None:

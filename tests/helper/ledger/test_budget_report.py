@@ -1,4 +1,4 @@
-"""`helper budget`: what the ledger holds, for the operator, beside a running helper."""
+"""`lark-helper budget`: what the ledger holds, for the operator, beside a running helper."""
 
 import json
 from pathlib import Path

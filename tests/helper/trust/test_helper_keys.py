@@ -93,7 +93,7 @@ def test_keys_that_others_may_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_key_file_is_a_typed_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTask, match="helper keygen"):
+    with pytest.raises(InvalidTask, match="lark-helper keygen"):
         HelperKeys.read(tmp_path)
 
 

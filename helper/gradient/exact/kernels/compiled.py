@@ -4,8 +4,8 @@ By numba, without fast-math, for one of two kinds of processors, with AVX2 or wi
 only a first start compiles, and an image or an installation can bring the cache along. Machine code of
 one kind is the same whichever processor made it, and is looked up by its kind.
 
-    helper warmup                    compiles everything, into NUMBA_CACHE_DIR if that is set
-    helper warmup --other-machines   the same for each kind of processor whose code this one can run
+    lark-helper warmup                    compiles everything, into NUMBA_CACHE_DIR if that is set
+    lark-helper warmup --other-machines   the same for each kind of processor whose code this one can run
 
 A cached loop is found again wherever the package and the cache lie. Numba alone would look for it by the path
 of its source, and would not notice a change of a function that it inlined from another file. So the cache's
