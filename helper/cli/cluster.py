@@ -1,4 +1,4 @@
-"""`lark-helper cluster`: the secrets of a helper's own Ray cluster, and a certificate for each of its machines."""
+"""`lark-helper cluster`: secrets of a helper's own Ray cluster, and a certificate for each machine."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -145,8 +145,8 @@ def serve_command(
     ray_worker_tls: Annotated[
         Path | None,
         _cluster(
-            "Folder with this machine's key and certificate for its workers, as `lark-helper cluster certificate` "
-            "makes it; only this user may be able to read the key."
+            "Folder with this machine's key and certificate for its workers, made by "
+            "`lark-helper cluster certificate`; only this user may be able to read the key."
         ),
     ] = None,
     ray_worker_bytes: Annotated[

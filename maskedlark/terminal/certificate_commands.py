@@ -1,4 +1,4 @@
-"""`lark-helper certificate` and `adserver certificate`: how long the TLS certificates last, and their renewal."""
+"""`lark-helper certificate` and `adserver certificate`: TLS certificates and their renewal."""
 
 from datetime import UTC, datetime
 from pathlib import Path
