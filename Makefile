@@ -91,6 +91,10 @@ site: $(STAMP)  ## Build the documentation as a site (writes site/); fails at a 
 dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with each, installed in an empty folder
 	$(BIN)/python -m tests.installed
 
+.PHONY: release
+release: $(STAMP)  ## Make a release in a folder: packages, lock, bill of materials, checksums, signature (ARGS="--out FOLDER --key KEY.pem")
+	$(BIN)/python -m tests.release $(ARGS)
+
 .PHONY: images
 images: $(STAMP)  ## Build the images of docker/compose.yaml and train in them, on PostgreSQL (CONTAINER_ENGINE=podman; ARGS=--built)
 	$(BIN)/python -m tests.docker.images $(ARGS)
