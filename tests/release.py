@@ -108,7 +108,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
     """Read the key that signs a release.
 
     Raises:
-        SystemExit: it is not an Ed25519 private key in unencrypted PEM. The message holds nothing of the file.
+        SystemExit: it is not an Ed25519 private key in unencrypted PEM; nothing of it is shown.
     """
     try:
         key = load_pem_private_key(path.read_bytes(), None)
