@@ -1,4 +1,4 @@
-"""The files by which a forge, an editor and git's hooks know the project: they run what `make check` and CI run."""
+"""Files by which forges, editors and git hooks know the project: they run what `make check` and CI run."""
 
 import json
 from pathlib import Path
