@@ -45,10 +45,12 @@ def component(distribution: Distribution) -> dict[str, Any]:
 def _licence(distribution: Distribution) -> dict[str, Any]:
     """The licence as the package tells it: an SPDX expression, a classifier, or a name; else empty."""
     told = distribution.metadata
-    if expression := told.get("License-Expression"):
-        return {"expression": expression}
-    classified = [one for one in told.get_all("Classifier", []) if one.startswith("License ::")]
-    names = [one.rpartition(" :: ")[2] for one in classified] or [told.get("License") or ""]
+    if "License-Expression" in told:
+        return {"expression": told["License-Expression"]}
+    classified = [one for one in told.get_all("Classifier") or [] if one.startswith("License ::")]
+    names = [one.rpartition(" :: ")[2] for one in classified] or [
+        told["License"] if "License" in told else ""
+    ]
     name = next((one for one in names if 0 < len(one) <= _LONGEST and "\n" not in one), "")
     return {"license": {"name": name}} if name else {}
 
