@@ -48,9 +48,8 @@ def _licence(distribution: Distribution) -> dict[str, Any]:
     if "License-Expression" in told:
         return {"expression": told["License-Expression"]}
     classified = [one for one in told.get_all("Classifier") or [] if one.startswith("License ::")]
-    names = [one.rpartition(" :: ")[2] for one in classified] or [
-        told["License"] if "License" in told else ""
-    ]
+    named = told.get_all("License") or [""]
+    names = [one.rpartition(" :: ")[2] for one in classified] or named
     name = next((one for one in names if 0 < len(one) <= _LONGEST and "\n" not in one), "")
     return {"license": {"name": name}} if name else {}
 
