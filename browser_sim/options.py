@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _source = panel("Source")
 _protection = panel("Protection")
 
-CsvOption = Annotated[Path | None, _source("csv: a table in UTF-8 with a header.", "--csv")]
+CsvOption = Annotated[Path | None, _source("csv: a table with a header.", "--csv")]
 LabelOption = Annotated[str | None, _source("csv: the label column.", "--label")]
 IgnoreOption = Annotated[list[str] | None, _source("csv: a column to leave out; repeatable.", "--ignore")]
 MnistDirOption = Annotated[
@@ -47,7 +47,29 @@ def table_of(
     *,
     label: LabelOption = None,
     label_kind: Annotated[LabelKind, _source("csv: the kind of labels.")] = LabelKind.CLASSES,
+    classes: Annotated[
+        list[str] | None,
+        _source(
+            "csv: a class of the label; rows with any other are left out and counted; repeatable.",
+            "--class",
+            metavar="CLASS",
+        ),
+    ] = None,
     ignore: IgnoreOption = None,
+    date: Annotated[
+        list[str] | None,
+        _source(
+            "csv: a column of dates: weekday, hour and day become features; repeatable.", metavar="COLUMN"
+        ),
+    ] = None,
+    publish: Annotated[
+        list[str] | None,
+        _source(
+            "csv: a column whose words may stand in the public encoder though they look like identifiers; "
+            "repeatable.",
+            metavar="COLUMN",
+        ),
+    ] = None,
     binning: Annotated[Binning, _source("csv: how to place the bins of numeric columns.")] = Binning.RANGE,
     bins: Annotated[int, _source("csv: number of bins of a numeric column.", min=2, max=256)] = 256,
     types: Annotated[
@@ -60,7 +82,10 @@ def table_of(
     ] = None,
     value: Annotated[
         list[str] | None,
-        _source("csv: the column of a measured value; repeatable.", metavar="NAME[=COLUMN]"),
+        _source(
+            "csv: the column of a measured value, or COLUMN==WORD, or COLUMN*100; repeatable.",
+            metavar="NAME[=COLUMN]",
+        ),
     ] = None,
 ) -> "Callable[[Path], TableSettings]":
     """Return how a table's columns are read, or raise typer.BadParameter."""
@@ -72,7 +97,10 @@ def table_of(
             path=path,
             label=label,
             label_kind=label_kind,
+            classes=tuple(classes or ()),
             ignore=tuple(ignore or ()),
+            dates=tuple(date or ()),
+            publish=tuple(publish or ()),
             binning=binning,
             bins=bins,
             kinds=column_kinds(types),

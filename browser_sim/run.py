@@ -73,6 +73,13 @@ class _Cast:
 
     source: Source
     split: PanelSplit
+    not_chosen: int
+    """Records beyond the number that was asked for."""
+
+    def left_out(self) -> dict[str, int]:
+        """Return the rows that are neither in the panel nor shown an ad, by reason."""
+        found = dict(self.source.rows.left_out) if self.source.rows else {}
+        return found | ({"beyond --limit or --people": self.not_chosen} if self.not_chosen else {})
 
 
 def run(
@@ -141,11 +148,12 @@ def _cast(settings: RunSettings, task: Task) -> _Cast:
         split = PanelSplit(reported=source.records, panel=None)
     else:
         split = split_panel(source, settings.panel_fraction, settings.draws)
-    wanted = _count_to_report(settings, len(split.reported))
-    if wanted < len(split.reported):
-        chosen = permutation(len(split.reported), settings.draws.stream("limit"))[:wanted]
+    available = len(split.reported)
+    wanted = _count_to_report(settings, available)
+    if wanted < available:
+        chosen = permutation(available, settings.draws.stream("limit"))[:wanted]
         split = replace(split, reported=split.reported.take(chosen))
-    return _Cast(source=source, split=split)
+    return _Cast(source=source, split=split, not_chosen=available - wanted)
 
 
 def _count_to_report(settings: RunSettings, available: int) -> int:
@@ -191,7 +199,8 @@ def _write_files(settings: RunSettings, cast: _Cast, campaign: Campaign) -> None
 def _summary(
     draws: Draws, task: Task, cast: _Cast, *, campaign: Campaign, delivered: Delivered, seconds: float
 ) -> Summary:
-    uploads = campaign.uploads
+    uploads, panel = campaign.uploads, len(cast.split.panel) if cast.split.panel else 0
+    left_out = cast.left_out()
     return Summary(
         task_id=task.task_id.hex(),
         source=cast.source.name,
@@ -200,7 +209,9 @@ def _summary(
         reports=len(uploads),
         **pick_attributes(delivered, ("accepted", "duplicates", "rejected")),
         resent_batches=delivered.resent,
-        panel=len(cast.split.panel) if cast.split.panel else 0,
+        read=campaign.counts.impressions + panel + sum(left_out.values()),
+        left_out=left_out,
+        panel=panel,
         simulated_s=uploads[-1].at_s - uploads[0].at_s if uploads else 0.0,
         seconds=seconds,
     )

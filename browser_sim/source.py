@@ -5,6 +5,7 @@ Reports carry features as bytes, so every source says how its columns become byt
 and every browser is served the same one. Without one, it is fitted to the source's own columns.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from browser_sim.draws import Draws, permutation
 from maskedlark.encoding.cells import number
 from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
-from maskedlark.reports.measurement import Key
+from maskedlark.reports.measurement import Key, Measurement
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import LabelKind
 
@@ -65,6 +66,10 @@ class Cells:
     lines: Sequence[int] = field(repr=False)
     cells: Sequence[str | None] = field(repr=False)
 
+    def take(self, rows: Sequence[int]) -> "Cells":
+        """Return these rows, in this order."""
+        return replace(self, lines=[self.lines[row] for row in rows], cells=[self.cells[row] for row in rows])
+
 
 @frozen
 class MeasuredRecords:
@@ -103,6 +108,23 @@ class SourceRecords:
 
 
 @frozen
+class RowCounts:
+    """What became of a table's rows: each is a record, or counted once as left out.
+
+    Attributes:
+        read: Rows in the file.
+        left_out: By column and reason.
+    """
+
+    read: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def without(self, dropped: Mapping[str, int]) -> "RowCounts":
+        """Return the counts with more rows left out."""
+        return RowCounts(read=self.read, left_out={**self.left_out, **dropped})
+
+
+@frozen
 class Source:
     """A data set, ready for simulation.
 
@@ -118,6 +140,7 @@ class Source:
         scaling: How features become bytes, for people.
         notes: What was left out or assumed, for people.
         cells: For each name that a measurement may declare, its column.
+        rows: What became of the rows of a table; None for a source that is none.
     """
 
     name: str
@@ -130,6 +153,7 @@ class Source:
     scaling: str
     notes: tuple[str, ...] = ()
     cells: Mapping[str, Cells] = field(default_factory=dict, repr=False)
+    rows: RowCounts | None = None
 
 
 @frozen
@@ -183,13 +207,14 @@ def check_fits(source: Source, task: Task) -> None:
 def with_measurement(source: Source, task: Task) -> Source:
     """Return the source with the task's keys and values, read from columns of these names.
 
-    Values are rounded to whole numbers; browsers hold them to their bounds. `true` and `yes` are 1, `false`
-    and `no` are 0. A key's word that is no category is counted as the category `other` where the task
-    declares it.
+    Values are whole numbers; browsers hold them to their bounds. `true` and `yes` are 1, `false` and `no` are
+    0. A key's word that is no category, and its empty cell, is counted as the category `other` where the task
+    declares it. A row without a value, or without a key where no `other` is declared, is left out and
+    counted.
 
     Raises:
-        InvalidSource: no column was said for a name.
-        InvalidCell: a cell is missing, a value is no number, or a key's category is not declared.
+        InvalidSource: no column was said for a name, or no row has all that is measured.
+        InvalidCell: a value is no whole number, or a key's category is not declared.
     """
     declared = task.measurement
     if declared is None:
@@ -201,6 +226,7 @@ def with_measurement(source: Source, task: Task) -> Source:
             f"the task measures {missing[0]!r}: name the column of source {source.name} that "
             "contains it (--value or --key)"
         )
+    source = _complete(source, declared)
     keys = [_each(source.cells[key.name], partial(_code, key)) for key in declared.keys]
     values = [_each(source.cells[value.name], _value) for value in declared.values]
     count = len(source.records)
@@ -209,6 +235,35 @@ def with_measurement(source: Source, task: Task) -> Source:
         values=np.array(values, np.int64).reshape(len(values), count).T.copy(),
     )
     return replace(source, records=replace(source.records, measured=measured))
+
+
+def _complete(source: Source, declared: Measurement) -> Source:
+    """Leave out rows that lack a value, or a key without the category `other`; count them by column."""
+    needed = {value.name: "no measured value" for value in declared.values}
+    needed |= {
+        key.name: f"no measured key, and the task declares no category {_OTHER!r} of {key.name!r}"
+        for key in declared.keys
+        if _OTHER not in key.categories
+    }
+    is_kept, dropped = np.ones(len(source.records), np.bool_), Counter[str]()
+    for name, why in needed.items():
+        column = source.cells[name]
+        is_empty = np.array([cell is None for cell in column.cells], np.bool_)
+        dropped[f"column {column.column!r}: {why}"] += int((is_kept & is_empty).sum())
+        is_kept &= ~is_empty
+    if is_kept.all():
+        return source
+    rows = np.flatnonzero(is_kept)
+    if not len(rows):
+        raise InvalidSource(
+            f"source {source.name} has no row with all that the task measures: {dict(+dropped)}"
+        )
+    return replace(
+        source,
+        records=source.records.take(rows),
+        cells={name: column.take(rows.tolist()) for name, column in source.cells.items()},
+        rows=source.rows and source.rows.without(+dropped),
+    )
 
 
 def _each(column: Cells, read: Callable[[str], int]) -> list[int]:
@@ -223,9 +278,9 @@ def _each(column: Cells, read: Callable[[str], int]) -> list[int]:
 
 
 def _code(key: Key, cell: str) -> int:
-    """Return a key's code: 3.0 means 3, and `other` stands for an undeclared category."""
+    """Return a key's code: 3.0 means 3, and `other` stands for an undeclared category and an empty cell."""
     if not cell:
-        raise InvalidTask("the cell is empty, but a key needs a value")
+        return key.categories.index(_OTHER)
     try:
         return key.code(cell.removesuffix(".0"))
     except InvalidTask:
@@ -239,7 +294,7 @@ def _code(key: Key, cell: str) -> int:
 
 
 def _value(cell: str) -> int:
-    """Return a value, rounded; TRUE and FALSE are 1 and 0."""
+    """Return a whole number; TRUE and FALSE are 1 and 0."""
     word = _TRUTHS.get(cell.lower())
     if word is not None:
         return word
@@ -249,7 +304,12 @@ def _value(cell: str) -> int:
             "the cell is not a number, but a measured value must be one; to count a word, use "
             "--value NAME=COLUMN==WORD"
         )
-    return round(value)
+    if not value.is_integer():
+        raise InvalidTask(
+            "the cell has a fraction, but a measured value is a whole number: to count in smaller units, "
+            "such as cents, use --value NAME=COLUMN*100"
+        )
+    return int(value)
 
 
 def save_records(path: Path, records: SourceRecords, kind: LabelKind) -> None:

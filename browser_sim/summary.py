@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ def _json(document: dict[str, Any]) -> str:
 class Summary:
     """A run in numbers.
 
-    Guarantees: every impression is one of no_consent, conversions and expired; every report is accepted, a
-        duplicate or rejected.
+    Guarantees: every record read is left out, in the panel or an impression; every impression is one of
+        no_consent, conversions and expired; every report is accepted, a duplicate or rejected.
 
     Attributes:
         task_id: In hex.
@@ -37,6 +38,8 @@ class Summary:
         duplicates: Reports that the ad server held already.
         rejected: Reports that the ad server did not store, by reason.
         resent_batches: Batches sent more than once, since an answer failed to come.
+        read: Records of the source: rows of a table's file.
+        left_out: Those that are neither in the panel nor an impression, by column and reason.
         panel: Records set aside and written in clear, never reported.
         simulated_s: From the first to the last upload, on the simulated clock.
         seconds: What the run took.
@@ -51,6 +54,8 @@ class Summary:
     duplicates: int
     rejected: Counter[str] = field(default_factory=Counter)
     resent_batches: int
+    read: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
     panel: int
     simulated_s: float
     seconds: float
@@ -71,7 +76,7 @@ class Summary:
         from rich.table import Table
 
         figures = self._figures()
-        rejected = figures.pop("rejected")
+        rejected, left_out = figures.pop("rejected"), figures.pop("left_out")
         table = Table(title="browser-sim run", show_header=False)
         table.add_column(style="bold")
         table.add_column(justify="right")
@@ -79,8 +84,9 @@ class Summary:
             table.add_row(
                 name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else plain(value)
             )
-        for reason, count in sorted(rejected.items()):
-            table.add_row(plain(f"rejected: {reason}"), str(count))
+        for what, counts in (("left out", left_out), ("rejected", rejected)):
+            for reason, count in sorted(counts.items()):
+                table.add_row(plain(f"{what}: {reason}"), str(count))
         return table
 
 
@@ -98,6 +104,7 @@ class Description:
         default_label: A task's `default_label`, or None.
         scaling: How features become bytes.
         notes: What was left out or assumed.
+        left_out: Rows of a table that are no records, by column and reason.
         feature_names: One per feature.
     """
 
@@ -110,6 +117,7 @@ class Description:
     default_label: int | None
     scaling: str
     notes: tuple[str, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
     feature_names: tuple[str, ...]
 
     def to_json(self) -> str:
@@ -148,6 +156,8 @@ class Description:
         table.add_row("scaling", plain(self.scaling))
         for note in self.notes:
             table.add_row("note", plain(note))
+        for reason, count in self.left_out.items():
+            table.add_row("left out", plain(f"{count} rows: {reason}"))
         return table
 
 
@@ -167,5 +177,6 @@ def describe(source: Source) -> Description:
         features=source.records.features.shape[1],
         label_kind=source.label_kind.value,
         labels=balance,
+        left_out=source.rows.left_out if source.rows else {},
         **pick_attributes(source, ("default_label", "scaling", "notes", "feature_names")),
     )

@@ -3,23 +3,27 @@
 One that was fitted before, or one that is fitted to this table.
 """
 
-import csv
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final
 
-from browser_sim.source import Cells, InvalidCell, InvalidSource, Source, SourceRecords
-from maskedlark.encoding.cells import said
+from browser_sim.source import Cells, InvalidCell, InvalidSource, RowCounts, Source, SourceRecords
+from maskedlark.encoding import dates
+from maskedlark.encoding.cells import number
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, WrongCell
 from maskedlark.encoding.fit import FitSettings, fit
+from maskedlark.encoding.identifiers import identifiers
+from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.reports.task_kinds import LabelKind
 
 _IS: Final = "=="
+_TIMES: Final = "*"
 
 
 @frozen
@@ -27,16 +31,21 @@ class TableSettings:
     """How to read a table.
 
     Attributes:
-        path: A CSV file in UTF-8 with a header.
+        path: A CSV file with a header; `maskedlark.encoding.table` finds out how it is written.
         encoder: How cells become bytes; None: one is fitted to this table, as the settings below say.
         label: The label's column; None: the encoder's.
         label_kind: Whether labels are classes or real values.
+        classes: The label's classes; rows with any other label are left out and counted. Empty: all that the
+            table holds, or the encoder's, and any other is refused.
         ignore: Columns to leave out, such as row numbers.
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
         kinds: What columns hold, where it is not what their cells look like.
+        dates: Columns of dates, of which the encoder reads the parts (`maskedlark.encoding.dates`).
+        publish: Columns whose words the encoder may hold though they look like identifiers.
         values: The columns of measured values, by their names in the task. They are secret, so they are no
-            features. COLUMN==WORD is 1 where the cell is that word, and else 0.
+            features. COLUMN==WORD is 1 where the cell is that word, and else 0; COLUMN*100 is the number
+            times 100.
         keys: The columns of measured keys, by their names in the task.
     """
 
@@ -44,25 +53,29 @@ class TableSettings:
     encoder: Encoder | None = None
     label: str | None = None
     label_kind: LabelKind = LabelKind.CLASSES
+    classes: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     binning: Binning = Binning.RANGE
     bins: int = 256
     kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
+    dates: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @frozen
-class _Table:
-    """Cells by column, None where missing, all of one length; and the line that each row ends on."""
+class FittedEncoder:
+    """An encoder, and what became of the rows that it was fitted to."""
 
-    name: str
-    columns: dict[str, list[str | None]]
-    lines: list[int]
+    encoder: Encoder
+    rows: RowCounts
 
 
 def load_table(settings: TableSettings) -> Source:
     """Load the table's records.
+
+    Guarantees: each row is a record or counted as left out, by column and reason.
 
     Raises:
         InvalidSource: unreadable, ragged, without such a column, or not what the encoder reads; `InvalidCell`
@@ -71,17 +84,17 @@ def load_table(settings: TableSettings) -> Source:
     whole = _read(settings.path)
     label = _label(settings)
     wanted = {**settings.values, **settings.keys}
-    columns = {name: _column(of) for name, of in wanted.items()}
-    _check_columns(whole, (label, *settings.ignore, *columns.values()))
-    table = _complete(whole, {label, *columns.values()})
-    if not table.lines:
-        raise InvalidSource(f"{table.name} has no rows with a label: check the label column")
+    columns = {name: _column(of, whole) for name, of in wanted.items()}
+    _check_columns(whole, (label, *settings.ignore, *settings.dates, *columns.values()))
+    table, rows = _labelled(whole, label, settings)
     encoder = settings.encoder or _fit(table, settings, label)
     _check_secret(encoder, {columns[name] for name in settings.values} - {label})
     with _locating(table):
-        records = SourceRecords(
-            features=encoder.features(table.columns), labels=encoder.labels(table.columns)
-        )
+        cells = {
+            **table.columns,
+            **dates.with_parts(table.columns, [column.name for column in encoder.columns]),
+        }
+        records = SourceRecords(features=encoder.features(cells), labels=encoder.labels(cells))
     classes = encoder.label.classes if isinstance(encoder.label, ClassLabel) else ()
     return Source(
         name=f"csv:{table.name}",
@@ -91,24 +104,65 @@ def load_table(settings: TableSettings) -> Source:
         label_names=classes,
         default_label=0 if len(classes) == 2 else None,
         scaling=_scaling(settings),
-        notes=_notes(encoder, len(whole.lines) - len(table.lines)),
+        notes=_notes(encoder, whole),
         cells={name: _cells(table, of) for name, of in wanted.items()},
+        rows=rows,
     )
 
 
 def fit_table(settings: TableSettings) -> Encoder:
-    """Fit an encoder for tables like this one to its rows that have a label.
+    """Fit an encoder for tables like this one to its rows that have a label; raise as `fit_counting`."""
+    return fit_counting(settings).encoder
+
+
+def fit_counting(settings: TableSettings) -> FittedEncoder:
+    """Fit an encoder for tables like this one, and count the rows with and without a label.
 
     Raises:
-        InvalidSource: as `load_table`.
+        InvalidSource: as `load_table`; or a column of words looks like identifiers, which the public encoder
+            would hold.
     """
     whole = _read(settings.path)
     needed = [] if settings.label is None else [settings.label]
-    _check_columns(whole, (*needed, *settings.ignore, *map(_column, settings.values.values())))
-    table = _complete(whole, needed)
-    if not table.lines:
-        raise InvalidSource(f"{table.name} has no rows with a label: check the label column")
-    return _fit(table, settings, settings.label)
+    values = [_column(of, whole) for of in settings.values.values()]
+    _check_columns(whole, (*needed, *settings.ignore, *settings.dates, *settings.publish, *values))
+    table, rows = _labelled(whole, settings.label, settings)
+    encoder = _fit(table, settings, settings.label)
+    _check_public(encoder, table, settings.publish)
+    return FittedEncoder(encoder=encoder, rows=rows)
+
+
+def _labelled(whole: Table, label: str | None, settings: TableSettings) -> tuple[Table, RowCounts]:
+    """Return the rows with a label, and how many had none or another than the declared ones.
+
+    Raises:
+        InvalidSource: there are none.
+    """
+    if label is None:
+        return whole, RowCounts(read=len(whole))
+    cells, classes = whole.columns[label], settings.classes
+    is_empty = [cell is None for cell in cells]
+    is_other = [bool(classes) and cell is not None and not _is_among(cell, classes) for cell in cells]
+    kept = [row for row in range(len(whole)) if not is_empty[row] and not is_other[row]]
+    if not kept:
+        raise InvalidSource(
+            f"{whole.name} has no rows with a label: of {len(whole)} rows, column {label!r} is empty in "
+            f"{sum(is_empty)} "
+            f"and has another label than the declared ones in {sum(is_other)}: check the label column"
+        )
+    left_out = {
+        f"column {label!r}: no label": sum(is_empty),
+        f"column {label!r}: not a declared class": sum(is_other),
+    }
+    return whole.take(kept), RowCounts(
+        read=len(whole), left_out={reason: count for reason, count in left_out.items() if count}
+    )
+
+
+def _is_among(cell: str, classes: Collection[str]) -> bool:
+    """Return True for a class by its text or as a number, as an encoder reads it."""
+    value = number(cell)
+    return cell in classes or (value is not None and value in map(number, classes))
 
 
 def _label(settings: TableSettings) -> str:
@@ -124,15 +178,27 @@ def _label(settings: TableSettings) -> str:
     return name
 
 
-def _column(of: str) -> str:
-    """Return the column of COLUMN or COLUMN==WORD."""
-    return of.partition(_IS)[0]
+def _column(of: str, table: Table) -> str:
+    """Return the column of COLUMN, COLUMN==WORD or COLUMN*FACTOR."""
+    return of if of in table.columns else _factored(of.partition(_IS)[0])[0]
 
 
-def _check_columns(table: _Table, names: Collection[str]) -> None:
+def _factored(of: str) -> tuple[str, Decimal | None]:
+    """Return the column and factor of COLUMN*FACTOR; None for no factor."""
+    column, times, factor = of.rpartition(_TIMES)
+    try:
+        return (column, Decimal(factor)) if times else (of, None)
+    except InvalidOperation:
+        return of, None
+
+
+def _check_columns(table: Table, names: Collection[str]) -> None:
     unknown = [name for name in names if name not in table.columns]
     if unknown:
-        raise InvalidSource(f"{table.name} has no column {unknown[0]!r}; it has {', '.join(table.columns)}")
+        raise InvalidSource(
+            f"{table.name} has no column {unknown[0]!r}; it has {', '.join(table.columns)} (read as "
+            f"{table.written})"
+        )
 
 
 def _check_secret(encoder: Encoder, secret: Collection[str]) -> None:
@@ -145,9 +211,35 @@ def _check_secret(encoder: Encoder, secret: Collection[str]) -> None:
         )
 
 
-def _fit(table: _Table, settings: TableSettings, label: str | None) -> Encoder:
-    left_out = {*settings.ignore, *map(_column, settings.values.values())} - {label}
-    columns = {name: cells for name, cells in table.columns.items() if name not in left_out}
+def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> None:
+    """Refuse an encoder whose words look like identifiers, unless their column is named as published."""
+    for column in encoder.columns:
+        if isinstance(column, CategoryColumn) and column.name in table.columns and column.name not in publish:
+            found = identifiers(table.columns[column.name])
+            if found:
+                raise InvalidSource(
+                    f"{table.name}: column {column.name!r} looks like identifiers ({found}), and an "
+                    "encoder is public: "
+                    f"leave it out with --ignore {column.name!r}, or let its words be published with "
+                    "--publish "
+                    f"{column.name!r}"
+                )
+
+
+def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
+    left_out = {*settings.ignore, *(_column(of, table) for of in settings.values.values())} - {label}
+    with _locating(table):
+        parts = {
+            one: dates.parts(table.columns, one)
+            for one in settings.dates
+            if one not in left_out and one != label
+        }
+    columns = dict[str, Sequence[str | None]]()
+    for name, cells in table.columns.items():
+        if name in parts:
+            columns |= parts[name]
+        elif name not in left_out:
+            columns[name] = cells
     if not columns.keys() - {label}:
         raise InvalidSource(f"{table.name} has no feature columns: leave out fewer columns (--ignore)")
     how = FitSettings(
@@ -162,7 +254,7 @@ def _fit(table: _Table, settings: TableSettings, label: str | None) -> Encoder:
 
 
 @contextmanager
-def _locating(table: _Table) -> Iterator[None]:
+def _locating(table: Table) -> Iterator[None]:
     """Add to an encoder's refusal the file, and the line where one cell is at fault."""
     try:
         yield
@@ -186,62 +278,32 @@ def _scaling(settings: TableSettings) -> str:
     )
 
 
-def _notes(encoder: Encoder, unlabelled: int) -> tuple[str, ...]:
+def _notes(encoder: Encoder, table: Table) -> tuple[str, ...]:
     words = [column.name for column in encoder.columns if isinstance(column, CategoryColumn)]
-    coded = (f"columns of words: {', '.join(words)}",) if words else ()
-    return (*coded, f"left out {unlabelled} rows without a label or a measured cell") if unlabelled else coded
+    return (f"read as {table.written}", *([f"columns of words: {', '.join(words)}"] if words else []))
 
 
-def _cells(table: _Table, of: str) -> Cells:
-    """Read the cells of a measured column; for COLUMN==WORD, whether each is the word."""
-    column, asked, word = of.partition(_IS)
+def _cells(table: Table, of: str) -> Cells:
+    """Read the cells of a measured column: as they are, whether each is a word, or times a factor."""
+    name, asked, word = (of, "", "") if of in table.columns else of.partition(_IS)
+    column, factor = (name, None) if asked or name in table.columns else _factored(name)
     cells = table.columns[column]
-    return Cells(
-        file=table.name,
-        column=column,
-        lines=table.lines,
-        cells=["1" if cell == word else "0" for cell in cells] if asked else cells,
-    )
+    if asked:
+        cells = ["1" if cell == word else "0" for cell in cells]
+    elif factor is not None:
+        cells = [None if cell is None else _times(cell, factor) for cell in cells]
+    return Cells(file=table.name, column=column, lines=table.lines, cells=cells)
 
 
-def _read(path: Path) -> _Table:
-    lines = []
+def _times(cell: str, factor: Decimal) -> str:
+    """Multiply a cell exactly; a word stays as it is."""
+    return cell if number(cell) is None else f"{Decimal(cell) * factor:f}"
+
+
+def _read(path: Path) -> Table:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True, skipinitialspace=True)
-            header = [name.strip() for name in next(reader, [])]
-            rows = []
-            for cells in reader:
-                if cells:
-                    rows.append(_row(cells, header, f"{path.name}, line {reader.line_num}"))
-                    lines.append(reader.line_num)
+        return parse_table(path.read_bytes(), path.name)
     except OSError as error:
         raise InvalidSource(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise InvalidSource(f"{path} is not valid: expected a CSV file in UTF-8") from None
-    if len(set(header)) != len(header) or not header:
-        raise InvalidSource(
-            f"{path.name} has no valid header: expected a first line with distinct column names"
-        )
-    columns = [list(cells) for cells in zip(*rows, strict=True)] or [[] for _ in header]
-    return _Table(name=path.name, columns=dict(zip(header, columns, strict=True)), lines=lines)
-
-
-def _row(cells: list[str], header: list[str], where: str) -> list[str | None]:
-    if len(cells) != len(header):
-        raise InvalidSource(
-            f"{where}: found {len(cells)} cells, expected {len(header)}, one for each column of the header"
-        )
-    return [said(cell) for cell in cells]
-
-
-def _complete(table: _Table, needed: Collection[str]) -> _Table:
-    """Return the rows that have a label and all measured cells."""
-    kept = [
-        row for row in range(len(table.lines)) if all(table.columns[name][row] is not None for name in needed)
-    ]
-    return _Table(
-        name=table.name,
-        columns={name: [cells[row] for row in kept] for name, cells in table.columns.items()},
-        lines=[table.lines[row] for row in kept],
-    )
+    except InvalidTask as error:
+        raise InvalidSource(str(error)) from None

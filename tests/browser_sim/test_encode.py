@@ -195,6 +195,47 @@ def test_measured_words_are_counted_and_others_are_other(tmp_path: Path) -> None
     assert measured is not None
     assert (measured.values[:, 0] == measured.values[:, 1]).all()
     assert measured.values[:, 0].tolist() == source.records.labels.tolist()
-    assert measured.keys[:, 0].tolist() == [
-        int(row.split(",")[1] != "Private") for row in ROWS if row.split(",")[1]
+    assert measured.keys[:, 0].tolist() == [int(row.split(",")[1] != "Private") for row in ROWS]
+
+
+def test_an_encoder_holds_no_words_that_look_like_identifiers_unless_their_column_is_named(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(
+        "mail,age,y\n" + "".join(f"p{row}@mail.example,{row % 9},{row % 2}\n" for row in range(50))
+    )
+    for options, status in (((), 1), (("--ignore", "mail"), 0), (("--publish", "mail"), 0)):
+        made = invoke("encode", "--fit", path, "--label", "y", *options)
+        assert made.exit_code == status, made.output
+        assert "mail.example" not in made.output
+        assert ("(e-mail addresses)" in made.output) == bool(status)
+
+
+def test_dates_become_numbers_and_words_for_every_later_table(tmp_path: Path) -> None:
+    path, out = tmp_path / "visits.csv", tmp_path / "encoder.json"
+    path.write_text("seen,y\n2026-11-27 09:30,0\n28.11.2026 21:00,1\n,0\n")
+    assert invoke("encode", "--fit", path, "--label", "y", "--date", "seen", "-o", out).exit_code == 0
+    encoder = read_encoder(out.read_bytes())
+    assert [(column.name, column.kind) for column in encoder.columns] == [
+        ("seen@weekday", "category"),
+        ("seen@day", "number"),
+        ("seen@hour", "number"),
     ]
+    assert features(path, encoder).tolist() == [[1, 1, 1], [2, 255, 255], [0, 0, 0]]
+    path.write_text("seen,y\n2026-11-27,0\n")
+    assert features(path, encoder).tolist() == [[1, 1, 0]]
+    path.write_text("seen,y\nyesterday,0\n")
+    with pytest.raises(InvalidSource, match="a cell that is no date"):
+        features(path, encoder)
+
+
+def test_the_command_says_what_became_of_the_rows(tmp_path: Path) -> None:
+    path, out = table(tmp_path, [*ROWS, "20,Private,3,", "20,Private,3,maybe"]), tmp_path / "encoder.json"
+    chosen = ("--label", "y", "--class", "no", "--class", "yes", "--json")
+    told = json.loads(invoke("encode", "--fit", path, *chosen, "-o", out).stdout)
+    left_out = {"column 'y': no label": 1, "column 'y': not a declared class": 1}
+    assert told["rows"] == {"read": 402, "used": 400, "left_out": left_out}
+    assert told["classes"] == ["no", "yes"]
+    told = json.loads(invoke("encode", "--csv", path, "--encoder", out, *chosen).stdout)
+    assert (told["rows"], told["left_out"]) == (400, left_out)

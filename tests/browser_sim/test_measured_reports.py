@@ -9,7 +9,7 @@ import pytest
 from browser_sim.draws import Draws
 from browser_sim.people import Habits, live_through
 from browser_sim.sealing import seal_all
-from browser_sim.source import InvalidSource, Source, save_records, with_measurement
+from browser_sim.source import InvalidSource, RowCounts, Source, save_records, with_measurement
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import reconstruct
@@ -17,7 +17,7 @@ from maskedlark.reports.task_kinds import LabelKind
 from tests.browser_sim.sinks import reports_of
 from tests.builders import World, world
 
-TABLE = "f,month,who,paid,y\n1,3,new,10,0\n2,3.0,back,20.4,1\n3,5,back,,0\n4,5,new,99,1\n"
+TABLE = "f,month,who,paid,y\n1,3,new,10,0\n2,3.0,back,20.0,1\n3,5,back,,0\n4,5,new,99,1\n"
 MEASUREMENT: dict[str, Any] = {
     "min_cell_count": 1,
     "values": [{"name": "spend", "low": 0, "high": 50, "is_clamped": True}],
@@ -40,14 +40,39 @@ def measuring(**changes: Any) -> World:
     return world(num_features=3, measurement={**MEASUREMENT, **changes})
 
 
-def test_columns_become_keys_and_rounded_values_and_values_are_no_features(tmp_path: Path) -> None:
-    loaded = source(tmp_path)
+def test_columns_become_keys_and_values_and_values_are_no_features(tmp_path: Path) -> None:
+    loaded = with_measurement(source(tmp_path), measuring().task)
     assert loaded.feature_names == ("f", "month", "who")
-    assert loaded.notes[-1] == "left out 1 rows without a label or a measured cell"
-    measured = with_measurement(loaded, measuring().task).records.measured
+    assert loaded.rows == RowCounts(read=4, left_out={"column 'paid': no measured value": 1})
+    measured = loaded.records.measured
     assert measured is not None
     assert measured.keys.tolist() == [[3, 1], [3, 0], [5, 1]]
     assert measured.values.tolist() == [[10], [20], [99]]
+
+
+def test_an_empty_key_is_other_where_the_task_declares_it_and_else_left_out_and_counted(
+    tmp_path: Path,
+) -> None:
+    text = TABLE.replace("3,new", "3,").replace(",0\n4", "7,0\n4")
+    with_other = {"name": "visitor", "size": 3, "categories": ["back", "new", "other"]}
+    loaded = with_measurement(
+        source(tmp_path, text), measuring(keys=[MEASUREMENT["keys"][0], with_other]).task
+    )
+    assert loaded.records.measured is not None
+    assert loaded.records.measured.keys.tolist() == [[3, 2], [3, 0], [5, 0], [5, 1]]
+    assert loaded.rows == RowCounts(read=4)
+    counted = with_measurement(source(tmp_path, text), measuring().task)
+    assert counted.rows is not None
+    [(reason, count)] = counted.rows.left_out.items()
+    assert reason == "column 'who': no measured key, and the task declares no category 'other' of 'visitor'"
+    assert (count, len(counted.records)) == (1, 3)
+
+
+def test_a_value_is_scaled_exactly(tmp_path: Path) -> None:
+    text = TABLE.replace("20.0", "0.29").replace("3,5,back,,0\n", "")
+    loaded = with_measurement(source(tmp_path, text, values={"spend": "paid*100"}), measuring().task)
+    assert loaded.records.measured is not None
+    assert loaded.records.measured.values.tolist() == [[1000], [29], [9900]]
 
 
 def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) -> None:
@@ -60,7 +85,9 @@ def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) ->
         (TABLE, {"values": {}}, "measures 'spend'"),
         (TABLE, {"keys": {"month": "month"}}, "measures 'visitor'"),
         (TABLE, {"values": {"spend": "cost"}}, "no column 'cost'"),
-        (TABLE.replace("20.4", "much"), {}, "line 3, column 'paid': the cell is not a number"),
+        (TABLE.replace("20.0", "much"), {}, "line 3, column 'paid': the cell is not a number"),
+        (TABLE.replace("20.0", "20.4"), {}, r"line 3, column 'paid': the cell has a fraction.*COLUMN\*100"),
+        (TABLE.replace("3,new", ",").replace("3.0,back", ",").replace("5,", ","), {}, "no row with all"),
         (TABLE.replace(",new,", ",old,"), {}, "line 2, column 'who': the cell is not a category"),
         (TABLE.replace("5,new", "13,new"), {}, "line 5, column 'month'.*a number below 13"),
     ],

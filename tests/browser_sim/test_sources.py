@@ -11,7 +11,15 @@ import pytest
 
 from browser_sim.draws import Draws
 from browser_sim.kinds import SourceKind
-from browser_sim.source import InvalidSource, Source, SourceRecords, check_fits, save_records, split_panel
+from browser_sim.source import (
+    InvalidSource,
+    RowCounts,
+    Source,
+    SourceRecords,
+    check_fits,
+    save_records,
+    split_panel,
+)
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
@@ -65,7 +73,7 @@ def test_csv_numbers_are_binned_and_words_coded(tmp_path: Path) -> None:
     assert source.label_names == ("no", "yes")
     assert source.records.labels.tolist() == [0, 1, 0]
     assert source.default_label == 0
-    assert source.notes == ("columns of words: w",)
+    assert source.notes == ("read as UTF-8, cells parted by commas", "columns of words: w")
 
 
 def test_csv_gaps_keep_a_byte_of_their_own(tmp_path: Path) -> None:
@@ -76,7 +84,18 @@ def test_csv_gaps_keep_a_byte_of_their_own(tmp_path: Path) -> None:
 def test_csv_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     source = table(tmp_path, "n,y\n1,0\n2,\n3,1\n")
     assert source.records.features[:, 0].tolist() == [0, 255]
-    assert source.notes == ("left out 1 rows without a label or a measured cell",)
+    assert source.rows == RowCounts(read=3, left_out={"column 'y': no label": 1})
+
+
+def test_csv_rows_with_another_label_than_the_declared_are_counted(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,y\n1,no\n2,maybe\n3,yes\n4,\n5,maybe\n", classes=("no", "yes"))
+    assert source.label_names == ("no", "yes")
+    assert source.rows is not None
+    assert source.rows.left_out == {"column 'y': no label": 1, "column 'y': not a declared class": 2}
+    assert len(source.records) + sum(source.rows.left_out.values()) == source.rows.read
+    with pytest.raises(InvalidSource, match="of 2 rows, column 'y' is empty in 1 and has another label"):
+        table(tmp_path, "n,y\n1,\n2,maybe\n", classes=("no", "yes"))
+    assert table(tmp_path, "n,y\n1,1.0\n2,0\n3,0.5\n", classes=("0", "1")).records.labels.tolist() == [1, 0]
 
 
 def test_csv_classes_that_are_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
@@ -110,7 +129,7 @@ def test_csv_that_is_not_a_labelled_table_is_refused(tmp_path: Path, text: str, 
 
 
 def test_csv_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "bytes.csv").write_bytes(b"n,y\n\xff\xfe,0\n")
+    (tmp_path / "bytes.csv").write_bytes(b"n,y\n\0\x81,0\n")
     for name in ("bytes.csv", "absent.csv"):
         with pytest.raises(InvalidSource):
             load_table(TableSettings(path=tmp_path / name, label="y"))

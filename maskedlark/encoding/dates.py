@@ -1,0 +1,156 @@
+"""Dates as columns of their own: the day of the week, the hour, and the day as a number.
+
+A column `seen` becomes `seen@weekday` (Mon to Sun), `seen@day` (days since 1970-01-01: with a number's bins
+that is the age in days, wherever it is counted from) and, where cells hold times, `seen@hour` (0 to 23). A
+time is taken as it is written, in its own zone; Unix seconds are UTC.
+
+>>> parts({"seen": ["2026-11-28 04:50", None]}, "seen")["seen@weekday"]
+['Sat', None]
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum, auto, unique
+from typing import Final
+
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+
+Cells = Sequence[str | None]
+
+WEEKDAY: Final = "weekday"
+DAY: Final = "day"
+HOUR: Final = "hour"
+_AT: Final = "@"
+_WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_EPOCH: Final = date(1970, 1, 1)
+_TIME: Final = (
+    r"(?:[T ]+([0-9]{1,2}):[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?(?: ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?)?"
+)
+_ISO: Final = re.compile(rf"([0-9]{{4}})[-/.]([0-9]{{1,2}})[-/.]([0-9]{{1,2}}){_TIME}")
+_DOTTED: Final = re.compile(rf"([0-9]{{1,2}})\.([0-9]{{1,2}})\.([0-9]{{4}}){_TIME}")
+_SLASHED: Final = re.compile(rf"([0-9]{{1,2}})[/-]([0-9]{{1,2}})[/-]([0-9]{{4}}){_TIME}")
+_UNIX: Final = re.compile(r"([0-9]{9,10})(?:\.[0-9]+)?|([0-9]{12,13})")
+
+
+@unique
+class _Order(Enum):
+    """What stands first where slashes part a date."""
+
+    DAY = auto()
+    MONTH = auto()
+
+
+@frozen
+class _Moment:
+    day: date
+    hour: int | None
+
+
+def part_of(column: str) -> str | None:
+    """Return the column that a part was made of: `seen` of `seen@day`; None if the name is no part's."""
+    of, _, part = column.rpartition(_AT)
+    return of if of and part in (WEEKDAY, DAY, HOUR) else None
+
+
+def are_dates(cells: Cells) -> bool:
+    """Return True if some cells are filled and each of them is a date, in any form that is read.
+
+    Raises:
+        InvalidTask: they are, but nothing shows whether the day or the month stands first.
+    """
+    filled = {cell for cell in cells if cell is not None}
+    return bool(filled) and _moments(filled) is not None
+
+
+def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]]:
+    """Return the columns that a column of dates becomes.
+
+    Raises:
+        InvalidTask: a cell is no date, or nothing shows whether the day or the month stands first.
+    """
+    cells = columns[name]
+    moments = _moments({cell for cell in cells if cell is not None})
+    if moments is None:
+        raise InvalidTask(
+            f"column {name!r} holds a cell that is no date: write dates as 2026-11-28 or 2026-11-28 04:50"
+        )
+    found = [None if cell is None else moments[cell] for cell in cells]
+    made: dict[str, list[str | None]] = {
+        f"{name}{_AT}{WEEKDAY}": [None if one is None else _WEEKDAYS[one.day.weekday()] for one in found],
+        f"{name}{_AT}{DAY}": [None if one is None else str((one.day - _EPOCH).days) for one in found],
+        f"{name}{_AT}{HOUR}": [None if one is None or one.hour is None else str(one.hour) for one in found],
+    }
+    if all(one is None or one.hour is None for one in found):
+        del made[f"{name}{_AT}{HOUR}"]
+    return made
+
+
+def with_parts(columns: Mapping[str, Cells], wanted: Sequence[str]) -> dict[str, Cells]:
+    """Return the wanted parts of dates that the table lacks, made from its columns of dates.
+
+    Raises:
+        InvalidTask: as `parts`.
+    """
+    lacking = [name for name in wanted if name not in columns and part_of(name) in columns]
+    made: dict[str, Cells] = {}
+    for of in dict.fromkeys(map(part_of, lacking)):
+        if of is not None:
+            nothing: list[str | None] = [None] * len(columns[of])
+            found = parts(columns, of)
+            made |= {name: found.get(name, nothing) for name in lacking if part_of(name) == of}
+    return made
+
+
+def _moments(cells: set[str]) -> dict[str, _Moment] | None:
+    """Parse distinct cells; None if one is no date."""
+    if all(_UNIX.fullmatch(cell) for cell in cells):
+        return {cell: _unix(cell) for cell in cells}
+    order = _order(cells)
+    found = {cell: _moment(cell, order) for cell in cells}
+    moments = {cell: one for cell, one in found.items() if one is not None}
+    return moments if len(moments) == len(cells) else None
+
+
+def _unix(cell: str) -> _Moment:
+    seconds = float(cell) / (1_000 if _UNIX.fullmatch(cell)[2] else 1)  # type: ignore[index]  # it matches
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    return _Moment(day=moment.date(), hour=moment.hour)
+
+
+def _order(cells: set[str]) -> _Order | None:
+    """Return what stands first in the dates with slashes; None if there are none.
+
+    Raises:
+        InvalidTask: nothing shows it, or some show one and some the other.
+    """
+    found = [one for cell in cells if (one := _SLASHED.fullmatch(cell))]
+    if not found or len(found) + sum(
+        bool(_ISO.fullmatch(one) or _DOTTED.fullmatch(one)) for one in cells
+    ) < len(cells):
+        return None
+    is_day, is_month = any(int(one[1]) > 12 for one in found), any(int(one[2]) > 12 for one in found)
+    if is_day == is_month:
+        raise InvalidTask(
+            "its dates with slashes do not show whether the day or the month stands first: write 2026-11-28"
+        )
+    return _Order.DAY if is_day else _Order.MONTH
+
+
+def _moment(cell: str, order: _Order | None) -> _Moment | None:
+    if iso := _ISO.fullmatch(cell):
+        year, month, day, hour = iso.groups()
+    elif dotted := _DOTTED.fullmatch(cell):
+        day, month, year, hour = dotted.groups()
+    elif order is not None and (slashed := _SLASHED.fullmatch(cell)):
+        first, second, year, hour = slashed.groups()
+        day, month = (first, second) if order is _Order.DAY else (second, first)
+    else:
+        return None
+    try:
+        return _Moment(
+            day=date(int(year), int(month), int(day)), hour=None if hour is None else int(hour) % 24
+        )
+    except ValueError:
+        return None

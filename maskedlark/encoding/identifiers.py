@@ -1,0 +1,50 @@
+"""Whether a column holds values that name people or things one by one, so that nobody publishes them unasked.
+
+An encoder is public and signed, and holds the words of its columns. Each threshold is a value below.
+
+>>> identifiers(["ann@mail.example", "bob@mail.example"] * 10)
+'e-mail addresses'
+>>> identifiers(["phone", "desktop"] * 10) is None
+True
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from maskedlark.encoding.cells import number
+
+FEWEST_ROWS: Final = 20
+"""A column with fewer filled cells is not called nearly unique."""
+NEARLY_UNIQUE: Final = 0.5
+"""Words of which at least this share differ name their rows: a name, a street, a search."""
+_ANY_OF: Final = 0.01
+"""The share of filled cells that look like one kind of identifier from which the column is one."""
+_KINDS: Final = {
+    "e-mail addresses": r"[^@\s]+@[^@\s]+\.[^@\s.]+",
+    "UUIDs": r"\{?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\}?",
+    "IP addresses": r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?::[0-9]+)?|(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}",
+    "hexadecimal ids": r"(?=[0-9a-fA-F]*[0-9])(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{16,}",
+    "telephone numbers": r"(?:\+|00)[0-9][0-9 ()/.-]{6,}[0-9]",
+    "account numbers": r"[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?",
+    "web addresses with a query": r"https?://\S*[?#]\S+",
+}
+_PATTERNS: Final = {kind: re.compile(pattern) for kind, pattern in _KINDS.items()}
+
+
+def identifiers(cells: Sequence[str | None]) -> str | None:
+    """Return what a column of words looks like if that is identifiers, for a message; None if it does not.
+
+    Numbers are no words: an encoder holds the edges of their bins only.
+    """
+    counts = Counter(cell for cell in cells if cell is not None)
+    filled = counts.total()
+    for kind, pattern in _PATTERNS.items():
+        found = sum(count for word, count in counts.items() if pattern.fullmatch(word))
+        if found and found >= _ANY_OF * filled:
+            return kind
+    is_nearly_unique = filled >= FEWEST_ROWS and len(counts) >= NEARLY_UNIQUE * filled
+    if is_nearly_unique and not all(number(word) is not None for word in counts):
+        return f"{len(counts)} different words in {filled} filled cells"
+    return None

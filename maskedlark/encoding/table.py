@@ -1,0 +1,194 @@
+r"""A table as people export it, read from a file's bytes into columns of cells.
+
+How the file was written is detected and named: its encoding (UTF-8, UTF-16, Windows-1252), the character
+between cells (comma, semicolon, tab, bar), and, where cells are not parted by commas, numbers with a decimal
+comma.
+
+>>> table = parse_table("Größe;Stadt\n1,5;Köln\n".encode("cp1252"), "export.csv")
+>>> table.columns, table.written
+({'Größe': ['1.5'], 'Stadt': ['Köln']}, 'Windows-1252, cells parted by semicolons, decimal commas')
+"""
+
+import csv
+import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from io import StringIO
+from itertools import islice
+from typing import Final
+
+from maskedlark.encoding.cells import number, said
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+
+Cells = Sequence[str | None]
+"""One column: each cell stripped, None where it holds no value."""
+
+_PARTED: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_ROWS_TRIED: Final = 100
+"""Rows from which the character between cells is guessed."""
+_AGREEING: Final = 0.5
+"""The least share of those rows that have as many cells as the header."""
+_NO_TEXT: Final = {
+    b"PK\x03\x04": "a workbook or a ZIP archive",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+    b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "a gzip archive",
+    b"%PDF": "a PDF document",
+}
+_DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
+_SEP_LINE: Final = re.compile(r"\ufeff?sep=(.)\r?\n")
+"""The first line by which Excel says what parts cells."""
+
+
+@frozen
+class Table:
+    """Cells by column.
+
+    Attributes:
+        name: The file's name.
+        columns: In the order of the header, all of one length.
+        lines: The line of the file that each row ends on, from 1.
+        written: How the file was written, for people.
+    """
+
+    name: str
+    columns: Mapping[str, Cells] = field(repr=False)
+    lines: Sequence[int] = field(repr=False)
+    written: str = ""
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def take(self, rows: Sequence[int]) -> "Table":
+        """Return these rows, in this order."""
+        return Table(
+            name=self.name,
+            columns={name: [cells[row] for row in rows] for name, cells in self.columns.items()},
+            lines=[self.lines[row] for row in rows],
+            written=self.written,
+        )
+
+
+def parse_table(content: bytes, name: str) -> Table:
+    """Parse a table with a header from a file's bytes.
+
+    Raises:
+        InvalidTask: the bytes are no text, a header's name is used twice, or a row has more or fewer cells
+            than the header; the message names the file, and the line or the columns.
+    """
+    text, encoding = _text(content, name)
+    skipped = 0
+    if declared := _SEP_LINE.match(text):
+        text, skipped, delimiter = text[declared.end() :], 1, declared[1]
+    else:
+        delimiter = _delimiter(text)
+    lines, rows = list[int](), list[list[str | None]]()
+    try:
+        reader = csv.reader(
+            StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
+        )
+        header = [one.strip() for one in next(reader, [])]
+        _check_header(header, name)
+        for cells in reader:
+            if cells:
+                line = reader.line_num + skipped
+                if len(cells) != len(header):
+                    raise InvalidTask(
+                        f"{name}, line {line}: found {len(cells)} cells, expected {len(header)}, one for "
+                        "each "
+                        f"column of the header (cells are parted by {_PARTED.get(delimiter, delimiter)})"
+                    )
+                rows.append([said(cell) for cell in cells])
+                lines.append(line)
+    except csv.Error as error:
+        raise InvalidTask(
+            f"{name}, line {reader.line_num + skipped}: expected a CSV file, but {error}: check its quotes"
+        ) from None
+    cells_of = map(list, zip(*rows, strict=True)) if rows else ([] for _ in header)
+    columns: dict[str, Cells] = dict(zip(header, cells_of, strict=True))
+    written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
+    if delimiter != "," and (with_points := dict(_with_points(columns))):
+        columns |= with_points
+        written.append("decimal commas")
+    return Table(name=name, columns=columns, lines=lines, written=", ".join(written))
+
+
+def _text(content: bytes, name: str) -> tuple[str, str]:
+    """Decode a file; return its text and the name of its encoding."""
+    found = next((what for start, what in _NO_TEXT.items() if content.startswith(start)), None)
+    if found is not None:
+        raise InvalidTask(f"{name} is {found}: save the table as CSV first")
+    if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        tried = [("utf-16", "UTF-16")]
+    elif content.startswith(BOM_UTF8):
+        tried = [("utf-8-sig", "UTF-8 with a mark")]
+    elif half := _utf_16_without_mark(content):
+        tried = [(half, "UTF-16 without a mark")]
+    else:
+        tried = [("utf-8", "UTF-8"), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1")]
+    for codec, encoding in tried:
+        try:
+            text = content.decode(codec)
+        except UnicodeDecodeError:
+            continue
+        if "\0" not in text:
+            return text, encoding
+    raise InvalidTask(
+        f"{name} is not a text file in UTF-8, UTF-16 or Windows-1252: save the table as CSV in UTF-8"
+    )
+
+
+def _utf_16_without_mark(content: bytes) -> str | None:
+    """Return the byte order of text whose every other byte is mostly zero, or None."""
+    sample = content[:2_000]
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if 4 * max(even, odd) < len(sample) or not sample:
+        return None
+    return "utf-16-be" if even > odd else "utf-16-le"
+
+
+def _delimiter(text: str) -> str:
+    """Return the character by which most rows have as many cells as the header, and the header most."""
+    return max(_PARTED, key=lambda one: _fit_of_delimiter(text, one))  # of equals the first: the comma
+
+
+def _fit_of_delimiter(text: str, delimiter: str) -> tuple[float, int]:
+    """Return the share of rows as long as the header, in tenths, and its length; zeros for no delimiter."""
+    reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    try:
+        widths = [len(cells) for cells in islice(reader, _ROWS_TRIED) if cells]
+    except csv.Error:
+        return 0, 0
+    agreeing = sum(width == widths[0] for width in widths)
+    is_one = bool(widths) and widths[0] > 1 and agreeing >= _AGREEING * len(widths)
+    return (10 * agreeing // len(widths), widths[0]) if is_one else (0, 0)
+
+
+def _check_header(header: list[str], name: str) -> None:
+    if not any(header):
+        raise InvalidTask(f"{name} has no valid header: expected a first line with distinct column names")
+    repeated = [one for one, count in Counter(header).items() if count > 1]
+    if repeated:
+        places = [str(place) for place, one in enumerate(header, 1) if one == repeated[0]]
+        raise InvalidTask(
+            f"{name} has no valid header: columns {' and '.join(places)} are both named {repeated[0]!r}: "
+            "give "
+            "them distinct names in the first line"
+        )
+
+
+def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, Cells]]:
+    """Yield the columns of numbers with decimal commas, with points instead."""
+    for name, cells in columns.items():
+        filled = [cell for cell in cells if cell is not None]
+        if any("," in cell for cell in filled) and all(
+            _DECIMAL_COMMA.fullmatch(cell) or number(cell) is not None for cell in filled
+        ):
+            yield name, [None if cell is None else _pointed(cell) for cell in cells]
+
+
+def _pointed(cell: str) -> str:
+    return cell.replace(".", "").replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell

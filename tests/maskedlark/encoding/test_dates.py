@@ -1,0 +1,59 @@
+"""Dates in the forms that people write become a weekday, a day and an hour, and never the wrong month."""
+
+import pytest
+
+from maskedlark.encoding.dates import are_dates, part_of, parts, with_parts
+from maskedlark.errors import InvalidTask
+
+DAY = "20785"
+"""Days from 1970-01-01 to 2026-11-28, a Saturday."""
+
+
+@pytest.mark.parametrize(
+    ("cell", "hour"),
+    [
+        ("2026-11-28", None),
+        ("2026/11/28", None),
+        ("28.11.2026", None),
+        ("28/11/2026", None),
+        ("11/28/2026", None),
+        ("28-11-2026 4:50", "4"),
+        ("2026-11-28T04:50:59.123Z", "4"),
+        ("2026-11-28 04:50:59+01:00", "4"),
+        ("1795841400", "4"),
+        ("1795841400000", "4"),
+    ],
+)
+def test_forms(cell: str, hour: str | None) -> None:
+    assert are_dates([cell, None])
+    made = parts({"seen": [cell, None]}, "seen")
+    assert made["seen@weekday"] == ["Sat", None]
+    assert made["seen@day"] == [DAY, None]
+    assert made.get("seen@hour", [None])[0] == hour
+
+
+def test_forms_mix_in_a_column() -> None:
+    made = parts({"seen": ["2026-11-28", "28.11.2026 23:10", "11/28/2026"]}, "seen")
+    assert made["seen@day"] == [DAY] * 3
+    assert made["seen@hour"] == [None, "23", None]
+
+
+@pytest.mark.parametrize(
+    "cells", [["yes"], ["2026-11-28", "soon"], ["31.02.2026"], ["12"], [None], ["7", "2026-11-28"]]
+)
+def test_other_columns_are_no_dates(cells: list[str | None]) -> None:
+    assert not are_dates(cells)
+
+
+@pytest.mark.parametrize("cells", [["03/04/2026"], ["13/04/2026", "04/13/2026"]])
+def test_a_day_that_could_be_a_month_is_refused(cells: list[str | None]) -> None:
+    with pytest.raises(InvalidTask, match="day or the month stands first"):
+        are_dates(cells)
+
+
+def test_only_the_parts_that_are_wanted_and_lacking_are_made() -> None:
+    columns = {"seen": ["2026-11-28"], "a@day": ["x"]}
+    assert with_parts(columns, ["seen@hour", "a@day", "b@day"]) == {"seen@hour": [None]}
+    assert [part_of(name) for name in ("seen@day", "a@b@hour", "seen@year", "@day", "seen")] == [
+        "seen", "a@b", None, None, None
+    ]  # fmt: skip

@@ -1,0 +1,41 @@
+"""Words that name people one by one are told from words that many share."""
+
+import pytest
+
+from maskedlark.encoding.identifiers import identifiers
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("ann.lee+x@mail.example", "e-mail addresses"),
+        ("123e4567-e89b-12d3-a456-426614174000", "UUIDs"),
+        ("192.168.0.17", "IP addresses"),
+        ("2001:db8:0:0:1:0:0:1", "IP addresses"),
+        ("d41d8cd98f00b204e9800998ecf8427e", "hexadecimal ids"),
+        ("+49 (170) 123-4567", "telephone numbers"),
+        ("DE89 3704 0044 0532 0130 00", "account numbers"),
+        ("https://shop.example/?user=17", "web addresses with a query"),
+    ],
+)
+def test_kinds(word: str, kind: str) -> None:
+    assert identifiers([word] * 2 + ["other", None] * 50) == kind
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["phone", "desktop", None] * 30,
+        [f"{row}.5" for row in range(100)],
+        [f"word {row}" for row in range(19)],
+        ["12:30", "1.2.3", "deadbeefdeadbeef", "https://shop.example/", "2026-11-28"] * 10,
+        [f"campaign {row % 49}" for row in range(100)],
+        [],
+    ],
+)
+def test_words_that_are_shared_numbers_and_few_rows_are_no_identifiers(cells: list[str | None]) -> None:
+    assert identifiers(cells) is None
+
+
+def test_nearly_unique_words_are() -> None:
+    assert identifiers([f"name {row % 50}" for row in range(100)]) == "50 different words in 100 filled cells"

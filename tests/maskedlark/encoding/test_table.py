@@ -1,0 +1,68 @@
+"""A table is read however it was exported, and how is named; what is no table is refused in one line."""
+
+import pytest
+
+from maskedlark.encoding.table import parse_table
+from maskedlark.errors import InvalidTask
+
+ROWS = "Größe{0}Stadt{0}y\n1{0}Köln{0}no\n2{0}Århus{0}yes\n"
+COLUMNS = {"Größe": ["1", "2"], "Stadt": ["Köln", "Århus"], "y": ["no", "yes"]}
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "parted"), [(",", "commas"), (";", "semicolons"), ("\t", "tabs"), ("|", "bars")]
+)
+@pytest.mark.parametrize(
+    ("codec", "encoding"),
+    [
+        ("utf-8", "UTF-8"),
+        ("utf-8-sig", "UTF-8 with a mark"),
+        ("utf-16", "UTF-16"),
+        ("utf-16-be", "UTF-16 without a mark"),
+        ("utf-16-le", "UTF-16 without a mark"),
+        ("cp1252", "Windows-1252"),
+    ],
+)
+def test_encodings_and_delimiters_are_found_and_named(
+    delimiter: str, parted: str, codec: str, encoding: str
+) -> None:
+    table = parse_table(ROWS.format(delimiter).encode(codec), "a.csv")
+    assert dict(table.columns) == COLUMNS
+    assert table.lines == [2, 3]
+    assert table.written == f"{encoding}, cells parted by {parted}"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "lines"),
+    [
+        ("sep=;\na;b\n1;2\n", {"a": ["1"], "b": ["2"]}, [3]),
+        ('a;b\n"x;1";"two\nlines"\n', {"a": ["x;1"], "b": ["two\nlines"]}, [3]),
+        ("a;b\n1,5;1.234,5\n2;7\n", {"a": ["1.5", "2"], "b": ["1234.5", "7"]}, [2, 3]),
+        ("a;b\n1,5;x\nmany;y\n", {"a": ["1,5", "many"], "b": ["x", "y"]}, [2, 3]),
+        ("only\n1\n\n2\n", {"only": ["1", "2"]}, [2, 4]),
+        ("a,b\n", {"a": [], "b": []}, []),
+        ("a\tb,c\n1\t2\n", {"a": ["1"], "b,c": ["2"]}, [2]),
+    ],
+)
+def test_cells_and_their_lines(text: str, columns: dict[str, list[str]], lines: list[int]) -> None:
+    table = parse_table(text.encode(), "a.csv")
+    assert (dict(table.columns), table.lines) == (columns, lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"PK\x03\x04rest", "a workbook or a ZIP archive: save the table as CSV"),
+        (b"PAR1rest", "a Parquet file"),
+        (b"a,b\n\0\x81,1\n", "not a text file"),
+        (b"", "no valid header"),
+        (b",,\n", "no valid header"),
+        (b"a,b,a\n1,2,3\n", "columns 1 and 3 are both named 'a'"),
+        (b"a;b\n1;2\n3\n", "line 3: found 1 cells, expected 2.*semicolons"),
+        (b'a,b\n"1,2\n', "line 2: expected a CSV file"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_line(content: bytes, why: str) -> None:
+    with pytest.raises(InvalidTask, match=why) as refused:
+        parse_table(content, "a.csv")
+    assert "\n" not in str(refused.value)
