@@ -37,7 +37,11 @@ def submit_command(
     ] = None,
     loss: Annotated[Loss | None, _training("The loss to minimise.")] = None,
     learning_rate: Annotated[
-        float | None, _training("Learning rate of the optimizer, before the schedule.")
+        float | None,
+        _training(
+            "Learning rate of the optimizer, before the schedule; an adaptive clip divides the gradient by "
+            "its bound first."
+        ),
     ] = None,
     federated_job: "FederatedSubmission | None",
     task: TaskOption = "",
@@ -80,16 +84,24 @@ def submit_command(
             "Clip each layer's gradient separately, to an equal share of the clip norm.", "--per-layer-clip"
         ),
     ] = False,
+    clip_norm: Annotated[
+        float | None,
+        privacy(
+            "The largest clip bound, at most the task's; without --adaptive-clip the bound of all rounds.",
+            show_default="the task's",
+        ),
+    ] = None,
     adaptive_clip: Annotated[
         float | None,
         privacy(
-            "Let the clip bound privately follow this quantile (0 to 1) of the gradients' norms, "
-            "up to the task's bound."
+            "Let the clip bound privately follow this quantile (0 to 1) of the gradients' norms, and divide "
+            "the gradient by the bound before --learning-rate applies.",
+            show_default="0.9, unless --clip-norm, --per-layer-clip or correlated noise fixes the bound",
         ),
     ] = None,
     clip_learning_rate: Annotated[float, privacy("For --adaptive-clip: learning rate of the bound.")] = 0.2,
     initial_clip: Annotated[
-        float, privacy("For --adaptive-clip: the first bound, as a share of the task's bound.")
+        float, privacy("For --adaptive-clip: the first bound, as a share of the largest.")
     ] = 0.1,
     eval_set: Annotated[
         Path | None,
@@ -140,6 +152,7 @@ def submit_command(
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
         is_clip_per_layer=per_layer_clip,
+        clip_norm=clip_norm,
         adaptive_clip=None
         if adaptive_clip is None
         else build(

@@ -76,6 +76,7 @@ class Training(Connection):
         carried: int | None = None,
         sampling: str = Sampling.ALLOCATION.value,
         public_samples: bool = False,
+        clip_norm: float | None = None,
         adaptive_clip: AdaptiveClip | None = None,
         per_layer_clip: bool = False,
         dataset: str = "",
@@ -88,7 +89,8 @@ class Training(Connection):
             model: An ONNX file or its bytes, a torch module, or a fitted linear model or MLP of scikit-learn;
                 training begins at its weights.
             loss: A name of `maskedlark.model.losses.Loss`.
-            learning_rate: Of the optimizer.
+            learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
+                adaptive.
             rounds: Optimizer steps; None: as many as fit beside the noise multiplier, until the budget is
                 spent.
             epsilon: What it may cost against this ad server; decides the noise.
@@ -104,7 +106,10 @@ class Training(Connection):
             sampling: allocation: each report takes part in one round of an epoch; poisson: reports are drawn
                 anew in each round.
             public_samples: Charge the job as if the samples were public; the general path requires it.
-            adaptive_clip: How the clip bound follows a quantile of the gradients' norms.
+            clip_norm: The largest clip bound, at most the task's; without `adaptive_clip` the bound of all
+                rounds.
+            adaptive_clip: How the clip bound follows a quantile of the gradients' norms; by default the
+                quantile .9, unless clip_norm, per_layer_clip or correlated noise asks for one bound.
             per_layer_clip: Clip each layer's gradient by itself.
             dataset: The start of its id; not needed if there is only one.
             wait: Watch the job until it stops.
@@ -131,6 +136,7 @@ class Training(Connection):
             is_sample_public=public_samples,
             noise=_choice(StepNoise, "noise", noise),
             carried=carried,
+            clip_norm=clip_norm,
             adaptive_clip=adaptive_clip,
             is_clip_per_layer=per_layer_clip,
             dataset=dataset,

@@ -40,6 +40,7 @@ class SubmitJob(SamplingRequest):
     schedule: Schedule = Schedule()
     eval_set: File | None = Field(None, description="An .npz of features and labels, in base64.", repr=False)
     eval_every: int | None = Field(None, ge=1)
+    clip_norm: float | None = None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")

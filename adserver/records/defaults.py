@@ -19,3 +19,6 @@ Jobs over whole datasets spend both budgets at about this ratio: the ad server a
 """
 GROUP: Final = "group"
 """What a row of a result calls its group, beside its values by their names."""
+
+CLIP_QUANTILE: Final = 0.9
+"""The share of gradients that the clip bound of a new job leaves as they are."""

@@ -32,7 +32,11 @@ class Submission(SamplingOptions):
         schedule: Its learning rate's.
         eval_set: An .npz file, or None.
         eval_every: Rounds between evaluations; None: about fifty evaluations in all.
-        adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
+        clip_norm: The largest clip bound, at most the task's; None: the task's. Without `adaptive_clip` it is
+            the bound of all rounds.
+        adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: the
+            quantile `CLIP_QUANTILE`, unless one bound holds in all rounds: with `clip_norm`,
+            `is_clip_per_layer`, correlated noise, or in a task without noise.
         is_clip_per_layer: Whether each layer's gradient is clipped by itself.
         dataset: The start of the id of the dataset to train on; not needed if there is only one.
         task: The start of its task's id; by default the dataset's.
@@ -48,6 +52,7 @@ class Submission(SamplingOptions):
     schedule: Schedule
     eval_set: bytes | None = field(repr=False)
     eval_every: int | None
+    clip_norm: float | None = None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
     dataset: str = ""

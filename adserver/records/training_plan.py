@@ -26,7 +26,8 @@ class Optimizer:
 
     Attributes:
         kind: Which.
-        learning_rate: What the schedule's factor multiplies.
+        learning_rate: What the schedule's factor multiplies. In an adaptive job it multiplies the mean
+            gradient over the round's bound.
         momentum: Of `momentum` only.
     """
 
@@ -88,7 +89,7 @@ class TrainingPlan:
         dataset_size: How many reports the dataset has, fake ones included.
         optimizer: The optimizer.
         schedule: The learning rate's.
-        adaptive_clip: How the clip bound moves from round to round; None where it is the task's in all.
+        adaptive_clip: How the clip bound moves from round to round; None where it is the job's in all.
         eval_every: Evaluate after every so many rounds, and before the first and after the last one.
         is_until_budget: Whether the job's rounds are all that its budget held when it was submitted, so that
             it stops with its budget.

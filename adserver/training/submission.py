@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from adserver.budgets.headroom import JobLimits, check_batch
+from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
@@ -18,6 +19,7 @@ from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec, check_sums_fit
 from maskedlark.releases.samples import Samples, carrying, samples_of
@@ -82,7 +84,7 @@ def plan_job(
             "dataset_size": dataset.size,
             "optimizer": submission.optimizer,
             "schedule": submission.schedule,
-            "adaptive_clip": submission.adaptive_clip,
+            "adaptive_clip": _adaptive_clip(submission, task),
             "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
             "is_until_budget": submission.rounds is None,
         },
@@ -116,8 +118,20 @@ def _job_settings(
         "carried": samples.carried,
         "noise_multiplier": submission.noise_multiplier or 0.0,
         "is_clip_per_layer": submission.is_clip_per_layer,
-        "is_clip_adaptive": submission.adaptive_clip is not None,
+        "is_clip_adaptive": _adaptive_clip(submission, task) is not None,
+        "clip_norm": submission.clip_norm,
     }
+
+
+def _adaptive_clip(submission: Submission, task: Task) -> AdaptiveClip | None:
+    """Return how the bound moves: as asked for, or by default unless one bound in all rounds is asked for."""
+    is_fixed = (
+        submission.clip_norm is not None
+        or submission.is_clip_per_layer
+        or submission.noise is StepNoise.CORRELATED
+        or task.mechanism is Mechanism.NONE  # a lower bound only adds bias there
+    )
+    return submission.adaptive_clip or (None if is_fixed else AdaptiveClip(quantile=CLIP_QUANTILE))
 
 
 def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: float, rounds: int) -> Samples:

@@ -4,6 +4,7 @@ Everything that decides the next step is in the checkpoint, so a process that wa
 bits.
 """
 
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -31,7 +32,7 @@ class Checkpoint:
         rounds_done: How many steps were taken: also the index of the next round.
         masters: The weights.
         moments: What the optimizer remembers: see `optimizers`.
-        clip_share: Of an adaptive clip: the bound over the task's; 1 otherwise.
+        clip_share: Of an adaptive clip: the bound over the job's largest; 1 otherwise.
     """
 
     rounds_done: int
@@ -107,10 +108,10 @@ class Trainer:
 
     def clip(self) -> Clip:
         """Return the next round's bound on one record's gradient."""
-        bound = self._plan.task.clip_norm
-        if self._plan.adaptive_clip is not None:
-            bound *= adaptive_clip.on_grid(self._clip_share)
-        return job_clip(self._plan.task, self._plan.job, bound)
+        largest = job_clip(self._plan.task, self._plan.job)
+        if self._plan.adaptive_clip is None:
+            return largest
+        return replace(largest, bound=largest.bound * adaptive_clip.on_grid(self._clip_share))
 
     def follow_quantile(self, excess: float) -> None:
         """Move an adaptive clip's bound by what a round tells of the one before: see `AdaptiveClip.next`."""
@@ -122,7 +123,7 @@ class Trainer:
         return tuple(master.copy() for master in self._masters)
 
     def step(self, mean_gradient: NDArray[np.float64]) -> float:
-        """Take one optimizer step.
+        """Take one optimizer step. In an adaptive job the gradient is divided by the round's bound first.
 
         Args:
             mean_gradient: (P,), in the model's order of parameters; rounded to float32 here.
@@ -135,6 +136,8 @@ class Trainer:
             not be used on.
         """
         optimizer, rounds = self._plan.optimizer, self._plan.job.rounds
+        if self._plan.adaptive_clip is not None:
+            mean_gradient = mean_gradient / self.clip().bound
         rate = optimizer.learning_rate * self._plan.schedule.factor(self.rounds_done, rounds)
         with np.errstate(over="ignore", invalid="ignore"):  # a weight that left the range is refused below
             step(

@@ -253,9 +253,13 @@ class RunningJob:
         return onnx
 
     def _clip(self, served: ServedTask, weights: bytes) -> Clip:
-        """Return the bound of a round: the task's, or the one after an adaptive job's weights."""
+        """Return the bound of a round: the job's, or the one after an adaptive job's weights."""
         spec = self.computation.spec
-        bound = adaptive_clip.decode(weights, served.task.clip).bound if spec.is_clip_adaptive else None
+        bound = (
+            adaptive_clip.decode(weights, job_clip(served.task, spec)).bound
+            if spec.is_clip_adaptive
+            else None
+        )
         return job_clip(served.task, spec, bound)
 
     def _noise_source(

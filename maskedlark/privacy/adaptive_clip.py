@@ -5,7 +5,10 @@ the round, -w if it was clipped. It is masked, summed, blinded and noised like t
 value's norm is part of the sensitivity (`Clip`), so that it is paid for by the noise on everything. From the
 noised sum the ad server reads about which share of the gradients was within, and moves the bound; it sends
 each round's bound behind the round's weights, and so binds it in the transcript. A helper takes any bound up
-to the task's clip_norm.
+to the job's clip_norm, or the task's where the job has none.
+
+The optimizer gets the mean gradient over the bound. So the learning rate is the length of the step of a round
+in which all gradients are clipped and agree, and neither the step nor its noise shrinks with the bound.
 
 Source: G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy, "Differentially Private Learning with Adaptive
 Clipping", 2021, algorithm 1: the geometric update, with their one noised count in place of a second
@@ -29,7 +32,7 @@ STEPS_PER_OCTAVE: Final = 16
 A bound that has settled stays the same, and so does the noise that helpers draw ahead.
 """
 LEAST_BOUND: Final = 2.0**-12
-"""The smallest bound, as a share of the task's clip_norm."""
+"""The smallest bound, as a share of the largest that the job allows."""
 
 
 @canonical
@@ -37,10 +40,11 @@ class AdaptiveClip:
     """How the ad server moves the bound; nothing that a helper needs to know.
 
     Attributes:
-        quantile: The share of gradients that should be within the bound.
+        quantile: The share of gradients that should be within the bound. A low one makes the predictions of
+            rare labels too small (docs/explanation/utility.md).
         learning_rate: How fast it moves: a round in which all are within, or none, changes its logarithm by
             about half of this.
-        initial: The first bound, as a share of the task's clip_norm.
+        initial: The first bound, as a share of the largest that the job allows.
     """
 
     quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
@@ -48,7 +52,7 @@ class AdaptiveClip:
     initial: Annotated[float, Field(ge=LEAST_BOUND, le=1.0)] = 0.1
 
     def next(self, share_of_largest: float, excess: float) -> float:
-        """Return the bound after a round, as a share of the task's clip_norm.
+        """Return the bound after a round, as a share of the largest that the job allows.
 
         Args:
             share_of_largest: The bound before, in the same unit.
@@ -81,10 +85,10 @@ def decode(encoded: bytes, clip: Clip) -> RoundInput:
 
     Args:
         encoded: From the ad server.
-        clip: The largest that the task allows.
+        clip: The largest that the job allows.
 
     Raises:
-        JobRefused(MALFORMED): too short, or the bound is not in [LEAST_BOUND / 2, 1] times the task's.
+        JobRefused(MALFORMED): too short, or the bound is not in [LEAST_BOUND / 2, 1] times the job's.
     """
     if len(encoded) < BOUND_BYTES:
         raise JobRefused(
@@ -94,6 +98,7 @@ def decode(encoded: bytes, clip: Clip) -> RoundInput:
     if not clip.bound * LEAST_BOUND / 2 <= bound <= clip.bound:  # also false for NaN
         raise JobRefused(
             JobReason.MALFORMED,
-            f"the round's clip bound is {bound:g}, the task allows up to {clip.bound:g}, and 2^-13 of it",
+            f"the round's clip bound is {bound:g}, the job allows up to {clip.bound:g}, "
+            "and at least 2^-13 of it",
         )
     return RoundInput(weights=weights, bound=bound)

@@ -26,7 +26,7 @@ from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import check_holds_labels, noise_of_both, units_of_each_helper
 from maskedlark.releases.samples import Samples, charge_of_samples, check_noise_carries, why_not_carried
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
-from maskedlark.reports.task import Task
+from maskedlark.reports.task import MAX_CLIP_NORM, MIN_CLIP_NORM, Task
 
 VERSION: Final = 1
 
@@ -38,7 +38,7 @@ class JobSpec:
     Attributes:
         version: The protocol's version.
         job_id: 16 random bytes; a helper refuses the same id with another content.
-        task_id: The task; its clip bound, mechanism and budgets are not the job's to set.
+        task_id: The task; its mechanism and budgets are not the job's to set.
         dataset_id: The dataset.
         model_digest: `Model.digest` of the graph.
         loss: What the gradient is of.
@@ -50,7 +50,7 @@ class JobSpec:
         is_clip_per_layer: Whether each layer's part of a gradient is clipped by itself: of m layers to
             1/sqrt(m) of the bound in L2, to 1/m in L1. On the exact path a layer's weights and bias are
             clipped together, on the general path each tensor.
-        is_clip_adaptive: Whether each round names its own clip bound, up to the task's, and tells how many
+        is_clip_adaptive: Whether each round names its own clip bound, up to the job's, and tells how many
             values were within it.
         epoch_steps: Random allocation: in each epoch of so many rounds each record takes part in exactly one.
             None for samples that each round draws anew (Poisson).
@@ -58,6 +58,8 @@ class JobSpec:
             no budget: where a sample may be smaller than k, and on the general path.
         carried: Correlated noise: how many 64ths of a round's noise the next round takes out again; None for
             noise of each round's own. Its slots are charged as public.
+        clip_norm: The job's own bound on a gradient's norm, at most the task's; None: the task's. Noise is a
+            multiple of the bound, so the bound changes no charge.
     """
 
     kind: ClassVar[str] = "job"
@@ -82,6 +84,9 @@ class JobSpec:
     is_sample_public: Annotated[bool, Field(exclude_if=not_)] = False
     carried: Annotated[
         int | None, Field(ge=1, lt=correlated.DENOMINATOR, exclude_if=lambda parts: parts is None)
+    ] = None
+    clip_norm: Annotated[
+        float | None, Field(ge=MIN_CLIP_NORM, le=MAX_CLIP_NORM, exclude_if=lambda bound: bound is None)
     ] = None
 
     @model_validator(mode="after")
@@ -141,13 +146,26 @@ def _digest(spec: JobSpec) -> bytes:
 
 
 def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
-    """Return the bound on one record's value in a round of a job.
+    """Return the bound on one record's value in a round of a job. Called by all parties.
 
-    The task's, or in an adaptive job the round's own.
+    Args:
+        task: The task, whose clip_norm is the largest bound of any job.
+        job: The job.
+        bound: In an adaptive job the round's own; None: the job's, or the task's where the job has none.
+
+    Raises:
+        JobRefused(MALFORMED): the job's clip_norm is larger than the task's.
     """
+    largest = task.clip_norm if job.clip_norm is None else job.clip_norm
+    if largest > task.clip_norm:
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"the job's clip_norm is {largest:g}, but its task allows at most {task.clip_norm:g}: use a "
+            "smaller one, or a task with a larger clip_norm",
+        )
     return replace(
         task.clip,
-        bound=task.clip.bound if bound is None else bound,
+        bound=largest if bound is None else bound,
         is_counted=job.is_clip_adaptive,
         is_per_layer=job.is_clip_per_layer,
     )

@@ -131,8 +131,8 @@ def aggregate(
     bound = clip or job_clip(task, job)
     # The sum function says how large its values can be, and noise is calibrated to that: it must not be its
     # own judge.
-    if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
-        raise AssertionError("the sum function's bound on its values is larger than the task allows")
+    if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > job_clip(task, job).sensitivity:
+        raise AssertionError("the sum function's bound on its values is larger than the job allows")
     return blind(
         pair=pair,
         release_transcript=round_transcript,

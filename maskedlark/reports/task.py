@@ -32,6 +32,8 @@ REPORT_DIGEST_BYTES: Final = 16
 MAX_DATASET_SIZE: Final = 33_000_000
 """A commit names the chosen reports by a bit each, in one message of 4 MiB."""
 VIEW_NONCE_BYTES: Final = 16
+MIN_CLIP_NORM: Final = 2.0**-10
+MAX_CLIP_NORM: Final = 2.0**10
 _SIGNING_DOMAIN: Final = b"maskedlark/v1 task\0"
 _NORM_OF: Final = {Mechanism.LAPLACE: Norm.L1, Mechanism.GAUSSIAN: Norm.L2}
 
@@ -133,7 +135,7 @@ class Task:
             either helper together with the ad server faces 1/sqrt(2) of the noise that `noise_multiplier`
             names; the budgets are charged so.
         norm: The norm in which per-example values are clipped: L1 for Laplace, L2 for Gaussian.
-        clip_norm: The bound in that norm.
+        clip_norm: The largest bound in that norm; a job may have a smaller one.
         frac_bits: Gradients are integers in units of 2^-frac_bits.
         epsilon: The budget of one dataset against the ad server.
         collusion_epsilon: The budget of one dataset against the ad server together with one helper: one
@@ -171,7 +173,7 @@ class Task:
     mechanism: Mechanism
     noise: NoiseDivision = NoiseDivision.FULL
     norm: Norm
-    clip_norm: Annotated[float, Field(ge=2.0**-10, le=2.0**10)]
+    clip_norm: Annotated[float, Field(ge=MIN_CLIP_NORM, le=MAX_CLIP_NORM)]
     frac_bits: Annotated[int, Field(ge=16, le=40)] = 32
     epsilon: Annotated[float, Field(gt=0.0, le=1e6)]
     collusion_epsilon: Annotated[float, Field(gt=0.0, le=1e6)]

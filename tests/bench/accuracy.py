@@ -140,7 +140,7 @@ def train_masked(setup: Setup, folder: Path, *, is_noisy: bool) -> Masked:
         job = submit(
             fleet,
             f"--dataset {dataset} --model {untrained} {setup.training} --optimizer momentum --momentum"
-            f" {MOMENTUM} --learning-rate {setup.learning_rate}"
+            f" {MOMENTUM} --learning-rate {setup.learning_rate} --clip-norm {CLIP_NORM}"
             f" {f'--epsilon {setup.epsilon}' if is_noisy else ''} --wait",
         )
         train_s = time.monotonic() - started

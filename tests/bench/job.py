@@ -153,7 +153,7 @@ def measure(setup: JobSetup, folder: Path, profiles: Path | None) -> Spent:
         with meter.phase("prepare"):
             dataset = seal(fleet, task)["dataset_id"]
         create_model(fleet, untrained, setup.layers)
-        options = f"--model {untrained} --optimizer momentum --learning-rate 0.3 --epsilon 3"
+        options = f"--model {untrained} --optimizer momentum --learning-rate 0.3 --clip-norm 1 --epsilon 3"
         with meter.phase("submit"):
             job = submit(fleet, f"{options} --dataset {dataset} {setup.training}")["job_id"]
         with meter.phase("train"):

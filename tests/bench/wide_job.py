@@ -75,8 +75,8 @@ def measure(layers: tuple[int, ...], folder: Path) -> Wide:
         before, began = {one: cpu_s_of(fleet.pid(one)) for one in SERVERS}, time.monotonic()
         job = submit(
             fleet,
-            f"--model {model} --loss cross_entropy --rounds {ROUNDS} --learning-rate 0.3 --epsilon 3"
-            f" --dataset {dataset}",
+            f"--model {model} --loss cross_entropy --rounds {ROUNDS} --learning-rate 0.3 --clip-norm 1"
+            f" --epsilon 3 --dataset {dataset}",
         )["job_id"]
         fleet.adserver("job", "watch", job, options=False)
         wall_s = time.monotonic() - began

@@ -30,7 +30,7 @@ NOWHERE = "ff" * 16  # a shorter one may be the start of an id, which is drawn a
 Adserver = Callable[..., Result]
 SUBMIT = (
     "job submit --model model.onnx --loss binary_cross_entropy_with_logits --batch-size 20"
-    " --learning-rate 0.1"
+    " --learning-rate 0.1 --clip-norm 1"
 )
 
 

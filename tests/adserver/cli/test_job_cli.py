@@ -71,7 +71,7 @@ def adserver(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ads
 
 SUBMIT = (
     "job submit --model model.onnx --loss binary_cross_entropy_with_logits --rounds 4 --batch-size 20"
-    " --learning-rate 0.1 --noise-multiplier 4 --eval-set panel.npz --eval-every 2"
+    " --learning-rate 0.1 --clip-norm 1 --noise-multiplier 4 --eval-set panel.npz --eval-every 2"
 )
 
 

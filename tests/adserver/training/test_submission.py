@@ -223,32 +223,32 @@ def test_records_are_allocated_unless_something_else_is_asked_for() -> None:
 
 # --- correlated noise
 
-_CORRELATED: dict[str, Any] = {"is_allocated": True, "noise": StepNoise.CORRELATED, "epsilon": None}
+CORRELATED: dict[str, Any] = {"is_allocated": True, "noise": StepNoise.CORRELATED, "epsilon": None}
 
 
 def test_correlated_noise_is_fitted_to_the_optimizer() -> None:
     of = task_of(epsilon=16.0, collusion_epsilon=32.0)
     kept = {
         kind: plan(
-            of, noise_multiplier=8.0, **{**_CORRELATED, "optimizer": Optimizer(kind=kind, learning_rate=0.1)}
+            of, noise_multiplier=8.0, **{**CORRELATED, "optimizer": Optimizer(kind=kind, learning_rate=0.1)}
         ).job.carried
         for kind in OptimizerKind
     }
     assert kept[OptimizerKind.SGD] == kept[OptimizerKind.ADAGRAD] < kept[OptimizerKind.MOMENTUM]
     assert kept[OptimizerKind.ADAM] == kept[OptimizerKind.MOMENTUM]
-    assert plan(of, noise_multiplier=8.0, **_CORRELATED, carried=7).job.carried == 7
+    assert plan(of, noise_multiplier=8.0, **CORRELATED, carried=7).job.carried == 7
 
 
 def test_an_epsilon_becomes_the_least_correlated_noise() -> None:
     of = task_of(epsilon=16.0, collusion_epsilon=32.0)
-    made = plan(of, **{**_CORRELATED, "epsilon": 2.0})
+    made = plan(of, **{**CORRELATED, "epsilon": 2.0})
     assert 1.95 < job_epsilons(made, made.job.rounds).ad_server <= 2.0
     assert not made.job.is_sample_secret
 
 
 def test_a_job_that_stops_with_its_budget_is_fitted_to_the_rounds_it_has() -> None:
     of = task_of(epsilon=16.0, collusion_epsilon=32.0)
-    made = plan(of, noise_multiplier=8.0, rounds=None, **_CORRELATED)
+    made = plan(of, noise_multiplier=8.0, rounds=None, **CORRELATED)
     assert made.job.rounds > 20
     assert job_epsilons(made, made.job.rounds).colluding <= 32.0
 
@@ -267,9 +267,9 @@ def test_correlated_noise_where_it_cannot_be_is_refused_with_what_fits(
 ) -> None:
     of = task_of(epsilon=16.0, collusion_epsilon=32.0)
     with pytest.raises(MaskedLarkError, match=words):
-        plan(of, **{**_CORRELATED, "noise_multiplier": 8.0, **changes})
+        plan(of, **{**CORRELATED, "noise_multiplier": 8.0, **changes})
 
 
 def test_a_task_without_noise_has_none_to_correlate() -> None:
     with pytest.raises(JobRefused, match="independent noise"):
-        plan(QUIET, **_CORRELATED)
+        plan(QUIET, **CORRELATED)

@@ -1,5 +1,7 @@
 """The trainer: its checkpoints continue bit for bit, and its steps are torch's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from adserver.training.trainer import Checkpoint, Trainer, split
 from maskedlark.canonical import build, decode, encode
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.model.weights import decode as decode_weights
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from tests.adserver.job_world import MODEL, Sealed, plan_for, sealed
 
 OF = sealed()
@@ -68,6 +71,23 @@ def test_a_plain_step_is_the_learning_rate_times_the_gradient() -> None:
         MODEL.initial_values, trainer.values(), split(gradient, MODEL.parameters), strict=True
     ):
         np.testing.assert_allclose(after, before - np.float32(0.1) * part, rtol=1e-6)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25, 2.0**-7])
+def test_an_adaptive_step_is_of_the_gradient_over_the_bound(share: float) -> None:
+    fixed = plan(OptimizerKind.MOMENTUM, ScheduleKind.CONSTANT)
+    adaptive = replace(
+        fixed,
+        job=replace(fixed.job, is_clip_adaptive=True),
+        adaptive_clip=AdaptiveClip(initial=share),
+    )
+    moving, plain = Trainer(model=MODEL, plan=adaptive), Trainer(model=MODEL, plan=fixed)
+    for gradient in gradients(3):
+        assert moving.clip().bound == share * OF.of.task.clip_norm
+        moving.step(gradient * share)
+        plain.step(gradient / OF.of.task.clip_norm)
+    for ours, theirs in zip(moving.values(), plain.values(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_the_models_own_values_are_never_written_to() -> None:
