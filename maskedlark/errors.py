@@ -109,6 +109,10 @@ class ModelReason(Reason):
     NOT_FINITE = "not_finite", "a weight is NaN or infinite"
     DIVERGED = "diverged", "a training step left the range of weights that a round can send"
     NOTHING_TO_TRAIN = "nothing_to_train", "no trainable tensor was found"
+    MERGED_PARAMETERS = (
+        "merged_parameters",
+        "an exporter may have merged parameters that began with equal values",
+    )
     UNKNOWN_LOSS = "unknown_loss", "the loss is unknown"
     WRONG_LOSS = "wrong_loss", "the loss does not fit the model output or the label space"
 

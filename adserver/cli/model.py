@@ -55,10 +55,11 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show the tensors of a model that a job would train."""
+    from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import read_model
     from maskedlark.model.onnx_file import parse
 
-    model = parse(read_model(file), num_features=num_features)
+    model = parse(separate_parameters(read_model(file)), num_features=num_features)
     if as_json:
         tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
         print_json(

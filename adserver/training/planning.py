@@ -15,6 +15,7 @@ from adserver.budgets.reservations import Budgets
 from adserver.records.submissions import PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
+from adserver.training.merged_parameters import separate_parameters
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.reports.task_kinds import LabelKind
@@ -36,7 +37,7 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     """
     dataset = DatasetStore(engine).find(asked.dataset)
     task = TaskStore(engine).find(dataset.task_id.hex()).bundle.task
-    parsed = parse(asked.model, num_features=task.num_features)
+    parsed = parse(separate_parameters(asked.model), num_features=task.num_features)
     if asked.loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_loss(parsed, loss_named(asked.loss), classes)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +32,10 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
 
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
+    from adserver.training.merged_parameters import separate_parameters
     from adserver.training.submission import plan_job
 
+    submission = replace(submission, model=separate_parameters(submission.model))
     dataset = DatasetStore(engine).find(submission.dataset)
     plan = plan_job(
         submission,

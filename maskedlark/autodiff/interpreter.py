@@ -238,4 +238,5 @@ _OPERATORS: Final[Mapping[str, _Operator]] = {
     "Slice": _slice,
     "Split": lambda attributes, inputs: torch.split(inputs[0], list(attributes["split"]), attributes["axis"]),
     "Gather": _gather,
+    "GatherND": lambda _, inputs: inputs[0][tuple(inputs[1].movedim(-1, 0))],
 }

@@ -10,10 +10,11 @@ from typing import Final
 
 from helper.gradient.exact.layers.convolution import Convolution
 from helper.gradient.exact.layers.dense import Dense
-from helper.gradient.exact.layers.elementwise import Activation, Join, Softmax
+from helper.gradient.exact.layers.elementwise import Activation, Join, Product, Softmax
 from helper.gradient.exact.layers.embedding import Embedding
-from helper.gradient.exact.layers.layout import Concatenate, Fixed, Rearrange
-from helper.gradient.exact.layers.normalisation import BatchNormalization
+from helper.gradient.exact.layers.layout import Concatenate, Fixed, Rearrange, Repeat
+from helper.gradient.exact.layers.normalisation import BatchNormalization, LayerNormalization
+from helper.gradient.exact.layers.offset import Offset, Scale
 from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
 from helper.gradient.exact.lowering.lowered import Lowered, Step
 from helper.gradient.exact.products.product import Backend, largest_block
@@ -79,7 +80,7 @@ def part_bytes(plan: Lowered, backend: Backend, *, seeds: int, labels: int) -> P
     )
 
 
-def _layer_bytes(  # noqa: PLR0911 # one for each kind of layer
+def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
     step: Step, plan: Lowered, backend: Backend, seeds: int, labels: int
 ) -> LayerBytes:
     """Return the bytes of one layer: its values, its deltas, and what it keeps between them."""
@@ -104,6 +105,22 @@ def _layer_bytes(  # noqa: PLR0911 # one for each kind of layer
                 kept=(_REAL + _ROW) * result + _ROW * seeds * 2 * channels,
                 passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
             )
+        case LayerNormalization() as layer:
+            width = layer.scale.size * (1 if layer.bias is None else 2)
+            return LayerBytes(
+                fixed=_REAL * (4 + labels) * width,
+                kept=(3 * _REAL + _ROW) * result + _ROW * seeds * width,
+                passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
+            )
+        case (Offset() | Scale()) as layer:
+            width = layer.parameter.size
+            return LayerBytes(
+                fixed=_REAL * ((2 + labels) * width + result),
+                kept=2 * _REAL * result + _ROW * seeds * width,
+                passing=_REAL * (source + 2 * ahead + back) + 2 * _REAL * seeds * width,
+            )
+        case Product():
+            return LayerBytes(kept=_REAL * (result + source), passing=_REAL * (back + ahead))
         case Activation():
             return LayerBytes(kept=2 * _REAL * result + _REAL * ahead, passing=_REAL * source)
         case Softmax():
@@ -115,7 +132,7 @@ def _layer_bytes(  # noqa: PLR0911 # one for each kind of layer
                 kept=_REAL * result,
                 passing=max(_ROW * source, _REAL * back + (2 * _REAL + _ROW) * ahead),
             )
-        case Rearrange() | Concatenate() | Fixed() | Join():
+        case Rearrange() | Repeat() | Concatenate() | Fixed() | Join():
             return LayerBytes(kept=_REAL * result, passing=max(_REAL * source, _REAL * (back + ahead)))
         case other:
             raise AssertionError(f"the bytes of {type(other).__name__} are counted")
@@ -180,8 +197,10 @@ def plan_bytes(plan: Lowered) -> int:
                 found += step.layer.windows.places.nbytes
             case AveragePool():
                 found += step.layer.windows.places.nbytes + step.layer.counts.nbytes
-            case Rearrange():
+            case Rearrange() | Repeat():
                 found += step.layer.order.nbytes
+            case Offset() | Scale():
+                found += step.layer.homes.nbytes
             case Fixed():
                 found += step.layer.factor.nbytes + step.layer.offset.nbytes
             case BatchNormalization():

@@ -49,6 +49,7 @@ _MOVES: Final[Mapping[str, Callable[[Sequence[Constant], _Attributes, Checked], 
     "Transpose": lambda values, attributes, _: values[0].transpose(attributes["perm"]),
     "Concat": lambda values, attributes, _: np.concatenate(values, axis=attributes["axis"]),
     "Gather": lambda values, attributes, _: np.take(values[0], values[1], axis=attributes["axis"]),
+    "GatherND": lambda values, _, __: values[0][tuple(np.moveaxis(values[1], -1, 0))],
     "Slice": _slice,
 }
 _ARITHMETIC: Final[Mapping[str, Callable[[Sequence[Constant]], Constant]]] = {

@@ -6,6 +6,8 @@ Reshape and its relatives, Transpose, Slice, Split, Concat, Gather, Expand.
 from math import prod
 from typing import Final
 
+import numpy as np
+
 from maskedlark.errors import ModelReason
 from maskedlark.model.operators.call import Checked, OperatorCall, Shape, ValueKind, ValueType, broadcast
 
@@ -183,6 +185,21 @@ def gather(call: OperatorCall) -> Checked:
         ValueType(call.types[0].kind, shape[:axis] + call.shape(1) + shape[axis + 1 :]),
         attributes={"axis": axis},
     )
+
+
+def gather_nd(call: OperatorCall) -> Checked:
+    """Check GatherND by known coordinates of the leading axes."""
+    if call.integer("batch_dims"):
+        call.refuse("batch_dims must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    call.require_kind(ValueKind.INTEGER, 1)
+    shape, indices = call.shape(), call.constant(1)
+    axes = indices.shape[-1] if indices.ndim else 0
+    if not 1 <= axes <= len(shape) or not indices.size:
+        call.refuse(f"the indices of shape {indices.shape} choose nothing of {shape}")
+    sizes = np.array(shape[:axes])
+    if (indices < -sizes).any() or (indices >= sizes).any():
+        call.refuse(f"an index is outside the first axes of {shape}")
+    return call.check(ValueType(call.types[0].kind, indices.shape[:-1] + shape[axes:]))
 
 
 def _reshape(call: OperatorCall, shape: Shape) -> Checked:

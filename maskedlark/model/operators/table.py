@@ -225,5 +225,12 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Gather": Operator(
         rule=layout.gather, min_inputs=2, max_inputs=2, attributes={"axis": _integer(0)}, parameters=_FIRST
     ),
+    "GatherND": Operator(
+        rule=layout.gather_nd,
+        min_inputs=2,
+        max_inputs=2,
+        attributes={"batch_dims": _integer(0)},
+        carries=_FIRST,
+    ),
 }
 """By ONNX name."""

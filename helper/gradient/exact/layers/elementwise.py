@@ -1,6 +1,6 @@
 """Layers without parameters that act on each value, or join values.
 
-Activations, softmax, residual sums, concatenation.
+Activations, softmax, residual sums, products of two values.
 
 An activation computes its value and its slope at once; going back is one product by the slope. Every result
 is one rounded operation on reals that are themselves exactly defined, or a table look-up (see `tables`).
@@ -173,3 +173,26 @@ class Join(Stateless):
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
         return deltas, deltas
+
+
+@frozen
+class Product(DescribedLayer):
+    """The product of two values of one shape, entry by entry."""
+
+
+class _RunningProduct(Running):
+    def __init__(self, _layer: Product, _setup: RoundSetup) -> None:
+        self._factors: tuple[Real, Real]
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        self._factors = (to_real(inputs[0]), to_real(inputs[1]))
+        return self._factors[0] * self._factors[1]
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        left, right = self._factors
+        return deltas * right, deltas * left
+
+
+Product.running = _RunningProduct

@@ -1,14 +1,18 @@
-"""Batch normalisation with running statistics.
+"""Normalisation: of a batch with running statistics, and of each record's own values.
 
-X~ = (x - mean) / sqrt(variance + epsilon), z = x~ * scale + bias, channel by channel.
+Batch normalisation: X~ = (x - mean) / sqrt(variance + epsilon), z = x~ * scale + bias, channel by channel.
 
 The statistics are constants of the graph; scale and bias are trained. A record's gradient for a channel is
 the sum over its positions of q_d q_x~, and of q_d, exact integers.
+
+Layer normalisation has the same form with each record's own mean and variance, which are sums in the order of
+the entries: single operations on float64 numbers, as a softmax's.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, RowBlock, Value, power_of, quantise, to_real
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Trainable, Whole
@@ -78,3 +82,108 @@ class _RunningBatchNormalization(Whole):
 
 
 BatchNormalization.running = _RunningBatchNormalization
+
+
+@frozen
+class LayerNormalization(DescribedLayer):
+    """Each row of a record's last axes, by its own mean and variance.
+
+    Attributes:
+        scale: As many entries as a row.
+        bias: The same, or None.
+        epsilon: What is added to the variance.
+        number: Of the trained layers, for the digest.
+    """
+
+    scale: Trainable
+    bias: Trainable | None
+    epsilon: float
+    number: int
+
+
+class _RunningLayerNormalization(Whole):
+    def __init__(self, layer: LayerNormalization, setup: RoundSetup) -> None:
+        self._layer, self._setup, self._width = layer, setup, layer.scale.size
+        self._scale = setup.weights[layer.scale.index].to_float().reshape(-1)
+        self._bias = (
+            np.zeros(self._width)
+            if layer.bias is None
+            else setup.weights[layer.bias.index].to_float().reshape(-1)
+        )
+        size = self._width if layer.bias is None else 2 * self._width
+        self._gradient = WholeGradient(size, labels=setup.labels, number=layer.number, norm=setup.norm)
+        self._normal: Real
+        self._inverse: Real
+        self._rows: RowBlock
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        source = to_real(inputs[0])
+        by_row = source.reshape(len(source), -1, self._width)
+        self._normal, self._inverse = np.empty(by_row.shape), np.empty(by_row.shape[:2])
+        _normalise(by_row, self._layer.epsilon, self._normal, self._inverse)
+        self._rows = quantise(self._normal.reshape(source.shape), self._setup.norm)
+        result: Real = (self._normal * self._scale + self._bias).reshape(source.shape)
+        return result
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        seeds, records, size = deltas.shape
+        rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
+        left = rows.q.astype(np.int64).reshape(seeds, records, -1, self._width)
+        right = self._rows.q.astype(np.int64).reshape(records, -1, self._width)
+        exponents = rows.exponent.reshape(seeds, records, 1)
+        parts = [
+            (left * right).sum(2).astype(np.float64) * power_of(-(exponents + self._rows.exponent[:, None]))
+        ]
+        if self._layer.bias is not None:
+            parts.append(left.sum(2).astype(np.float64) * power_of(-exponents))
+        self._gradient.take(np.concatenate(parts, axis=2).reshape(seeds * records, -1))
+        back = deltas.reshape(seeds, records, -1, self._width) * self._scale
+        _normalise_back(self._normal, self._inverse, back)
+        return (back.reshape(deltas.shape),)
+
+    def write(self, vector: FieldVector) -> None:
+        """See `Running`."""
+        scale, bias = self._layer.scale, self._layer.bias
+        scale.place(vector)[...] = self._gradient.total[: self._width].reshape(scale.shape)
+        if bias is not None:
+            bias.place(vector)[...] = self._gradient.total[self._width :].reshape(bias.shape)
+
+
+LayerNormalization.running = _RunningLayerNormalization
+
+
+@kernel
+def _normalise(source: Real, epsilon: float, normal: Real, inverse: Real) -> None:
+    """Fill in (x - mean) / sqrt(variance + epsilon) of each row, and the factor of each row."""
+    width = np.float64(source.shape[2])
+    for r in range(source.shape[0]):
+        for g in range(source.shape[1]):
+            total = 0.0
+            for j in range(source.shape[2]):
+                total += source[r, g, j]
+            mean, squares = total / width, 0.0
+            for j in range(source.shape[2]):
+                away = source[r, g, j] - mean
+                squares += away * away
+            inverse[r, g] = 1.0 / np.sqrt(squares / width + epsilon)
+            for j in range(source.shape[2]):
+                normal[r, g, j] = (source[r, g, j] - mean) * inverse[r, g]
+
+
+@kernel
+def _normalise_back(normal: Real, inverse: Real, deltas: Real) -> None:
+    """Turn deltas of the normal values (seeds, records, rows, width) into those of the source, in place."""
+    width = np.float64(normal.shape[2])
+    for s in range(deltas.shape[0]):
+        for r in range(normal.shape[0]):
+            for g in range(normal.shape[1]):
+                total, along = 0.0, 0.0
+                for j in range(normal.shape[2]):
+                    total += deltas[s, r, g, j]
+                    along += deltas[s, r, g, j] * normal[r, g, j]
+                mean, part = total / width, along / width
+                for j in range(normal.shape[2]):
+                    rest = (deltas[s, r, g, j] - mean) - normal[r, g, j] * part
+                    deltas[s, r, g, j] = rest * inverse[r, g]

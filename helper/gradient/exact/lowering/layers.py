@@ -11,7 +11,7 @@ from helper.gradient.exact.layers.convolution import Convolution
 from helper.gradient.exact.layers.dense import Dense
 from helper.gradient.exact.layers.elementwise import Activation, Curve, Softmax
 from helper.gradient.exact.layers.layer import NotExact, Trainable
-from helper.gradient.exact.layers.normalisation import BatchNormalization
+from helper.gradient.exact.layers.normalisation import BatchNormalization, LayerNormalization
 from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
 from helper.gradient.exact.lowering.lowered import LoweredBuilder, LoweredValue, attribute, integers
 from helper.gradient.exact.products.product import MAX_POSITIONS, MAX_WIDTH
@@ -30,11 +30,21 @@ def matmul(builder: LoweredBuilder, node: Node) -> None:
     """Lower a dense layer, including the Add of a bias that follows it."""
     follower = builder.only_reader(node.outputs[0], "Add")
     bias = next((name for name in follower.inputs if builder.is_parameter(name)), None) if follower else None
+    if bias is not None and prod(builder.shape_of(bias) or ()) != _outputs(builder, node):
+        bias = None  # one number for all outputs, for example: a layer of its own
     if follower is None or bias is None:
         _dense(builder, node, None, is_transposed=False, output=node.outputs[0])
         return
     builder.taken_in.add(follower.outputs[0])
     _dense(builder, node, bias, is_transposed=False, output=follower.outputs[0])
+
+
+def _outputs(builder: LoweredBuilder, node: Node) -> int | None:
+    """Return how many outputs a MatMul with a parameter has."""
+    name = node.inputs[1]
+    is_transposed = name in builder.transposed
+    shape = builder.shape_of(builder.transposed.get(name, name))
+    return None if shape is None or len(shape) != 2 else shape[0 if is_transposed else 1]
 
 
 def _dense(
@@ -169,6 +179,28 @@ def batch_normalization(builder: LoweredBuilder, node: Node) -> None:
         bias=builder.parameter(node.inputs[2], node.operator),
         mean=mean.astype(np.float64),
         inverse=1.0 / np.sqrt(spread),
+        number=builder.next_number,
+    )
+    builder.add(node.outputs[0], layer, (source,), source.shape, has_parameters=True)
+
+
+def layer_normalization(builder: LoweredBuilder, node: Node) -> None:
+    """Lower normalisation of a record's last axes by their own mean and variance."""
+    source, axis = builder.value(node.inputs[0]), int(attribute(node, "axis"))
+    rank = len(source.shape) + 1
+    if axis % rank == 0:
+        raise NotExact("LayerNormalization joins the record axis")
+    width = prod(source.shape[axis % rank - 1 :])
+    scale = builder.parameter(node.inputs[1], node.operator)
+    bias = (
+        builder.parameter(node.inputs[2], node.operator) if len(node.inputs) > 2 and node.inputs[2] else None
+    )
+    if scale.size != width or (bias is not None and bias.size != width):
+        raise NotExact(f"LayerNormalization has a scale or bias that is not of the {width} entries of a row")
+    layer = LayerNormalization(
+        scale=scale,
+        bias=bias,
+        epsilon=float(np.float32(attribute(node, "epsilon"))),
         number=builder.next_number,
     )
     builder.add(node.outputs[0], layer, (source,), source.shape, has_parameters=True)

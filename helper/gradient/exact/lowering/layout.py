@@ -9,21 +9,33 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.gradient.exact.layers.elementwise import Join
+from helper.gradient.exact.layers.elementwise import Join, Product
 from helper.gradient.exact.layers.embedding import Embedding
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.layers.layout import Concatenate, Fixed
-from helper.gradient.exact.lowering.lowered import LoweredBuilder, LoweredValue, Shape, attribute, integers
+from helper.gradient.exact.layers.offset import Offset, Scale
+from helper.gradient.exact.lowering.lowered import (
+    LoweredBuilder,
+    LoweredValue,
+    Shape,
+    TurnedValue,
+    attribute,
+    integers,
+)
 from maskedlark.model.graph import Constant, Node
 
 _BYTE_RANGE = 256.0
 
 
 def arithmetic(builder: LoweredBuilder, node: Node) -> None:
-    """Lower a residual sum; or a value and a constant."""
+    """Lower a sum or product of two values, of a value and a parameter, or of a value and a constant."""
     constants = [builder.constant(name) for name in node.inputs]
     if constants[0] is None and constants[1] is None:
-        _join(builder, node)
+        parameter = next((name for name in node.inputs if builder.is_parameter(name)), None)
+        if parameter is None:
+            _join(builder, node)
+        else:
+            _with_parameter(builder, node, parameter)
         return
     position = 0 if constants[0] is None else 1
     given = constants[1 - position]
@@ -40,13 +52,91 @@ def arithmetic(builder: LoweredBuilder, node: Node) -> None:
 
 
 def _join(builder: LoweredBuilder, node: Node) -> None:
-    left, right = (builder.value(name) for name in node.inputs)
-    if node.operator != "Add" or left.shape != right.shape:
+    """Lower Add, Sub or Mul of two computed values; the smaller one is repeated as ONNX broadcasts it."""
+    if node.operator == "Div":
+        raise NotExact("Div by a computed value has no exact form")
+    shape = _common_shape(node, *(builder.value(name).shape for name in node.inputs))
+    left, right = (_repeat(builder, name, shape) for name in node.inputs)
+    if node.operator == "Sub":
+        negated = f"{node.outputs[0]}/negated"
+        builder.add(negated, Fixed(factor=np.array(-1.0), offset=np.array(0.0)), (right,), shape)
+        right = builder.value(negated)
+    builder.add(node.outputs[0], Product() if node.operator == "Mul" else Join(), (left, right), shape)
+
+
+def _common_shape(node: Node, *shapes: Shape) -> Shape:
+    """Return the shape that two values of these shapes broadcast to, the record axis left out of all."""
+    try:
+        shape = np.broadcast_shapes(*((1, *shape) for shape in shapes))
+    except ValueError:
+        shape = ()
+    if len(shape) != max(map(len, shapes)) + 1 or min(map(len, shapes)) + 1 != len(shape):
+        raise NotExact(f"{node.operator} of values of shapes {shapes[0]} and {shapes[1]} has no exact form")
+    return shape[1:]
+
+
+def _repeat(builder: LoweredBuilder, name: str, shape: Shape) -> LoweredValue:
+    """Return a value in a larger shape."""
+    source = builder.value(name)
+    if source.shape == shape:
+        return source
+    whole = f"{name}/{'x'.join(map(str, shape))}"
+    builder.rearrange(whole, source, np.broadcast_to(_number_entries(source), shape))
+    return builder.value(whole)
+
+
+def _with_parameter(builder: LoweredBuilder, node: Node, name: str) -> None:
+    """Lower a parameter added to a value, subtracted from it, or multiplied with it."""
+    is_first = node.inputs[0] == name
+    other = node.inputs[1 if is_first else 0]
+    if node.operator == "Div":
+        raise NotExact("Div by a parameter, or of one, has no exact form")
+    source, parameter = builder.value(other), builder.parameter(name, node.operator)
+    try:
+        shape = np.broadcast_shapes((1, *source.shape), parameter.shape)
+    except ValueError:
+        shape = ()
+    if len(shape) != len(source.shape) + 1 or shape[0] != 1:
         raise NotExact(
-            f"{node.operator} of two computed values of shapes {left.shape} and {right.shape} has no exact "
-            "form"
+            f"{node.operator} of a value of shape {source.shape} and the parameter {name!r} of shape "
+            f"{parameter.shape} has no exact form"
         )
-    builder.add(node.outputs[0], Join(), (left, right), left.shape)
+    output, shape = node.outputs[0], shape[1:]
+    source = _repeat(builder, other, shape)
+    homes = (
+        np.broadcast_to(np.arange(parameter.size).reshape(parameter.shape), (1, *shape)).reshape(-1).copy()
+    )
+    if node.operator == "Mul":
+        scale = Scale(parameter=parameter, homes=homes, number=builder.next_number)
+        builder.add(output, scale, (source,), shape, has_parameters=True)
+        return
+    sign = 1.0
+    if node.operator == "Sub" and is_first:
+        negated = f"{output}/negated"
+        builder.add(negated, Fixed(factor=np.array(-1.0), offset=np.array(0.0)), (source,), shape)
+        source = builder.value(negated)
+    elif node.operator == "Sub":
+        sign = -1.0
+    offset = Offset(parameter=parameter, homes=homes, sign=sign, number=builder.next_number)
+    builder.add(output, offset, (source,), shape, has_parameters=True)
+
+
+def square(builder: LoweredBuilder, node: Node) -> None:
+    """Lower Pow by the constant 2, as a product."""
+    exponent = builder.constant(node.inputs[1])
+    if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2.0:
+        raise NotExact("Pow is exact only with the constant exponent 2")
+    source = builder.value(node.inputs[0])
+    builder.add(node.outputs[0], Product(), (source, source), source.shape)
+
+
+def expand(builder: LoweredBuilder, node: Node) -> None:
+    """Lower a value repeated along axes of size 1."""
+    shape = integers(node, "shape")
+    source = builder.stored(node.inputs[0])
+    if shape[:1] != (1,) or len(shape) != len(source.shape) + 1:
+        raise NotExact("Expand changes the record axis or the number of axes")
+    builder.rearrange(node.outputs[0], source, np.broadcast_to(_number_entries(source), shape[1:]))
 
 
 def _factor_and_offset(operator: str, constant: Constant, *, is_second: bool) -> tuple[Constant, Constant]:
@@ -96,10 +186,32 @@ def gather(builder: LoweredBuilder, node: Node) -> None:
 
 
 def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) -> None:
+    turned = builder.turned.get(node.inputs[0])
+    if turned is not None:
+        if axis == turned.record_axis:
+            raise NotExact("Gather by constants chooses among records")
+        order = np.take(turned.order, chosen, axis=axis)
+        record_axis = turned.record_axis + (chosen.ndim - 1 if axis < turned.record_axis else 0)
+        builder.turned[node.outputs[0]] = replace(turned, order=order, record_axis=record_axis)
+        return
     source = builder.stored(node.inputs[0])
-    if axis == 0 or len(np.unique(chosen % source.shape[axis - 1])) != chosen.size:
-        raise NotExact("Gather by constants is exact only along a record's axes, and of each entry once")
+    if axis == 0:
+        raise NotExact("Gather by constants chooses among records")
     builder.rearrange(node.outputs[0], source, np.take(_number_entries(source), chosen, axis=axis - 1))
+
+
+def gather_nd(builder: LoweredBuilder, node: Node) -> None:
+    """Lower a fixed choice of entries by coordinates of the leading axes, as torch writes x[:, [0, 1]].
+
+    There the axes are turned first, so that the record axis is not the leading one, and back afterwards.
+    """
+    chosen = builder.constant(node.inputs[1])
+    turned = builder.turned.get(node.inputs[0])
+    if chosen is None or turned is None or turned.record_axis < chosen.shape[-1]:
+        raise NotExact("GatherND is exact only by constants, along a record's axes")
+    order = turned.order[tuple(np.moveaxis(chosen, -1, 0))]
+    record_axis = turned.record_axis + chosen.ndim - 1 - chosen.shape[-1]
+    builder.turned[node.outputs[0]] = replace(turned, order=order, record_axis=record_axis)
 
 
 def _number_entries(source: LoweredValue) -> NDArray[np.int64]:
@@ -124,12 +236,15 @@ def transpose(builder: LoweredBuilder, node: Node) -> None:
             raise NotExact("a parameter is transposed that is not a matrix")
         builder.transposed[node.outputs[0]] = node.inputs[0]
         return
-    source = builder.stored(node.inputs[0])
-    if perm[0] != 0:
-        raise NotExact("Transpose moves the record axis")
-    builder.rearrange(
-        node.outputs[0], source, _number_entries(source).transpose([axis - 1 for axis in perm[1:]])
-    )
+    turned = builder.turned.get(node.inputs[0])
+    if turned is None:
+        source = builder.stored(node.inputs[0])
+        turned = TurnedValue(source=source, order=_number_entries(source)[None], record_axis=0)
+    turned = replace(turned, order=turned.order.transpose(perm), record_axis=perm.index(turned.record_axis))
+    if turned.record_axis == 0:
+        builder.rearrange(node.outputs[0], turned.source, turned.order[0])
+    else:
+        builder.turned[node.outputs[0]] = turned
 
 
 def cut(builder: LoweredBuilder, node: Node) -> None:

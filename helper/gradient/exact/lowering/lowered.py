@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.layers.layer import Layer, NotExact, RoundSetup, Running, Trainable
-from helper.gradient.exact.layers.layout import Fixed, Rearrange
+from helper.gradient.exact.layers.layout import Fixed, Rearrange, Repeat
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Constant, Model, Node
 
@@ -93,6 +93,21 @@ class LoweredValue:
         return prod(self.shape)
 
 
+@frozen
+class TurnedValue:
+    """A value whose record axis is not its first: only a Transpose and a choice of entries read it.
+
+    Attributes:
+        source: The value that it moves the entries of.
+        order: The entry of `source` at each place, in the turned shape; the record axis has size 1.
+        record_axis: Where that axis is.
+    """
+
+    source: LoweredValue
+    order: NDArray[np.int64]
+    record_axis: int
+
+
 class LoweredBuilder:
     """Collects steps; lowering functions see the model through it."""
 
@@ -114,6 +129,7 @@ class LoweredBuilder:
         self._sizes = [model.input_width]
         self._is_trained = [False]
         self.transposed: dict[str, str] = {}  # a matrix parameter's transpose to the parameter
+        self.turned: dict[str, TurnedValue] = {}  # values whose record axis is not the first
         self.taken_in: set[str] = set()  # outputs that an earlier node's lowering has already defined
 
     @property
@@ -150,8 +166,14 @@ class LoweredBuilder:
         """Return whether the name is a parameter's."""
         return name in self._trainables
 
+    def shape_of(self, name: str) -> Shape | None:
+        """Return the shape of a parameter; None for anything else."""
+        return self._trainables[name].shape if name in self._trainables else None
+
     def stored(self, name: str) -> LoweredValue:
         """Return an input that must be data, as it is known: perhaps scaled bytes, or indices."""
+        if name in self.turned:
+            raise NotExact("Transpose moves the record axis")
         if name not in self._values:
             raise NotExact(f"{name!r} is a parameter or a constant where the exact path needs data")
         return self._values[name]
@@ -206,11 +228,13 @@ class LoweredBuilder:
         self._values[name] = LoweredValue(number=number, shape=shape)
 
     def rearrange(self, name: str, source: LoweredValue, order: NDArray[np.int64]) -> None:
-        """Add a step that moves entries, order having the result's shape.
+        """Add a step that moves entries, order having the result's shape; some may be taken several times.
 
         Bytes stay bytes, indices stay indices.
         """
-        self.add(name, Rearrange(order=order.reshape(-1)), (source,), order.shape)
+        flat = np.ascontiguousarray(order.reshape(-1))
+        is_each_once = len(np.unique(flat)) == flat.size
+        self.add(name, (Rearrange if is_each_once else Repeat)(order=flat), (source,), order.shape)
         self._values[name] = replace(source, number=self._values[name].number, shape=order.shape)
 
     def finish(self) -> Lowered:

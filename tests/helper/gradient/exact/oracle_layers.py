@@ -5,6 +5,7 @@ parameters get.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import ldexp, prod, sqrt
 from typing import TYPE_CHECKING, Any, cast
@@ -300,7 +301,9 @@ def moved(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -
     shape = record.shapes[node.inputs[0]]
     numbers = np.arange(prod(shape)).reshape(shape)
     attributes = cast("dict[str, Any]", node.attributes)
-    if node.operator == "Reshape":
+    if node.operator == "Expand":
+        order = np.broadcast_to(numbers, attributes["shape"][1:])
+    elif node.operator == "Reshape":
         order = numbers.reshape(attributes["shape"][1:])
     elif node.operator == "Transpose":
         order = numbers.transpose([axis - 1 for axis in attributes["perm"][1:]])
@@ -316,10 +319,7 @@ def moved(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -
     places = order.reshape(-1).tolist()
 
     def back(delta: "Reals") -> "dict[str, Reals]":
-        sent = [0.0] * prod(shape)
-        for place, d in zip(places, delta, strict=True):
-            sent[place] = d
-        return {node.inputs[0]: sent}
+        return {node.inputs[0]: summed(delta, places, prod(shape))}
 
     kept = (
         [source[place] for place in places]
@@ -353,16 +353,134 @@ def concat(record: "Record", node: Node, values: "Values", _: "list[Gradient]") 
     return [joined[place] for place in places], order.shape, back
 
 
-def arithmetic(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+def homes_of(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int]:
+    """The entry of a value of `shape` that each entry of its broadcast to `whole` is."""
+    return np.broadcast_to(np.arange(prod(shape)).reshape(shape), whole).reshape(-1).tolist()
+
+
+def summed(delta: "Reals", homes: list[int], size: int) -> "Reals":
+    total = [0.0] * size
+    for home, d in zip(homes, delta, strict=True):
+        total[home] = total[home] + d
+    return total
+
+
+def both(record: "Record", node: Node, values: "Values") -> "Result":
     names = node.inputs
-    shape = record.shapes[names[0]] if names[0] in values else record.shapes[names[1]]
+    shapes = [(1, *record.shapes[name]) for name in names]
+    whole = np.broadcast_shapes(*shapes)
+    homes = [homes_of(shape, whole) for shape in shapes]
+    left, right = (
+        [reals(values[name])[home] for home in places] for name, places in zip(names, homes, strict=True)
+    )
+    slopes = {"Mul": (right, left), "Sub": ([1.0] * len(left), [-1.0] * len(left))}.get(
+        node.operator, ([1.0] * len(left),) * 2
+    )
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        sent: dict[str, Reals] = {}
+        for name, places, slope, shape in zip(names, homes, slopes, shapes, strict=True):
+            part = summed([d * s for d, s in zip(delta, slope, strict=True)], places, prod(shape))
+            sent[name] = [a + b for a, b in zip(sent[name], part, strict=True)] if name in sent else part
+        return sent
+
+    pairs = list(zip(left, right, strict=True))
+    if node.operator == "Mul":
+        value = [a * b for a, b in pairs]
+    else:
+        value = [a - b if node.operator == "Sub" else a + b for a, b in pairs]
+    return value, whole[1:], back
+
+
+def square(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    return both(record, replace(node, operator="Mul", inputs=(node.inputs[0],) * 2), values)
+
+
+def with_parameter(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    is_first = node.inputs[0] in record.weights
+    name, other = node.inputs if is_first else node.inputs[::-1]
+    weight, start = record.weights[name], record.offsets[name]
+    shape = (1, *record.shapes[other])
+    whole = np.broadcast_shapes(shape, weight.values.shape)
+    homes, places = homes_of(weight.values.shape, whole), homes_of(shape, whole)
+    w = [ldexp(float(entry), -weight.exponent) for entry in weight.values.reshape(-1).tolist()]
+    x = [reals(values[other])[place] for place in places]
+    sign = -1.0 if node.operator == "Sub" else 1.0
+    if node.operator == "Mul":
+        value = [a * w[home] for a, home in zip(x, homes, strict=True)]
+    elif is_first and node.operator == "Sub":
+        value = [-a + w[home] for a, home in zip(x, homes, strict=True)]
+    else:
+        value = [a + sign * w[home] for a, home in zip(x, homes, strict=True)]
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        if node.operator == "Mul":
+            own = [d * a for d, a in zip(delta, x, strict=True)]
+            sent = [d * w[home] for d, home in zip(delta, homes, strict=True)]
+        else:
+            own = [-d if sign < 0 and not is_first else d for d in delta]
+            sent = [-d if sign < 0 and is_first else d for d in delta]
+        gradient = dict(enumerate(summed(own, homes, len(w)), start))
+        record.whole(gradient, gradients, places=range(len(w)), width=len(w), operand=[])
+        return {other: summed(sent, places, prod(shape))}
+
+    return value, whole[1:], back
+
+
+def layer_normalization(
+    record: "Record", node: Node, values: "Values", gradients: "list[Gradient]"
+) -> "Result":
+    shape = record.shapes[node.inputs[0]]
+    width = prod(shape[cast("int", node.attributes["axis"]) - 1 :])
+    epsilon = float(np.float32(cast("float", node.attributes["epsilon"])))
+    x = reals(values[node.inputs[0]])
+    scale = record.weights[node.inputs[1]].to_float().reshape(-1).tolist()
+    has_bias = len(node.inputs) > 2
+    bias = record.weights[node.inputs[2]].to_float().reshape(-1).tolist() if has_bias else [0.0] * width
+    normal, inverses = [], []
+    for start in range(0, len(x), width):
+        total, squares = 0.0, 0.0
+        for value in x[start : start + width]:
+            total = total + value
+        mean = total / float(width)
+        for value in x[start : start + width]:
+            squares = squares + (value - mean) * (value - mean)
+        inverses.append(1.0 / sqrt(squares / float(width) + epsilon))
+        normal += [(value - mean) * inverses[-1] for value in x[start : start + width]]
+    a = oracle.quantise(normal)
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        d = oracle.quantise(delta)
+        gradient = {}
+        for j in range(width):
+            exact = sum(d.q[i] * a.q[i] for i in range(j, len(x), width))
+            gradient[record.offsets[node.inputs[1]] + j] = ldexp(float(exact), -(d.exponent + a.exponent))
+        for j in range(width) if has_bias else ():
+            gradient[record.offsets[node.inputs[2]] + j] = ldexp(float(sum(d.q[j::width])), -d.exponent)
+        record.whole(gradient, gradients, places=range(len(gradient)), width=len(gradient), operand=[])
+        sent = []
+        for row, inverse in enumerate(inverses):
+            here = range(row * width, (row + 1) * width)
+            scaled = [delta[i] * scale[i % width] for i in here]
+            total, along = 0.0, 0.0
+            for i, value in zip(here, scaled, strict=True):
+                total, along = total + value, along + value * normal[i]
+            mean, part = total / float(width), along / float(width)
+            sent += [
+                ((value - mean) - normal[i] * part) * inverse for i, value in zip(here, scaled, strict=True)
+            ]
+        return {node.inputs[0]: sent}
+
+    return [value * scale[i % width] + bias[i % width] for i, value in enumerate(normal)], shape, back
+
+
+def arithmetic(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    names = node.inputs
+    if any(name in record.weights for name in names):
+        return with_parameter(record, node, values, gradients)
     if all(name in values for name in names):
-        left, right = (reals(values[name]) for name in names)
-
-        def back_both(delta: "Reals") -> "dict[str, Reals]":
-            return {names[0]: [d + d for d in delta]} if names[0] == names[1] else dict.fromkeys(names, delta)
-
-        return [a + b for a, b in zip(left, right, strict=True)], shape, back_both
+        return both(record, node, values)
+    shape = record.shapes[names[0]] if names[0] in values else record.shapes[names[1]]
     name, constant = names if names[0] in values else names[::-1]
     given = (
         np.broadcast_to(record.model.constants[constant].astype(np.float64), (1, *shape)).reshape(-1).tolist()
@@ -432,6 +550,9 @@ STEPS: "dict[str, Callable[[Record, Node, Values, list[Gradient]], Result]]" = {
     "ReduceMean": average,
     "ReduceSum": average,
     "BatchNormalization": batch_normalization,
+    "LayerNormalization": layer_normalization,
+    "Pow": square,
+    "Expand": moved,
     "Gather": gather,
     "Reshape": moved,
     "Transpose": moved,

@@ -133,7 +133,19 @@ def rates() -> Case:
     return Case(model=graph.model(output, 1), loss=Loss.POISSON, clip=clip, is_portable=True)
 
 
-CASES: dict[str, Callable[[], Case]] = {one.__name__: one for one in (gates, gathers, images, curves, rates)}
+def crosses() -> Case:
+    """Parameters and values that are added and multiplied, entries that repeat, and a layer's normalisation."""
+    graph = GraphBuilder(6, seed=6)
+    value = first = graph.node("Tanh", graph.gemm("x", 6, 4))
+    value = graph.node("Add", graph.node("Mul", first, graph.gemm(value, 4, 1)), graph.weight(4))
+    value = graph.node("LayerNormalization", value, graph.weight(4, scale=1.0), graph.weight(4), epsilon=1e-5)
+    value = graph.node("Mul", graph.node("Sub", value, first), graph.weight(1, scale=1.0))
+    return Case(model=graph.model(graph.gemm(value, 4, 3), 3), loss=Loss.CROSS_ENTROPY, clip=L2)
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    one.__name__: one for one in (gates, gathers, images, curves, rates, crosses)
+}
 
 
 def features(width: int) -> dict[str, NDArray[np.uint8]]:

@@ -1,0 +1,130 @@
+"""Parameters that an exporter merged because they began with equal values.
+
+torch's exporters store initializers of equal contents once. Tables, biases and scales that all begin at zero,
+or at one, are then one tensor with several readers, and would be trained as one. torch's present exporter
+writes beside each operator which parameters it was made of, so what was meant is known and is restored. Where
+a file does not say, equal numbers throughout look the same whether they were merged or are meant to be one:
+such a file is refused. A tensor of differing numbers that several operators read is one on purpose.
+"""
+
+import re
+from collections import defaultdict
+from typing import Final, NamedTuple
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from maskedlark.errors import InvalidModel, ModelReason
+
+_SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
+_MADE_OF: Final = "pkg.torch.onnx.fx_node"
+_DECLARED: Final = re.compile(r"^(\w+): (?:PARAMETER|BUFFER) target='([^']+)'", re.MULTILINE)
+_NAMED: Final = re.compile(r"%(\w+)")
+_IN_ORDER: Final = frozenset({"BatchNormalization", "LayerNormalization"})
+"""Operators whose inputs are the data and then the parameters, in the order in which torch's takes them."""
+
+
+class _Use(NamedTuple):
+    """One input of one node."""
+
+    node: int
+    position: int
+
+
+def separate_parameters(encoded: bytes) -> bytes:
+    """Return an ONNX file with each of torch's parameters on its own; unchanged if none were merged.
+
+    Raises:
+        InvalidModel(MERGED_PARAMETERS): several operators read one tensor of equal numbers, and the file does
+            not say whether it was one parameter or several.
+    """
+    try:
+        proto = onnx.ModelProto.FromString(encoded)
+    except DecodeError:
+        return encoded  # the parser says what is wrong
+    graph = proto.graph
+    targets = _targets(graph)
+    shared = _shared_tensors(graph)
+    for tensor, uses in shared:
+        meant = _meant(graph, uses, tensor.name, targets)
+        if meant is None:
+            raise _reject(tensor.name, len(uses))
+        for use, name in zip(uses, meant, strict=True):
+            graph.node[use.node].input[use.position] = name
+        there = {known.name for known in graph.initializer}
+        for name in dict.fromkeys(meant):
+            if name not in there:
+                copied = onnx.TensorProto()
+                copied.CopyFrom(tensor)
+                copied.name = name
+                graph.initializer.append(copied)
+    return bytes(proto.SerializeToString(deterministic=True)) if shared else encoded
+
+
+def _targets(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the name of each of torch's parameters and buffers, by the name that operators call it."""
+    said = "".join(entry.value for entry in graph.metadata_props if entry.key == _SIGNATURE)
+    return dict(_DECLARED.findall(said))
+
+
+def _shared_tensors(graph: onnx.GraphProto) -> list[tuple[onnx.TensorProto, list[_Use]]]:
+    """Return the float32 tensors of one value throughout that several operators read, with their readers."""
+    uses: defaultdict[str, list[_Use]] = defaultdict(list)
+    for number, node in enumerate(graph.node):
+        for position, name in enumerate(node.input):
+            uses[name].append(_Use(number, position))
+    return [
+        (tensor, uses[tensor.name])
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT
+        and len(tensor.dims)
+        and len(uses[tensor.name]) > 1
+        and _is_one_number(tensor)
+    ]
+
+
+def _is_one_number(tensor: onnx.TensorProto) -> bool:
+    """Return whether all entries of a tensor are equal."""
+    if tensor.raw_data:
+        values = np.frombuffer(tensor.raw_data, "<f4") if len(tensor.raw_data) % 4 == 0 else np.empty(0)
+    else:
+        values = np.array(tensor.float_data, np.float32)
+    return values.size > 0 and bool((values == values[0]).all())
+
+
+def _meant(graph: onnx.GraphProto, uses: list[_Use], name: str, targets: dict[str, str]) -> list[str] | None:
+    """Return the parameter that each use was of; None if the file does not say of one.
+
+    A parameter that is in the file under its own name was not merged into this tensor.
+    """
+    there = {tensor.name for tensor in graph.initializer} - {name}
+    by_node: defaultdict[int, list[_Use]] = defaultdict(list)
+    for use in uses:
+        by_node[use.node].append(use)
+    found: dict[_Use, str] = {}
+    for number, of_node in by_node.items():
+        node = graph.node[number]
+        said = "".join(entry.value for entry in node.metadata_props if entry.key == _MADE_OF)
+        named = list(
+            dict.fromkeys(
+                targets[word] for word in _NAMED.findall(said.partition(" = ")[2]) if word in targets
+            )
+        )
+        if node.op_type in _IN_ORDER and len(named) == len(node.input) - 1:
+            found.update({use: named[use.position - 1] for use in of_node if use.position})
+        elif len(of_node) == len(possible := [target for target in named if target not in there]) == 1:
+            found[of_node[0]] = possible[0]
+    if len(found) < len(uses):
+        return None
+    return [found[use] for use in uses]
+
+
+def _reject(name: str, readers: int) -> InvalidModel:
+    return InvalidModel(
+        ModelReason.MERGED_PARAMETERS,
+        f"{readers} operators read the one tensor {name[:80]!r}, all of whose numbers are equal: an exporter "
+        "merges parameters that begin with equal values, and would tie them. Export with torch's "
+        "present exporter (`dynamo=True`), or let the parameters begin with small random values; if they are to "
+        "be one, let one of its numbers differ",
+    )

@@ -1,0 +1,102 @@
+"""Parameters that an exporter merged are separate again where the file says what was meant, else refused."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from adserver.training.merged_parameters import separate_parameters
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.onnx_file import parse
+from tests.torch_models import export
+
+
+class Zeros(nn.Module):
+    """Tables, a linear layer and a bias that all begin at zero; `tied` uses its first table twice."""
+
+    def __init__(self, *, is_tied: bool = False) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(256, 1) for _ in range(13)])
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.is_tied = is_tied
+        for table in self.tables:
+            nn.init.zeros_(table.weight)  # type: ignore[arg-type]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = (x * 256).long()
+        z = self.bias
+        for column, table in enumerate(self.tables):
+            z = z + table(words[:, column])
+        return z + self.tables[0](words[:, 13]) if self.is_tied else z
+
+
+class Normal(nn.Module):
+    """A scale and a running variance, and two normalisations, that all begin at one or at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 4), nn.Linear(4, 4)
+        self.batch, self.layer = nn.BatchNorm1d(4), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.second(self.batch(torch.relu(self.first(x)))))  # type: ignore[no-any-return]
+
+
+def sizes(encoded: bytes, width: int) -> dict[str, int]:
+    return {one.name: one.size for one in parse(encoded, num_features=width).parameters}
+
+
+def test_zeros_of_torchs_present_exporter_are_separate_again() -> None:
+    merged = export(Zeros().eval(), 14, 2, dynamo=True)
+    assert sum(sizes(merged, 14).values()) == 257  # what the exporter leaves of 3,329
+    found = sizes(separate_parameters(merged), 14)
+    assert found == {"bias": 1, **{f"tables.{i}.weight": 256 for i in range(13)}}
+    assert separate_parameters(separate_parameters(merged)) == separate_parameters(merged)
+
+
+def test_a_table_that_is_used_twice_stays_one() -> None:
+    found = sizes(separate_parameters(export(Zeros(is_tied=True).eval(), 14, 2, dynamo=True)), 14)
+    assert sum(found.values()) == 13 * 256 + 1
+
+
+def test_a_scale_is_not_the_variance_that_began_equal() -> None:
+    module = Normal().eval()
+    encoded = separate_parameters(export(module, 6, 2, dynamo=True))
+    found = sizes(encoded, 6)
+    assert found == {name: value.numel() for name, value in module.named_parameters()}
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_where_the_file_does_not_say_it_is_refused(records: int) -> None:
+    legacy = export(Zeros().eval(), 14, records, dynamo=False)
+    stripped = onnx.ModelProto.FromString(export(Zeros().eval(), 14, records, dynamo=True))
+    for node in stripped.graph.node:
+        del node.metadata_props[:]
+    for encoded in (legacy, stripped.SerializeToString()):
+        if len(sizes(encoded, 14)) == 14:
+            assert separate_parameters(encoded) == encoded
+            continue
+        with pytest.raises(InvalidModel, match="would tie them") as refused:
+            separate_parameters(encoded)
+        assert refused.value.reason is ModelReason.MERGED_PARAMETERS
+
+
+def test_a_tensor_of_different_numbers_is_tied_on_purpose(tmp_path: Path) -> None:
+    module = Zeros(is_tied=True).eval()
+    for table in module.tables:
+        nn.init.normal_(table.weight)  # type: ignore[arg-type]
+    encoded = export(module, 14, 2, dynamo=False)
+    assert separate_parameters(encoded) == encoded
+    assert separate_parameters(b"no model") == b"no model"
+
+
+def test_a_damaged_tensor_is_left_to_the_parser() -> None:
+    proto = onnx.ModelProto.FromString(export(Zeros().eval(), 14, 2, dynamo=True))
+    for tensor in proto.graph.initializer:
+        if np.prod(tensor.dims) == 256:
+            tensor.raw_data = b"abc"
+    encoded = proto.SerializeToString()
+    assert separate_parameters(encoded) == encoded
