@@ -125,6 +125,6 @@ def _reject(name: str, readers: int) -> InvalidModel:
         ModelReason.MERGED_PARAMETERS,
         f"{readers} operators read the one tensor {name[:80]!r}, all of whose numbers are equal: an exporter "
         "merges parameters that begin with equal values, and would tie them. Export with torch's "
-        "present exporter (`dynamo=True`), or let the parameters begin with small random values; if they are to "
-        "be one, let one of its numbers differ",
+        "present exporter (`dynamo=True`), or let the parameters begin with small random values; if they are "
+        "to be one, let one of its numbers differ",
     )

@@ -134,7 +134,7 @@ def rates() -> Case:
 
 
 def crosses() -> Case:
-    """Parameters and values that are added and multiplied, entries that repeat, and a layer's normalisation."""
+    """Parameters and values that are added and multiplied, repeated entries, a layer's normalisation."""
     graph = GraphBuilder(6, seed=6)
     value = first = graph.node("Tanh", graph.gemm("x", 6, 4))
     value = graph.node("Add", graph.node("Mul", first, graph.gemm(value, 4, 1)), graph.weight(4))
