@@ -1,5 +1,6 @@
 """`adserver model`: create, show, evaluate, export."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,7 +87,7 @@ def evaluate_command(
     loss: Annotated[Loss, option("The loss to measure.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a model's loss, and a classifier's accuracy, on plain examples."""
+    """Measure a model's loss, a classifier's accuracy and base rate, and its AUC, on plain examples."""
     from adserver.training.eval_set import read_eval_set
     from adserver.training.inference import evaluate
     from adserver.training.model_file import read_model
@@ -97,10 +98,11 @@ def evaluate_command(
     examples.check_fits(parse(encoded, num_features=examples.features.shape[1]), loss)
     evaluation = evaluate(encoded, examples.features, examples.labels, loss)
     if as_json:
-        print_json({"examples": len(examples), "loss": evaluation.loss, "accuracy": evaluation.accuracy})
+        print_json({"examples": len(examples), **asdict(evaluation)})
         return
-    accuracy = "" if evaluation.accuracy is None else f", accuracy {evaluation.accuracy:.4f}"
-    typer.echo(f"loss {evaluation.loss:.4f}{accuracy} on {len(examples)} examples")
+    figures = {"accuracy": evaluation.accuracy, "AUC": evaluation.auc, "base rate": evaluation.base_rate}
+    shown = "".join(f", {name} {value:.4f}" for name, value in figures.items() if value is not None)
+    typer.echo(f"loss {evaluation.loss:.4f}{shown} on {len(examples)} examples")
 
 
 @takes(server=server_of)

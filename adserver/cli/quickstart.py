@@ -1,14 +1,25 @@
-"""`adserver quickstart`: new, run, up, down."""
+"""`adserver quickstart`: new, check, run, up, down."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from adserver.cli.options import JsonOption
 from adserver.views.printing import print_json, print_table
+from maskedlark.escape import escape
 from maskedlark.terminal.options import option
+
+if TYPE_CHECKING:
+    from adserver.quickstart.project import DataSettings
+    from adserver.quickstart.table_report import TableReport
+
+_EXAMPLE: Final = 30
+"""Characters of an example cell that are shown."""
 
 quickstart_app = typer.Typer(
     no_args_is_help=True,
@@ -32,12 +43,22 @@ def new_command(
         Path | None, option("Your ONNX model; default: a dense network.", exists=True, dir_okay=False)
     ] = None,
 ) -> None:
-    """Create a project folder with its settings in `lark.toml`, without starting anything."""
+    """Create a project folder with its settings in `lark.toml`, without starting anything.
+
+    A table is read and described: what each column holds and becomes, and what is left out and why.
+    """
+    from adserver.quickstart.check import read_table
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import DataSettings, ModelSettings, Servers, Settings, new_project
+    from adserver.quickstart.table_report import read_report
 
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")
+    data, notes = DataSettings(), dict[str, str]()
+    if csv is not None:
+        report = read_report(read_table(csv), label)
+        _show_report(report)
+        data, notes = _data_settings(csv.resolve(), report), _notes(report)
     ports = free_ports(4)
     project = new_project(
         folder,
@@ -48,26 +69,53 @@ def new_command(
                 adserver_grpc=f"127.0.0.1:{ports[2]}",
                 adserver_http=f"127.0.0.1:{ports[3]}",
             ),
-            data=DataSettings(csv=str(csv.resolve()) if csv else "", label=label),
+            data=data,
             model=ModelSettings(onnx=str(model.resolve()) if model else ""),
         ),
+        notes,
     )
     typer.echo(f"check {folder / 'lark.toml'}, then run: adserver quickstart run {folder}")
     typer.echo(f"to use other commands with these servers, first run: . {project.environment_file}", err=True)
 
 
+@quickstart_app.command("check")
+def check_command(folder: FolderArgument) -> None:
+    """Check every setting of `lark.toml` against the table and the model, without starting anything."""
+    from adserver.quickstart.check import check
+    from adserver.quickstart.project import Project
+
+    found = check(Project.open(folder))
+    for problem in found.problems:
+        typer.secho(f"error: {escape(problem)}", fg="red", err=True)
+    if found.problems:
+        raise typer.Exit(1)
+    typer.echo(
+        f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them reported; "
+        f"{found.num_features} "
+        f"features; loss {found.loss.value}: run it with `adserver quickstart run {folder}`"
+    )
+
+
 @quickstart_app.command("run")
 def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
-    """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`."""
+    """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`.
+
+    Settings are checked first, as by `check`. A run that was interrupted is gone on with.
+    """
     from adserver.quickstart.project import Project
     from adserver.quickstart.recipe import run_project
 
-    result = run_project(Project.open(folder), tell=_tell)
+    with _ending_on_sigterm():
+        result = run_project(Project.open(folder), tell=_tell)
     told = asdict(result)
     if as_json:
         print_json(told)
-    else:
-        print_table(("", ""), list(told.items()))
+        return
+    rows = told.pop("rows")
+    left_out = [(f"rows left out: {reason}", count) for reason, count in rows.pop("left_out").items()]
+    print_table(
+        ("", ""), [*((f"rows {name}", count) for name, count in rows.items()), *left_out, *told.items()]
+    )
 
 
 @quickstart_app.command("up")
@@ -76,7 +124,8 @@ def up_command(folder: FolderArgument) -> None:
     from adserver.quickstart.project import Project
     from adserver.quickstart.running import RunningFleet
 
-    RunningFleet(Project.open(folder), tell=_tell).up()
+    with _ending_on_sigterm():
+        RunningFleet(Project.open(folder), tell=_tell).up()
 
 
 @quickstart_app.command("down")
@@ -86,6 +135,58 @@ def down_command(folder: FolderArgument) -> None:
     from adserver.quickstart.running import RunningFleet
 
     RunningFleet(Project.open(folder), tell=_tell).down()
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: what it started is ended with it."""
+
+    def end(_signal: int, _frame: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _data_settings(csv: Path, report: "TableReport") -> "DataSettings":
+    """Return what the report suggests for `[data]`."""
+    from adserver.quickstart.project import DataSettings
+    from adserver.quickstart.table_report import Use
+
+    return DataSettings(
+        csv=str(csv),
+        label=report.label,
+        classes=tuple(report.classes),
+        ignore=report.named(Use.LEFT_OUT),
+        dates=report.named(Use.DATE),
+        codes=report.codes(),
+    )
+
+
+def _notes(report: "TableReport") -> dict[str, str]:
+    """Return the comment of each value that `_data_settings` names."""
+    of_columns = {column.name: column.why for column in report.columns if column.why}
+    return {name: f"{count} rows" for name, count in report.classes.items()} | of_columns
+
+
+def _show_report(report: "TableReport") -> None:
+    """Print what the table holds and what becomes of it."""
+    print_table(
+        ("column", "becomes", "different", "gaps", "for example", "why"),
+        [
+            (one.name, one.use.value, one.distinct, one.gaps, one.example[:_EXAMPLE], one.why)
+            for one in report.columns
+        ],
+    )
+    typer.echo(f"{report.rows} rows, read as {report.written}")
+    classes = ", ".join(f"{name!r} {count}" for name, count in report.classes.items())
+    typer.echo(escape(f"label {report.label!r}: {classes}; empty in {report.unlabelled} rows"))
+    if report.other_labels:
+        others = ", ".join(f"{name!r} {count}" for name, count in report.other_labels.items())
+        typer.echo(escape(f"left out, since too few rows have these labels: {others}"))
 
 
 def _tell(what: str) -> None:

@@ -4,12 +4,18 @@ project = Project.open(Path("play"))
 project.settings.training.rounds
 """
 
+import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Self
 
+from pydantic import Field, model_validator
+
+from adserver.records.optimizer_kinds import OptimizerKind
 from maskedlark.canonical import build, canonical
 from maskedlark.errors import InvalidTask
+from maskedlark.escape import DELETE, escape
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 
@@ -17,15 +23,24 @@ CONFIG: Final = "lark.toml"
 SAMPLE: Final = "wbcd"
 """The Wisconsin breast-cancer data, which come with scikit-learn."""
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Address = Annotated[str, Field(pattern=r"^(127\.[0-9.]+|localhost|\[::1\]):[0-9]{1,5}$")]
+
 
 @canonical
 class Servers:
-    """Where the three servers listen, as host:port."""
+    """Where the three servers listen on this machine, as host:port."""
 
-    helper_0: str
-    helper_1: str
-    adserver_grpc: str
-    adserver_http: str
+    helper_0: Address
+    helper_1: Address
+    adserver_grpc: Address
+    adserver_http: Address
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len({self.helper_0, self.helper_1, self.adserver_grpc, self.adserver_http}) < 4:
+            raise ValueError("two servers have the same address: give each a port of its own")
+        return self
 
 
 @canonical
@@ -35,24 +50,32 @@ class DataSettings:
     Attributes:
         csv: A table, seen from the project's folder; empty for the sample.
         label: Its column of labels.
+        classes: The label's classes; rows with another label are left out. Empty: all that there are.
         ignore: Its columns that are no features.
+        dates: Its columns of dates, which become a weekday, a day and an hour.
+        codes: Its columns of numbers that name things, which are read as words.
+        publish: Its columns whose words may stand in the public encoder though they look like identifiers.
         panel: The share of rows that are never reported: the trained model is tested on them.
     """
 
     csv: str = ""
     label: str = ""
+    classes: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    panel: float = 0.2
+    dates: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
+    panel: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 
 @canonical
 class TaskSettings:
     """What both helpers sign."""
 
-    min_batch_size: int = 100
-    clip_norm: float = 1.0
-    epsilon: float = 3.0
-    collusion_epsilon: float = 8.0
+    min_batch_size: Annotated[int, Field(ge=1)] = 100
+    clip_norm: Positive = 1.0
+    epsilon: Positive = 3.0
+    collusion_epsilon: Positive = 8.0
 
 
 @canonical
@@ -66,7 +89,7 @@ class ModelSettings:
     """
 
     onnx: str = ""
-    hidden: tuple[int, ...] = (50, 50)
+    hidden: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] = (50, 50)
     seed: int = 1
 
 
@@ -77,11 +100,11 @@ class TrainingSettings:
     An empty loss follows from the labels.
     """
 
-    rounds: int = 60
-    optimizer: str = "momentum"
-    learning_rate: float = 0.3
-    epsilon: float = 3.0
-    batch_size: float | None = None
+    rounds: Annotated[int, Field(ge=1)] = 60
+    optimizer: OptimizerKind = OptimizerKind.MOMENTUM
+    learning_rate: Positive = 0.3
+    epsilon: Positive = 3.0
+    batch_size: Positive | None = None
     loss: Loss | None = None
 
 
@@ -112,14 +135,17 @@ class Project:
         """
         path = folder / CONFIG
         try:
-            said = tomllib.loads(path.read_text())
+            said = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError:
             raise InvalidTask(
                 f"{path} does not exist: create it with `adserver quickstart new {folder}`"
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidTask(f"{path} is not valid TOML: {error}") from None
-        return cls(folder=folder.resolve(), settings=build(Settings, said))
+        try:
+            return cls(folder=folder.resolve(), settings=build(Settings, said))
+        except InvalidTask as error:
+            raise InvalidTask(f"{path}: {str(error).removeprefix('Settings: ')}") from None
 
     @property
     def parties(self) -> Path:
@@ -135,11 +161,16 @@ class Project:
         """Resolve the path of a file that the settings name."""
         return self.folder / said
 
-    def new_run(self) -> Path:
-        """Create a new, empty folder for one run's results: `runs/1`, `runs/2`, ..."""
+    def last_run(self) -> Path | None:
+        """Return the folder of the last run, or None."""
         runs = self.folder / "runs"
         taken = [int(one.name) for one in runs.glob("*") if one.name.isdigit()]
-        made = runs / str(max(taken, default=0) + 1)
+        return runs / str(max(taken)) if taken else None
+
+    def new_run(self) -> Path:
+        """Create a new, empty folder for one run's results: `runs/1`, `runs/2`, ..."""
+        last = self.last_run()
+        made = self.folder / "runs" / str(1 if last is None else int(last.name) + 1)
         made.mkdir(parents=True)
         return made
 
@@ -154,8 +185,13 @@ class Project:
         }
 
 
-def new_project(folder: Path, settings: Settings) -> Project:
+def new_project(folder: Path, settings: Settings, notes: Mapping[str, str] | None = None) -> Project:
     """Make a project's folder with its `lark.toml` and `env.sh`.
+
+    Args:
+        folder: The folder.
+        settings: What `lark.toml` says.
+        notes: A comment for each value of `[data]` that has one.
 
     Raises:
         InvalidTask: the folder has a `lark.toml` already; or a file that the settings name is missing.
@@ -167,14 +203,14 @@ def new_project(folder: Path, settings: Settings) -> Project:
     if (folder / CONFIG).exists():
         raise InvalidTask(f"{folder / CONFIG} exists already: run it with `adserver quickstart run {folder}`")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(config_text(settings))
+    (folder / CONFIG).write_text(config_text(settings, notes or {}), encoding="utf-8")
     lines = [f"export {name}='{value}'\n" for name, value in project.environment().items()]
     project.environment_file.write_text("".join(lines))
     return project
 
 
-def config_text(settings: Settings) -> str:
-    """Write `lark.toml` with a comment at each setting."""
+def config_text(settings: Settings, notes: Mapping[str, str]) -> str:
+    """Write `lark.toml` with a comment at each setting, and notes at values of `[data]`."""
     data, task, model, training, servers = (
         settings.data,
         settings.task,
@@ -189,7 +225,11 @@ def config_text(settings: Settings) -> str:
 [data]
 csv = {_text(data.csv)}              # your table, seen from this folder; "" for the sample
 label = {_text(data.label)}            # its column of labels
-ignore = [{", ".join(map(_text, data.ignore))}]           # columns that are no features
+classes = {_list(data.classes, notes)}  # its classes; rows with other labels are left out; [] for all
+ignore = {_list(data.ignore, notes)}           # columns that are no features
+dates = {_list(data.dates, notes)}            # columns of dates: weekday, day and hour become features
+codes = {_list(data.codes, notes)}            # columns of numbers that name things: read as words
+publish = {_list(data.publish, notes)}          # columns of identifiers whose words may be public
 panel = {data.panel:g}            # the share of rows that nobody reports: the model is tested on them
 
 [task]                 # what both helpers sign, for good
@@ -219,7 +259,16 @@ adserver_http = {_text(servers.adserver_http)}
 """
 
 
+def _list(values: tuple[str, ...], notes: Mapping[str, str]) -> str:
+    """Format a TOML list of strings: with a line for each value if one has a note."""
+    if not any(value in notes for value in values):
+        return f"[{', '.join(map(_text, values))}]"
+    lines = [
+        f"  {_text(value)},{f'  # {escape(notes[value])}' if value in notes else ''}\n" for value in values
+    ]
+    return f"[\n{''.join(lines)}]"
+
+
 def _text(value: str) -> str:
     """Format a TOML string."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return json.dumps(value, ensure_ascii=False).replace(DELETE, "\\u007f")

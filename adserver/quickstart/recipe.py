@@ -6,36 +6,70 @@ From the user's table to a trained model: encode, task, browsers, dataset, job, 
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from adserver.quickstart.project import Project
+from adserver.quickstart.check import check, usual_loss
+from adserver.quickstart.project import DataSettings, Project
 from adserver.quickstart.running import RunningFleet, command
+from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
+from maskedlark.runtime.durable_file import write_durably
 
 ORIGIN: Final = "https://ads.example"
+_SUMMARY: Final = "summary.json"
+_PROGRESS: Final = "progress.json"
+_WATCHED_EVERY_S: Final = 1.0
+_NO_FRAME: Final = dict.fromkeys(map(ord, "│╭╮╰╯─"))
+"""What a terminal draws around a message."""
+
+
+@frozen
+class Rows:
+    """What became of the rows of the table: they add up to those read.
+
+    Attributes:
+        read: Rows in the file.
+        reported: Reports in the dataset that was trained on.
+        panel: Rows that nobody reported: the model is tested on them.
+        left_out: By column and reason, or by the reason of the server that dropped a report.
+    """
+
+    read: int
+    reported: int
+    panel: int
+    left_out: dict[str, int]
 
 
 @frozen
 class Trained:
-    """What `runs/N/summary.json` holds. The accuracy is on the rows that were never reported.
+    """What `runs/N/summary.json` holds. Accuracy and AUC are on the rows that were never reported.
 
     Attributes:
         accuracy: None for a model that does not classify.
+        auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
+            classes.
+        base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
     """
 
     run: str
     task_id: str
     job_id: str
+    rows: Rows
     reports: int
     dataset_size: int
     rounds: int
     loss: float
     accuracy: float | None
+    auc: float | None
+    base_rate: float | None
     epsilon: float
     collusion_epsilon: float
     model: str
@@ -58,76 +92,86 @@ class RecipeSection:
 
 
 class Recipe:
-    """Runs a project once; its servers are up."""
+    """Runs a project once, or goes on with a run that was interrupted; its servers are up."""
 
-    def __init__(self, project: Project, tell: Callable[[str], None]) -> None:
-        """`tell` gets one line a step."""
+    def __init__(
+        self,
+        project: Project,
+        tell: Callable[[str], None],
+        watched: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take a project to run.
+
+        Args:
+            project: The project.
+            tell: Gets one line a step.
+            watched: Called while a command runs; raises if a server has ended.
+        """
         self._project = project
         self._tell = tell
+        self._watched = watched
+        self._steps = Steps.open(project)
+
+    @property
+    def steps(self) -> "Steps":
+        """What this run has done so far."""
+        return self._steps
 
     def run(self) -> Trained:
-        """Run all steps, in order.
+        """Run all steps that are not done yet, in order.
 
         Raises:
             InvalidTask: a command refused; the message is what it said.
+            HelperUnavailable: a server ended.
         """
-        settings, folder = self._project.settings, self._project.new_run()
+        settings, steps = self._project.settings, self._steps
+        if steps.done:
+            self._tell(f"going on with run {steps.folder.name}, which was interrupted")
+        folder = steps.folder
         described = self._describe(folder)
-        task = self._task(described)
+        task = steps.do("task", lambda: self._task(described))
         panel = folder / "panel.npz"
-        reports = self._report(task, panel)
-        dataset = self._json("adserver", "dataset", "seal", "--task", task)
-        self._tell(f"both helpers opened and agree on their shares of {dataset['admitted']} reports")
-        loss = settings.training.loss or _loss(described)
+        sent = steps.do("reports", lambda: self._report(task, panel), is_begun_once=True)
+        dataset = steps.do("dataset", lambda: self._seal(task))
+        loss = settings.training.loss or usual_loss(described.num_classes)
         untrained = self._model(folder, described)
-        job = self._train(task, dataset["dataset_id"], untrained, panel, loss)
+        job_id = steps.do("job", lambda: self._submit(task, dataset["dataset_id"], untrained, panel, loss))
+        job = self._watch(job_id)
         trained, curves = folder / "trained.onnx", folder / "curves.png"
-        self._run("adserver", "model", "export", "--job", job["job_id"], str(trained))
-        self._run("adserver", "job", "show", job["job_id"], "--plot", str(curves))
+        self._run("adserver", "model", "export", "--job", job_id, str(trained))
+        self._run("adserver", "job", "show", job_id, "--plot", str(curves))
         tested = self._json(
             "adserver", "model", "evaluate", str(trained), "--eval-set", str(panel), "--loss", loss.value
         )
         result = Trained(
             run=folder.name,
             task_id=task,
-            job_id=job["job_id"],
-            reports=reports,
+            job_id=job_id,
+            rows=_rows(sent, dataset),
+            reports=sent["accepted"],
             dataset_size=dataset["admitted"],
             rounds=job["rounds_done"],
-            loss=tested["loss"],
-            accuracy=tested.get("accuracy"),
+            **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate")},
             epsilon=job["epsilon_spent"],
             collusion_epsilon=job["collusion_epsilon_spent"],
             model=str(trained),
             curves=str(curves),
         )
-        (folder / "summary.json").write_text(json.dumps(asdict(result), indent=2) + "\n")
+        steps.finish(asdict(result))
         return result
 
     def _describe(self, folder: Path) -> RecipeSection:
         """Fit an encoder to the user's table, or take the sample as it is."""
         data = self._project.settings.data
         if not data.csv:
-            told = self._json("browser-sim", "describe", "--source", "wbcd")
+            told = self._steps.do("table", lambda: self._json("browser-sim", "describe", "--source", "wbcd"))
             wide, classes = told["features"], len(told["labels"])
             said = ("--num-features", str(wide), "--classes", str(classes))
             return RecipeSection(
                 num_features=wide, num_classes=classes, arguments=(*said, "--default-label", "0")
             )
-        if not data.label:
-            raise InvalidTask("[data] label is empty: set it to the label column of your table")
         encoder = folder / "encoder.json"
-        ignored = [part for column in data.ignore for part in ("--ignore", column)]
-        table = str(self._project.path(data.csv))
-        told = self._json(
-            "browser-sim", "encode", "--fit", table, "--label", data.label, *ignored, "-o", str(encoder)
-        )
-        if told["classes"] is None:
-            raise InvalidTask(
-                f"the label column {data.label!r} contains numeric values, but quickstart trains on "
-                "classes: choose a column of classes"
-            )
-        self._tell(f"{told['features']} columns become features ({told['categories']} of them words)")
+        told = self._steps.do("table", lambda: self._fit(data, encoder))
         return RecipeSection(
             num_features=told["features"],
             num_classes=len(told["classes"]),
@@ -137,6 +181,12 @@ class Recipe:
                 *(("--default-label", "0") if len(told["classes"]) == 2 else ()),
             ),
         )
+
+    def _fit(self, data: DataSettings, encoder: Path) -> Any:
+        table = str(self._project.path(data.csv))
+        told = self._json("browser-sim", "encode", "--fit", table, *_options_of(data), "-o", str(encoder))
+        self._tell(f"{told['features']} columns become features ({told['categories']} of them words)")
+        return told
 
     def _task(self, described: RecipeSection) -> str:
         task = self._project.settings.task
@@ -162,10 +212,10 @@ class Recipe:
         self._tell(f"both helpers signed task {made[:12]}")
         return made
 
-    def _report(self, task: str, panel: Path) -> int:
+    def _report(self, task: str, panel: Path) -> Any:
         data, at = self._project.settings.data, self._project.settings.servers
         source = (
-            ("--source", "csv", "--csv", str(self._project.path(data.csv)))
+            ("--source", "csv", "--csv", str(self._project.path(data.csv)), *_classes_of(data))
             if data.csv
             else ("--source", "wbcd")
         )
@@ -184,10 +234,21 @@ class Recipe:
             "--insecure",
         )
         self._tell(
-            f"browsers sealed and sent {told['accepted']} reports; {told['panel']} rows are held out "
-            "for testing"
+            f"browsers sealed and sent {told['accepted']} reports of {told['read']} rows; "
+            f"{told['panel']} rows "
+            "are held out for testing"
         )
-        return int(told["accepted"])
+        for reason, count in told["left_out"].items():
+            self._tell(f"{count} rows are left out: {reason}")
+        return told
+
+    def _seal(self, task: str) -> Any:
+        """Seal the reports into a dataset, unless an interrupted run has done so."""
+        known = [one for one in self._json("adserver", "dataset", "list") if one["task_id"] == task]
+        sealed = [one for one in known if one["state"] == "committed"]
+        dataset = sealed[0] if sealed else self._json("adserver", "dataset", "seal", "--task", task)
+        self._tell(f"both helpers opened and agree on their shares of {dataset['admitted']} reports")
+        return dataset
 
     def _model(self, folder: Path, described: RecipeSection) -> Path:
         model = self._project.settings.model
@@ -202,14 +263,14 @@ class Recipe:
         )
         return untrained
 
-    def _train(self, task: str, dataset: str, model: Path, panel: Path, loss: Loss) -> Any:
+    def _submit(self, task: str, dataset: str, model: Path, panel: Path, loss: Loss) -> str:
+        """Submit the job, unless an interrupted run has done so; return its id."""
+        submitted = [one for one in self._json("adserver", "job", "list") if one["dataset_id"] == dataset]
+        if submitted:
+            return str(submitted[-1]["job_id"])
         training = self._project.settings.training
         batch = () if training.batch_size is None else ("--batch-size", str(training.batch_size))
-        self._tell(
-            f"training for {training.rounds} rounds; to follow it from another shell, run `adserver job "
-            "watch`"
-        )
-        return self._json(
+        job = self._json(
             "adserver",
             "job",
             "submit",
@@ -224,7 +285,7 @@ class Recipe:
             "--rounds",
             str(training.rounds),
             "--optimizer",
-            training.optimizer,
+            training.optimizer.value,
             "--learning-rate",
             str(training.learning_rate),
             "--epsilon",
@@ -232,39 +293,193 @@ class Recipe:
             *batch,
             "--eval-set",
             str(panel),
-            "--wait",
         )
+        return str(job["job_id"])
+
+    def _watch(self, job_id: str) -> Any:
+        """Follow the job to its end.
+
+        Raises:
+            InvalidTask: it was refused, failed or cancelled; the message has its cause.
+        """
+        self._tell(
+            f"training for {self._project.settings.training.rounds} rounds; to follow it from another "
+            "shell, run "
+            f"`. {self._project.environment_file}`, then `adserver job watch {job_id[:12]}`"
+        )
+        ended = self._start("adserver", "job", "watch", job_id, "--json")
+        job = json.loads(ended.stdout) if ended.stdout.strip() else None
+        if job is None:
+            raise InvalidTask(_refusal(ended, "adserver job watch"))
+        if job["state"] != "done":
+            raise InvalidTask(
+                f"job {job_id[:12]} is {job['state']} after {job['rounds_done']} rounds: "
+                f"{job['cause'] or 'see `adserver job show`'}"
+            )
+        return job
 
     def _json(self, program: str, *arguments: str) -> Any:
         return json.loads(self._run(program, *arguments, "--json"))
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Run one command to its end; show its output if it fails."""
-        done = subprocess.run(  # noqa: S603  our own program
+        """Run one command to its end.
+
+        Raises:
+            InvalidTask: it failed; the message is the command's.
+        """
+        ended = self._start(program, *arguments)
+        if ended.returncode != 0:
+            raise InvalidTask(_refusal(ended, f"{program} {' '.join(arguments[:2])}"))
+        return ended.stdout
+
+    def _start(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run one command, and end it early if a server ends."""
+        with subprocess.Popen(  # noqa: S603  our own program
             [command(program), *arguments],
             env={**os.environ, **self._project.environment()},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise InvalidTask(f"{program} {' '.join(arguments[:2])}: {done.stderr.strip()[-2000:]}")
-        return done.stdout
+        ) as child:
+            try:
+                while True:
+                    try:
+                        out, err = child.communicate(timeout=_WATCHED_EVERY_S)
+                        return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+                    except subprocess.TimeoutExpired:
+                        self._watched()
+            except BaseException:
+                child.terminate()
+                raise
+
+
+class Steps:
+    """What a run has done, in `runs/N/progress.json`: an interrupted run is gone on with.
+
+    A run is gone on with only if `lark.toml` and the table are as they were, and if no step was cut off that
+    cannot be repeated: sending reports.
+    """
+
+    _BEGUN: Final = "begun"
+    _SETTINGS: Final = "settings"
+
+    def __init__(self, folder: Path, settings: str, done: dict[str, Any]) -> None:
+        """`settings` is the digest of what the run was begun with."""
+        self.folder = folder
+        self._settings = settings
+        self.done = done
+
+    @classmethod
+    def open(cls, project: Project) -> "Steps":
+        """Find the last run if it can be gone on with; else begin a new one."""
+        settings = _digest(project)
+        last = project.last_run()
+        if last is not None and not (last / _SUMMARY).exists():
+            with suppress(OSError, ValueError):
+                found = json.loads((last / _PROGRESS).read_text())
+                begun = found.pop(cls._BEGUN, None)
+                if found.pop(cls._SETTINGS) == settings and (begun is None or begun in found):
+                    return cls(last, settings, found)
+        return cls(project.new_run(), settings, {})
+
+    def do(self, name: str, step: Callable[[], Any], *, is_begun_once: bool = False) -> Any:
+        """Run a step unless it is done, and remember what it returned."""
+        if name not in self.done:
+            self._write(begun=name if is_begun_once else None)
+            self.done[name] = step()
+            self._write(begun=None)
+        return self.done[name]
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the run's summary; it is not gone on with any more."""
+        write_durably(self.folder / _SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+        (self.folder / _PROGRESS).unlink(missing_ok=True)
+
+    def _write(self, *, begun: str | None) -> None:
+        known = {
+            self._SETTINGS: self._settings,
+            **({} if begun is None else {self._BEGUN: begun}),
+            **self.done,
+        }
+        write_durably(self.folder / _PROGRESS, json.dumps(known).encode())
+
+
+def _digest(project: Project) -> str:
+    """Return a digest of the settings and the table."""
+    csv = project.settings.data.csv
+    table = project.path(csv).read_bytes() if csv else b""
+    return sha256(encode(project.settings) + table).hexdigest()
+
+
+def _refusal(ended: "subprocess.CompletedProcess[str]", what: str) -> str:
+    """Return what a failed command said, in one line; never nothing."""
+    said = " ".join(ended.stderr.translate(_NO_FRAME).split())[-2_000:]
+    return f"{what}: {said or f'it ended with status {ended.returncode} and said nothing'}"
+
+
+def _rows(sent: dict[str, Any], dataset: dict[str, Any]) -> Rows:
+    """Count the rows that were read: reported, in the panel, or left out by reason."""
+    at_browsers = {name.replace("_", " "): sent[name] for name in ("no_consent", "over_cap", "too_late")}
+    left_out = Counter({**sent["left_out"], **at_browsers})
+    left_out += Counter({f"the ad server rejected: {reason}": n for reason, n in sent["rejected"].items()})
+    unsealed = sent["accepted"] - dataset["admitted"]
+    left_out["a helper dropped the report"] = unsealed
+    return Rows(
+        read=sent["read"],
+        reported=dataset["admitted"],
+        panel=sent["panel"],
+        left_out={reason: count for reason, count in left_out.items() if count},
+    )
+
+
+def _classes_of(data: DataSettings) -> tuple[str, ...]:
+    return tuple(part for value in data.classes for part in ("--class", value))
+
+
+def _options_of(data: DataSettings) -> tuple[str, ...]:
+    """Return the options by which `browser-sim` reads the table as `[data]` says."""
+    named = {
+        "--class": data.classes,
+        "--ignore": data.ignore,
+        "--date": data.dates,
+        "--publish": data.publish,
+    }
+    options = [part for option, values in named.items() for value in values for part in (option, value)]
+    codes = [part for column in data.codes for part in ("--type", f"{column}=category")]
+    return ("--label", data.label, *options, *codes)
 
 
 def run_project(project: Project, tell: Callable[[str], None]) -> Trained:
-    """Run a project once; servers that did not run before are ended again."""
+    """Check a project and run it once; servers that did not run before are ended again.
+
+    Raises:
+        InvalidTask: a setting is wrong; nothing was started.
+    """
+    check(project).require()
     running = RunningFleet(project, tell)
     was_up = running.is_up
+    recipe: Recipe | None = None
     try:
         running.up()
-        return Recipe(project, tell).run()
+        recipe = Recipe(project, tell, running.require)
+        return recipe.run()
+    except (KeyboardInterrupt, SystemExit):
+        tell(_how_to_go_on(project, recipe, is_up=was_up))
+        raise
     finally:
         if not was_up:
             running.down()
 
 
-def _loss(described: RecipeSection) -> Loss:
-    """Return the usual loss for so many classes, for a model with linear outputs."""
-    is_binary = described.num_classes == 2
-    return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if is_binary else Loss.CROSS_ENTROPY
+def _how_to_go_on(project: Project, recipe: Recipe | None, *, is_up: bool) -> str:
+    """Say what becomes of an interrupted run."""
+    folder, job = project.folder, None if recipe is None else recipe.steps.done.get("job")
+    again = f"`adserver quickstart run {folder}` goes on with it"
+    if recipe is None:
+        return f"interrupted before anything was made: `adserver quickstart run {folder}` begins again"
+    if job is None:
+        return f"interrupted in run {recipe.steps.folder.name}: {again}, unless reports were being sent"
+    stop = f"`. {project.environment_file}`, then `adserver job cancel {job[:12]}` stops it"
+    if is_up:
+        return f"interrupted, but job {job[:12]} goes on at the servers: {again}; {stop}"
+    return f"interrupted: job {job[:12]} waits until the servers run again: {again}; {stop}"

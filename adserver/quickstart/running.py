@@ -73,6 +73,12 @@ class RunningFleet:
         """True while all three run."""
         return None not in [self._pid(one) for one in self._servers()]
 
+    def require(self) -> None:
+        """Raise HelperUnavailable if a server has ended, with the end of its log."""
+        for one in self._servers():
+            if self._has_ended(one):
+                raise HelperUnavailable(f"{one.name} has ended: {self._end_of_log(one)}")
+
     def up(self) -> None:
         """Start what does not run, and return once all three answer.
 
@@ -171,7 +177,7 @@ class RunningFleet:
             raise HelperUnavailable(f"{server.name} does not answer yet: see its log, {self._log(server)}")
         if not server.ready.exists():
             self._pid_file(server).unlink(missing_ok=True)
-            raise InvalidTask(f"{server.name} did not start: {self._log(server).read_text()[-2000:].strip()}")
+            raise InvalidTask(f"{server.name} did not start: {self._end_of_log(server)}")
 
     def _wait(self, is_over: Callable[[], bool], longest_s: float) -> bool:
         """Wait at most so many seconds; return whether the condition came true."""
@@ -196,6 +202,10 @@ class RunningFleet:
 
     def _pid_file(self, server: Server) -> Path:
         return self._project.parties / f"{server.name}.pid"
+
+    def _end_of_log(self, server: Server) -> str:
+        said = self._log(server).read_text(errors="replace")[-2000:].strip()
+        return said or f"its log is empty, {self._log(server)}"
 
     def _log(self, server: Server) -> Path:
         return self._project.parties / f"{server.name}.log"

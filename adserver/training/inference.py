@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 1_024
 _ERRORS_ONLY: Final = 3
 _SMALLEST_PROBABILITY: Final = 1e-12
+_OF_TWO_CLASSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 
 
 @frozen
@@ -31,10 +32,16 @@ class Evaluation:
     Attributes:
         loss: The mean loss of an example.
         accuracy: The share of examples whose class is right; None for the losses of numbers.
+        auc: The chance that an example of class 1 has a higher score than one of class 0, ties counted half;
+            None for other losses than those of two classes, and where one class is absent.
+        base_rate: The share of class 1 of two classes; of more, the share of the most frequent; None for the
+            losses of numbers.
     """
 
     loss: float
     accuracy: float | None
+    auc: float | None = None
+    base_rate: float | None = None
 
 
 def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -79,7 +86,10 @@ def evaluate(
         )
     outputs = predict(encoded_model, features).astype(np.float64)
     return Evaluation(
-        loss=float(_losses(outputs, labels, loss).mean()), accuracy=_accuracy(outputs, labels, loss)
+        loss=float(_losses(outputs, labels, loss).mean()),
+        accuracy=_accuracy(outputs, labels, loss),
+        auc=_auc(outputs[:, 0], labels == 1) if loss in _OF_TWO_CLASSES else None,
+        base_rate=_base_rate(labels, loss),
     )
 
 
@@ -133,3 +143,27 @@ def _accuracy(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: L
         case _:
             assert_never(loss)
     return float((predicted == labels).mean())
+
+
+def _base_rate(labels: NDArray[np.integer], loss: Loss) -> float | None:
+    match loss:
+        case Loss.MSE | Loss.POISSON:
+            return None
+        case Loss.CROSS_ENTROPY:
+            return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
+        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            return float((labels == 1).mean())
+        case _:
+            assert_never(loss)
+
+
+def _auc(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> float | None:
+    """Return the share of pairs of both classes that the scores put in order, ties counted half."""
+    ascending = np.sort(scores)
+    positives = scores[is_positive]
+    # The mean rank of a score: half of those below it, and half of those not above it.
+    below = np.searchsorted(ascending, positives, "left") + np.searchsorted(ascending, positives, "right")
+    count, others = len(positives), len(scores) - len(positives)
+    if not count or not others:
+        return None
+    return float((below.sum() / 2 - count * count / 2) / (count * others))

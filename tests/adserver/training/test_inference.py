@@ -109,3 +109,19 @@ def test_examples_without_labels_are_refused() -> None:
         evaluate(file, features(2), np.zeros(1, np.int64), Loss.MSE)
     with pytest.raises(ValueError, match="at least one"):
         evaluate(file, np.empty((0, 4), np.uint8), np.empty(0, np.int64), Loss.MSE)
+
+
+def test_auc_is_that_of_scikit_learn_with_ties_and_none_without_both_classes() -> None:
+    from sklearn.metrics import roc_auc_score  # of the dev extra
+
+    file = dense_network([2, 1], "relu", seed=2, final="linear")
+    x = features(60, 2) // 128  # many equal scores
+    labels = np.random.default_rng(3).integers(0, 2, 60)
+    found = evaluate(file, x, labels, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    assert found.auc == pytest.approx(roc_auc_score(labels, predict(file, x)[:, 0]))
+    assert found.base_rate == pytest.approx(labels.mean())
+    assert evaluate(file, x, np.zeros(60, np.int64), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).auc is None
+    of_numbers = evaluate(file, x, labels, Loss.MSE)
+    assert (of_numbers.auc, of_numbers.base_rate) == (None, None)
+    three = dense_network([2, 3], "relu", seed=2, final="linear")
+    assert evaluate(three, x[:3], np.array([2, 2, 1]), Loss.CROSS_ENTROPY).base_rate == pytest.approx(2 / 3)

@@ -1,0 +1,221 @@
+"""What is wrong in a project's settings, all of it, before anything is started, signed or sealed.
+
+    found = check(project)
+    found.problems      # ("[training] epsilon is 5, but [task] epsilon, the budget, is 3: ...",)
+
+A setting's type and range are checked when `lark.toml` is read (`adserver.quickstart.project`).
+"""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from adserver.quickstart.project import DataSettings, Project, Settings
+from adserver.quickstart.table_report import TableReport, Use, read_report
+from maskedlark.encoding import dates
+from maskedlark.encoding.table import Table, parse_table
+from maskedlark.errors import InvalidModel, InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.model.losses import Loss, check_loss
+
+SAMPLE_ROWS: Final = 569
+SAMPLE_FEATURES: Final = 30
+
+
+@frozen
+class Checked:
+    """What a project's settings lead to.
+
+    Attributes:
+        problems: One line for each wrong setting, with its name and the remedy.
+        rows: Rows with a label that is learned.
+        reported: Those that browsers report; the rest is the panel.
+        num_features: Bytes of a report.
+        num_classes: Classes of the label.
+        loss: The loss that is trained.
+    """
+
+    problems: tuple[str, ...]
+    rows: int
+    reported: int
+    num_features: int
+    num_classes: int
+    loss: Loss
+
+    def require(self) -> None:
+        """Raise InvalidTask with every problem, unless there is none."""
+        if self.problems:
+            raise InvalidTask("; ".join(self.problems))
+
+
+def read_table(path: Path) -> Table:
+    """Read a table's file.
+
+    Raises:
+        InvalidTask: it cannot be read, or is no table.
+    """
+    try:
+        return parse_table(path.read_bytes(), path.name)
+    except OSError as error:
+        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
+
+
+def check(project: Project) -> Checked:
+    """Find every wrong setting of a project.
+
+    Raises:
+        InvalidTask: the table cannot be read, or nothing can be learned from it.
+    """
+    settings = project.settings
+    problems = list(_problems_of_names(settings.data))
+    rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
+    if settings.data.csv and not problems:
+        table = read_table(project.path(settings.data.csv))
+        report = read_report(table, settings.data.label)
+        kept = _kept(table, settings.data)
+        problems += _problems_of_columns(table, report, settings.data, kept)
+        counts = {**report.classes, **report.other_labels}
+        chosen = settings.data.classes or tuple(counts)
+        problems += _problems_of_classes(counts, settings.data)
+        rows, classes = sum(counts.get(name, 0) for name in chosen), len(chosen)
+        if not problems:
+            features = sum(_width(table, name, settings.data) for name in kept)
+    reported = rows - round(settings.data.panel * rows)
+    loss = settings.training.loss or usual_loss(classes)
+    problems += _problems_of_training(settings, reported)
+    problems += _problems_of_model(project, features, classes, loss)
+    return Checked(
+        problems=tuple(problems),
+        rows=rows,
+        reported=reported,
+        num_features=features,
+        num_classes=classes,
+        loss=loss,
+    )
+
+
+def usual_loss(num_classes: int) -> Loss:
+    """Return the usual loss for so many classes, for a model with linear outputs."""
+    return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if num_classes == 2 else Loss.CROSS_ENTROPY
+
+
+def _problems_of_names(data: DataSettings) -> Iterator[str]:
+    if data.csv and not data.label:
+        yield "[data] label is empty: set it to the label column of your table"
+    if not data.csv and data.label:
+        yield f"[data] label is {data.label!r}, but csv is empty: name your table, or empty the label"
+
+
+def _kept(table: Table, data: DataSettings) -> tuple[str, ...]:
+    return tuple(name for name in table.columns if name != data.label and name not in data.ignore)
+
+
+def _problems_of_columns(
+    table: Table, report: TableReport, data: DataSettings, kept: Collection[str]
+) -> Iterator[str]:
+    """Yield what is wrong with the columns that `[data]` names, and with those that become features."""
+    for setting, names in (
+        ("ignore", data.ignore), ("dates", data.dates), ("codes", data.codes), ("publish", data.publish)
+    ):  # fmt: skip
+        for name in names:
+            if name not in table.columns:
+                known = ", ".join(table.columns)
+                yield f"[data] {setting} names {name!r}, but {table.name} has no such column; it has {known}"
+            elif name == data.label:
+                yield f"[data] {setting} names {name!r}, which is the label: remove it there"
+    if not kept:
+        yield "[data] ignore leaves out every column: leave out fewer"
+    for column in report.columns:
+        if column.name not in kept:
+            continue
+        if column.use is Use.LEFT_OUT and not column.name:
+            yield '[data] ignore must name the column without a name, "": it is no feature'
+        is_word = column.name not in data.dates and (column.looks_like or column.name in data.codes)
+        if is_word and column.looks_like and column.name not in data.publish:
+            yield (
+                f"[data] column {column.name!r} looks like identifiers ({column.looks_like}), and the "
+                "encoder is "
+                "public: name it in ignore, or in publish"
+            )
+    for name in data.dates:
+        if name in kept and (why := _why_no_dates(table, name)):
+            yield f"[data] dates names {name!r}: {why}"
+
+
+def _why_no_dates(table: Table, name: str) -> str:
+    try:
+        dates.parts(table.columns, name)
+    except InvalidTask as error:
+        return str(error)
+    return ""
+
+
+def _width(table: Table, name: str, data: DataSettings) -> int:
+    """Return how many features a column becomes."""
+    return len(dates.parts(table.columns, name)) if name in data.dates else 1
+
+
+def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:
+    for name in data.classes:
+        if name not in counts:
+            known = ", ".join(list(counts)[:10])
+            yield f"[data] classes names {name!r}, but no row has this label; there are {known}"
+    if len(set(data.classes)) == 1:
+        yield "[data] classes names one class only: name two or more, or none for all"
+
+
+def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
+    task, training = settings.task, settings.training
+    if training.epsilon > task.epsilon:
+        yield (
+            f"[training] epsilon is {training.epsilon:g}, but the budget, [task] epsilon, is "
+            f"{task.epsilon:g}: lower "
+            "the first or raise the second"
+        )
+    if task.collusion_epsilon < task.epsilon:
+        yield (
+            f"[task] collusion_epsilon is {task.collusion_epsilon:g}, below epsilon, {task.epsilon:g}: a "
+            "helper that "
+            "joins the ad server never sees less than the ad server alone"
+        )
+    if reported < task.min_batch_size:
+        yield (
+            f"[task] min_batch_size is {task.min_batch_size}, but browsers report {reported} rows: take "
+            "a table with "
+            "more labelled rows, or lower min_batch_size"
+        )
+    if training.batch_size is not None and training.batch_size > reported:
+        yield (
+            f"[training] batch_size is {training.batch_size:g}, but browsers report {reported} rows: "
+            "lower it, or "
+            "leave it out for all of them"
+        )
+
+
+def _problems_of_model(project: Project, features: int, classes: int, loss: Loss) -> Iterator[str]:
+    """Yield what is wrong with the model, and with the loss for it."""
+    from adserver.training.model_file import read_model
+    from maskedlark.model.dense import dense_network
+    from maskedlark.model.onnx_file import parse
+
+    settings = project.settings.model
+    where = "[model] onnx" if settings.onnx else "[model] hidden"
+    try:
+        if settings.onnx:
+            encoded = read_model(project.path(settings.onnx))
+        else:
+            outputs = 1 if classes == 2 else classes
+            encoded = dense_network(
+                [features, *settings.hidden, outputs], "relu", seed=settings.seed, final="linear"
+            )
+        model = parse(encoded, num_features=features)
+    except OSError as error:
+        yield f"{where}: cannot read {project.path(settings.onnx)}: {error.strerror}"
+        return
+    except (InvalidModel, InvalidTask) as error:
+        yield f"{where}: {error} (reports have {features} features)"
+        return
+    try:
+        check_loss(model, loss, classes)
+    except InvalidModel as error:
+        yield f"[training] loss: {error}"

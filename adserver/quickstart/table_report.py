@@ -1,0 +1,312 @@
+"""What a table holds, column by column, and what quickstart makes of it.
+
+The label's classes, numbers, words and dates; and what is left out, and why.
+
+    report = read_report(parse_table(content, "visits.csv"), label="bought")
+    report.left_out()            # {"user_id": "an identifier: 8000 different values in 8000 filled cells"}
+
+Each decision is a heuristic whose threshold stands below; the owner's `lark.toml` has the last word. A column
+that follows the label is one that alone predicts nearly every label which the most frequent class does not:
+usually it is known only after the label, and a model that uses it is worth nothing later.
+"""
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from enum import StrEnum, unique
+from typing import Final
+
+from maskedlark.encoding import dates
+from maskedlark.encoding.cells import number
+from maskedlark.encoding.encoder import MAX_WORD
+from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifiers
+from maskedlark.encoding.table import Cells, Table
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+
+MOST_CLASSES: Final = 100
+"""A label of more classes is a number or an identifier."""
+FEWEST_OF_A_CLASS: Final = 10
+"""A class of fewer rows is left out, if two others remain: a typing error, or too few to learn from."""
+NEARLY_ALL: Final = 0.95
+"""Whole numbers of which at least this share differ may be identifiers or row numbers."""
+MOSTLY: Final = 0.9
+"""Cells of one kind from this share on are what the column was meant to hold."""
+FOLLOWS_THE_LABEL: Final = 0.95
+"""The share of the labels beyond the most frequent class that a column alone predicts, if it is a leak."""
+_DENSE: Final = 1.5
+"""Row numbers: the range of the numbers over how many differ, at most."""
+_LONG_NUMBER: Final = 1e8
+"""Nearly unique whole numbers from this size on are identifiers, such as telephone numbers."""
+_UNIX_YEARS: Final = range(1_000_000_000, 2_000_000_000)
+"""Whole numbers that all lie here (2001 to 2033) are Unix seconds, if the column's name speaks of time."""
+_PREDICTOR_BINS: Final = 20
+_PREDICTED_ROWS: Final = 2_000
+_ID_NAME: Final = re.compile(
+    r"(?i)(?:^|[^a-z])(?:id|uuid|guid|key|nr|no|phone|tel|zip|plz|code)$|(?<=[a-z])(?:Id|ID)$"
+)
+_TIME_NAME: Final = re.compile(r"(?i)time|date|seen|created|updated|epoch|unix|(?:^|[^a-z])(?:ts|at|on)$")
+_UNIT: Final = re.compile(r"[$€£¥%]|\b[a-zA-Z]{1,3}$|^[A-Z]{3}\b|[ ,'\u00a0\u202f](?=[0-9]{3})")
+
+
+@unique
+class Use(StrEnum):
+    """What quickstart makes of a column."""
+
+    NUMBER = "number"
+    WORDS = "words"
+    DATE = "date"
+    LEFT_OUT = "left out"
+
+
+@frozen
+class ColumnReport:
+    """What a column holds, and what becomes of it.
+
+    Attributes:
+        name: Of the column.
+        distinct: How many different cells it has.
+        gaps: How many empty cells.
+        example: The most frequent cell.
+        use: What it becomes.
+        why: For a column that is left out, or read otherwise than its cells suggest; no cell is in it.
+        looks_like: What identifiers its words look like, for the public encoder; None for none.
+    """
+
+    name: str
+    distinct: int
+    gaps: int
+    example: str
+    use: Use
+    why: str = ""
+    looks_like: str | None = None
+
+
+@frozen
+class TableReport:
+    """What a table holds.
+
+    Attributes:
+        rows: How many there are.
+        written: How the file was written.
+        label: The label's column.
+        classes: Rows of each class that is learned.
+        other_labels: Rows of each other label, too few to be a class.
+        unlabelled: Rows without a label.
+        columns: All but the label's.
+    """
+
+    rows: int
+    written: str
+    label: str
+    classes: Mapping[str, int]
+    other_labels: Mapping[str, int]
+    unlabelled: int
+    columns: tuple[ColumnReport, ...]
+
+    @property
+    def labelled(self) -> int:
+        """How many rows have a label that is learned."""
+        return sum(self.classes.values())
+
+    def left_out(self) -> dict[str, str]:
+        """Return why each column is left out that is."""
+        return {column.name: column.why for column in self.columns if column.use is Use.LEFT_OUT}
+
+    def named(self, use: Use) -> tuple[str, ...]:
+        """Return the columns of one use."""
+        return tuple(column.name for column in self.columns if column.use is use)
+
+    def codes(self) -> tuple[str, ...]:
+        """Return the columns of numbers that are read as words."""
+        return tuple(column.name for column in self.columns if column.use is Use.WORDS and column.why)
+
+
+def read_report(table: Table, label: str) -> TableReport:
+    """Describe a table whose column `label` is to be predicted.
+
+    Raises:
+        InvalidTask: there is no such column, it holds fewer than two classes, or no column is left.
+    """
+    if label not in table.columns:
+        raise InvalidTask(
+            f"{table.name} has no column {label!r}: choose the label among {', '.join(table.columns)} "
+            f"(read as {table.written})"
+        )
+    labels = [None if cell is None else _spelled(cell) for cell in table.columns[label]]
+    counts = Counter(cell for cell in labels if cell is not None)
+    _check_label(table.name, label, counts)
+    classes = {name: count for name, count in counts.items() if count >= FEWEST_OF_A_CLASS}
+    if len(classes) < 2:
+        classes = dict(counts)
+    columns = tuple(_column(name, cells, labels) for name, cells in table.columns.items() if name != label)
+    report = TableReport(
+        rows=len(table),
+        written=table.written,
+        label=label,
+        classes={name: classes[name] for name in sorted(classes, key=_order)},
+        other_labels={name: count for name, count in counts.items() if name not in classes},
+        unlabelled=labels.count(None),
+        columns=columns,
+    )
+    if len(report.left_out()) == len(columns):
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in list(report.left_out().items())[:3])
+        raise InvalidTask(f"{table.name} has no column to learn from: {reasons or 'it has no other column'}")
+    return report
+
+
+def _check_label(table: str, label: str, counts: Counter[str]) -> None:
+    rows = counts.total()
+    if not counts:
+        raise InvalidTask(f"{table}: the label column {label!r} is empty in every row: choose another label")
+    if len(counts) == 1:
+        raise InvalidTask(
+            f"{table}: the label column {label!r} has one class only, in all {rows} labelled rows: "
+            "nothing can "
+            "be learned from it; add rows of another class or choose another label"
+        )
+    if len(counts) > MOST_CLASSES:
+        are_numbers = all(number(cell) is not None for cell in counts)
+        what = "numbers" if are_numbers else "words"
+        raise InvalidTask(
+            f"{table}: the label column {label!r} holds {len(counts)} different {what} in {rows} rows, but "
+            f"quickstart trains on at most {MOST_CLASSES} classes: choose a column of classes"
+        )
+
+
+def _column(name: str, cells: Cells, labels: Sequence[str | None]) -> ColumnReport:
+    counts = Counter(cell for cell in cells if cell is not None)
+    use, why = _use(name, cells, counts)
+    if use is not Use.LEFT_OUT and _follows(cells, labels):
+        use, why = Use.LEFT_OUT, "it follows the label: alone it predicts nearly every row (a leak?)"
+    return ColumnReport(
+        name=name,
+        distinct=len(counts),
+        gaps=len(cells) - counts.total(),
+        example=max(counts, key=lambda cell: (counts[cell], cell), default=""),
+        use=use,
+        why=why,
+        looks_like=identifiers(cells) if _are_words(counts) else None,
+    )
+
+
+def _are_words(counts: Counter[str]) -> bool:
+    return any(number(cell) is None for cell in counts)
+
+
+def _use(name: str, cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
+    """Return what a column becomes, and why if that is not what its cells look like."""
+    if why := _why_useless(name, cells, counts):
+        return Use.LEFT_OUT, why
+    if not _are_words(counts):
+        return _use_of_numbers(name, counts)
+    try:
+        if dates.are_dates(cells):
+            return Use.DATE, ""
+    except InvalidTask as error:
+        return Use.LEFT_OUT, str(error)
+    return _use_of_words(cells, counts)
+
+
+def _why_useless(name: str, cells: Cells, counts: Counter[str]) -> str:
+    if not 0 < len(name) <= MAX_WORD:
+        return f"its name in the header has {len(name)} characters instead of 1 to {MAX_WORD}"
+    if not counts:
+        return "empty in every row"
+    return "the same in every row" if len(counts) == 1 and counts.total() == len(cells) else ""
+
+
+def _use_of_numbers(name: str, counts: Counter[str]) -> tuple[Use, str]:
+    filled, values = counts.total(), [float(cell) for cell in counts]
+    if not all(value.is_integer() for value in values) or filled < FEWEST_ROWS:
+        return Use.NUMBER, ""
+    low, high = min(values), max(values)
+    unique = f"{len(counts)} different values in {filled} filled cells"
+    is_row_number = len(counts) >= NEARLY_ALL * filled and high - low + 1 <= _DENSE * len(counts)
+    is_long = len(counts) >= NEARLY_ALL * filled and low >= _LONG_NUMBER
+    is_id = bool(_ID_NAME.search(name))
+    if _TIME_NAME.search(name) and low >= _UNIX_YEARS.start and high < _UNIX_YEARS.stop:
+        return Use.DATE, ""
+    if is_row_number:
+        return Use.LEFT_OUT, f"row numbers: {unique}"
+    if is_long or (is_id and len(counts) >= NEARLY_UNIQUE * filled):
+        return Use.LEFT_OUT, f"an identifier: {unique}"
+    return (Use.WORDS, "numbers that name things, by the column's name") if is_id else (Use.NUMBER, "")
+
+
+def _use_of_words(cells: Cells, counts: Counter[str]) -> tuple[Use, str]:
+    filled = counts.total()
+    numeric = sum(count for cell, count in counts.items() if number(cell) is not None)
+    found = identifiers(cells)
+    if numeric >= MOSTLY * filled and (found or len(counts) > MOST_CLASSES):
+        return Use.LEFT_OUT, f"numbers in {numeric} cells and words in {filled - numeric}: empty those cells"
+    if found is None:
+        return Use.WORDS, ""
+    bare = sum(count for cell, count in counts.items() if number(_UNIT.sub("", cell).strip()) is not None)
+    if bare >= MOSTLY * filled:
+        return Use.LEFT_OUT, "numbers with a unit or parted thousands: write the numbers alone"
+    dated = sum(count for cell, count in counts.items() if _is_date(cell))
+    if dated >= MOSTLY * filled:
+        return (
+            Use.LEFT_OUT,
+            f"dates in {dated} cells and something else in {filled - dated}: empty those cells",
+        )
+    return Use.LEFT_OUT, f"looks like identifiers: {found}"
+
+
+def _is_date(cell: str) -> bool:
+    try:
+        return dates.are_dates([cell])
+    except InvalidTask:
+        return True
+
+
+def _follows(cells: Cells, labels: Sequence[str | None]) -> bool:
+    """Return True if the column alone predicts `FOLLOWS_THE_LABEL` of what the base rate leaves.
+
+    Each row is predicted by the most frequent label of the other rows with its word, or with a number in its
+    bin of `_PREDICTOR_BINS`; a gap is a word of its own.
+    """
+    rows = [row for row, label in enumerate(labels) if label is not None]
+    rows = rows[:: max(1, len(rows) // _PREDICTED_ROWS)]
+    seen = [labels[row] for row in rows]
+    by_key: dict[object, list[int]] = defaultdict(list)
+    for (key, _), count in Counter(zip(_keys([cells[row] for row in rows]), seen, strict=True)).items():
+        by_key[key].append(count)
+    base = max(Counter(seen).values(), default=0)
+    right = 0
+    for counts in by_key.values():
+        most, second = sorted((*counts, 0), reverse=True)[:2]
+        # Without itself, a row of the most frequent label is still predicted if that leads by more than one.
+        right += most if most - 1 > second else 0
+    beyond = len(rows) - base
+    return beyond > 0 and right - base >= FOLLOWS_THE_LABEL * beyond
+
+
+def _keys(cells: Cells) -> Sequence[object]:
+    """Return each cell's word, or the bin of its number."""
+    values = {cell: number(cell) for cell in set(cells) if cell is not None}
+    if None in values.values():
+        return cells
+    numbers = [None if cell is None else values[cell] for cell in cells]
+    ascending = sorted(value for value in numbers if value is not None)
+    cuts = (
+        [part * len(ascending) // _PREDICTOR_BINS for part in range(1, _PREDICTOR_BINS)] if ascending else []
+    )
+    edges = sorted({ascending[cut] for cut in cuts})
+    return [None if value is None else bisect_right(edges, value) for value in numbers]
+
+
+def _spelled(cell: str) -> str:
+    """Return a label as encoders name its class: 1.0 is 1."""
+    value = number(cell)
+    if value is None:
+        return cell
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def _order(label: str) -> tuple[bool, float, str]:
+    """Order classes as encoders do: numbers ascending, then words."""
+    value = number(label)
+    return (value is None, value or 0.0, label)

@@ -1,0 +1,129 @@
+"""Every wrong setting is found, by its name, before anything is started."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adserver.cli.main import app
+from adserver.quickstart.check import check
+from adserver.quickstart.project import CONFIG, Project
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+from tests.adserver.quickstart.tables import CASES, ROWS, Case, text, visits
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["quickstart", *map(str, arguments)])
+
+
+def new(folder: Path, case: Case, name: str = "visits.csv") -> Result:
+    (folder / name).write_bytes(case.content)
+    return invoke("new", folder / "play", "--csv", folder / name, "--label", "bought")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str, tmp_path: Path) -> None:
+    case, play = CASES[name], tmp_path / "play"
+    made = new(tmp_path, case)
+    checked = invoke("check", play) if made.exit_code == 0 else made
+    said = f"{checked.output} {checked.exception}"
+    if case.features is None:
+        assert checked.exit_code != 0
+        assert case.refused in said
+        assert not (play / "parties").exists()
+        return
+    assert checked.exit_code == 0, said
+    found = check(Project.open(play))
+    assert found.num_features == case.features
+    assert found.rows + case.unlabelled == ROWS
+    config = (play / CONFIG).read_text(encoding="utf-8")
+    assert all(f'"{column}",  # ' in config for column in case.left_out)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ('label = "bought"', 'label = "sold"', "no column 'sold'"),
+        ('label = "bought"', 'label = ""', r"\[data\] label is empty"),
+        ('"yes",  # ', '"maybe",  # ', r"\[data\] classes names 'maybe', but no row has this label"),
+        ("codes = []", 'codes = ["cod"]', r"\[data\] codes names 'cod', but visits.csv has no such column"),
+        ("dates = []", 'dates = ["device"]', r"\[data\] dates names 'device': .* no date"),
+        ("publish = []", 'publish = ["bought"]', r"\[data\] publish names 'bought', which is the label"),
+        ("panel = 0.2", "panel = 1.2", "data.panel"),
+        (
+            "min_batch_size = 100",
+            "min_batch_size = 1000",
+            r"\[task\] min_batch_size is 1000, but browsers report 320",
+        ),
+        ("clip_norm = 1", "clip_norm = 0", "task.clip_norm"),
+        ("epsilon = 3            # what", "epsilon = 5 # what", r"\[training\] epsilon is 5, but the budget"),
+        ("collusion_epsilon = 8", "collusion_epsilon = 2", r"\[task\] collusion_epsilon is 2, below epsilon"),
+        (
+            "# batch_size = 256",
+            "batch_size = 4000",
+            r"\[training\] batch_size is 4000, but browsers report 320",
+        ),
+        ('optimizer = "momentum"', 'optimizer = "adamm"', "training.optimizer: Input should be 'sgd'"),
+        ("learning_rate = 0.3", "learning_rate = -1", "training.learning_rate"),
+        (
+            '# loss = "cross_entropy"',
+            'loss = "cross_entropy"',
+            r"\[training\] loss: .*needs an output for each class",
+        ),
+        ('# loss = "cross_entropy"', 'loss = "entropy"', "training.loss"),
+        ('onnx = ""', 'onnx = "no.onnx"', r"\[model\] onnx: cannot read .*no.onnx"),
+        ('onnx = ""', 'onnx = "narrow.onnx"', r"\[model\] onnx: .*\(reports have 3 features\)"),
+        ("hidden = [50, 50]", "hidden = [0]", "model.hidden"),
+        ('helper_0 = "127.0.0.1', 'helper_0 = "ads.example', "servers.helper_0"),
+        ('.csv"', '.tsv"', "cannot read .*visits.tsv"),
+    ],
+)
+def test_a_wrong_setting_is_found_by_name(before: str, after: str, why: str, tmp_path: Path) -> None:
+    play = tmp_path / "play"
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    (play / "narrow.onnx").write_bytes(dense_network([2, 1], "relu", seed=1, final="linear"))
+    config = (play / CONFIG).read_text()
+    assert before in config
+    (play / CONFIG).write_text(config.replace(before, after))
+    for command in ("check", "run"):
+        refused = invoke(command, play)
+        assert refused.exit_code != 0
+        assert re.search(why, f"{refused.output} {refused.exception}"), (
+            f"{refused.output} {refused.exception}"
+        )
+    assert not (play / "parties").exists()
+
+
+def test_all_wrong_settings_are_found_at_once(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    path = tmp_path / "play" / CONFIG
+    path.write_text(
+        path.read_text()
+        .replace("collusion_epsilon = 8", "collusion_epsilon = 2")
+        .replace("codes = []", 'codes = ["x"]')
+    )
+    assert len(check(Project.open(tmp_path / "play")).problems) == 2
+
+
+def test_identifiers_that_the_owner_keeps_need_a_word(tmp_path: Path) -> None:
+    rows = [(cells[0], f"device {row}", *cells[2:]) for row, cells in enumerate(visits())]
+    (tmp_path / "visits.csv").write_text(text(rows))
+    assert (
+        invoke("new", tmp_path / "play", "--csv", tmp_path / "visits.csv", "--label", "bought").exit_code == 0
+    )
+    path = tmp_path / "play" / CONFIG
+    kept = "\n".join(line for line in path.read_text().splitlines() if not line.startswith('  "device"'))
+    path.write_text(kept)
+    [problem] = check(Project.open(tmp_path / "play")).problems
+    assert "column 'device' looks like identifiers" in problem
+    path.write_text(kept.replace("publish = []", 'publish = ["device"]'))
+    assert not check(Project.open(tmp_path / "play")).problems
+
+
+def test_the_sample_needs_no_table(tmp_path: Path) -> None:
+    assert invoke("new", tmp_path / "play").exit_code == 0
+    found = check(Project.open(tmp_path / "play"))
+    assert (found.problems, found.rows, found.num_features) == ((), 569, 30)
+    assert found.loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS

@@ -1,0 +1,166 @@
+"""A run counts every row, goes on where it was interrupted, and says what refused in one line."""
+
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adserver.quickstart import recipe as module
+from adserver.quickstart.project import Project, new_project
+from adserver.quickstart.recipe import Recipe
+from adserver.quickstart.running import RunningFleet
+from maskedlark.errors import HelperUnavailable, InvalidTask
+from tests.adserver.quickstart.test_project import SETTINGS, change
+
+SENT = {
+    "read": 500, "accepted": 380, "panel": 100, "left_out": {"column 'y': no label": 7}, "rejected":
+    {"malformed": 2},
+    "no_consent": 6, "over_cap": 4, "too_late": 1,
+}  # fmt: skip
+TASK, JOB = "a" * 64, "b" * 32
+
+
+class Commands:
+    """Stands in for every command: answers by its words, and notes what was run."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.jobs: list[dict[str, Any]] = []
+        self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
+        self.job = {"state": "done", "rounds_done": 60, "epsilon_spent": 2.5, "collusion_epsilon_spent": 4.0}
+
+    def answer(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        name = " ".join((program, *arguments[:2]))
+        name = f"{program} {arguments[0]}" if program == "browser-sim" else name
+        self.ran.append(name)
+        fails = self.failing.get(name)
+        if isinstance(fails, BaseException):
+            raise fails
+        if fails is not None:
+            return fails
+        said = {
+            "browser-sim describe": {"features": 30, "labels": {"benign": 1, "malignant": 1}},
+            "adserver task create": {"task_id": TASK},
+            "browser-sim run": SENT,
+            "adserver dataset list": [],
+            "adserver dataset seal": {
+                "dataset_id": "d",
+                "task_id": TASK,
+                "state": "committed",
+                "admitted": 378,
+            },
+            "adserver job list": self.jobs,
+            "adserver job submit": {"job_id": JOB},
+            "adserver job watch": self.job,
+            "adserver model evaluate": {"loss": 0.4, "accuracy": 0.8, "auc": 0.7, "base_rate": 0.3},
+        }.get(name)
+        return subprocess.CompletedProcess(name, 0, json.dumps(said), "")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return new_project(tmp_path / "play", SETTINGS)
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    made = Commands()
+    monkeypatch.setattr(Recipe, "_start", lambda _self, *words: made.answer(*words))
+    return made
+
+
+def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, commands: Commands) -> None:
+    trained = Recipe(project, lambda _: None).run()
+    summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
+    assert summary == asdict(trained)
+    rows = summary["rows"]
+    assert rows["left_out"] == {
+        "column 'y': no label": 7,
+        "no consent": 6,
+        "over cap": 4,
+        "too late": 1,
+        "the ad server rejected: malformed": 2,
+        "a helper dropped the report": 2,
+    }
+    assert rows["reported"] + rows["panel"] + sum(rows["left_out"].values()) == rows["read"]
+    names = ("auc", "base_rate", "epsilon", "collusion_epsilon")
+    assert [summary[name] for name in names] == [0.7, 0.3, 2.5, 4.0]
+    assert not (project.folder / "runs" / "1" / "progress.json").exists()
+
+
+def test_an_interrupted_run_is_gone_on_with(project: Project, commands: Commands) -> None:
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    commands.failing = {}
+    commands.ran.clear()
+    told: list[str] = []
+    assert Recipe(project, told.append).run().run == "1"
+    assert told[0] == "going on with run 1, which was interrupted"
+    assert commands.ran[0] == "adserver model create"
+    assert "adserver job submit" not in commands.ran
+    assert Recipe(project, told.append).run().run == "2"
+
+
+def test_a_step_that_was_done_but_not_noted_is_not_done_twice(project: Project, commands: Commands) -> None:
+    commands.failing = {"adserver job submit": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    commands.failing, commands.jobs = {}, [{"job_id": JOB, "dataset_id": "d"}]
+    commands.ran.clear()
+    Recipe(project, lambda _: None).run()
+    assert not {"adserver job submit", "adserver dataset seal", "browser-sim run"} & set(commands.ran)
+
+
+@pytest.mark.parametrize("why", ["reports were being sent", "the settings changed"])
+def test_a_run_that_cannot_be_gone_on_with_is_begun_anew(
+    why: str, project: Project, commands: Commands
+) -> None:
+    sending = why == "reports were being sent"
+    commands.failing = {"browser-sim run" if sending else "adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    commands.failing = {}
+    if not sending:
+        change(project.folder, "rounds = 60", "rounds = 61")
+    assert Recipe(Project.open(project.folder), lambda _: None).run().run == "2"
+
+
+@pytest.mark.parametrize(
+    ("name", "ended", "why"),
+    [
+        (
+            "adserver task create",
+            (1, "", ""),
+            "adserver task create: it ended with status 1 and said nothing",
+        ),
+        ("browser-sim run", (2, "", "╭─ Error ─╮\n│ wrong │\n╰────╯\n"), "browser-sim run .*: Error wrong"),
+        ("adserver job watch", (1, "", "InvalidTask: gone"), "adserver job watch: InvalidTask: gone"),
+    ],
+)
+def test_a_refusal_has_a_text(
+    name: str, ended: tuple[int, str, str], why: str, project: Project, commands: Commands
+) -> None:
+    status, out, err = ended
+    commands.failing = {name: subprocess.CompletedProcess(name, status, out, err)}
+    with pytest.raises(InvalidTask, match=why):
+        Recipe(project, lambda _: None).run()
+
+
+def test_a_job_that_stopped_says_why(project: Project, commands: Commands) -> None:
+    commands.job |= {"state": "refused", "rounds_done": 3, "cause": "the budget is spent"}
+    with pytest.raises(InvalidTask, match="is refused after 3 rounds: the budget is spent"):
+        Recipe(project, lambda _: None).run()
+
+
+def test_waiting_ends_when_a_server_ends(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.parties.mkdir()
+    (project.parties / "helper-0.log").write_text("no room on the disk\n")
+    monkeypatch.setattr(module, "command", lambda _: "/bin/sleep")
+    monkeypatch.setattr(module, "_WATCHED_EVERY_S", 0.01)
+    waiting = Recipe(project, lambda _: None, RunningFleet(project, lambda _: None).require)
+    with pytest.raises(HelperUnavailable, match="helper-0 has ended: no room on the disk"):
+        waiting._start("sleep", "600")
