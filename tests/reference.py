@@ -2,7 +2,7 @@
 
 The oracle of the services.
 
-Written from the paper (sections 3.1, 4.1, 4.2) and docs/explanation/protocol.md, not from the code: of the
+Written from the paper (sections 3.1, 4.1, 4.2) and the specification (docs/spec), not from the code: of the
 product it imports nothing. It uses the standard library, and `cryptography` for X25519, AES,
 ChaCha20-Poly1305 and HPKE. Noise is left out, so its result is exact.
 """

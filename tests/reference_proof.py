@@ -1,7 +1,7 @@
 """Proofs of reports, slow and obvious: Python integers only, any prime. The oracle of
 `maskedlark.reports.proof*`.
 
-Written from docs/explanation/protocol.md; of the product it imports nothing. The modulus is an argument, so
+Written from docs/spec/proofs.md; of the product it imports nothing. The modulus is an argument, so
 that small fields can be searched exhaustively. A secret is what one report shares, a list of integers for
 each part.
 """

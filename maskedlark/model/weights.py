@@ -2,7 +2,7 @@
 
 The ad server keeps float32 masters and sends these; a helper's gradient is of exactly these numbers. Fourteen
 bits are two balanced base-128 digits, which the exact engine multiplies without rounding
-(docs/explanation/numerics.md).
+(docs/spec/numerics.md).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The factor that scales each record's gradient, so that its integer norm is within the sensitivity.
 
-Specification and proof: docs/explanation/numerics.md, sections "Clipping" and "Why the bound holds".
+Specification: docs/spec/numerics.md, section "Clipping"; proof: docs/explanation/numerics.md.
 """
 
 from functools import lru_cache

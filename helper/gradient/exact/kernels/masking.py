@@ -5,7 +5,7 @@ The step from a layer's deltas to field elements, and the hash of the values on 
 For one record and delta d of seed s, label l contributes share(l) * trunc(factor(l) * d * 2^shift) to the
 field element; shift makes the product with the layer's operand an integer in units of 2^-frac_bits.
 
-Specification: docs/explanation/numerics.md, sections "Masked values" and "Digest".
+Specification: docs/spec/numerics.md, sections "Values" and "Digest".
 """
 
 from enum import IntEnum, unique

@@ -3,7 +3,7 @@
 A row is one record's values at one place of the graph (or its deltas for one seed). Row r stands for q[r] *
 2^-exponent[r].
 
-Specification: docs/explanation/numerics.md, section "Rows".
+Specification: docs/spec/numerics.md, section "Rows".
 """
 
 from typing import Any, Final

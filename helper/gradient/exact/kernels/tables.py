@@ -4,7 +4,7 @@ A table holds round(2^40 f(k / 256)) for k = 0..8192, computed with Python integ
 everywhere. Between two entries a function is the integer chord. From e^-t come sigmoid, tanh, softmax, ELU
 and the Poisson rate by one division each; log(1 + e^-t) gives softplus.
 
-Specification: docs/explanation/numerics.md, section "Tables".
+Specification: docs/spec/numerics.md, section "Tables".
 """
 
 from functools import cache

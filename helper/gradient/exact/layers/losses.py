@@ -4,7 +4,7 @@ A loss of one output has one seed a record, the number 1, and each label's gradi
 seed's: any number of labels costs one way back. Cross-entropy has a seed a label, softmax(z) - onehot(label),
 and coefficients 1.
 
-Specification: docs/explanation/numerics.md, section "Losses".
+Specification: docs/spec/numerics.md, section "Losses".
 """
 
 from typing import assert_never

@@ -10,7 +10,7 @@ Their results are integers, and therefore the same however they are computed.
 float64 matrix products of limbs whose every partial sum is below 2^53. A helper checks the one against the
 other before it serves.
 
-Specification: docs/explanation/numerics.md, section "Products".
+Explained in docs/explanation/numerics.md, section "Masked sums".
 """
 
 from collections.abc import Iterator

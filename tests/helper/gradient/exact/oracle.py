@@ -1,6 +1,6 @@
 """The exact path's function, one record at a time, in Python integers and floats.
 
-Written from docs/explanation/numerics.md.
+Written from docs/spec/numerics.md.
 
 Nothing is imported from the engine. A Python float operation is one IEEE operation; everything else is an
 integer or a Fraction.
