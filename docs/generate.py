@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from adserver.views.reasons import HTTP_REASONS, JOB_STOPS, FurtherReason
-from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
+from maskedlark.error_contract import (
+    INVALID_TASK,
+    UNAVAILABLE,
+    UNSUPPORTED_VERSION,
+    Contract,
+    contract,
+)
 from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,
@@ -25,6 +31,7 @@ from maskedlark.errors import (
     Reason,
     ReportReason,
     ReportRejected,
+    UnsupportedVersion,
 )
 from maskedlark.model.losses import Loss
 from maskedlark.releases.discovery import DiscoverySpec
@@ -65,7 +72,7 @@ def settings() -> str:
     """The fields of the canonical objects, from their docstrings and types."""
     parts = [
         "# Task and job settings\n\nThe canonical objects that parties agree on"
-        " ([protocol](../explanation/protocol.md)).\n"
+        " ([specification](../spec/index.md)).\n"
     ]
     objects = (
         Task,
@@ -113,6 +120,7 @@ def errors() -> str:
     ]
     kinds: list[tuple[type[MaskedLarkError], type[Reason] | Contract]] = [
         (InvalidTask, INVALID_TASK),
+        (UnsupportedVersion, UNSUPPORTED_VERSION),
         (InvalidModel, ModelReason),
         (ReportRejected, ReportReason),
         (JobRefused, JobReason),

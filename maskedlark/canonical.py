@@ -15,6 +15,7 @@ Point(x=3)
 """
 
 import json
+import re
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform
@@ -24,7 +25,7 @@ from annotated_types import Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, UnsupportedVersion
 
 MAX_BYTES: Final = 64 * 1024
 
@@ -35,6 +36,7 @@ Bytes64 = Annotated[bytes, Len(64, 64)]
 _T = TypeVar("_T")
 _BEGUN: Final = sha256(b"maskedlark/v1 ")
 """A state to copy: making one takes as long as hashing a kilobyte."""
+_NUMBER: Final = re.compile("[0-9]+")
 _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
@@ -75,12 +77,14 @@ def decode(cls: type[_T], encoded: bytes, *, max_bytes: int = MAX_BYTES) -> _T:
     Raises:
         InvalidTask: too long, not JSON, an unknown or missing field, a value out of range, or not the
             canonical spelling.
+        UnsupportedVersion: of a version that this software does not implement, whatever its other fields are.
     """
     if len(encoded) > max_bytes:
         raise InvalidTask(f"the {cls.__name__} has {len(encoded)} bytes, the limit is {max_bytes}")
     try:
         value: _T = _adapter(cls).validate_json(encoded)
     except ValidationError as error:
+        _check_version(cls, error)
         raise InvalidTask(_explain(cls, error)) from None
     if encode(value) != encoded:
         raise InvalidTask(f"the {cls.__name__} is not in its canonical spelling")
@@ -121,6 +125,23 @@ def digest_in_slices(purpose: str, *parts: tuple[int, Iterable[bytes | memoryvie
         for one in slices:
             hasher.update(one)
     return hasher.digest()
+
+
+def _check_version(cls: type[Any], error: ValidationError) -> None:
+    """Refuse an object of another version for that, and not for the fields in which versions differ.
+
+    Raises:
+        UnsupportedVersion
+    """
+    for one in error.errors(include_url=False):
+        if one["type"] == "literal_error" and one["loc"][-1:] == ("version",) and type(one["input"]) is int:
+            found, known = one["input"], one["ctx"]["expected"]
+            is_newer = found > max(map(int, _NUMBER.findall(known)))
+            behind = "this software" if is_newer else "the party that sent it"
+            raise UnsupportedVersion(
+                f"the {cls.__name__} is of version {found}, this software implements {known}: "
+                f"upgrade {behind}"
+            )
 
 
 def _explain(cls: type[Any], error: ValidationError) -> str:

@@ -51,6 +51,9 @@ UNAVAILABLE: Final = Contract(
 INVALID_TASK: Final = Contract(remedy="correct the setting that the message names, and create the task again")
 """Of InvalidTask, which has no reasons."""
 
+UNSUPPORTED_VERSION: Final = Contract(remedy="upgrade the party that the message names")
+"""Of UnsupportedVersion, which has no reasons."""
+
 _REPORTS: Final = {
     ReportReason.MALFORMED: "the browser has a different version, or the transport is broken: fix the sender",
     ReportReason.WRONG_LENGTH: "seal with the bundle of exactly this task",

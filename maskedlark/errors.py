@@ -2,6 +2,7 @@
 
     MaskedLarkError
     ├── InvalidTask            our caller's task or key configuration is wrong
+    │   └── UnsupportedVersion our caller speaks a version of the protocol that this software does not
     ├── InvalidModel(reason)   our caller's ONNX file, loss or weights are wrong
     ├── ReportRejected(reason) drop this one report, count it, go on
     ├── JobRefused(reason)     release nothing; the caller must change something before asking again
@@ -227,6 +228,13 @@ class InvalidTask(MaskedLarkError):
     """A task, a label space or a published key is wrong."""
 
 
+class UnsupportedVersion(InvalidTask):
+    """An object or a peer is of a version that this software does not implement.
+
+    The message names both versions, and the party to upgrade.
+    """
+
+
 class _Refusal(MaskedLarkError, Generic[_R]):
     """Refused for one of an enum of reasons."""
 
@@ -260,6 +268,7 @@ class HelperUnavailable(MaskedLarkError):
 
 REFUSALS: Final[Mapping[str, Callable[[str, str], MaskedLarkError]]] = {
     "InvalidTask": lambda _, message: InvalidTask(message),
+    "UnsupportedVersion": lambda _, message: UnsupportedVersion(message),
     "InvalidModel": lambda reason, message: InvalidModel(ModelReason(reason), message),
     "ReportRejected": lambda reason, message: ReportRejected(ReportReason(reason), message),
     "JobRefused": lambda reason, message: JobRefused(JobReason(reason), message),

@@ -12,7 +12,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("name", "version", "verify_key", "agreement_key", "key_list", "numerics_digest", "tasks", "datasets", "open_jobs", "rounds_answered")
+    __slots__ = ("name", "version", "verify_key", "agreement_key", "key_list", "numerics_digest", "tasks", "datasets", "open_jobs", "rounds_answered", "protocols")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class StatusReply(_message.Message):
     DATASETS_FIELD_NUMBER: _ClassVar[int]
     OPEN_JOBS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     verify_key: bytes
@@ -33,7 +34,8 @@ class StatusReply(_message.Message):
     datasets: int
     open_jobs: int
     rounds_answered: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., verify_key: _Optional[bytes] = ..., agreement_key: _Optional[bytes] = ..., key_list: _Optional[bytes] = ..., numerics_digest: _Optional[bytes] = ..., tasks: _Optional[int] = ..., datasets: _Optional[int] = ..., open_jobs: _Optional[int] = ..., rounds_answered: _Optional[int] = ...) -> None: ...
+    protocols: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., verify_key: _Optional[bytes] = ..., agreement_key: _Optional[bytes] = ..., key_list: _Optional[bytes] = ..., numerics_digest: _Optional[bytes] = ..., tasks: _Optional[int] = ..., datasets: _Optional[int] = ..., open_jobs: _Optional[int] = ..., rounds_answered: _Optional[int] = ..., protocols: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RegisterTaskRequest(_message.Message):
     __slots__ = ("task",)

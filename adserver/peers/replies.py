@@ -17,6 +17,7 @@ from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.helper_pair_key import VIEW_TAG_BYTES
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
+from maskedlark.rpc.protocols import check_spoken
 from protos import helper_pb2
 
 if TYPE_CHECKING:
@@ -121,7 +122,14 @@ class PreparedReplies:
 
 
 def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
-    """Parse a status; the key list's signature is checked against the key beside it."""
+    """Parse a status; the key list's signature is checked against the key beside it.
+
+    Raises:
+        UnsupportedVersion: the helper does not implement this server's version of the protocol.
+        JobRefused(BAD_ANSWER)
+    """
+    # First: what else a helper of another version says may have another form.
+    check_spoken(reply.protocols, f"the helper at {peer}")
     try:
         identity = build(
             HelperIdentity,

@@ -28,6 +28,7 @@ from maskedlark.reports.dataset import ShareColumns, as_told
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.peer_quota import peers_of
+from maskedlark.rpc.protocols import PROTOCOLS
 from maskedlark.rpc.receipts import METADATA_KEY, find_receipt
 from maskedlark.rpc.stream_timeouts import within
 from maskedlark.rpc.transport import client_names
@@ -111,6 +112,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 agreement_key=status.identity.agreement_key,
                 key_list=encode(status.key_list),
                 numerics_digest=status.numerics,
+                protocols=PROTOCOLS,
             )
             # Without a certificate the caller is on this machine (plaintext is refused elsewhere): counts are
             # the operator's.

@@ -57,6 +57,7 @@ _FINAL: Final = {
 }
 _STATUS: Final = {
     "InvalidTask": grpc.StatusCode.INVALID_ARGUMENT,
+    "UnsupportedVersion": grpc.StatusCode.INVALID_ARGUMENT,
     "InvalidModel": grpc.StatusCode.INVALID_ARGUMENT,
     "ReportRejected": grpc.StatusCode.INVALID_ARGUMENT,
     "JobRefused": grpc.StatusCode.FAILED_PRECONDITION,
