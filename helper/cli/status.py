@@ -40,6 +40,7 @@ def _rows(reply: helper_pb2.StatusReply) -> dict[str, str | int]:
     return {
         "name": reply.name,
         "version": reply.version,
+        "protocols": ", ".join(map(str, reply.protocols)) or "1",
         "verify_key": reply.verify_key.hex(),
         "agreement_key": reply.agreement_key.hex(),
         "fingerprint": fingerprint(identity),

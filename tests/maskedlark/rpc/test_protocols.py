@@ -118,7 +118,7 @@ def test_a_helper_refuses_a_task_of_another_version_and_the_ad_server_learns_why
     scene = Scene(tmp_path)
     request = pb.RegisterTaskRequest(task=respell(scene.task, version=2, more=True))
     with stub_of(scene.cores[0]) as stub:
-        with pytest.raises(UnsupportedVersion, match="^north: the Task is of version 2"), calling("north"):
+        with pytest.raises(UnsupportedVersion, match=r"^north: the Task is of version 2"), calling("north"):
             stub.RegisterTask(request, timeout=HANGS_S)
         with pytest.raises(grpc.RpcError) as refused:
             stub.RegisterTask(request, timeout=HANGS_S)
