@@ -24,6 +24,7 @@ from helper.releases.numerics import software_digest
 from helper.releases.queries import Queries
 from helper.releases.work_quota import WorkQuota
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
+from helper.trust.key_ring import Ring
 from helper.trust.keys import HelperKeys
 from helper.trust.tasks import Clock, Tasks
 from maskedlark.frozen import frozen
@@ -31,6 +32,7 @@ from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.runtime.objects import ObjectStore
+from maskedlark.runtime.refused_acts import RefusedActs
 
 DATASETS_FOLDER: Final = "datasets"
 VERSION: Final = version("maskedlark")
@@ -125,6 +127,7 @@ class HelperCore:
             randomness=randomness,
         )
         self.budgets_left = BudgetsLeft(ledger)
+        self.refused = RefusedActs(ledger.log)
 
     def check_well(self) -> None:
         """Return if calls can be answered.
@@ -139,6 +142,16 @@ class HelperCore:
         self.witness.check(None)
         self.counts()
         self.datasets.check_room()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger."""
+        return self._ledger
+
+    @property
+    def ring(self) -> Ring:
+        """The HPKE keys that the helper ever had, as they are now."""
+        return self._keys.ring()
 
     def counts(self) -> LedgerCounts:
         """Count what this helper holds."""

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from helper.cli.options import DatabaseOption
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.options import option
 
@@ -36,6 +37,7 @@ def list_command(data: DataOption, as_json: JsonOption = False) -> None:
 
 @keys_app.command("rotate")
 def rotate_command(
+    *,
     data: DataOption,
     suite: Annotated[
         HpkeSuite, option("HPKE suite of the new key.", envvar="HELPER_SUITE")
@@ -51,10 +53,18 @@ def rotate_command(
             max=3_650,
         ),
     ] = 30.0,
+    database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new HPKE key. A helper that serves from this folder uses it without a restart."""
+    """Make a new HPKE key. A helper that serves from this folder uses it without a restart.
+
+    The audit log of its ledger, if there is one yet, says who did so.
+    """
+    from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
+    from helper.serving.own_acts import log_keys
     from helper.trust.keys import rotate
+    from maskedlark.runtime.database import open_database
+    from maskedlark.terminal.audit_commands import local_user
 
     ring = rotate(
         data,
@@ -63,6 +73,10 @@ def rotate_command(
         active_in_s=int(active_in_hours * _HOUR_S),
         overlap_s=int(overlap_days * _DAY_S),
     )
+    if database is not None or (data / LEDGER_FILE).is_file():
+        ledger = Ledger(open_database(database or sqlite_url(data / LEDGER_FILE)))
+        log_keys(ledger, ring, local_user())
+        ledger.close()
     _show(ring, as_json)
 
 

@@ -1,6 +1,6 @@
 """The command line of a helper.
 
-lark-helper keygen | serve | warmup | status | budget | keys | certificate | cluster
+lark-helper keygen | serve | warmup | status | budget | audit | keys | certificate | cluster
 """
 
 from typing import Final
@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "warmup": Lazy("helper.cli.serve:warmup_command"),
     "status": Lazy("helper.cli.commands:status_command", environment="HELPER"),
     "budget": Lazy("helper.cli.commands:budget_command"),
+    "audit": Lazy("helper.cli.audit:audit_app", "Show, export and verify the log of who did what."),
     "keys": Lazy("helper.cli.keys:keys_app", "List and rotate the HPKE keys that browsers seal to."),
     "certificate": Lazy(
         "helper.cli.certificate:certificate_app",

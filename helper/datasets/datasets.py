@@ -27,6 +27,7 @@ from helper.datasets.vault import Vault, VaultDamaged, damage_told
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, ServedTask, Tasks
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -143,7 +144,16 @@ class Datasets:
             plan=plan,
         )
 
-    def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
+    def commit(
+        self,
+        task_id: bytes,
+        handle: bytes,
+        chosen: bytes,
+        expected_id: bytes,
+        caller: Caller,
+        *,
+        actor: Actor = THIS_SERVICE,
+    ) -> int:
         """Make the chosen reports of a preparation a dataset.
 
         Called by the ad server; idempotent for the same dataset.
@@ -155,6 +165,7 @@ class Datasets:
                 are zero.
             expected_id: What the dataset's id must come out as.
             caller: Who asks.
+            actor: How the audit log names the caller.
 
         Returns:
             The dataset's size.
@@ -182,7 +193,7 @@ class Datasets:
                 rows = prepared.chosen(chosen_rows(prepared.is_admitted, chosen))
                 ids, tags = prepared.report_ids, prepared.view_tags
                 check_expected(expected_id, dataset_id(task_id, ids, tags, rows=rows))
-                size = self._store(task_id, prepared, rows, expected_id)
+                size = self._store(task_id, prepared, rows, expected_id, actor)
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
         return size
@@ -296,7 +307,12 @@ class Datasets:
             return self.vault.num_bytes(dataset_id) <= self.kept.capacity_bytes
 
     def _store(
-        self, task_id: bytes, prepared: PreparedReports, rows: NDArray[np.intp], expected_id: bytes
+        self,
+        task_id: bytes,
+        prepared: PreparedReports,
+        rows: NDArray[np.intp],
+        expected_id: bytes,
+        actor: Actor,
     ) -> int:
         """Store the shares first, then the ledger's record.
 
@@ -307,7 +323,7 @@ class Datasets:
         """
         manifest = self.vault.commit(prepared.writer, expected_id, prepared.ranks(rows))
         try:
-            self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[rows]), manifest)
+            self.ledger.add_dataset(expected_id, task_id, Ids(prepared.report_ids[rows]), manifest, actor)
         except JobRefused:
             if self._find_committed(expected_id, task_id) is None:
                 prepared.writer.withdraw()

@@ -2,48 +2,78 @@
 
 SQLite keeps its last writes in a second file, the write-ahead log. An operator who restores an older ledger
 file but leaves the newer log in place gets a mixture of old and new pages. Such a ledger may contain every
-position of the chain and still have lost charges, so `helper.ledger.witness` cannot detect it. But each
-transaction of a ledger writes to at least two tables, and in a mixture their counts contradict each other.
+entry of the audit log and still have lost charges, so `helper.ledger.witness` cannot detect it. But each
+transaction of a ledger writes an entry of the log and to another table, and in a mixture their counts
+contradict each other.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy import Engine, Select, func, select
+from sqlalchemy import Engine, Select, case, func, select
 from sqlalchemy.exc import DatabaseError
 
-from helper.ledger.schema import CHAIN, DATASETS, JOBS, QUERIES, ROUNDS, USED_REPORTS
+from helper.ledger.schema import AUDIT_LOG, DATASETS, JOBS, QUERIES, ROUNDS, TASKS, USED_REPORTS
+from maskedlark.audit_log import AuditAct
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.database import reading
 
+_LOGGED: Final = (
+    AuditAct.SIGN_TASK,
+    AuditAct.COMMIT_DATASET,
+    AuditAct.OPEN_JOB,
+    AuditAct.ANSWER_ROUND,
+    AuditAct.CLOSE_JOB,
+    AuditAct.ANSWER_QUERY,
+)
 _WAY_OUT: Final = (
     "its operator must restore the newest one completely (for SQLite with the files that end in "
     "-wal and -shm, or without both), or make new keys"
 )
 
 
+def check_file(engine: Engine) -> None:
+    """Refuse a SQLite file whose pages do not fit together, before anything else reads it.
+
+    Raises:
+        InvalidTask: it is damaged, or a mixture of two.
+    """
+    if engine.dialect.name != "sqlite":
+        return
+    with _as_refusal(), reading(engine) as connection:
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise InvalidTask(f"the ledger is damaged: {_WAY_OUT}")
+
+
 def check_whole(engine: Engine) -> None:
     """Refuse a ledger whose tables do not fit together.
 
-    Guarantees: in one that passes, the chain has no gap and one link for each dataset, job, query, charged
-        round and closed job that is there; each dataset has all its used reports, and each charged round its
-        row. Any of them that is missing by itself is noticed.
+    Guarantees: in one that passes, the numbers of the audit log's entries have no gap, and it has one entry
+        for each task, dataset, job, query, charged round and closed job that is there, and no other entry of
+        their kinds; each dataset has all its used reports, and each charged round its row. Any of them that
+        is missing by itself is noticed. (`lark-helper audit verify` also checks what the entries say.)
 
     Raises:
         InvalidTask: it is damaged, or a mixture of two ledgers.
     """
-    try:
-        with reading(engine) as connection:
-            if engine.dialect.name == "sqlite":
-                found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-                if found != "ok":
-                    raise InvalidTask(f"the ledger is damaged: {_WAY_OUT}")
-            counts = connection.execute(_counts()).one()
-    except DatabaseError as error:
-        raise InvalidTask(f"the ledger cannot be read ({type(error.orig).__name__}): {_WAY_OUT}") from None
-    links = counts.datasets + counts.jobs + counts.queries + counts.rounds_charged + counts.jobs_closed
+    with _as_refusal(), reading(engine) as connection:
+        counts = connection.execute(_counts()).one()
+    logged = (
+        ("signed tasks", AuditAct.SIGN_TASK, counts.tasks),
+        ("datasets", AuditAct.COMMIT_DATASET, counts.datasets),
+        ("jobs", AuditAct.OPEN_JOB, counts.jobs),
+        ("charged rounds", AuditAct.ANSWER_ROUND, counts.rounds_charged),
+        ("closed jobs", AuditAct.CLOSE_JOB, counts.jobs_closed),
+        ("queries", AuditAct.ANSWER_QUERY, counts.queries),
+    )
     pairs = (
-        ("links of the chain", counts.links, links + 1),
-        ("last position of the chain", counts.last, links),
+        ("last entry of the audit log", counts.last, counts.entries - 1),
+        *(
+            (f"entries of {what} in the audit log", getattr(counts, act), there)
+            for what, act, there in logged
+        ),
         ("used reports", counts.used_reports, counts.reports_in_datasets),
         ("rounds", counts.rounds, counts.rounds_charged),
     )
@@ -55,11 +85,18 @@ def check_whole(engine: Engine) -> None:
             )
 
 
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise InvalidTask(f"the ledger cannot be read ({type(error.orig).__name__}): {_WAY_OUT}") from None
+
+
 def _counts() -> Select[tuple[int, ...]]:
     """Select all counts in one statement, so that they are of one moment."""
     counted = {
-        "links": select(func.count()).select_from(CHAIN),
-        "last": select(func.max(CHAIN.c.sequence)),
+        "tasks": select(func.count()).select_from(TASKS),
         "datasets": select(func.count()).select_from(DATASETS),
         "reports_in_datasets": select(func.coalesce(func.sum(DATASETS.c.size), 0)),
         "used_reports": select(func.count()).select_from(USED_REPORTS),
@@ -69,4 +106,10 @@ def _counts() -> Select[tuple[int, ...]]:
         "rounds": select(func.count()).select_from(ROUNDS),
         "queries": select(func.count()).select_from(QUERIES),
     }
-    return select(*(query.scalar_subquery().label(name) for name, query in counted.items()))
+    acts, is_done = AUDIT_LOG.c.act, AUDIT_LOG.c.is_done
+    log = select(  # read once, for it may be the longest table
+        func.count().label("entries"),
+        func.max(AUDIT_LOG.c.sequence).label("last"),
+        *(func.count(case(((acts == act) & is_done, 1))).label(act.value) for act in _LOGGED),
+    ).subquery("log")
+    return select(*(query.scalar_subquery().label(name) for name, query in counted.items()), log)

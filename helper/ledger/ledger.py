@@ -5,15 +5,16 @@ dataset of its task; a round is charged and answered once, in order; a job is op
 budget holds it. A crash at any point leaves either all of a method's effect or nothing.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from helper.ledger.chain import begin_chain, move_on, position_of
-from helper.ledger.check import check_whole
+from helper.ledger.check import check_file, check_whole
 from helper.ledger.manifests import Manifests, add_manifest, drop_manifest
 from helper.ledger.migrations import MIGRATIONS
 from helper.ledger.records import (
@@ -49,15 +50,16 @@ from helper.ledger.statements import (
     DATASET_OF,
     FORGET_ROUND,
     FORGET_ROUNDS,
-    HEAD,
     JOB_MODEL,
     JOB_TO_CHANGE,
+    LOG,
     QUERY,
     ROUND,
     TASK,
     TASK_OF,
     USED_AMONG,
 )
+from maskedlark.audit_log import THIS_SERVICE, Actor, AuditAct, Deed
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
@@ -78,17 +80,23 @@ _BATCH: Final = 10_000
 class Ledger:
     """The ledger on one database. Safe to call from many threads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
         """Make the tables, if the database is empty.
+
+        Args:
+            engine: The database.
+            clock: Unix seconds, for the audit log.
 
         Raises:
             InvalidTask: it holds tables of another version of the helper, or ones that do not fit together:
                 see `check_whole`.
         """
         self._engine = engine
+        self._clock = clock
         self._datasets: dict[tuple[bytes, bytes], StoredDataset] = {}
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
-        begin_chain(engine)
+        check_file(engine)
+        LOG.begin(engine, at=clock())
         check_whole(engine)
 
     @property
@@ -101,8 +109,8 @@ class Ledger:
         """The manifests of datasets."""
         return Manifests(self._engine)
 
-    def add_task(self, task_id: bytes, task: SignedTask) -> None:
-        """Keep a signed task; keeping it again changes nothing."""
+    def add_task(self, task_id: bytes, task: SignedTask, actor: Actor = THIS_SERVICE) -> None:
+        """Keep a signed task; keeping it again changes nothing. `actor` asked for it."""
         row = {
             "task_id": task_id,
             "task": task.encoded,
@@ -114,6 +122,14 @@ class Ledger:
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(TASKS).values(row))
+                self._log(
+                    connection,
+                    actor,
+                    AuditAct.SIGN_TASK,
+                    task=task_id.hex(),
+                    origin=task.origin,
+                    role=str(task.role),
+                )
         except IntegrityError:
             return  # the id is the digest of the task: it is the same one
 
@@ -151,7 +167,12 @@ class Ledger:
         return used
 
     def add_dataset(
-        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+        self,
+        dataset_id: bytes,
+        task_id: bytes,
+        report_ids: Sequence[bytes],
+        manifest: Manifest = (),
+        actor: Actor = THIS_SERVICE,
     ) -> None:
         """Commit a dataset: its reports are used up for the task, all of them or, if it is refused, none.
 
@@ -160,6 +181,7 @@ class Ledger:
             task_id: The task's.
             report_ids: Its reports, 16 bytes each.
             manifest: The objects that it consists of.
+            actor: Who asked for it.
 
         Raises:
             JobRefused(REPORT_ALREADY_USED): one of them is in a dataset of the task already.
@@ -176,7 +198,14 @@ class Ledger:
                         raise AssertionError(f"a report id has {REPORT_ID_BYTES} bytes")
                     connection.execute(ADD_USED, {"of_task": task_id, "report_ids": b"".join(batch)})
                 add_manifest(connection, dataset_id, manifest)
-                move_on(connection, "dataset", dataset_id)
+                self._log(
+                    connection,
+                    actor,
+                    AuditAct.COMMIT_DATASET,
+                    task=task_id.hex(),
+                    dataset=dataset_id.hex(),
+                    reports=str(len(report_ids)),
+                )
         except IntegrityError:
             raise JobRefused(
                 JobReason.REPORT_ALREADY_USED,
@@ -210,7 +239,9 @@ class Ledger:
         with reading(self._engine) as connection:
             return connection.execute(found.limit(1)).first() is not None
 
-    def open_job(self, spec: JobSpec, model: bytes, check_budget: CheckBudget) -> bool:
+    def open_job(
+        self, spec: JobSpec, model: bytes, check_budget: CheckBudget, actor: Actor = THIS_SERVICE
+    ) -> bool:
         """Open a job and reserve all its rounds, if `check_budget` does not refuse.
 
         Args:
@@ -218,6 +249,7 @@ class Ledger:
             model: The ONNX file.
             check_budget: Called with what the dataset's other jobs and queries take, anew whenever that
                 changes before the job is opened. What it raises is raised here, and the job is not opened.
+            actor: Who asked for it.
 
         Returns:
             False, and nothing changed, if a job of this id exists already.
@@ -234,7 +266,7 @@ class Ledger:
                     f"the dataset has had {MAX_JOBS} jobs, the limit: seal another one",
                 )
             connection.execute(insert(JOBS).values(row))
-            move_on(connection, "job", row["spec"])
+            self._log(connection, actor, AuditAct.OPEN_JOB, **_about_job(spec))
 
         return self._reserve(spec, check_budget, add)
 
@@ -256,8 +288,12 @@ class Ledger:
         with reading(self._engine) as connection:
             return bytes(connection.execute(JOB_MODEL, job_in(job)).scalar_one())
 
-    def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
+    def add_round(
+        self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+    ) -> bool:
         """Charge a round and keep its answer and seed; drop those that are `KEPT_ANSWERS` rounds older.
+
+        `actor` is who asked for it.
 
         Returns:
             False, and nothing changed, if it is not the next round of an open job (another thread or process
@@ -277,9 +313,17 @@ class Ledger:
             if stored is None or stored.progress.state_of(round_index) is not RoundState.NEXT:
                 return False
             connection.execute(COUNT_ROUND, job_in(job) | {"answered": round_index + 1})
-            connection.execute(ADD_ROUND, row)
             connection.execute(FORGET_ROUND, job_in(job) | {"index": round_index - KEPT_ANSWERS})
-            move_on(connection, "round", *job, round_index.to_bytes(8, "little"), answered.answer or b"")
+            entry = self._log(
+                connection,
+                actor,
+                AuditAct.ANSWER_ROUND,
+                task=job.task_id.hex(),
+                job=job.release_id.hex(),
+                round=str(round_index),
+                answer=sha256(answered.answer or b"").hexdigest(),
+            )
+            connection.execute(ADD_ROUND, row | {"entry": entry.sequence})
         return True
 
     def round(self, job: ReleaseKey, round_index: int) -> StoredRound | None:
@@ -290,10 +334,10 @@ class Ledger:
             weights_digest=row.weights_digest, answer=row.answer, sealed_seed=row.sealed_seed
         )
 
-    def close_job(self, spec: JobSpec) -> None:
+    def close_job(self, spec: JobSpec, actor: Actor = THIS_SERVICE) -> None:
         """Close a job, which gives back the rounds that it did not run, and drop its answers.
 
-        Closing again changes nothing.
+        Closing again changes nothing. `actor` is who asked for it.
 
         One that was not opened is kept as closed, so that it never will be, if it still could; one of another
         content stays as it is.
@@ -304,14 +348,14 @@ class Ledger:
             # A tombstone: the job's start may still be on its way, and must reserve nothing when it arrives.
             if job_of(connection, job) is None and not _is_full(connection, spec.dataset_id):
                 connection.execute(insert(JOBS).values(row))
-                move_on(connection, "job", row["spec"])
+                self._log(connection, actor, AuditAct.OPEN_JOB, **_about_job(spec))
             # The statement compares the whole spec, so that another job under this id is not closed.
             if connection.execute(CLOSE_JOB, job_in(job) | {"as_spec": row["spec"]}).rowcount != 1:
                 return
             connection.execute(FORGET_ROUNDS, job_in(job))
-            move_on(connection, "close", *job)
+            self._log(connection, actor, AuditAct.CLOSE_JOB, task=job.task_id.hex(), job=job.release_id.hex())
 
-    def add_query(self, stored: StoredQuery, check_budget: CheckBudget) -> bool:
+    def add_query(self, stored: StoredQuery, check_budget: CheckBudget, actor: Actor = THIS_SERVICE) -> bool:
         """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
 
         The manifest of a federated round's dataset goes with it: the round is answered from here now.
@@ -330,10 +374,19 @@ class Ledger:
         }
 
         def add(connection: Connection) -> None:
-            connection.execute(insert(QUERIES).values(row))
             if isinstance(spec, UpdateSpec):
                 drop_manifest(connection, spec.dataset_id)
-            move_on(connection, "query", encode(spec), stored.answer)
+            entry = self._log(
+                connection,
+                actor,
+                AuditAct.ANSWER_QUERY,
+                task=spec.task_id.hex(),
+                dataset=spec.dataset_id.hex(),
+                query=spec.query_id.hex(),
+                kind=spec.kind,
+                answer=sha256(stored.answer).hexdigest(),
+            )
+            connection.execute(insert(QUERIES).values(row | {"entry": entry.sequence}))
 
         return self._reserve(spec, check_budget, add)
 
@@ -371,13 +424,27 @@ class Ledger:
     def position(self) -> Position:
         """Return the ledger's position."""
         with reading(self._engine) as connection:
-            return position_of(connection)
+            return LOG.newest(connection)
 
     def holds(self, position: Position) -> bool:
         """Return whether the ledger is, or was, at a position."""
         with reading(self._engine) as connection:
-            head = connection.execute(HEAD, {"sequence": position.sequence}).scalar()
-        return head == position.head
+            return LOG.head(connection, position.sequence) == position.head
+
+    def log(self, deed: Deed) -> None:
+        """Log an act that changes nothing else in the ledger, or that was refused."""
+        with self._engine.begin() as connection:
+            LOG.append(connection, deed, at=self._clock())
+
+    def log_change(self, act: AuditAct, subject: Mapping[str, str], actor: Actor = THIS_SERVICE) -> bool:
+        """Log the settings that an act left, unless its newest entry says the same; return whether it did."""
+        with self._engine.begin() as connection:
+            return LOG.append_change(connection, act, subject, actor, at=self._clock())
+
+    def _log(self, connection: Connection, actor: Actor, act: AuditAct, **subject: str) -> Position:
+        """Log an act that this transaction has done."""
+        deed = Deed(act=act, actor=actor, subject=tuple(subject.items()))
+        return LOG.append(connection, deed, at=self._clock())
 
     def counts(self) -> LedgerCounts:
         """Count what the ledger holds."""
@@ -413,6 +480,17 @@ def _job_row(spec: JobSpec, model: bytes) -> dict[str, Any]:
         "model": model,
         "rounds_answered": 0,
         "is_closed": False,
+    }
+
+
+def _about_job(spec: JobSpec) -> dict[str, str]:
+    """Return what the audit log says of a job as it is opened."""
+    return {
+        "task": spec.task_id.hex(),
+        "dataset": spec.dataset_id.hex(),
+        "job": spec.job_id.hex(),
+        "rounds": str(spec.rounds),
+        "spec": sha256(encode(spec)).hexdigest(),
     }
 
 

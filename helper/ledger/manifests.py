@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy import Connection, Engine, delete, exists, func, insert, select
 
 from helper.ledger.records import Manifest, SealedObject
-from helper.ledger.schema import CHAIN, JOBS, SEGMENTS
+from helper.ledger.schema import AUDIT_LOG, JOBS, SEGMENTS
 from maskedlark.runtime.database import reading
 
 _LOOKUP_BATCH: Final = 500
@@ -26,9 +26,11 @@ class Manifests:
         self._engine = engine
 
     def ledger_id(self) -> bytes:
-        """Return the random beginning of the ledger's chain, which no two ledgers share."""
+        """Return the digest of the ledger's random beginning, which no two ledgers share."""
         with reading(self._engine) as connection:
-            return bytes(connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).scalar_one())
+            return bytes(
+                connection.execute(select(AUDIT_LOG.c.head).where(AUDIT_LOG.c.sequence == 0)).scalar_one()
+            )
 
     def of(self, dataset_id: bytes) -> Manifest:
         """Return a dataset's objects by number, records before ranks; none if they were deleted."""

@@ -8,6 +8,7 @@ from helper.ledger.round_state import Progress
 from maskedlark.frozen import frozen
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnyQuery, AnySpec
+from maskedlark.runtime.audit_table import Link
 
 
 class ReleaseKey(NamedTuple):
@@ -123,15 +124,8 @@ class StoredQuery:
     answer: bytes = field(repr=False)
 
 
-@frozen
-class Position:
-    """Where a ledger stands.
-
-    How often it has moved on, and the digest of all that it committed, its random beginning included.
-    """
-
-    sequence: int
-    head: bytes
+Position: TypeAlias = Link
+"""Where a ledger stands: the newest entry of its audit log, whose digest names all entries before it too."""
 
 
 @frozen

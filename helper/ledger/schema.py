@@ -5,7 +5,8 @@
       │           └──────< segments   the objects of datasets: their names and digests
       └────< used_reports
 
-    chain    every position that the ledger was ever at: what shows that it was rolled back
+    audit_log    who did what, in a chain: every entry is a position that the ledger was at, which is what
+                 shows that it was rolled back
 
 Ad servers choose the ids of jobs and queries, and may choose each other's: such an id is a key only together
 with its task. A dataset's id is a digest of its task and its reports, which this helper computes itself.
@@ -18,6 +19,7 @@ is not here.
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     ForeignKey,
@@ -32,6 +34,7 @@ from sqlalchemy import (
 )
 
 from maskedlark.reports.origin import MAX_ORIGIN
+from maskedlark.runtime.audit_table import audit_table_of
 from maskedlark.runtime.database import schema_version_of
 
 METADATA: Final = MetaData()
@@ -93,6 +96,7 @@ ROUNDS: Final = Table(
     Column("weights_digest", LargeBinary(32), nullable=False),
     Column("answer", LargeBinary),  # null once the job has moved on
     Column("sealed_seed", LargeBinary),  # null with the answer, and where noise is of the round's own
+    Column("entry", BigInteger, nullable=False),  # the number of its entry in the audit log
     # what makes it impossible to charge or answer a round twice
     PrimaryKeyConstraint("task_id", "job_id", "round_index"),
     ForeignKeyConstraint(["task_id", "job_id"], ["jobs.task_id", "jobs.job_id"]),
@@ -107,6 +111,7 @@ QUERIES: Final = Table(
     Column("kind", String(16), nullable=False),  # names in `helper.ledger.ledger`
     Column("spec", LargeBinary, nullable=False),
     Column("answer", LargeBinary, nullable=False),
+    Column("entry", BigInteger, nullable=False),  # the number of its entry in the audit log
     # what makes it impossible to charge or answer a query twice
     PrimaryKeyConstraint("task_id", "query_id"),
     ForeignKeyConstraint(["task_id", "dataset_id"], ["datasets.task_id", "datasets.dataset_id"]),
@@ -125,9 +130,4 @@ SEGMENTS: Final = Table(
     PrimaryKeyConstraint("dataset_id", "number", "holds_ranks"),
 )
 
-CHAIN: Final = Table(
-    "chain",
-    METADATA,
-    Column("sequence", Integer, primary_key=True, autoincrement=False),  # 0 is the ledger's beginning
-    Column("head", LargeBinary(32), nullable=False),
-)
+AUDIT_LOG: Final = audit_table_of(METADATA)

@@ -21,8 +21,9 @@ from sqlalchemy import (
     update,
 )
 
-from helper.ledger.schema import CHAIN, DATASETS, JOBS, QUERIES, ROUNDS, TASKS, USED_REPORTS
+from helper.ledger.schema import AUDIT_LOG, DATASETS, JOBS, QUERIES, ROUNDS, TASKS, USED_REPORTS
 from maskedlark.reports.task import REPORT_ID_BYTES
+from maskedlark.runtime.audit_table import AuditTable
 
 TASK: Final = select(TASKS.c.task, TASKS.c.origin, TASKS.c.role, TASKS.c.signature).where(
     TASKS.c.task_id == bindparam("task_id")
@@ -54,10 +55,7 @@ FORGET_ROUNDS: Final = (
 QUERY: Final = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.answer).where(
     QUERIES.c.task_id == bindparam("of_task"), QUERIES.c.query_id == bindparam("query_id")
 )
-HEAD: Final = select(CHAIN.c.head).where(CHAIN.c.sequence == bindparam("sequence"))
-HEAD_TO_CHANGE: Final = HEAD.with_for_update()
-NEWEST_LINK: Final = select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)
-ADD_LINK: Final = insert(CHAIN)
+LOG: Final = AuditTable(AUDIT_LOG)
 
 _IDS: Final = bindparam("report_ids", type_=LargeBinary)
 # The places 1, 17, 33, ... of the ids in the one parameter: `substr` counts from 1 on both databases.

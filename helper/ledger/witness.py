@@ -1,7 +1,7 @@
 """Detection of a ledger that was rolled back, and would charge and answer forgotten releases a second time.
 
-The ledger is a chain (`helper.ledger.ledger`): each commit advances it, and it contains every position that
-it ever had. Two witnesses remember positions. One is a file in the folder of the keys, written before an
+The ledger's audit log is a chain: each commit adds an entry, and it contains every position that the ledger
+ever had. Two witnesses remember positions. One is a file in the folder of the keys, written before an
 answer leaves. The other is each ad server, which stores a receipt with a tag that only this helper can
 compute, and shows it with its next call. If the ledger lacks a position that a witness shows, it is an older
 copy, and the helper refuses every call from then on: docs/adr/0007-rollback.md.

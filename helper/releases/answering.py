@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 from helper.releases.release_grid import Hold, at_once
 from helper.trust.tasks import Caller
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.errors import JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
@@ -38,6 +39,7 @@ class Call:
 
     Attributes:
         caller: The names in its certificate.
+        actor: How the audit log names it.
         check_awaited: Called before the work, often during it, and last before the charge. It raises if the
             caller has gone, which ends the work: nothing is charged and nothing leaves.
         hold: Called once there is an answer, before it is charged. It returns when the answer may leave, so
@@ -47,6 +49,7 @@ class Call:
     """
 
     caller: Caller
+    actor: Actor = THIS_SERVICE
     check_awaited: Interrupt = never
     hold: Hold = at_once
     check_serving: Interrupt = never

@@ -21,6 +21,7 @@ from helper.releases.round_cost import round_cost
 from helper.releases.rounds import Computation, RunningJob
 from helper.releases.work_quota import WorkQuota
 from helper.trust.tasks import Caller, ServedTask, Tasks
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -128,7 +129,7 @@ class RunningJobs:
             computation = self._computation(served.task, spec, onnx)
         # Without a lock: if two calls open one id, the ledger's key decides, and both read what it holds.
         if self._ledger.job_state(computation.key) is None:
-            self._open(served, onnx, computation, call.check_awaited)
+            self._open(served, onnx, computation, call)
         state = self._state(computation.key)
         if state.spec != spec:
             raise JobRefused(
@@ -169,14 +170,20 @@ class RunningJobs:
             running = self._keep(computation, served)
         return JobAtWork(served=served, running=running)
 
-    def close(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never) -> int:
+    def close(
+        self,
+        encoded: bytes,
+        caller: Caller,
+        interrupt: Interrupt = never,
+        actor: Actor = THIS_SERVICE,
+    ) -> int:
         """Give back the budget of the rounds that were not run, and drop the stored answers.
 
         Called by the ad server; idempotent.
 
         A job that is not known is closed too, for its start may be on its way still: it is refused when it
         arrives, and reserves nothing. A round that is to be charged whoever waits is awaited first, and
-        `interrupt` is called meanwhile.
+        `interrupt` is called meanwhile. `actor` is how the audit log names the caller.
 
         Returns:
             How many rounds were answered, and stay charged.
@@ -191,7 +198,7 @@ class RunningJobs:
         self._datasets.stored(spec.dataset_id, spec.task_id)
         # Rounds that must be charged are awaited, or closing a job would be a way to leave without paying.
         with self._attempts.closing(job, interrupt):
-            self._ledger.close_job(spec)
+            self._ledger.close_job(spec, actor)
         state = self._ledger.job_state(job)
         if state is None:
             return 0  # its dataset takes no more jobs: it will never be started
@@ -228,7 +235,7 @@ class RunningJobs:
         engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 
-    def _open(self, served: ServedTask, onnx: bytes, computation: Computation, interrupt: Interrupt) -> None:
+    def _open(self, served: ServedTask, onnx: bytes, computation: Computation, call: Call) -> None:
         """Run every check that a new job must pass, the budget last.
 
         If the same id is opened meanwhile, that one stands.
@@ -248,9 +255,9 @@ class RunningJobs:
 
         def check(before: Sequence[Reservation]) -> None:
             check_fits(task, before, new)
-            interrupt()  # last, for the check takes its time
+            call.check_awaited()  # last, for the check takes its time
 
-        if self._ledger.open_job(spec, onnx, check):
+        if self._ledger.open_job(spec, onnx, check, call.actor):
             _LOG.info(
                 "job opened: %d rounds over %d records, %d parameters",
                 spec.rounds,

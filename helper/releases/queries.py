@@ -108,7 +108,7 @@ class Queries:
                 check_awaited()
 
             of_round = self.ledger.manifests.of(spec.dataset_id) if isinstance(spec, UpdateSpec) else ()
-            is_new = self.ledger.add_query(StoredQuery(spec=spec, answer=answer), check)
+            is_new = self.ledger.add_query(StoredQuery(spec=spec, answer=answer), check, call.actor)
             if is_new and of_round:
                 self.datasets.vault.forget(spec.dataset_id, of_round)
             if is_new:

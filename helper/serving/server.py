@@ -26,6 +26,7 @@ from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.serving.cluster import RayCluster, check_machine
 from helper.serving.metrics import HelperMetrics
+from helper.serving.own_acts import OwnActs
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
 from helper.trust.cluster_secrets import worker_tls
@@ -128,7 +129,10 @@ def serve(settings: HelperSettings, stop: Event) -> None:
         if settings.metrics_listen is not None:
             stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
         watched.listen()
-        for sweeping in _sweepings(core.sweeper):
+        acts = OwnActs(core, settings.floors)
+        acts.log_start()
+        stack.callback(core.refused.flush, is_over=True)
+        for sweeping in (*_sweepings(core.sweeper), acts.periodic()):
             sweeping.start()
             stack.callback(sweeping.stop)
         stack.callback(watched.drain, DRAIN_S)

@@ -20,11 +20,13 @@ from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
 from helper.trust.tasks import Caller
+from maskedlark.audit_log import Actor, AuditAct
 from maskedlark.canonical import MAX_BYTES, decode, encode
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason, JobRefused, MaskedLarkError
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareColumns, as_told
+from maskedlark.rpc.actors import actor_of
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.peer_quota import peers_of
@@ -75,19 +77,25 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self._is_over = is_over or Event()
 
     @contextmanager
-    def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Wrap every call that acts on the ledger.
+    def _acting(self, context: grpc.ServicerContext, act: AuditAct) -> Iterator[Actor]:
+        """Wrap every call that acts on the ledger; yield how the audit log names the caller.
 
-        Refused if the ledger was rolled back; errors become a status.
+        Refused if the ledger was rolled back; errors become a status, and refusals entries of the log.
         """
         with answering(context), database_at_hand("the helper"):
-            self._core.witness.check(find_receipt(context.invocation_metadata()))
-            yield
+            actor = actor_of(context)
+            try:
+                self._core.witness.check(find_receipt(context.invocation_metadata()))
+                yield actor
+            except MaskedLarkError as error:
+                self._core.refused.add(act, actor, error)
+                raise
 
-    def _call(self, context: grpc.ServicerContext) -> Call:
+    def _call(self, context: grpc.ServicerContext, actor: Actor) -> Call:
         """Describe the call that waits for an answer; its time on the release grid begins now."""
         return Call(
             caller=client_names(context),
+            actor=actor,
             check_awaited=partial(_check_awaited, context),
             hold=partial(self._grid.wait, self._grid.now()),
             check_serving=partial(_check_serving, self._is_over),
@@ -127,16 +135,16 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext
     ) -> pb.RegisterTaskReply:
         """Sign a task."""
-        with self._acting(context):
+        with self._acting(context, AuditAct.SIGN_TASK) as actor:
             return pb.RegisterTaskReply(
-                signature=self._core.tasks.register(request.task, client_names(context))
+                signature=self._core.tasks.register(request.task, client_names(context), actor)
             )
 
     def PrepareDataset(  # noqa: N802 (gRPC's name)
         self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.PrepareReply]:
         """Open shares: one reply for each chunk, then the totals."""
-        with self._acting(context):
+        with self._acting(context, AuditAct.PREPARE_DATASET):
             header, caller = _first(requests, "header").header, client_names(context)
             self._core.tasks.authorize(header.task_id, caller)
             with (
@@ -175,12 +183,17 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
         """Make the chosen reports a dataset."""
-        with self._acting(context):
+        with self._acting(context, AuditAct.COMMIT_DATASET) as actor:
             caller = client_names(context)
             self._core.tasks.authorize(request.task_id, caller)
             with self._admission.entered(*peers_of(context)):
                 size = self._core.datasets.commit(
-                    request.task_id, request.handle, request.chosen, request.dataset_id, caller
+                    request.task_id,
+                    request.handle,
+                    request.chosen,
+                    request.dataset_id,
+                    caller,
+                    actor=actor,
                 )
             self._give_receipt(context)
             return pb.CommitReply(dataset_id=request.dataset_id, size=size)
@@ -189,7 +202,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext
     ) -> pb.StartJobReply:
         """Check a job and reserve its budget."""
-        with self._acting(context):
+        with self._acting(context, AuditAct.OPEN_JOB) as actor:
             job = _first(requests, "job").job
             if len(job) > MAX_BYTES:
                 raise JobRefused(JobReason.TOO_LARGE, f"the job is over the limit of {MAX_BYTES} bytes")
@@ -198,7 +211,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             self._core.tasks.authorize(decode(JobSpec, job).task_id, caller)
             with self._admission.entered(*peers_of(context)):
                 model = self._rest("model", requests, context, self._core.tasks.model_limits.max_bytes)
-                started = self._core.jobs.start(job, model, self._call(context))
+                started = self._core.jobs.start(job, model, self._call(context, actor))
             self._give_receipt(context)
             return pb.StartJobReply(**asdict(started))
 
@@ -206,7 +219,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.RoundReply]:
         """Answer a round, in chunks."""
-        with self._acting(context):
+        with self._acting(context, AuditAct.ANSWER_ROUND) as actor:
             header, caller = _first(requests, "header").header, client_names(context)
             key = ReleaseKey(header.task_id, header.job_id)
             # The same for a round: nothing is computed or held for a job that is not the caller's.
@@ -214,16 +227,16 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             with self._admission.entered(*peers_of(context)):
                 job = self._core.jobs.at_work(key, caller)  # after a restart it is made again
                 weights = self._rest("weights", requests, context, job.running.weights_length)
-                answer = job.answer(header.round, weights, self._call(context))
+                answer = job.answer(header.round, weights, self._call(context, actor))
                 self._give_receipt(context)
                 for chunk in chunks(answer):
                     yield pb.RoundReply(chunk=chunk)
 
     def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
         """End a job."""
-        with self._acting(context):
-            call = self._call(context)
-            rounds_answered = self._core.jobs.close(request.job, call.caller, call.check_awaited)
+        with self._acting(context, AuditAct.CLOSE_JOB) as actor:
+            call = self._call(context, actor)
+            rounds_answered = self._core.jobs.close(request.job, call.caller, call.check_awaited, call.actor)
             self._give_receipt(context)
             return pb.CloseJobReply(rounds_answered=rounds_answered)
 
@@ -231,8 +244,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.QueryReply]:
         """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
-        with self._acting(context):
-            call = self._call(context)
+        with self._acting(context, AuditAct.ANSWER_QUERY) as actor:
+            call = self._call(context, actor)
             asked = next(requests, pb.QueryRequest())
             kind = asked.WhichOneof("part")
             if kind not in QUERY_KINDS:

@@ -15,6 +15,7 @@ from helper.trust.cost import WorkEstimate
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -61,8 +62,13 @@ class Tasks:
         self._pairs: dict[bytes, PairKey] = {}
         self._lock = Lock()
 
-    def register(self, encoded: bytes, caller: Caller) -> bytes:
+    def register(self, encoded: bytes, caller: Caller, actor: Actor = THIS_SERVICE) -> bytes:
         """Check a task against the floors, sign it and keep it. Called by the ad server; idempotent.
+
+        Args:
+            encoded: A `Task`.
+            caller: Who asks.
+            actor: How the audit log names the caller.
 
         Returns:
             The Ed25519 signature.
@@ -84,7 +90,9 @@ class Tasks:
             encoded=encoded, origin=task.origin, role=role, signature=self._keys.sign_task(task)
         )
         self._open.add(
-            task, self._floors.max_tasks_per_origin, lambda: self._ledger.add_task(task.task_id, stored)
+            task,
+            self._floors.max_tasks_per_origin,
+            lambda: self._ledger.add_task(task.task_id, stored, actor),
         )
         _LOG.info(
             "task registered: role %d, %d features, mechanism %s", role, task.num_features, task.mechanism

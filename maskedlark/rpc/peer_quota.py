@@ -88,7 +88,7 @@ def peers_of(context: Any, proxies: TrustedProxies = _NO_PROXIES) -> frozenset[H
         return frozenset()
     certificate = tuple(auth.get("x509_pem_cert", ()))
     if not certificate:
-        host = _host(context.peer())
+        host = host_of_peer(context.peer())
         return frozenset({proxies.site(host, _read_forwarded(context) if proxies.trust(host) else ())})
     found = auth.get("x509_subject_alternative_name", ())
     names = [name.decode("utf-8", "replace") for name in found]
@@ -101,7 +101,7 @@ def _read_forwarded(context: Any) -> list[str]:
     return [value for key, value in context.invocation_metadata() if key == FORWARDED_FOR]
 
 
-def _host(peer: str) -> str:
+def host_of_peer(peer: str) -> str:
     """Return the address in gRPC's `ipv4:1.2.3.4:567` or `ipv6:[2001:db8::1]:567`."""
     return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 

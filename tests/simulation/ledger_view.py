@@ -105,7 +105,7 @@ class LedgerView:
 
     def sequence(self) -> int:
         """How often it has moved on."""
-        return int(self._rows("SELECT max(sequence) FROM chain")[0][0])
+        return int(self._rows("SELECT max(sequence) FROM audit_log")[0][0])
 
     def copy(self, to: Path) -> None:
         """Back it up, as an operator does."""

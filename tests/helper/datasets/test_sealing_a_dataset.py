@@ -23,6 +23,7 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from helper.serving.metrics import HelperMetrics
 from maskedlark import canonical
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.numbers import field
 from maskedlark.randomness import seeded
@@ -509,12 +510,17 @@ class Interrupted(Ledger):
     before: Callable[[], object] | None = None
 
     def add_dataset(
-        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+        self,
+        dataset_id: bytes,
+        task_id: bytes,
+        report_ids: Sequence[bytes],
+        manifest: Manifest = (),
+        actor: Actor = THIS_SERVICE,
     ) -> None:
         before, self.before = self.before, None
         if before is not None:
             before()
-        super().add_dataset(dataset_id, task_id, report_ids, manifest)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest, actor)
 
 
 def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
@@ -536,10 +542,15 @@ class AnotherProcess(Ledger):
     """Just before this process commits a dataset, another one commits the very same."""
 
     def add_dataset(
-        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+        self,
+        dataset_id: bytes,
+        task_id: bytes,
+        report_ids: Sequence[bytes],
+        manifest: Manifest = (),
+        actor: Actor = THIS_SERVICE,
     ) -> None:
-        super().add_dataset(dataset_id, task_id, report_ids, manifest)
-        super().add_dataset(dataset_id, task_id, report_ids, manifest)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest, actor)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest, actor)
 
 
 def test_a_dataset_that_another_process_commits_at_the_same_time_keeps_its_file(scene: Scene) -> None:
@@ -557,14 +568,19 @@ class Away(Ledger):
     is_taken_down = False
 
     def add_dataset(
-        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+        self,
+        dataset_id: bytes,
+        task_id: bytes,
+        report_ids: Sequence[bytes],
+        manifest: Manifest = (),
+        actor: Actor = THIS_SERVICE,
     ) -> None:
         if self.failures:
             self.failures -= 1
             if self.is_taken_down:
-                super().add_dataset(dataset_id, task_id, report_ids, manifest)
+                super().add_dataset(dataset_id, task_id, report_ids, manifest, actor)
             raise HelperUnavailable("the helper's database does not answer; ask again")
-        super().add_dataset(dataset_id, task_id, report_ids, manifest)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest, actor)
 
 
 @pytest.mark.parametrize("segment", [4, 65_536])

@@ -19,6 +19,7 @@ from helper.datasets.segments import chosen_of
 from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.interrupt import never
 from maskedlark.rpc.trust import host_of
@@ -300,14 +301,19 @@ class Away(Ledger):
     is_committed = False
 
     def add_dataset(
-        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+        self,
+        dataset_id: bytes,
+        task_id: bytes,
+        report_ids: Sequence[bytes],
+        manifest: Manifest = (),
+        actor: Actor = THIS_SERVICE,
     ) -> None:
         if self.failures:
             self.failures -= 1
             if self.is_committed:
-                super().add_dataset(dataset_id, task_id, report_ids, manifest)
+                super().add_dataset(dataset_id, task_id, report_ids, manifest, actor)
             raise HelperUnavailable("the helper's database does not answer; ask again")
-        super().add_dataset(dataset_id, task_id, report_ids, manifest)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest, actor)
 
 
 @pytest.mark.parametrize("is_committed", [False, True])

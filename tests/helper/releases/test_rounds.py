@@ -11,6 +11,7 @@ from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import ReleaseKey, StoredRound, key_of
 from maskedlark import canonical
+from maskedlark.audit_log import THIS_SERVICE, Actor
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.job import JobSpec
@@ -172,15 +173,19 @@ class PowerCut(Exception):
 class CutBeforeCommit(Ledger):
     """Dies after the answer was computed and before it was committed."""
 
-    def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
+    def add_round(
+        self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+    ) -> bool:
         raise PowerCut
 
 
 class CutAfterCommit(Ledger):
     """Dies after the commit and before the answer was released."""
 
-    def add_round(self, job: ReleaseKey, round_index: int, answered: StoredRound) -> bool:
-        assert super().add_round(job, round_index, answered)
+    def add_round(
+        self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+    ) -> bool:
+        assert super().add_round(job, round_index, answered, actor)
         raise PowerCut
 
 

@@ -1,0 +1,43 @@
+"""The audit log of a ledger, read for the operator: it only reads, also while the helper serves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DatabaseError
+
+from helper.ledger.statements import LOG
+from maskedlark.audit_log import AuditEntry
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.database import reading
+
+
+class AuditReport:
+    """The entries of one ledger's audit log."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def newest(self, most: int) -> list[AuditEntry]:
+        """Return the newest entries, oldest first.
+
+        Raises:
+            InvalidTask: the database is no ledger, or a row was changed.
+        """
+        with _as_refusal():
+            with reading(self._engine) as connection:
+                last = LOG.newest(connection).sequence
+            return LOG.page(self._engine, after=last - most, most=most)
+
+    def lines(self, first: int) -> Iterator[bytes]:
+        """Yield the encoded entries of numbers from `first` on; raises as `newest`."""
+        with _as_refusal():
+            yield from LOG.lines(self._engine, after=first - 1)
+
+
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise InvalidTask(f"this database is not a helper's ledger: {type(error.orig).__name__}") from None

@@ -1,0 +1,273 @@
+"""The audit log of a service: who did what, when, from where, and with what outcome, as a chain of entries.
+
+Each entry has the digest of the entry before it, so that one that is removed, changed or moved shows. What
+a chain cannot show by itself is that its newest entries are missing: for that an operator notes the digest of
+the newest entry now and then, and verifies later that the log still holds it (`--after`). A database that was
+restored from a backup and went on shows in the same way: its chain forks before the noted entry.
+
+An export is one line an entry, each the canonical JSON of `AuditEntry`; its digest is what the next line
+names as `previous`. The entry of number 0 begins the log, with random bytes for `previous`, so no two logs
+are ever alike. No entry holds a secret, or anything of a report.
+
+>>> begun = begin_log(at=1, nonce=bytes(32))
+>>> signed = begun.followed_by(at=2, deed=Deed(act=AuditAct.SIGN_TASK, actor=THIS_SERVICE))
+>>> verify_lines([begun.encode(), signed.encode()]).num_entries
+2
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum, unique
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from maskedlark.canonical import Bytes32, canonical, decode, digest, encode
+from maskedlark.errors import InvalidTask
+from maskedlark.escape import escape
+from maskedlark.frozen import frozen
+
+MOST_NAME: Final = 300
+"""Characters of a name in an entry; the rest is cut."""
+DONE: Final = "done"
+"""The outcome of an act that was done; any other is the code of a refusal (docs/reference/errors.md)."""
+_MAX_SEQUENCE: Final = (1 << 63) - 1
+_MOST_SUBJECTS: Final = 40
+
+
+@unique
+class AuditAct(StrEnum):
+    """What somebody did, or tried."""
+
+    BEGIN_LOG = "begin_log"
+    """The service created its database."""
+    START_SERVICE = "start_service"
+    SET_FLOORS = "set_floors"
+    """A helper's operator started it with other floors than before."""
+    SET_KEYS = "set_keys"
+    """The HPKE keys of a helper changed: by `lark-helper keys rotate`, or the file was replaced."""
+    SIGN_TASK = "sign_task"
+    PREPARE_DATASET = "prepare_dataset"
+    """Only where it is refused: what is prepared counts once it is committed."""
+    COMMIT_DATASET = "commit_dataset"
+    OPEN_JOB = "open_job"
+    ANSWER_ROUND = "answer_round"
+    CLOSE_JOB = "close_job"
+    ANSWER_QUERY = "answer_query"
+    READ_STATEMENTS = "read_statements"
+    """Only where it is refused."""
+    CREATE_TASK = "create_task"
+    SEAL_DATASET = "seal_dataset"
+    ABANDON_DATASET = "abandon_dataset"
+    SUBMIT_JOB = "submit_job"
+    CANCEL_JOB = "cancel_job"
+    RESUME_JOB = "resume_job"
+    ASK_QUERY = "ask_query"
+    """A query or an evaluation was sent to the helpers, which charge it."""
+    CREATE_TOKEN = "create_token"  # noqa: S105 - the name of an act
+    REVOKE_TOKEN = "revoke_token"  # noqa: S105 - the name of an act
+    LOG_IN = "log_in"
+    LOG_OUT = "log_out"
+    OTHER_REFUSALS = "other_refusals"
+    """So many refusals that no entry of their own was made: see `maskedlark.runtime.refused_acts`."""
+
+
+@unique
+class ActorKind(StrEnum):
+    """By what somebody is known."""
+
+    CERTIFICATE = "certificate"
+    """A peer whose certificate TLS checked: its names, and its fingerprint."""
+    LOOPBACK = "loopback"
+    """A process on this machine that connected without TLS."""
+    TOKEN = "token"  # noqa: S105 - the name of a kind
+    """A token of the admin API: its name, and the start of its id."""
+    SESSION = "session"
+    """A browser that is logged in to the dashboard, likewise."""
+    USER = "user"
+    """A user of the operating system, at a command line."""
+    SERVICE = "service"
+    """The service itself."""
+
+
+@canonical
+class Actor:
+    """Who did something, and from where.
+
+    Attributes:
+        kind: By what the actor is known.
+        name: The names in its certificate, or of its token, or of the user.
+        identity: The SHA-256 of its certificate in hexadecimal, or the start of its token's id.
+        address: The address that it called from; empty at a command line.
+    """
+
+    kind: ActorKind
+    name: Annotated[str, Field(max_length=MOST_NAME)] = ""
+    identity: Annotated[str, Field(max_length=64)] = ""
+    address: Annotated[str, Field(max_length=MOST_NAME)] = ""
+
+
+THIS_SERVICE: Final = Actor(kind=ActorKind.SERVICE)
+
+
+@frozen
+class Deed:
+    """An act before it is in a log.
+
+    Attributes:
+        act: What was done, or tried.
+        actor: Who, and from where.
+        subject: What it was done to: public ids and settings, by name.
+        outcome: `DONE`, or the code of a refusal.
+        count: How many acts the entry stands for: more than one only of refusals.
+    """
+
+    act: AuditAct
+    actor: Actor
+    subject: tuple[tuple[str, str], ...] = ()
+    outcome: str = DONE
+    count: int = 1
+
+
+@canonical
+class AuditEntry:
+    """One entry of a log.
+
+    Attributes:
+        sequence: Its number, from 0.
+        previous: The digest of the entry before it.
+        at: Unix seconds, by the service's clock.
+        act: What was done, or tried.
+        actor: Who, and from where.
+        subject: What it was done to: public ids and settings, by name.
+        outcome: `DONE`, or the code of a refusal.
+        count: How many acts it stands for: more than one only of refusals.
+    """
+
+    sequence: Annotated[int, Field(ge=0, le=_MAX_SEQUENCE)]
+    previous: Bytes32
+    at: Annotated[int, Field(ge=0)]
+    act: AuditAct
+    actor: Actor
+    subject: Annotated[dict[str, str], Field(max_length=_MOST_SUBJECTS)]
+    outcome: Annotated[str, Field(min_length=1, max_length=40)]
+    count: Annotated[int, Field(ge=1)] = 1
+
+    def encode(self) -> bytes:
+        """Return the entry as a line of an export, without the line's end."""
+        return encode(self)
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that name the entry and all entries before it."""
+        return digest_of_line(self.encode())
+
+    def followed_by(self, *, at: float, deed: Deed) -> "AuditEntry":
+        """Return the entry after this one."""
+        return entry_of(deed, sequence=self.sequence + 1, previous=self.digest, at=at)
+
+
+@frozen
+class VerifiedLog:
+    """What is known of a log whose chain holds.
+
+    Attributes:
+        num_entries: How many entries were read.
+        first: The number of the first one.
+        head: The digest of the newest one: what an operator notes.
+    """
+
+    num_entries: int
+    first: int
+    head: bytes
+
+
+def named(name: str) -> str:
+    """Return a name that somebody else chose as an entry holds it: visible characters alone, and cut."""
+    return escape(name)[:MOST_NAME]
+
+
+def digest_of_line(line: bytes) -> bytes:
+    """Return the digest of an encoded entry."""
+    return digest("audit entry", line)
+
+
+def begin_log(*, at: float, nonce: bytes) -> AuditEntry:
+    """Return the entry of number 0; `nonce` is 32 random bytes."""
+    deed = Deed(act=AuditAct.BEGIN_LOG, actor=THIS_SERVICE)
+    return entry_of(deed, sequence=0, previous=nonce, at=at)
+
+
+def entry_of(deed: Deed, *, sequence: int, previous: bytes, at: float) -> AuditEntry:
+    """Return the entry of a deed at its place in a chain."""
+    return AuditEntry(
+        sequence=sequence,
+        previous=previous,
+        at=int(at),
+        act=deed.act,
+        actor=deed.actor,
+        subject={name: named(value) for name, value in deed.subject},
+        outcome=deed.outcome,
+        count=deed.count,
+    )
+
+
+def verify_lines(lines: Iterable[bytes], *, after: bytes | None = None) -> VerifiedLog:
+    """Verify an export: each line is an entry, and names the one before it.
+
+    Args:
+        lines: The lines, in order, with or without their ends.
+        after: The digest of an entry that was noted earlier: the log must hold it, or begin right after it.
+
+    Raises:
+        InvalidTask: an entry was removed, changed, added or moved; or the log does not hold the noted entry.
+    """
+    first: AuditEntry | None = None
+    previous, count, is_noted = b"", 0, after is None
+    for line in lines:
+        entry = _read(line.rstrip(b"\r\n"), count)
+        if first is None:
+            first = entry
+            is_noted = is_noted or entry.previous == after
+        elif entry.sequence != first.sequence + count or entry.previous != previous:
+            raise InvalidTask(
+                f"line {count + 1} of the log does not follow the one before it: expected entry "
+                f"{first.sequence + count}, whose `previous` is {previous.hex()}; an entry was removed, "
+                "changed or moved"
+            )
+        previous, count = digest_of_line(line.rstrip(b"\r\n")), count + 1
+        is_noted = is_noted or previous == after
+    if first is None:
+        raise InvalidTask("the log is empty: expected at least the entry that begins it")
+    if not is_noted:
+        raise InvalidTask(
+            f"the log does not hold the entry {(after or b'').hex()}: its newest entries are missing, it was "
+            "restored from a backup and went on, or it is another log"
+        )
+    if first.sequence and after is None:
+        raise InvalidTask(
+            f"the log begins with entry {first.sequence}: give the digest of the entry before it (--after), "
+            "or the whole log"
+        )
+    return VerifiedLog(num_entries=count, first=first.sequence, head=previous)
+
+
+def parse_digest(text: str) -> bytes:
+    """Return the digest that a person noted.
+
+    Raises:
+        InvalidTask: it is not 64 hexadecimal digits.
+    """
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise InvalidTask(f"{text!r} is no digest of an entry: expected 64 hexadecimal digits")
+    return found
+
+
+def _read(line: bytes, place: int) -> AuditEntry:
+    try:
+        return decode(AuditEntry, line)
+    except InvalidTask as error:
+        raise InvalidTask(f"line {place + 1} of the log is no entry: {error}") from None

@@ -1,0 +1,128 @@
+"""What `lark-helper audit` and `adserver audit` share: how a log is printed, exported and verified."""
+
+import getpass
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from maskedlark.errors import InvalidTask
+from maskedlark.terminal.options import option
+
+if TYPE_CHECKING:
+    from maskedlark.audit_log import Actor, AuditEntry, VerifiedLog
+
+LimitOption = Annotated[int, option("Number of newest entries to show.", "--limit", min=1, max=10_000)]
+AfterOption = Annotated[
+    str,
+    option(
+        "Digest of an entry that was noted earlier: refuse a log that does not hold it.", metavar="DIGEST"
+    ),
+]
+FromOption = Annotated[
+    int, option("Leave out the entries before this number.", "--from", min=0, metavar="NUMBER")
+]
+OutOption = Annotated[
+    Path | None, option("File to write; it must not exist.", "--out", show_default="standard output")
+]
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(help="An export to verify, without the database.", show_default="the database"),
+]
+_COLUMNS: Final = ("entry", "when", "act", "outcome", "who", "from", "what")
+
+
+def local_user() -> "Actor":
+    """Return how an audit log names the user of the operating system at this command line."""
+    from maskedlark.audit_log import Actor, ActorKind, named
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        name = ""
+    return Actor(kind=ActorKind.USER, name=named(name))
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of an export.
+
+    Raises:
+        InvalidTask: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            yield from stream
+    except OSError as error:
+        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
+
+
+def write_lines(lines: Iterable[bytes], out: Path | None) -> None:
+    """Write an export, one line an entry.
+
+    Raises:
+        InvalidTask: the file exists, or cannot be written.
+    """
+    if out is None:
+        for line in lines:
+            sys.stdout.buffer.write(line + b"\n")
+        return
+    try:
+        with out.open("xb") as stream:
+            stream.writelines(line + b"\n" for line in lines)
+    except FileExistsError:
+        raise InvalidTask(f"{out} exists already: choose another file") from None
+    except OSError as error:
+        raise InvalidTask(f"cannot write {out}: {error.strerror}") from None
+
+
+def print_entries(entries: "Iterable[AuditEntry]", *, as_json: bool) -> None:
+    """Print entries as a table, or as one JSON array."""
+    if as_json:
+        typer.echo(json.dumps([json.loads(one.encode()) for one in entries], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from maskedlark.terminal.escape import plain
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold")
+    for one in entries:
+        table.add_row(*map(plain, _row(one)))
+    Console().print(table)
+
+
+def print_verified(verified: "VerifiedLog", *, as_json: bool) -> None:
+    """Print that a log holds, and the digest to note."""
+    if as_json:
+        found = {"entries": verified.num_entries, "first": verified.first, "head": verified.head.hex()}
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(f"{verified.num_entries} entries, from number {verified.first}: the chain holds")
+    typer.echo(f"head  {verified.head.hex()}")
+
+
+def noted(after: str) -> bytes | None:
+    """Return the digest that a person noted, or None."""
+    from maskedlark.audit_log import parse_digest
+
+    return parse_digest(after) if after else None
+
+
+def _row(entry: "AuditEntry") -> tuple[Any, ...]:
+    actor = entry.actor
+    who = " ".join(filter(None, (actor.kind.value, actor.name, actor.identity[:12])))
+    subject = " ".join(f"{name}={_shorten(value)}" for name, value in entry.subject.items())
+    times = f" x {entry.count}" if entry.count > 1 else ""
+    when = datetime.fromtimestamp(min(entry.at, 253_402_300_799), UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return entry.sequence, when, entry.act.value, entry.outcome + times, who, actor.address, subject
+
+
+def _shorten(value: str) -> str:
+    """Return the start of an id or digest, and anything else as it is."""
+    return value[:12] if len(value) in (32, 64) else value
