@@ -67,6 +67,8 @@ class AuditAct(StrEnum):
     REVOKE_TOKEN = "revoke_token"  # noqa: S105 - the name of an act
     LOG_IN = "log_in"
     LOG_OUT = "log_out"
+    REQUEST_CHANGE = "request_change"
+    """Only where it is refused: a change over the admin API, to a grant that may only look."""
     OTHER_REFUSALS = "other_refusals"
     """So many refusals that no entry of their own was made: see `maskedlark.runtime.refused_acts`."""
 

@@ -21,20 +21,25 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adserver.admin.grants import Grants
+from adserver.admin.grants import Grants, actor_of_grant
 from adserver.admin.problems import problem, problem_of
 from adserver.records.access import Grant, GrantKind
 from adserver.records.access import Scope as Allowed
 from adserver.store.access import SESSION_S
+from adserver.store.audit_log import acting_as
+from maskedlark.audit_log import Actor, ActorKind, AuditAct, named
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
+from maskedlark.runtime.refused_acts import RefusedActs
 
 API: Final = "/api/"
 LOGIN_PATH: Final = "/login"
 LOGOUT_PATH: Final = "/logout"
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 ALL_INTERFACES: Final = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
+_NO_GRANT: Final = "no_grant"
+_READ_ONLY: Final = "read_only"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OURS: Final = ("same-origin", "none")
 SECURITY_HEADERS: Final = {
@@ -72,12 +77,14 @@ class AuthMiddleware:
         grants: Who may pass.
         hosts: The names and addresses that this server is reached at; any port, so that it may be forwarded.
         is_tls: Whether it speaks TLS.
+        refused: Logs refused acts.
     """
 
     app: ASGIApp
     grants: Grants
     hosts: Collection[str]
     is_tls: bool
+    refused: RefusedActs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -110,10 +117,13 @@ class AuthMiddleware:
         except HelperUnavailable as away:
             return problem_of(away)
         if grant is None:
+            await self._log_stranger(scope)
             return _reject_unknown_caller(scope["path"])
-        return self._forbidden(scope, headers, grant, is_cookie=is_cookie)
+        return await self._forbidden(scope, headers, grant, is_cookie=is_cookie)
 
-    def _forbidden(self, scope: Scope, headers: Headers, grant: Grant, *, is_cookie: bool) -> ASGIApp | None:
+    async def _forbidden(
+        self, scope: Scope, headers: Headers, grant: Grant, *, is_cookie: bool
+    ) -> ASGIApp | None:
         """Return the refusal of an act that a known caller may not do; otherwise attach its grant."""
         is_safe = scope["method"] in _SAFE
         if is_cookie and not is_safe and "origin" not in headers:
@@ -124,8 +134,10 @@ class AuthMiddleware:
                 reason="cross_site",
             )
         if not is_safe and scope["path"] != LOGOUT_PATH and not grant.scope.allows(Allowed.OPERATE):
+            actor = actor_of_grant(grant, _address(scope))
+            await run_in_threadpool(self.refused.add, AuditAct.REQUEST_CHANGE, actor, _READ_ONLY)
             return problem(
-                403, "this grant has only the scope read: use one with a larger scope", reason="read_only"
+                403, "this grant has only the scope read: use one with a larger scope", reason=_READ_ONLY
             )
         holds = partial(self.grants.holds, grant)
         scope["state"] = {**scope.get("state", {}), "grant": grant, "holds": holds}
@@ -154,8 +166,10 @@ class AuthMiddleware:
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
         session = None
         if len(codes) == 1 and scope["method"] == "GET":
-            session = await run_in_threadpool(self.grants.log_in, codes[0])
+            with acting_as(_stranger(scope)):
+                session = await run_in_threadpool(self.grants.log_in, codes[0])
         if session is None:
+            await self._log_stranger(scope)
             return _reject_unknown_caller(LOGIN_PATH)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
@@ -168,6 +182,10 @@ class AuthMiddleware:
             samesite="strict",
         )
         return answer
+
+    async def _log_stranger(self, scope: Scope) -> None:
+        """Log that somebody without a grant was turned away."""
+        await run_in_threadpool(self.refused.add, AuditAct.LOG_IN, _stranger(scope), _NO_GRANT)
 
     def cookie_name(self, scope: Scope) -> str:
         """Return the name of this server's cookie: browsers share cookies between the ports of a host."""
@@ -189,6 +207,16 @@ def names_of(listen: str, named: Sequence[str]) -> frozenset[str]:
     host = listen.rsplit(":", 1)[0].strip("[]").lower()
     of_loopback = LOOPBACK_NAMES if host in (*LOOPBACK_NAMES, *ALL_INTERFACES) else ()
     return frozenset({host, *of_loopback, *(one.lower() for one in named)}) - {""}
+
+
+def _stranger(scope: Scope) -> Actor:
+    """Return how the audit log names a caller without a grant: by its address."""
+    return Actor(kind=ActorKind.SESSION, address=named(_address(scope)))
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _name_in(host: str) -> str:

@@ -18,6 +18,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.frozen import frozen
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime.refused_acts import RefusedActs
 
 
 @frozen
@@ -33,6 +34,7 @@ class AdminContext:
         tls: Its TLS files; None where it speaks plaintext on loopback.
         clock: Unix seconds.
         started_at: Unix seconds.
+        refused: Logs refused acts.
     """
 
     engine: Engine
@@ -43,6 +45,7 @@ class AdminContext:
     tls: TlsFiles | None
     clock: Clock
     started_at: float
+    refused: RefusedActs
 
     @property
     def server(self) -> AdServer:

@@ -9,10 +9,17 @@ from typing import Final
 
 from adserver.records.access import Grant, GrantKind, digest_of
 from adserver.store.access import AccessStore
+from maskedlark.audit_log import Actor, ActorKind, named
 
 BELIEVED_S: Final = 0.7
 """How long a grant that was revoked elsewhere may still look."""
 _MOST: Final = 1_024
+
+
+def actor_of_grant(grant: Grant, address: str) -> Actor:
+    """Return how the audit log names the holder of a grant."""
+    kind = ActorKind.SESSION if grant.kind is GrantKind.SESSION else ActorKind.TOKEN
+    return Actor(kind=kind, name=named(grant.name), identity=grant.grant_id, address=named(address))
 
 
 class Grants:

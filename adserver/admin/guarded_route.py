@@ -20,10 +20,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from adserver.admin.admin_context import AdminContext
+from adserver.admin.grants import actor_of_grant
 from adserver.admin.problems import MEDIA_TYPE, problem, problem_of
 from adserver.ingest.body_memory import BodyRoom, Held, NoRoom
 from adserver.messages.base import Message, RequestBody, first_fault, read_request
 from adserver.records.access import Grant, Scope
+from adserver.store.audit_log import acting_as
+from maskedlark.audit_log import Actor, AuditAct
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
@@ -36,6 +39,21 @@ MOST_MODEL_BYTES: Final = 256 << 20
 BODY_DEADLINE_S: Final = 300.0
 THREADS: Final = 8
 """Threads of operations: those that take long leave the threads of authorization and pages alone."""
+WRONG_SCOPE: Final = "wrong_scope"
+ACTS: Final[Mapping[str, AuditAct]] = {
+    "create_task": AuditAct.CREATE_TASK,
+    "seal": AuditAct.SEAL_DATASET,
+    "abandon": AuditAct.ABANDON_DATASET,
+    "submit": AuditAct.SUBMIT_JOB,
+    "submit_federated": AuditAct.SUBMIT_JOB,
+    "cancel": AuditAct.CANCEL_JOB,
+    "resume": AuditAct.RESUME_JOB,
+    "ask_query": AuditAct.ASK_QUERY,
+    "ask_evaluation": AuditAct.ASK_QUERY,
+    "create_token": AuditAct.CREATE_TOKEN,
+    "revoke_token": AuditAct.REVOKE_TOKEN,
+}
+"""The acts of operations whose refusals are logged, by their endpoints' names."""
 _REFUSED: Final = {
     "description": "Problem details (RFC 9457); `error` and `reason` are those of docs/reference/errors.md",
     "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -64,6 +82,11 @@ class Parameters(BaseModel):
     @classmethod
     def _without_empty(cls, sent: Any) -> Any:
         return {name: value for name, value in sent.items() if value != ""}
+
+
+def actor_of(request: Request, grant: Grant) -> Actor:
+    """Return how the audit log names the holder of a grant."""
+    return actor_of_grant(grant, request.client.host if request.client else "")
 
 
 def _from_request(request: Request) -> AdminContext:
@@ -113,15 +136,21 @@ class GuardedRoute(APIRoute):
     async def _respond(self, request: Request) -> Response:
         bounds: Bounds = request.app.state.bounds
         if not request.state.grant.scope.allows(self.needs):
-            return problem(
-                403, f"this operation requires a grant of scope {self.needs}", reason="wrong_scope"
-            )
+            await to_thread.run_sync(self._log_refusal, request, WRONG_SCOPE, limiter=bounds.threads)
+            return problem(403, f"this operation requires a grant of scope {self.needs}", reason=WRONG_SCOPE)
         try:
             with bounds.room.held() as held:
                 content = await self._read_body(request, held) if self.bodies else b""
                 return await to_thread.run_sync(self._act, request, content, limiter=bounds.threads)
         except MaskedLarkError as refusal:
+            await to_thread.run_sync(self._log_refusal, request, refusal, limiter=bounds.threads)
             return problem_of(refusal)
+
+    def _log_refusal(self, request: Request, refusal: MaskedLarkError | str) -> None:
+        act = ACTS.get(self.name)
+        if act is not None:
+            actor = actor_of(request, request.state.grant)
+            _from_request(request).refused.add(act, actor, refusal)
 
     def _act(self, request: Request, content: bytes) -> Response:
         read: dict[str, Any] = dict(request.path_params)
@@ -141,7 +170,8 @@ class GuardedRoute(APIRoute):
                 read[name] = find(request)
             for name, body in self.bodies.items():
                 read[name] = read_request(body, content)
-            found: Message = self.endpoint(**read)
+            with acting_as(actor_of(request, request.state.grant)):
+                found: Message = self.endpoint(**read)
             return Response(found.model_dump_json(), self.status_code or 200, media_type="application/json")
 
     async def _read_body(self, request: Request, held: Held) -> bytes:

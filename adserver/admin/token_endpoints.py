@@ -1,15 +1,38 @@
-"""The endpoints of tokens and logged-in browsers: list, create and revoke."""
+"""The endpoints of tokens and logged-in browsers, list, create and revoke, and of the audit log."""
 
-from typing import Final
+from typing import Annotated, Final
 
-from adserver.admin.guarded_route import Caller, Context, guarded_router
+from fastapi import Query
+from pydantic import Field
+
+from adserver.admin.guarded_route import Caller, Context, Parameters, guarded_router
+from adserver.admin.paging import Typed
 from adserver.messages.access import CreateToken, GrantMessage, GrantsMessage, TokenMessage
+from adserver.messages.audit_log import AuditEntryMessage, AuditPage
+from adserver.messages.base import MOST_INTEGER
 from adserver.records.access import Scope
 from maskedlark.errors import InvalidTask
 
 managing_tokens = guarded_router(Scope.TOKENS)
 ROUTERS: Final = (managing_tokens,)
 _DAY_S: Final = 86_400.0
+
+
+class AuditParameters(Parameters):
+    """The part of the audit log to return."""
+
+    after: Typed = Field(-1, description="Number of the newest entry that is known.", ge=-1, le=MOST_INTEGER)
+    limit: Typed = Field(1_000, description="The most entries to return.", ge=1, le=1_000)
+
+
+@managing_tokens.get("/audit-log", summary="Show who did what, oldest first")
+def audit_log(context: Context, page: Annotated[AuditParameters, Query()]) -> AuditPage:
+    """Return a part of the audit log. Its entries name tokens and addresses, so it needs scope `tokens`."""
+    found = context.server.audit_log(after=page.after, limit=page.limit)
+    is_more = len(found) == page.limit
+    return AuditPage(
+        items=tuple(map(AuditEntryMessage.of, found)), next_after=found[-1].sequence if is_more else None
+    )
 
 
 @managing_tokens.get("/tokens", summary="List tokens and logged-in browsers, oldest first")

@@ -51,6 +51,9 @@ COMMANDS: Final = {
         _commands("access", "create", "list", "revoke"),
         "Create, list and revoke tokens for the admin API.",
     ),
+    "audit": Lazy(
+        _commands("audit", "list", "export", "verify"), "Show, export and verify the log of who did what."
+    ),
     "certificate": Lazy(
         "adserver.cli.certificate:certificate_app",
         "Show the TLS certificate that peers pin, or renew it in two steps.",

@@ -8,8 +8,9 @@ def list_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -93,6 +94,14 @@ def server_of(
     from adserver.client.local import LocalAdServer
 
     return far or LocalAdServer(data=data or Path(), database=database)
+
+
+def server_or_none_of(**given: Any) -> "AdServer | None":
+    """Return as `server_of`, or None where the options name no ad server."""
+    return server_of(**given) if given["data"] or given["url"] else None
+
+
+server_or_none_of.__signature__ = signature(server_of)  # type: ignore[attr-defined]  # `takes` reads it
 
 
 @takes(far=_far_of, reach=reach_of)

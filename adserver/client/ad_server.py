@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from adserver.store.tasks import StoredTask
     from adserver.training.federated.forecast import FederatedForecast
     from adserver.training.planning import Planned
+    from maskedlark.audit_log import AuditEntry
     from maskedlark.encoding.encoder import Encoder
     from maskedlark.federated.local_forecast import LocalForecast
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
@@ -290,6 +291,15 @@ class AdServer(Protocol):
 
         Raises:
             InvalidTask: none does, or several do.
+        """
+
+    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> "tuple[AuditEntry, ...]":
+        """Return up to `limit` entries of the audit log, of 1,000, with numbers above `after`, oldest first.
+
+        Over the admin API this needs a grant of scope `tokens`.
+
+        Raises:
+            InvalidTask: a row of the log was changed.
         """
 
     def intake(self) -> "IntakeSummary":

@@ -22,6 +22,7 @@ from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummar
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
 from adserver.views.printing import sealing_bars
+from maskedlark.audit_log import AuditEntry
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
 
@@ -118,6 +119,13 @@ class Client(Measuring, Training):
             InvalidTask: no token has an id that starts so, or several do.
         """
         return self.server.revoke_token(grant_id)
+
+    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> list[AuditEntry]:
+        """Return up to `limit` entries of the audit log with numbers above `after`, oldest first.
+
+        `maskedlark.audit_log.verify_lines` verifies what they encode to.
+        """
+        return list(self.server.audit_log(after=after, limit=limit))
 
     def intake(self) -> IntakeSummary:
         """Return the number of reports by outcome since the server started; it needs the server's URL.

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from adserver.store.jobs import JobStore
     from adserver.store.reports import ReportCounts
     from adserver.store.tasks import StoredTask, TaskStore
+    from maskedlark.audit_log import AuditEntry
     from maskedlark.encoding.encoder import Encoder
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
 
@@ -173,7 +174,7 @@ class LocalAdServer:
             raise JobRefused(
                 JobReason.WRONG_STATE, "both helpers have committed this dataset: it cannot be abandoned"
             )
-        self._datasets.give_back(found)
+        self._datasets.abandon(found)
         return found
 
     def budgets(
@@ -281,6 +282,12 @@ class LocalAdServer:
         from adserver.store.access import REVOCABLE
 
         return _summary(self._access.revoke(grant_id, REVOCABLE))
+
+    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> "tuple[AuditEntry, ...]":
+        """Return entries of the audit log."""
+        from adserver.store.audit_log import entries_after
+
+        return tuple(entries_after(self.engine, after, most=limit))
 
     def intake(self) -> IntakeSummary:
         """Refuse: only the running server knows these counts."""

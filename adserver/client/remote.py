@@ -17,6 +17,7 @@ from adserver.client.api_session import ApiSession, reading_answer
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
 from adserver.messages.access import CreateToken, GrantMessage, GrantsMessage, TokenMessage
+from adserver.messages.audit_log import AuditPage
 from adserver.messages.base import ListPage, Message, RequestBody, first_fault, read_request
 from adserver.messages.budget import BudgetMessage
 from adserver.messages.dataset import DatasetItem, SealDataset
@@ -46,6 +47,7 @@ from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummar
 from adserver.records.typed_ids import the_only
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import StoredTask
+from maskedlark.audit_log import AuditEntry
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen, pick_attributes
@@ -312,6 +314,12 @@ class RemoteAdServer(ApiSession):
                 f"the id is {grant_id!r}: expected hexadecimal digits, see `adserver token list`"
             )
         return self.post(GrantMessage, f"/tokens/{grant_id}/revoke").value()
+
+    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> tuple[AuditEntry, ...]:
+        """Return entries of the audit log."""
+        with reading_answer():
+            page = self.get(AuditPage, "/audit-log", after=after, limit=limit)
+            return tuple(one.value() for one in page.items)
 
     def intake(self) -> IntakeSummary:
         """Return the number of reports by outcome since the server started."""

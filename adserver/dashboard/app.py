@@ -15,12 +15,15 @@ from adserver.admin.access import API, LOGIN_PATH, LOGOUT_PATH, AuthMiddleware
 from adserver.admin.admin_context import AdminContext
 from adserver.admin.api import AdminApi, explain_unknown
 from adserver.admin.grants import Grants
+from adserver.admin.guarded_route import actor_of
 from adserver.admin.problems import problem
 from adserver.dashboard.assets import ASSETS
 from adserver.dashboard.page_data import Figures
 from adserver.dashboard.pages import Pages
 from adserver.dashboard.rendering import environment
 from adserver.store.access import AccessStore
+from adserver.store.audit_log import acting_as
+from maskedlark.audit_log import AuditAct
 from maskedlark.errors import MaskedLarkError
 
 
@@ -37,7 +40,9 @@ def dashboard(site: AdminContext, *, hosts: Collection[str], is_tls: bool) -> It
     pages = Pages(figures, environment())
     app = _app(site, grants, pages)
     try:
-        yield AuthMiddleware(app=app, grants=grants, hosts=frozenset(hosts), is_tls=is_tls)
+        yield AuthMiddleware(
+            app=app, grants=grants, hosts=frozenset(hosts), is_tls=is_tls, refused=site.refused
+        )
     finally:
         pages.close()
         figures.close()
@@ -52,14 +57,19 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
             raise HTTPException(404)
         try:
             found = await run_in_threadpool(site.jobs.find, name)
-            await run_in_threadpool(acts[act], found.job_id)
+            with acting_as(actor_of(request, request.state.grant)):
+                await run_in_threadpool(acts[act], found.job_id)
         except MaskedLarkError as refusal:
+            tried = AuditAct.CANCEL_JOB if act == "cancel" else AuditAct.RESUME_JOB
+            who = actor_of(request, request.state.grant)
+            await run_in_threadpool(site.refused.add, tried, who, refusal)
             content = pages.draw("refused.html", "jobs", request, {"detail": str(refusal)})
             return HTMLResponse(content, 409)
         return RedirectResponse(f"/jobs/{found.job_id.hex()}", 303)
 
     async def log_out(request: Request) -> Response:
-        await run_in_threadpool(grants.end, request.state.grant)
+        with acting_as(actor_of(request, request.state.grant)):
+            await run_in_threadpool(grants.end, request.state.grant)
         return RedirectResponse(LOGIN_PATH, 303)
 
     async def log_in(_request: Request) -> Response:

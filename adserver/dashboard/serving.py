@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +20,14 @@ from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import IntakeCounts
 from adserver.peers.client import HelperClient
 from adserver.records.server_settings import DashboardSettings
+from adserver.store.audit_log import log_refusal
 from adserver.store.database import Clock
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.runtime.refused_acts import RefusedActs
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -54,6 +57,8 @@ def open_dashboard(
     watch = HelperWatch(engine, helpers, clock)
     watch.start()
     stack.callback(watch.stop)
+    refused = RefusedActs(partial(log_refusal, engine))
+    stack.callback(refused.flush, is_over=True)
     site = AdminContext(
         engine=engine,
         data=data,
@@ -63,6 +68,7 @@ def open_dashboard(
         tls=tls,
         clock=clock,
         started_at=clock(),
+        refused=refused,
     )
     hosts = names_of(settings.listen, settings.hosts)
     app = stack.enter_context(dashboard(site, hosts=hosts, is_tls=tls is not None))

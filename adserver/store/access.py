@@ -7,13 +7,16 @@ store.find(secret, [GrantKind.TOKEN])       # the grant, or None
 
 import secrets
 from collections.abc import Collection
+from dataclasses import asdict
 from typing import Any, Final
 
 from sqlalchemy import Engine, bindparam, delete, insert, select
 
 from adserver.records.access import Grant, GrantKind, Scope, digest_of
+from adserver.store.audit_log import log_act
 from adserver.store.database import Clock
 from adserver.store.schema import access_grants
+from maskedlark.audit_log import AuditAct
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import pick_attributes
 from maskedlark.runtime.database import reading
@@ -46,17 +49,19 @@ class AccessStore:
         """Create a grant and return its secret, which is not stored; delete grants that have ended."""
         secret = _PREFIXES[kind] + secrets.token_urlsafe(_SECRET_BYTES)
         now_s = self._clock()
-        row = {
-            "digest": digest_of(secret),
-            "kind": kind,
-            "scope": scope,
-            "name": name,
-            "created_at": now_s,
-            "expires_at": now_s + lasts_s,
-        }
+        grant = Grant(
+            digest=digest_of(secret),
+            kind=kind,
+            scope=scope,
+            name=name,
+            created_at=now_s,
+            expires_at=now_s + lasts_s,
+        )
         with self._engine.begin() as connection:
             connection.execute(delete(access_grants).where(access_grants.c.expires_at <= now_s))
-            connection.execute(insert(access_grants).values(row))
+            connection.execute(insert(access_grants).values(asdict(grant)))
+            act = AuditAct.LOG_IN if kind is GrantKind.SESSION else AuditAct.CREATE_TOKEN
+            log_act(connection, act, **_about(grant))
         return secret
 
     def find(self, secret: str, kinds: Collection[GrantKind]) -> Grant | None:
@@ -91,8 +96,13 @@ class AccessStore:
 
     def end(self, grant: Grant) -> None:
         """End a grant. Idempotent."""
+        self._end(grant, AuditAct.LOG_OUT)
+
+    def _end(self, grant: Grant, act: AuditAct) -> None:
         with self._engine.begin() as connection:
-            connection.execute(delete(access_grants).where(access_grants.c.digest == grant.digest))
+            ended = delete(access_grants).where(access_grants.c.digest == grant.digest)
+            if connection.execute(ended).rowcount:
+                log_act(connection, act, **_about(grant))
 
     def revoke(self, grant_id: str, kinds: Collection[GrantKind]) -> Grant:
         """End the one grant of some kinds whose id starts so; the grant.
@@ -105,7 +115,7 @@ class AccessStore:
             raise InvalidTask(
                 f"{len(found)} tokens have an id that starts with {grant_id!r}: see `adserver token list`"
             )
-        self.end(found[0])
+        self._end(found[0], AuditAct.REVOKE_TOKEN)
         return found[0]
 
     def _found(self, digest: bytes, kinds: Collection[GrantKind]) -> Grant | None:
@@ -113,6 +123,11 @@ class AccessStore:
         with reading(self._engine) as connection:
             row = connection.execute(_FOUND, asked).one_or_none()
         return None if row is None else _grant(row)
+
+
+def _about(grant: Grant) -> dict[str, str]:
+    """Return what the audit log says of a grant: never its secret."""
+    return {"token": grant.grant_id, "kind": grant.kind.value, "scope": grant.scope.value, "name": grant.name}
 
 
 def _grant(row: Any) -> Grant:

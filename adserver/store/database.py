@@ -3,6 +3,7 @@
 The tables are in `adserver.store.schema`. The default is SQLite in the data folder; PostgreSQL is a URL.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import URL, Column, Connection, Engine, Table, extract, func, select
 
 from adserver.records.typed_ids import id_range, the_only
+from adserver.store.audit_log import LOG
 from adserver.store.migrations import MIGRATIONS
 from adserver.store.schema import metadata
 from adserver.store.version import FILE_NAME, SCHEMA_VERSION
@@ -61,6 +63,7 @@ def create_tables(engine: Engine) -> None:
         InvalidTask: the tables are of another version of the ad server, and are left as they are.
     """
     storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server", migrations=MIGRATIONS)
+    LOG.begin(engine, at=time.time())
 
 
 def check_tables(engine: Engine) -> None:

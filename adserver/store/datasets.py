@@ -16,9 +16,11 @@ from sqlalchemy import Connection, Engine, Select, delete, select, update
 
 from adserver.records.dataset_state import DatasetEvent, DatasetState, after
 from adserver.store import reports
+from adserver.store.audit_log import log_act
 from adserver.store.database import find_id
 from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import datasets, dropped_reports
+from maskedlark.audit_log import AuditAct
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.runtime.database import reading
@@ -144,8 +146,12 @@ class DatasetStore:
             JobRefused(DATASET_CHANGED): a person has given it up meanwhile.
         """
         with self._engine.begin() as connection:
+            was = _lock_state(connection, dataset.handle)
             _change_state(connection, dataset.handle, DatasetEvent.FINISH)
-            return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
+            found = _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
+            if was is not DatasetState.COMMITTED:
+                log_act(connection, AuditAct.SEAL_DATASET, **_about(found))
+            return found
 
     def give_back(self, dataset: Dataset) -> None:
         """Forget a dataset that is not committed, and release its reports.
@@ -155,6 +161,13 @@ class DatasetStore:
         with self._engine.begin() as connection:
             if _lock_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
                 _abort(connection, dataset.task_id, dataset.handle)
+
+    def abandon(self, dataset: Dataset) -> None:
+        """Do as `give_back`, because a person says so."""
+        with self._engine.begin() as connection:
+            if _lock_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
+                _abort(connection, dataset.task_id, dataset.handle)
+                log_act(connection, AuditAct.ABANDON_DATASET, **_about(dataset))
 
     def give_back_preparing(self, task_id: bytes) -> None:
         """Forget a dataset that a run was preparing, and release its reports; a committing one stays."""
@@ -282,6 +295,16 @@ def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:
     reports.give_back(connection, task_id, handle)
     connection.execute(delete(dropped_reports).where(dropped_reports.c.handle == handle))
     connection.execute(delete(datasets).where(datasets.c.handle == handle))
+
+
+def _about(dataset: Dataset) -> dict[str, str]:
+    """Return what the audit log says of a dataset."""
+    return {
+        "task": dataset.task_id.hex(),
+        "dataset": (dataset.dataset_id or b"").hex(),
+        "handle": dataset.handle.hex(),
+        "reports": str(dataset.size),
+    }
 
 
 _AS_STORED: Final = tuple(one.name for one in fields(Dataset) if one.name not in ("state", "dropped"))

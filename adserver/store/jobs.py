@@ -16,9 +16,11 @@ from adserver.records.job_record import JobRecord, record_from_row
 from adserver.records.job_state import JobEvent, JobState, after
 from adserver.records.plans import plan_columns
 from adserver.records.round_figures import RoundFigures
+from adserver.store.audit_log import log_act
 from adserver.store.database import Clock, find_id
 from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import job_rounds, jobs
+from maskedlark.audit_log import AuditAct
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading
@@ -50,6 +52,9 @@ class JobStore:
             if add_files is not None:
                 add_files(connection)
             connection.execute(insert(jobs).values(row))
+            about = {"job": plan.job.job_id, **plan_columns(plan)}
+            named = {name: one.hex() for name, one in about.items() if isinstance(one, bytes)}
+            log_act(connection, AuditAct.SUBMIT_JOB, **named)
 
     def get(self, job_id: bytes) -> JobRecord:
         """Return one job.
@@ -170,6 +175,7 @@ class JobStore:
         """
         with self._engine.begin() as connection:
             change_state(connection, job_id, JobEvent.CANCEL, lease_owner=None, lease_until_s=0.0)
+            log_act(connection, AuditAct.CANCEL_JOB, job=job_id.hex())
 
     def resume(self, job_id: bytes) -> None:
         """Queue a refused or failed job again: it goes on with the round that it stopped at.
@@ -179,6 +185,7 @@ class JobStore:
         """
         with self._engine.begin() as connection:
             change_state(connection, job_id, JobEvent.RESUME, reason=None, cause=None, workers_lost=0)
+            log_act(connection, AuditAct.RESUME_JOB, job=job_id.hex())
 
 
 def read_job(connection: Connection, job_id: bytes, *, to_change: bool = False) -> JobRecord:

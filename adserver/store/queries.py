@@ -10,9 +10,11 @@ import numpy as np
 from sqlalchemy import ColumnElement, Engine, delete, func, select
 
 from adserver.records.asked_query import ChosenId, PlannedQuery, S, StoredAnswer
+from adserver.store.audit_log import log_act
 from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import queries, query_answers
+from maskedlark.audit_log import AuditAct
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -69,7 +71,17 @@ class QueryStore:
         added = insert_or_ignore(self._engine, queries, ["query_id"]).returning(queries.c.query_id)
         with self._engine.begin() as connection:
             rows = connection.execute(added.values(row | {"spec": encode(spec), "codes": codes}))
-            return rows.one_or_none() is not None
+            is_new = rows.one_or_none() is not None
+            if is_new:
+                log_act(
+                    connection,
+                    AuditAct.ASK_QUERY,
+                    task=spec.task_id.hex(),
+                    dataset=spec.dataset_id.hex(),
+                    query=spec.query_id.hex(),
+                    kind=spec.kind,
+                )
+            return is_new
 
     def before(self, chosen: ChosenId, kind: type[S]) -> PlannedQuery[S] | None:
         """Return the earlier query, evaluation or discovery under an id that a client chose.

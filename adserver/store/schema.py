@@ -27,6 +27,7 @@ from sqlalchemy import (
 from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES
 from maskedlark.runtime import database as storage
+from maskedlark.runtime.audit_table import audit_table_of
 
 metadata: Final = MetaData()
 """Every table of the ad server."""
@@ -281,6 +282,8 @@ access_grants: Final = Table(
     Column("created_at", Double, nullable=False),  # Unix seconds
     Column("expires_at", Double, nullable=False),  # Unix seconds
 )
+
+audit_log: Final = audit_table_of(metadata)
 
 update_rounds: Final = Table(
     "update_rounds",

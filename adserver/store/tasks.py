@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine, select
 
+from adserver.store.audit_log import log_act
 from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import PageMarker, newest_first
 from adserver.store.schema import encoders, tasks
 from maskedlark import canonical
+from maskedlark.audit_log import AuditAct
 from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task, TaskBundle
@@ -86,7 +88,9 @@ class TaskStore:
                 named = {"digest": encoder.digest, "encoder": canonical.encode(encoder)}
                 connection.execute(insert_or_ignore(self._engine, encoders, ["digest"]).values(named))
             row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": created_at}
-            connection.execute(insert_or_ignore(self._engine, tasks, ["task_id"]).values(row))
+            added = insert_or_ignore(self._engine, tasks, ["task_id"]).values(row).returning(tasks.c.task_id)
+            if connection.execute(added).one_or_none() is not None:
+                log_act(connection, AuditAct.CREATE_TASK, task=task_id.hex(), name=bundle.task.name)
         return task_id
 
     def get(self, task_id: bytes) -> TaskBundle | None:

@@ -1,6 +1,7 @@
 """`lark-helper audit`: who did what at this helper, from its ledger; it only reads."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,12 +18,14 @@ from maskedlark.terminal.audit_commands import (
     read_lines,
     write_lines,
 )
+from maskedlark.terminal.options import option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from helper.ledger.audit_report import AuditReport
 
+OptionalDataOption = Annotated[
+    Path | None, option("Folder of this helper's ledger.", "--data", envvar="HELPER_DATA")
+]
 audit_app = typer.Typer(no_args_is_help=True, help="Show, export and verify the log of who did what.")
 
 
@@ -45,7 +48,7 @@ def export_command(
 @audit_app.command("verify")
 def verify_command(
     file: FileArgument = None,
-    data: DataOption | None = None,
+    data: OptionalDataOption = None,
     database: DatabaseOption = None,
     after: AfterOption = "",
     as_json: JsonOption = False,
@@ -64,8 +67,6 @@ def verify_command(
 
 
 def _report(data: "Path | None", database: str | None) -> "AuditReport":
-    from pathlib import Path
-
     from helper.ledger.audit_report import AuditReport
     from helper.ledger.budget_report import open_ledger
 

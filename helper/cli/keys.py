@@ -63,8 +63,8 @@ def rotate_command(
     from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
     from helper.serving.own_acts import log_keys
     from helper.trust.keys import rotate
+    from maskedlark.runtime.audit_table import local_user
     from maskedlark.runtime.database import open_database
-    from maskedlark.terminal.audit_commands import local_user
 
     ring = rotate(
         data,

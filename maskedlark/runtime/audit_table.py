@@ -5,7 +5,9 @@ that neither is ever there without the other. Entries are one chain, so transact
 other until they end: SQLite has one writer at a time anyway, and on PostgreSQL the first row is locked.
 """
 
+import os
 from collections.abc import Iterator, Mapping
+from getpass import getuser
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -28,6 +30,7 @@ from sqlalchemy.exc import IntegrityError
 from maskedlark.audit_log import (
     DONE,
     Actor,
+    ActorKind,
     AuditAct,
     AuditEntry,
     Deed,
@@ -35,6 +38,7 @@ from maskedlark.audit_log import (
     begin_log,
     digest_of_line,
     entry_of,
+    named,
     verify_lines,
 )
 from maskedlark.canonical import decode, encode
@@ -183,6 +187,15 @@ class AuditTable:
         }
         connection.execute(self._add, row)
         return link
+
+
+def local_user() -> Actor:
+    """Return the user of the operating system that this process runs as, as entries name it."""
+    try:
+        name = getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        name = f"uid {os.getuid()}"
+    return Actor(kind=ActorKind.USER, name=named(name))
 
 
 def _check_row(row: Any) -> None:

@@ -46,9 +46,12 @@ class RefusedActs:
         self._again: dict[_Key, int] = {}
         self._others = 0
 
-    def add(self, act: AuditAct, actor: Actor, error: MaskedLarkError) -> None:
-        """Log that an act was refused, if the error says so: not if its caller may try again, or has gone."""
-        reason = _reason_of(error)
+    def add(self, act: AuditAct, actor: Actor, error: MaskedLarkError | str) -> None:
+        """Log that an act was refused, if the error says so: not if its caller may try again, or has gone.
+
+        `error` may be the code of a refusal that has no error.
+        """
+        reason = error if isinstance(error, str) else _reason_of(error)
         if reason is None:
             return
         key = (act, actor, reason)

@@ -1,6 +1,5 @@
 """What `lark-helper audit` and `adserver audit` share: how a log is printed, exported and verified."""
 
-import getpass
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.terminal.options import option
 
 if TYPE_CHECKING:
-    from maskedlark.audit_log import Actor, AuditEntry, VerifiedLog
+    from maskedlark.audit_log import AuditEntry, VerifiedLog
 
 LimitOption = Annotated[int, option("Number of newest entries to show.", "--limit", min=1, max=10_000)]
 AfterOption = Annotated[
@@ -34,17 +33,6 @@ FileArgument = Annotated[
     typer.Argument(help="An export to verify, without the database.", show_default="the database"),
 ]
 _COLUMNS: Final = ("entry", "when", "act", "outcome", "who", "from", "what")
-
-
-def local_user() -> "Actor":
-    """Return how an audit log names the user of the operating system at this command line."""
-    from maskedlark.audit_log import Actor, ActorKind, named
-
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        name = ""
-    return Actor(kind=ActorKind.USER, name=named(name))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

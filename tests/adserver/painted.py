@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.access import AccessStore
+from adserver.store.audit_log import log_refusal
 from adserver.store.database import create_tables, default_url
 from adserver.store.datasets import DatasetStore
 from adserver.store.jobs import JobStore, figures_row
@@ -46,6 +48,7 @@ from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.query import measure_columns, num_numbers
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
+from maskedlark.runtime.refused_acts import RefusedActs
 from tests import builders
 from tests.adserver.job_world import RECORDS, Sealed, SetClock, plan_for, sealed
 from tests.builders import NOW
@@ -86,6 +89,7 @@ class Painted:
         self.access = AccessStore(self.engine, self.clock)
         helpers: Any = ()
         self.client = Client.of(LocalAdServer.over(self.engine, helpers, data=self.folder))
+        self.refused = RefusedActs(partial(log_refusal, self.engine))
 
     @property
     def site(self) -> AdminContext:
@@ -98,6 +102,7 @@ class Painted:
             tls=self.tls,
             clock=self.clock,
             started_at=NOW - 86_400.0,
+            refused=self.refused,
         )
 
     def grant(self, kind: GrantKind = GrantKind.TOKEN, scope: Scope = Scope.OPERATE) -> str:

@@ -66,15 +66,17 @@ FACES: Final = {
     "create_token": Faces("token create", "create_token", "POST /tokens"),
     "tokens": Faces("token list", "tokens", "GET /tokens"),
     "revoke_token": Faces("token revoke", "revoke_token", "POST /tokens/{token}/revoke"),
+    "audit_log": Faces("audit list", "audit_log", "GET /audit-log"),
     "intake": Faces("status", "intake", "GET /intake", "/intake"),
     "helpers": Faces("status", "helpers", "GET /helpers", "/helpers"),
 }
 READS: Final = {
     "tasks", "task", "datasets", "dataset", "budgets", "jobs", "job", "history", "repeat_aggregate",
-    "repeat_evaluate", "queries", "tokens", "intake", "helpers",
+    "repeat_evaluate", "queries", "tokens", "audit_log", "intake", "helpers",
 }  # fmt: skip
 EXCEPTIONS: Final = {
     ("tokens", "page"): "a page that lists grants would show who has access to each browser that may look",
+    ("audit_log", "page"): "as for tokens: it names tokens, and the addresses of those who hold them",
     ("repeat_evaluate", "page"): "the page of queries shows evaluations too",
 }
 

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from adserver.records.access import GrantKind, Scope
+from adserver.store.access import AccessStore
+from adserver.store.database import open_store
+from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from maskedlark.errors import JobReason
+from maskedlark.runtime.database import open_database
 from tests.docs.reading import PLAIN_PATH, ROOT, blocks, in_one_shell
 
 PAGE = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
@@ -55,6 +60,30 @@ def test_an_alert_uses_metrics_labels_and_reasons_that_exist(rule: dict[str, obj
     assert expression.count("(") == expression.count(")")
     is_gauge = [not name.endswith("_total") for name in names]
     assert not (any(is_gauge) and re.search(r"\b(increase|rate)\(", expression)), "a gauge needs delta()"
+
+
+def test_the_page_of_the_audit_log_runs_as_it_is(tmp_path: Path) -> None:
+    helper, adserver = tmp_path / "helper", tmp_path / "adserver"
+    helper.mkdir()
+    Ledger(open_database(sqlite_url(helper / LEDGER_FILE))).close()
+    store = AccessStore(open_store(adserver, None), lambda: 1_000.0)
+    store.make(GrantKind.TOKEN, Scope.READ, name="\x1b[2Jhostile", lasts_s=60.0)
+    programs = str(Path(sys.executable).parent)
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": f"{programs}{os.pathsep}{PLAIN_PATH}",
+        "HELPER_DATA": str(helper),
+        "ADSERVER_DATA": str(adserver),
+        "COLUMNS": "300",
+    }
+    script = "set -e\n" + "\n".join(blocks(ROOT / "docs" / "how-to" / "audit-log.md"))
+    ran = in_one_shell(script, folder=tmp_path, environment=environment)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "begin_log" in ran.stdout
+    assert "create_token" in ran.stdout
+    assert "\x1b[2J" not in ran.stdout
+    assert r"name=\x1b[2Jhostile" in ran.stdout
+    assert ran.stdout.count("the chain holds") == 3
 
 
 def test_backups_of_both_parties_restore_them(tmp_path: Path) -> None:

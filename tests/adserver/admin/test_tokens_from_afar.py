@@ -11,7 +11,8 @@ from adserver.admin.guarded_route import PREFIX
 from adserver.client import local
 from adserver.client.remote import RemoteAdServer
 from adserver.records.access import GrantKind, Scope
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.audit_log import verify_lines
+from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
 from tests.patience import HANGS_S
 
 HOUR_DAYS = 1 / 24
@@ -83,3 +84,28 @@ def test_keys_are_refreshed_and_datasets_abandoned_from_afar(
     assert refusal.value.reason is JobReason.WRONG_STATE
     monkeypatch.setattr(here, "abandon", lambda _dataset: committed)
     assert manager.abandon("ab") == committed
+
+
+def test_the_audit_log_names_the_token_that_acted_and_what_was_refused_to_it(
+    behind: Any, manager: RemoteAdServer
+) -> None:
+    manager.create_token(Scope.READ, name="nightly", days=HOUR_DAYS / 2)
+    with pytest.raises(InvalidTask):
+        manager.create_token(Scope.TOKENS, name="more", days=HOUR_DAYS / 2)
+    reader = RemoteAdServer(url=behind.origin, token=behind.of.grant(GrantKind.TOKEN, Scope.READ))
+    with pytest.raises(MaskedLarkError):
+        reader.create_token(Scope.READ, name="mine", days=HOUR_DAYS / 2)
+    stranger = RemoteAdServer(url=behind.origin, token="mlt_none")  # noqa: S106 - nobody's
+    with pytest.raises(MaskedLarkError):
+        stranger.jobs()
+    found = manager.audit_log(after=0)
+    assert verify_lines([one.encode() for one in manager.audit_log()]).num_entries == len(found) + 1
+    told = [(one.act.value, one.actor.kind.value, one.outcome) for one in found if one.actor.address]
+    assert told[-4:] == [
+        ("create_token", "token", "done"),
+        ("create_token", "token", "invalid_task"),
+        ("request_change", "token", "read_only"),
+        ("log_in", "session", "no_grant"),
+    ]
+    page = manager.audit_log(after=found[0].sequence, limit=2)
+    assert page == found[1:3]

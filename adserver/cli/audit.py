@@ -1,0 +1,73 @@
+"""`adserver audit`: who did what at an ad server."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from adserver.cli.options import JsonOption
+from adserver.cli.target import server_of, server_or_none_of
+from maskedlark.terminal.audit_commands import (
+    AfterOption,
+    FileArgument,
+    FromOption,
+    LimitOption,
+    OutOption,
+    noted,
+    print_entries,
+    print_verified,
+    read_lines,
+    write_lines,
+)
+from maskedlark.terminal.options import takes
+
+if TYPE_CHECKING:
+    from adserver.client.ad_server import AdServer
+    from maskedlark.audit_log import AuditEntry
+
+
+@takes(server=server_of)
+def list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonOption = False) -> None:
+    """Show the newest entries of the audit log, oldest first."""
+    newest: list[AuditEntry] = []
+    for entry in _entries(server, 0):
+        newest = [*newest[-limit + 1 :], entry] if limit > 1 else [entry]
+    print_entries(newest, as_json=as_json)
+
+
+@takes(server=server_of)
+def export_command(*, server: "AdServer", first: FromOption = 0, out: OutOption = None) -> None:
+    """Write the audit log as JSON lines, one an entry, for `audit verify` and other programs."""
+    write_lines((one.encode() for one in _entries(server, first)), out)
+
+
+@takes(server=server_or_none_of)
+def verify_command(
+    *,
+    file: FileArgument = None,
+    server: "AdServer | None",
+    after: AfterOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check that no entry was removed, changed, added or moved; print the digest of the newest one.
+
+    Note that digest, on another machine. With --after it shows later that the log still holds what it held,
+    and so whether the database was restored from a backup.
+    """
+    from maskedlark.audit_log import verify_lines
+
+    if file is not None:
+        lines = read_lines(file)
+    elif server is not None:
+        lines = (one.encode() for one in _entries(server, 0))
+    else:
+        raise typer.BadParameter("nothing to verify: give --data, --url, or the file of an export")
+    print_verified(verify_lines(lines, after=noted(after)), as_json=as_json)
+
+
+def _entries(server: "AdServer", first: int) -> "Iterator[AuditEntry]":
+    """Yield the entries of an audit log from a number on."""
+    after = first - 1
+    while found := server.audit_log(after=after):
+        yield from found
+        after = found[-1].sequence

@@ -1,0 +1,50 @@
+"""Who did what at this ad server: the entries of its audit log, written in the transactions of the acts.
+
+with acting_as(actor):
+    JobStore(engine, clock).cancel(job_id)     # one transaction: the job's state, and who cancelled it
+
+An act without an actor is of the user of the operating system: at a command line, and in a program that uses
+`Client` over a data folder. `adserver.admin` names the holder of the grant.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from adserver.store.schema import audit_log
+from maskedlark.audit_log import Actor, AuditAct, AuditEntry, Deed
+from maskedlark.runtime.audit_table import AuditTable, local_user
+
+LOG: Final = AuditTable(audit_log)
+_ACTOR: Final[ContextVar[Actor | None]] = ContextVar("actor", default=None)
+
+
+@contextmanager
+def acting_as(actor: Actor) -> Iterator[None]:
+    """Name the actor of what this thread does in the block."""
+    before = _ACTOR.set(actor)
+    try:
+        yield
+    finally:
+        _ACTOR.reset(before)
+
+
+def log_act(connection: Connection, act: AuditAct, **subject: str) -> None:
+    """Log an act that a transaction has done, as its last statement."""
+    actor = _ACTOR.get() or local_user()
+    LOG.append(connection, Deed(act=act, actor=actor, subject=tuple(subject.items())), at=time.time())
+
+
+def log_refusal(engine: Engine, deed: Deed) -> None:
+    """Log an act that was refused, in a transaction of its own."""
+    with engine.begin() as connection:
+        LOG.append(connection, deed, at=time.time())
+
+
+def entries_after(engine: Engine, sequence: int, *, most: int) -> list[AuditEntry]:
+    """Return up to `most` entries of numbers above one, in order."""
+    return LOG.page(engine, after=sequence, most=most)
