@@ -61,8 +61,7 @@ def rotate_command(
     The audit log of its ledger, if there is one yet, says who did so.
     """
     from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
-    from helper.serving.own_acts import log_keys
-    from helper.trust.keys import rotate
+    from helper.trust.keys import log_keys, rotate
     from maskedlark.runtime.audit_table import local_user
     from maskedlark.runtime.database import open_database
 

@@ -11,11 +11,10 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from helper.core import VERSION, HelperCore
-from helper.ledger.ledger import Ledger
 from helper.trust.floors import Floors
 from helper.trust.key_ring import Ring
-from maskedlark.audit_log import THIS_SERVICE, Actor, AuditAct, Deed
-from maskedlark.canonical import digest
+from helper.trust.keys import log_keys
+from maskedlark.audit_log import THIS_SERVICE, AuditAct, Deed
 from maskedlark.errors import JobRefused
 from maskedlark.runtime.periodic import Periodic
 
@@ -64,20 +63,6 @@ class OwnActs:
         if ring != self._logged:
             log_keys(self._core.ledger, ring, THIS_SERVICE)
             self._logged = ring
-
-
-def log_keys(ledger: Ledger, ring: Ring, actor: Actor) -> None:
-    """Log which HPKE keys a helper has from now on, unless the log says so already."""
-    keys = "\n".join(f"{key.key_id} {key.suite} {key.active_from} {key.expires_at}" for key in ring)
-    newest = max(ring, key=lambda key: key.key_id)
-    about = {
-        "newest_key": str(newest.key_id),
-        "suite": newest.suite.value,
-        "active_from": str(newest.active_from),
-        "keys": str(len(ring)),
-        "digest": digest("key ring", keys.encode()).hex(),
-    }
-    ledger.log_change(AuditAct.SET_KEYS, about, actor)
 
 
 def _describe(floors: Floors) -> dict[str, str]:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import Field
 
+from helper.ledger.ledger import Ledger
 from helper.trust.key_ring import (
     MAX_KEY_ID,
     Ring,
@@ -26,7 +27,8 @@ from helper.trust.key_ring import (
     opening_keys,
     rotate_ring,
 )
-from maskedlark.canonical import Bytes32, build, canonical, decode, encode
+from maskedlark.audit_log import Actor, AuditAct
+from maskedlark.canonical import Bytes32, build, canonical, decode, digest, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.never_pickled import NeverPickled
 from maskedlark.randomness import Randomness, derive_key, system_randomness
@@ -240,6 +242,20 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
         )
         _replace(folder / FILE_NAME, encode(keys._as_file()))
         return keys._ring
+
+
+def log_keys(ledger: Ledger, ring: Ring, actor: Actor) -> None:
+    """Log which HPKE keys a helper has from now on, unless the log says so already."""
+    keys = "\n".join(f"{key.key_id} {key.suite} {key.active_from} {key.expires_at}" for key in ring)
+    newest = max(ring, key=lambda key: key.key_id)
+    about = {
+        "newest_key": str(newest.key_id),
+        "suite": newest.suite.value,
+        "active_from": str(newest.active_from),
+        "keys": str(len(ring)),
+        "digest": digest("key ring", keys.encode()).hex(),
+    }
+    ledger.log_change(AuditAct.SET_KEYS, about, actor)
 
 
 def _check_ring(path: Path, ring: Ring) -> None:

@@ -16,11 +16,9 @@ from adserver.store.audit_log import LOG, acting_as, entries_after
 from adserver.store.database import create_tables, default_url
 from adserver.store.jobs import JobStore
 from maskedlark.audit_log import Actor, ActorKind, AuditAct
-from maskedlark.canonical import build
 from maskedlark.errors import JobRefused
-from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
-from tests.builders import job_spec, settings
+from tests.builders import job_spec, world
 from tests.training_plans import training_plan
 
 ALICE = Actor(kind=ActorKind.TOKEN, name="alice", identity="ab12", address="10.0.0.1")
@@ -36,7 +34,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def a_plan() -> TrainingPlan:
-    task = build(Task, settings())
+    task = world().task
     job = job_spec(task_id=task.task_id, dataset_id=b"d" * 32, rounds=10)
     return training_plan(task, job, records=20)
 
