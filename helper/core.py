@@ -35,7 +35,7 @@ from maskedlark.runtime.objects import ObjectStore
 from maskedlark.runtime.refused_acts import RefusedActs
 
 DATASETS_FOLDER: Final = "datasets"
-VERSION: Final = version("maskedlark")
+VERSION: Final = version("masked-lark")
 
 
 @frozen
