@@ -6,8 +6,9 @@ a round takes, and may take, also depends on a helper's machine: on its threads 
 The estimate of time is of the processor time of one core of an ordinary server. It is not exact, and need
 not be: it tells a round of seconds from a round of days. Measured on a shared virtual machine, AMD EPYC, per
 record and label: chains of 60 Exp and of 60 Tanh take 4 ns an entry, dense networks of 0.4 and 3.2 million
-parameters 0.06 and 0.11 ns a parameter. The prices are about twice that. The estimate of memory counts
-arrays; `make bench-memory` holds it against the truth.
+parameters 0.06 and 0.11 ns a parameter. The prices are about twice that. Rounds of few records take 230 to
+330 ns a parameter for what is drawn, blinded, stored and sent (`make bench-wide`). The estimate of memory
+counts arrays; `make bench-memory` holds it against the truth.
 """
 
 from typing import Final
@@ -25,7 +26,8 @@ class Prices:
     Attributes:
         multiplication: For each multiplication of a product.
         entry: For each entry of a value, forwards and backwards.
-        parameter: For each number of the gradient.
+        parameter: For each number of the gradient, but for tables on the exact path: a record costs the rows
+            that it reads, which are entries.
     """
 
     multiplication: float
@@ -42,6 +44,8 @@ _RELEASE_BYTES: Final = 32
 """Of each parameter after the sum: the blind, the answer and its copies on the way to the ledger and out."""
 _LABEL_BYTES: Final = 12
 _ANY_ROUND: Final = 4 << 20
+_RELEASE_NS: Final = 250.0
+"""For each parameter of a round, whatever its records: noise, blind, and the answer on its way out."""
 
 
 def round_seconds(model: Model, path: str, *, records: int, candidates: int) -> float:
@@ -53,13 +57,21 @@ def round_seconds(model: Model, path: str, *, records: int, candidates: int) -> 
         records: How many records a round evaluates.
         candidates: Labels of each record.
     """
-    prices = _EXACT if path == "exact" else _GENERAL
+    is_exact = path == "exact"
+    prices = _EXACT if is_exact else _GENERAL
+    touched = model.num_parameters - (_in_tables(model) if is_exact else 0)
     each = (
         prices.multiplication * model.work.multiplications
         + prices.entry * model.work.entries
-        + prices.parameter * model.num_parameters
+        + prices.parameter * touched
     )
-    return _NS * records * candidates * each
+    return _NS * (records * candidates * each + _RELEASE_NS * model.num_parameters)
+
+
+def _in_tables(model: Model) -> int:
+    """Count the parameters that Gathers read by rows."""
+    tables = {node.inputs[0] for node in model.nodes if node.operator == "Gather"}
+    return sum(parameter.size for parameter in model.parameters if parameter.name in tables)
 
 
 def scoring_seconds(model: Model, *, records: int) -> float:

@@ -22,6 +22,7 @@ from maskedlark.frozen import frozen
 
 _REAL: Final = 8
 _ROW: Final = 2  # an int16 of a quantised row
+_ROW_NUMBER: Final = 4  # an int32
 
 
 @frozen
@@ -93,10 +94,13 @@ def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
         case Convolution() as layer:
             return _convolution(layer, backend, source, result, seeds, labels)
         case Embedding() as layer:
+            places = len(layer.indices.offsets)
+            joined = places > 1 and bool(seeds)  # deltas of places of one row are summed, found by a table
             return LayerBytes(
-                fixed=2 * _REAL * layer.table.size + _REAL * labels * result,
-                kept=source + (2 * _REAL * result if seeds else _REAL * result) + _ROW * ahead,
-                passing=_REAL * ahead,
+                fixed=_REAL * labels * result + _ROW_NUMBER * layer.table.shape[0] * joined,
+                kept=_ROW_NUMBER * places
+                + _REAL * (1 + (1 + bool(seeds)) * result + ahead * joined)
+                + _ROW * ahead,
             )
         case BatchNormalization() as layer:
             channels = len(layer.mean)
@@ -203,6 +207,8 @@ def plan_bytes(plan: Lowered) -> int:
                 found += step.layer.homes.nbytes
             case Fixed():
                 found += step.layer.factor.nbytes + step.layer.offset.nbytes
+            case Embedding():
+                found += step.layer.indices.num_bytes
             case BatchNormalization():
                 found += step.layer.mean.nbytes + step.layer.inverse.nbytes
             case _:

@@ -78,6 +78,29 @@ def categories(seed: int) -> bytes:
     return graph.encode(graph.gemm(value, 4, 2), 2)
 
 
+def wide_ids(seed: int) -> bytes:
+    """Rows of a table of 600 by two pairs of bytes, in two Gathers, and of one of 300 by three bytes."""
+    graph = GraphBuilder(7, seed)
+    codes = graph.node("Cast", graph.node("Mul", "x", graph.tensor(np.array(256, np.float32))), to=7)
+    parts = [graph.node("Gather", codes, graph.tensor(np.array([at])), axis=1) for at in range(7)]
+
+    def index(*places: int) -> str:
+        value = parts[places[-1]]
+        for place in places[-2::-1]:
+            value = graph.node("Add", graph.node("Mul", value, graph.tensor(np.array(256))), parts[place])
+        return value
+
+    shared, other = graph.weight(600, 2, scale=0.5), graph.weight(300, 1, scale=0.5)
+    rows = [
+        graph.node("Gather", table, index(*places))
+        for table, places in ((shared, (0, 1)), (other, (4, 5, 6)), (shared, (2, 3)))
+    ]
+    value = graph.node("Concat", *(graph.node("Flatten", row, axis=1) for row in rows), axis=1)
+    return graph.encode(graph.gemm(graph.node("Tanh", graph.gemm(value, 5, 4)), 4, 2), 2)
+
+
+WIDE_IDS = ((599, 257, 299), (300, 300, 256), (0, 256, 0), (600, 255, 300))
+"""Rows of the three lookups, each record's; the last record's are beyond the tables."""
 L1, L2 = Clip(norm=Norm.L1, bound=1.5, frac_bits=32), Clip(norm=Norm.L2, bound=0.5, frac_bits=32)
 CASES: list[tuple[str, Callable[[int], bytes], Loss, Clip]] = [
     ("relu", dense("Relu", 3), Loss.CROSS_ENTROPY, L2),
@@ -90,6 +113,7 @@ CASES: list[tuple[str, Callable[[int], bytes], Loss, Clip]] = [
     ("max_pool", image("MaxPool"), Loss.CROSS_ENTROPY, L2),
     ("average_pool_l1", image("AveragePool"), Loss.CROSS_ENTROPY, L1),
     ("categories", categories, Loss.CROSS_ENTROPY, L2),
+    ("wide_ids", wide_ids, Loss.CROSS_ENTROPY, L2),
 ]
 
 
@@ -100,9 +124,13 @@ def text(raw: bytes) -> str:
 
 def inputs(seed: int, name: str, onnx: bytes, loss: Loss, clip: Clip) -> dict[str, Any]:
     """One case's inputs."""
-    width = 50 if "pool" in name else 4 if name == "categories" else 6
+    width = 50 if "pool" in name else {"categories": 4, "wide_ids": 7}.get(name, 6)
     model = parse(onnx, num_features=width)
     made = example(RECORDS, model, loss, 2, seed=seed)
+    if name == "wide_ids":
+        one, two, three = np.array(WIDE_IDS).T
+        spelt = [one % 256, one >> 8, two % 256, two >> 8, three % 256, three >> 8, 0 * three]
+        made.features[:] = np.stack(spelt, axis=1)
     return {
         "name": name,
         "onnx": text(onnx),

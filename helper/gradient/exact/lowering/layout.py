@@ -14,6 +14,7 @@ from helper.gradient.exact.layers.embedding import Embedding
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.layers.layout import Concatenate, Fixed
 from helper.gradient.exact.layers.offset import Offset, Scale
+from helper.gradient.exact.lowering.indices import join_sums
 from helper.gradient.exact.lowering.lowered import (
     LoweredBuilder,
     LoweredValue,
@@ -23,8 +24,6 @@ from helper.gradient.exact.lowering.lowered import (
     integers,
 )
 from maskedlark.model.graph import Constant, Node
-
-_BYTE_RANGE = 256.0
 
 
 def arithmetic(builder: LoweredBuilder, node: Node) -> None:
@@ -42,7 +41,7 @@ def arithmetic(builder: LoweredBuilder, node: Node) -> None:
     if given is None or given.dtype.kind != "f":
         raise NotExact(f"{node.operator} of integers has no exact form")
     source = builder.stored(node.inputs[position])
-    if node.operator == "Mul" and source.is_bytes and not source.is_index and given.size == 1:
+    if node.operator == "Mul" and source.is_bytes and given.size == 1:
         builder.alias(node.outputs[0], replace(source, scale=source.scale * float(given.reshape(()))))
         return
     source = builder.value(node.inputs[position])
@@ -163,26 +162,40 @@ def _broadcast(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float6
         raise NotExact("a constant changes the shape of the value that it is joined with") from None
 
 
-def cast(builder: LoweredBuilder, node: Node) -> None:
-    """Lower features times 256 as integers: categorical bytes."""
-    source = builder.stored(node.inputs[0])
-    if not source.is_bytes or source.is_index or source.scale != _BYTE_RANGE:
-        raise NotExact("Cast is exact only of features times 256, which are the bytes themselves")
-    builder.alias(node.outputs[0], replace(source, scale=1.0, is_index=True))
+def cast(_builder: LoweredBuilder, _node: Node) -> None:
+    """Refuse integers that anything but a Gather reads."""
+    raise NotExact("Cast is exact only of features times 256, on their way to the rows of a Gather")
 
 
 def gather(builder: LoweredBuilder, node: Node) -> None:
-    """Lower rows of a trained table by categorical bytes, or a fixed choice of entries."""
+    """Lower rows of a trained table by indices that the record's bytes make, or a fixed choice of entries.
+
+    All Gathers of one table are one layer: a record's gradient is summed over the places that read a row.
+    """
     axis = int(attribute(node, "axis"))
     chosen = builder.constant(node.inputs[1])
     if chosen is not None:
         _choose(builder, node, axis, chosen)
         return
-    table, indices = builder.parameter(node.inputs[0], "Gather"), builder.stored(node.inputs[1])
-    if axis != 0 or len(table.shape) != 2 or not indices.is_index:
-        raise NotExact("Gather is exact only of the rows of a matrix by categorical features")
-    layer = Embedding(table=table, number=builder.next_number)
-    builder.add(node.outputs[0], layer, (indices,), (*indices.shape, table.shape[1]), has_parameters=True)
+    lookups = builder.lookups(node.inputs[0])
+    table = builder.parameter(node.inputs[0], "Gather")
+    if axis != 0 or len(table.shape) != 2 or not lookups:
+        raise NotExact(
+            "Gather is exact only of the rows of a matrix that nothing else reads, by indices that features"
+            " make"
+        )
+    shapes, sums = zip(*(builder.index(one.inputs[1]) for one in lookups), strict=True)
+    layer = Embedding(table=table, indices=join_sums(sums), number=builder.next_number)
+    width, places = table.shape[1], len(layer.indices.offsets)
+    name = node.outputs[0] if len(lookups) == 1 else ""
+    shape = (*shapes[0], width) if name else (places, width)
+    rows = builder.add(name, layer, (builder.features,), shape, has_parameters=True)
+    start = 0
+    for one, index_shape in zip(lookups, shapes, strict=True) if not name else ():
+        order = start + np.arange(prod(index_shape) * width).reshape(*index_shape, width)
+        builder.rearrange(one.outputs[0], rows, order)
+        builder.taken_in.add(one.outputs[0])
+        start += order.size
 
 
 def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) -> None:

@@ -6,7 +6,7 @@ Values are numbered from 0, the features. A step reads values and writes one; va
 order of their ONNX shape without the record axis.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from helper.gradient.exact.layers.embedding import ByteSums
 from helper.gradient.exact.layers.layer import Layer, NotExact, RoundSetup, Running, Trainable
 from helper.gradient.exact.layers.layout import Fixed, Rearrange, Repeat
 from maskedlark.frozen import frozen
@@ -78,14 +79,12 @@ class LoweredValue:
         shape: Its ONNX shape without the record axis.
         is_bytes: Whether it holds bytes of the features.
         scale: For bytes, what 1/256 of each is multiplied by.
-        is_index: Whether it is the bytes themselves, as integers.
     """
 
     number: int
     shape: Shape
     is_bytes: bool = False
     scale: float = 1.0
-    is_index: bool = False
 
     @property
     def size(self) -> int:
@@ -111,22 +110,29 @@ class TurnedValue:
 class LoweredBuilder:
     """Collects steps; lowering functions see the model through it."""
 
-    def __init__(self, model: Model, nodes: Sequence[Node], output_name: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        nodes: Sequence[Node],
+        output_name: str,
+        indices: Mapping[str, tuple[Shape, ByteSums]],
+    ) -> None:
         offsets = np.cumsum([0, *(parameter.size for parameter in model.parameters)])
         self._trainables = {
             parameter.name: Trainable(index=index, offset=int(offsets[index]), shape=parameter.shape)
             for index, parameter in enumerate(model.parameters)
         }
         self._constants = model.constants
+        self._indices = indices
         self._readers = _readers(nodes, output_name)
         self._output_name = output_name
         self._num_parameters = model.num_parameters
         self._unused = set(self._trainables)
-        self._values = {model.input_name: LoweredValue(number=0, shape=(model.input_width,), is_bytes=True)}
         self._steps: list[Step] = []
         self._num_trained = 0
         self._num_places = 0
         self._sizes = [model.input_width]
+        self._values = {model.input_name: self.features}
         self._is_trained = [False]
         self.transposed: dict[str, str] = {}  # a matrix parameter's transpose to the parameter
         self.turned: dict[str, TurnedValue] = {}  # values whose record axis is not the first
@@ -158,6 +164,27 @@ class LoweredBuilder:
         readers = self._readers.get(name, ())
         return readers[0] if len(readers) == 1 and readers[0].operator == operator else None
 
+    @property
+    def features(self) -> LoweredValue:
+        """The record's bytes."""
+        return LoweredValue(number=0, shape=(self._sizes[0],), is_bytes=True)
+
+    def lookups(self, table: str) -> tuple[Node, ...]:
+        """Return every Gather of rows of a parameter, if nothing else reads it; else none."""
+        readers = self._readers.get(table, ())
+        rows = all(
+            node.operator == "Gather"
+            and node.inputs[0] == table
+            and node.inputs[1] in self._indices
+            and node.attributes["axis"] == 0
+            for node in readers
+        )
+        return readers if rows else ()
+
+    def index(self, name: str) -> tuple[Shape, ByteSums]:
+        """Return the shape without the record axis, and the sums, of what a Gather reads as its index."""
+        return self._indices[name]
+
     def constant(self, name: str) -> Constant | None:
         """Return a constant by name; None for anything else."""
         return self._constants.get(name)
@@ -171,7 +198,7 @@ class LoweredBuilder:
         return self._trainables[name].shape if name in self._trainables else None
 
     def stored(self, name: str) -> LoweredValue:
-        """Return an input that must be data, as it is known: perhaps scaled bytes, or indices."""
+        """Return an input that must be data, as it is known: perhaps scaled bytes."""
         if name in self.turned:
             raise NotExact("Transpose moves the record axis")
         if name not in self._values:
@@ -181,8 +208,6 @@ class LoweredBuilder:
     def value(self, name: str) -> LoweredValue:
         """Return an input that must be data with a number for each entry."""
         value = self.stored(name)
-        if value.is_index:
-            raise NotExact(f"{name!r} holds indices, which only a Gather reads")
         if value.scale != 1.0:
             self.add(name, Fixed(factor=np.array(value.scale), offset=np.array(0.0)), (value,), value.shape)
         return self._values[name]
@@ -217,20 +242,23 @@ class LoweredBuilder:
         shape: Shape,
         *,
         has_parameters: bool = False,
-    ) -> None:
-        """Add a step whose output has a name and a shape."""
+    ) -> LoweredValue:
+        """Add a step whose output has a shape and, unless it is empty, a name; return the output."""
         number = len(self._sizes)
         self._num_trained += has_parameters
         read = tuple(value.number for value in inputs)
         self._steps.append(Step(layer=layer, inputs=read, output=number, has_parameters=has_parameters))
         self._sizes.append(prod(shape))
         self._is_trained.append(has_parameters or any(self.is_trained(value) for value in inputs))
-        self._values[name] = LoweredValue(number=number, shape=shape)
+        made = LoweredValue(number=number, shape=shape)
+        if name:
+            self._values[name] = made
+        return made
 
     def rearrange(self, name: str, source: LoweredValue, order: NDArray[np.int64]) -> None:
         """Add a step that moves entries, order having the result's shape; some may be taken several times.
 
-        Bytes stay bytes, indices stay indices.
+        Bytes stay bytes.
         """
         flat = np.ascontiguousarray(order.reshape(-1))
         is_each_once = len(np.unique(flat)) == flat.size

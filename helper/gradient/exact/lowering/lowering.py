@@ -9,6 +9,7 @@ from typing import Final
 from helper.gradient.exact.layers.elementwise import Curve
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.lowering import layers, layout
+from helper.gradient.exact.lowering.indices import index_inputs, index_sums, read_as_numbers
 from helper.gradient.exact.lowering.lowered import Lowered, LoweredBuilder
 from maskedlark.model.graph import Model, Node
 from maskedlark.model.losses import Loss
@@ -57,7 +58,10 @@ def lower(model: Model, loss: Loss) -> Lowered:
     foreign = sorted({node.operator for node in nodes} - set(_LOWERINGS))
     if foreign:
         raise NotExact(f"the model uses {', '.join(foreign)}, which the exact path does not have")
-    builder = LoweredBuilder(model, nodes, output_name)
+    looked_up = index_inputs(nodes, model.constants)
+    indices = index_sums(model, nodes, looked_up)
+    nodes = read_as_numbers(nodes, output_name, looked_up)
+    builder = LoweredBuilder(model, nodes, output_name, indices)
     for node in nodes:
         if node.outputs[0] not in builder.taken_in:
             _LOWERINGS[node.operator](builder, node)

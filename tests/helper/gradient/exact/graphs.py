@@ -159,7 +159,8 @@ def autograd_sum(
         )(*parameters)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
         norm = np.linalg.norm(flat, 2 if clip.norm is Norm.L2 else 1)
-        total += flat * min(1.0, clip.bound / norm if norm else 1.0)
+        if np.isfinite(norm):  # else an index is outside its table
+            total += flat * min(1.0, clip.bound / norm if norm else 1.0)
     return total
 
 

@@ -14,8 +14,8 @@ from helper.gradient.exact.layers import embedding
 
 
 @kernel
-def gather_walking(deltas: Any, indices: NDArray[np.uint8], gathered: Any) -> None:
-    """`embedding._gather_equal`: it walks to the first place with the same byte."""
+def gather_walking(deltas: Any, indices: NDArray[np.int32], _first: Any, gathered: Any) -> None:
+    """`embedding._gather_equal`: it walks to the first place with the same row."""
     places = indices.shape[1]
     width = deltas.shape[2] // places
     for s in range(deltas.shape[0]):

@@ -99,6 +99,7 @@ class Record:
         self.offsets: dict[str, int] = {}
         self.shapes: dict[str, tuple[int, ...]] = {model.input_name: (model.input_width,)}
         self.is_outside = False
+        self.lookups: dict[str, dict[str, tuple[list[int], Reals]]] = {}  # by table and Gather: rows, deltas
         offset = 0
         for parameter in model.parameters:
             self.offsets[parameter.name] = offset

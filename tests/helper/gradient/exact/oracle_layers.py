@@ -31,6 +31,8 @@ def row_of(value: "Reals | Row") -> "Row":
 
 
 def gemm(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    if node.inputs[1] in record.model.constants:
+        return fixed_product(record, node, values)
     weight = record.weights[node.inputs[1]]
     transposed = bool(node.attributes.get("transB", 0))
     weights: list[list[int]] = weight.values.T.tolist() if transposed else weight.values.tolist()
@@ -80,6 +82,18 @@ def gemm(record: "Record", node: Node, values: "Values", gradients: "list[Gradie
         }
 
     return value, (columns,), back
+
+
+def fixed_product(record: "Record", node: Node, values: "Values") -> "Result":
+    """Sums of bytes times constants, on the way to an index."""
+    matrix = record.model.constants[node.inputs[1]].astype(np.float64).tolist()
+    shape, outputs = record.shapes[node.inputs[0]], len(matrix[0])
+    x, inner = reals(values[node.inputs[0]]), len(matrix)
+    value = [
+        sum(x[row * inner + i] * matrix[i][j] for i in range(inner))
+        for row, j in product(range(prod(shape[:-1])), range(outputs))
+    ]
+    return value, (*shape[:-1], outputs), lambda _: {}
 
 
 def window_entries(
@@ -268,29 +282,37 @@ def batch_normalization(
 def gather(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
     if node.inputs[1] in record.model.constants:
         return moved(record, node, values, gradients)
-    indices = values[node.inputs[1]]
-    assert not isinstance(indices, list)
+    indices = [int(number) for number in reals(values[node.inputs[1]])]
     table = record.weights[node.inputs[0]]
     rows, width = table.values.shape
-    record.is_outside = record.is_outside or max(indices.q) >= rows
-    chosen = [min(index, rows - 1) for index in indices.q]
+    record.is_outside = record.is_outside or max(indices) >= rows
+    chosen = [min(index, rows - 1) for index in indices]
     value = [
         ldexp(float(entry), -table.exponent) for index in chosen for entry in table.values[index].tolist()
     ]
 
+    lookups = record.lookups.setdefault(node.inputs[0], {})
+    lookups[node.outputs[0]] = (chosen, [])
+    is_first = len(lookups) == 1
+
     def back(delta: "Reals") -> "dict[str, Reals]":
+        lookups[node.outputs[0]] = (chosen, delta)
+        if not is_first:  # of the Gathers of one table: by now the others have been here
+            return {}
+        every = [index for indices, _ in lookups.values() for index in indices]
+        deltas = [d for _, ds in lookups.values() for d in ds]
         gradient: dict[int, float] = {}
-        for place, index in enumerate(chosen):
+        for place, index in enumerate(every):
             for j in range(width):
                 entry = record.offsets[node.inputs[0]] + index * width + j
-                gradient[entry] = gradient.get(entry, 0.0) + delta[place * width + j]
+                gradient[entry] = gradient.get(entry, 0.0) + deltas[place * width + j]
         homes = [
             place * width + j
-            for place, index in enumerate(chosen)
-            if index not in chosen[:place]
+            for place, index in enumerate(every)
+            if index not in every[:place]
             for j in range(width)
         ]
-        record.whole(gradient, gradients, places=homes, width=len(chosen) * width, operand=chosen)
+        record.whole(gradient, gradients, places=homes, width=len(every) * width, operand=every)
         return {}
 
     return value, (*record.shapes[node.inputs[1]], width), back
@@ -486,12 +508,23 @@ def arithmetic(record: "Record", node: Node, values: "Values", gradients: "list[
         np.broadcast_to(record.model.constants[constant].astype(np.float64), (1, *shape)).reshape(-1).tolist()
     )
     source = values[name]
-    if node.operator == "Mul" and not isinstance(source, list) and set(given) == {256.0}:
+    if (
+        node.operator == "Mul"
+        and isinstance(source, oracle.Row)
+        and source.exponent == 8
+        and set(given) == {256.0}
+    ):
         return oracle.Row(source.q, 0), shape, lambda _: {}
     factor = {"Mul": given, "Div": [1.0 / value for value in given]}.get(node.operator, [1.0] * len(given))
     offset = {"Add": given, "Sub": [-value for value in given]}.get(node.operator, [0.0] * len(given))
     result = [x * f + o for x, f, o in zip(reals(source), factor, offset, strict=True)]
     return result, shape, lambda delta: {name: [d * f for d, f in zip(delta, factor, strict=True)]}
+
+
+def to_integers(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    numbers = reals(values[node.inputs[0]])
+    assert all(value.is_integer() for value in numbers)
+    return oracle.Row([int(value) for value in numbers], 0), record.shapes[node.inputs[0]], lambda _: {}
 
 
 def softmax(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
@@ -562,11 +595,7 @@ STEPS: "dict[str, Callable[[Record, Node, Values, list[Gradient]], Result]]" = {
     "Sub": arithmetic,
     "Mul": arithmetic,
     "Div": arithmetic,
-    "Cast": lambda record, node, values, _: (
-        values[node.inputs[0]],
-        record.shapes[node.inputs[0]],
-        lambda _: {},
-    ),
+    "Cast": to_integers,
     "Softmax": softmax,
     **dict.fromkeys(("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Softplus"), activation),
 }

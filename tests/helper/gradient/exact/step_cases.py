@@ -98,6 +98,23 @@ def gathers() -> Case:
     return Case(model=graph.model(output, 1), loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, clip=L2)
 
 
+def wide_ids() -> Case:
+    """Rows of one wide table by three pairs of bytes, in two Gathers; some pairs are beyond its rows."""
+    graph = GraphBuilder(7, seed=7)
+    codes = _indices(graph, "x")
+    table = graph.weight(50_000, 2, scale=0.5)
+    values = []
+    for places in ((0, 2), (4,)):
+        low, high = (
+            graph.node("Gather", codes, graph.tensor(np.array([at + k for at in places])), axis=1)
+            for k in (0, 1)
+        )
+        index = graph.node("Add", low, graph.node("Mul", high, graph.tensor(np.array(256))))
+        values.append(graph.node("Flatten", graph.node("Gather", table, index), axis=1))
+    output = graph.gemm(graph.node("Concat", *values, "x", axis=1), 13, 1)
+    return Case(model=graph.model(output, 1), loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, clip=L2)
+
+
 def images() -> Case:
     """Convolutions and both pools."""
     graph = GraphBuilder(16, seed=3)
@@ -144,7 +161,7 @@ def crosses() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    one.__name__: one for one in (gates, gathers, images, curves, rates, crosses)
+    one.__name__: one for one in (gates, gathers, wide_ids, images, curves, rates, crosses)
 }
 
 

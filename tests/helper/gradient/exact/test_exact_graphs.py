@@ -1,6 +1,7 @@
 """Convolutions, pools, embeddings, normalisation and the layout between them, each against the oracle and
 against autograd."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import nn
 
 from helper.gradient.exact.engine import ExactEngine
@@ -21,7 +23,7 @@ from maskedlark.numbers.field import reconstruct, to_signed
 from maskedlark.privacy.clip import Clip, Norm
 from tests.bench.peers import export
 from tests.helper.gradient.exact.checks import check_example, check_graph, expected
-from tests.helper.gradient.exact.graphs import GraphBuilder, example, quantised
+from tests.helper.gradient.exact.graphs import Example, GraphBuilder, example, quantised
 
 L2 = Clip(norm=Norm.L2, bound=0.8, frac_bits=32)
 L1 = Clip(norm=Norm.L1, bound=3.0, frac_bits=32)
@@ -105,6 +107,150 @@ def test_a_category_outside_the_table_gives_a_zero_gradient() -> None:
     made.features[1:4] = 0
     got = [engine.masked_sum(quantised(model), made.batch(helper)).vector for helper in (0, 1)]
     assert reconstruct(*got).tolist() == expected(model, L2, Loss.CROSS_ENTROPY, made).total
+
+
+def integer(graph: GraphBuilder, *values: int) -> str:
+    return graph.tensor(np.array(values, np.int64))
+
+
+def whole(graph: GraphBuilder, source: str) -> str:
+    return graph.node("Mul", source, graph.tensor(np.array(256, np.float32)))
+
+
+def bytes_of(made: Example, columns: Sequence[int], numbers: NDArray[np.int64]) -> None:
+    """Spell numbers (records,) in columns of features, the lowest byte first."""
+    for place, column in enumerate(columns):
+        made.features[:, column] = numbers >> (8 * place) & 255
+
+
+def sum_of_integers(graph: GraphBuilder) -> str:
+    """Cast, cut into pairs, low + 256 * high: (n, 2)."""
+    codes = graph.node("Cast", whole(graph, "x"), to=7)
+    pairs = graph.node("Reshape", codes, integer(graph, -1, 2, 2))
+    low, high = (graph.node("Gather", pairs, graph.tensor(np.array(at, np.int64)), axis=2) for at in (0, 1))
+    return graph.node("Add", low, graph.node("Mul", integer(graph, 256), high))
+
+
+def product_of_floats(graph: GraphBuilder) -> str:
+    """A constant matrix, then a cast."""
+    matrix = graph.constant(np.array([[256, 0], [65536, 0], [0, 256], [0, 65536]]))
+    return graph.node("Cast", graph.node("MatMul", "x", matrix), to=7)
+
+
+def sum_of_products(graph: GraphBuilder) -> str:
+    """Weights for each byte, summed over the last axis and shifted to and fro."""
+    pairs = graph.node("Reshape", whole(graph, "x"), integer(graph, -1, 2, 2))
+    weighted = graph.node("Mul", pairs, graph.constant(np.array([1, 256])))
+    total = graph.node("ReduceSum", weighted, integer(graph, 2), keepdims=0)
+    shifted = graph.node("Cast", graph.node("Add", total, graph.constant(np.array(3))), to=7)
+    return graph.node("Sub", shifted, integer(graph, 3))
+
+
+@pytest.mark.parametrize("clip", [L1, L2], ids=["l1", "l2"])
+@pytest.mark.parametrize("made_by", [sum_of_integers, product_of_floats, sum_of_products])
+def test_two_bytes_are_a_row_of_a_wide_table(made_by: Callable[[GraphBuilder], str], clip: Clip) -> None:
+    graph = GraphBuilder(4, seed=12)
+    rows = graph.node("Gather", graph.weight(700, 2, scale=0.5), made_by(graph))
+    model = graph.model(graph.gemm(flat(graph, rows), 4, 2), 2)
+    made = example(9, model, Loss.CROSS_ENTROPY, 2, seed=12)
+    first, second = np.random.default_rng(1).integers(0, 700, (2, 9))
+    second[::3] = first[::3]  # two fields of one vocabulary, often of one row
+    bytes_of(made, (0, 1), first)
+    bytes_of(made, (2, 3), second)
+    made.features[1] = (255, 255, 0, 0)  # no row of the table
+    check_example(model, Loss.CROSS_ENTROPY, clip, made)
+
+
+def test_three_bytes_are_a_row_of_a_table_of_a_hundred_thousand() -> None:
+    graph = GraphBuilder(4, seed=13)
+    codes = graph.node("Cast", whole(graph, "x"), to=7)
+    parts = [graph.node("Gather", codes, integer(graph, at), axis=1) for at in range(4)]
+    index = parts[3]
+    for part in (parts[2], parts[0]):
+        index = graph.node("Add", graph.node("Mul", index, integer(graph, 256)), part)
+    rows = flat(graph, graph.node("Gather", graph.weight(100_000, 1, scale=0.5), index))
+    joined = graph.node("Concat", rows, "x", axis=1)
+    model = graph.model(graph.gemm(joined, 5, 1), 1)
+    made = example(5, model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, 2, seed=13)
+    bytes_of(made, (0, 2, 3), np.array([0, 99_999, 65_536, 255, 70_000]))
+    check_example(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, L2, made)
+
+
+def test_several_gathers_of_one_table_are_one_gradient() -> None:
+    graph = GraphBuilder(5, seed=14)
+    codes = graph.node("Cast", whole(graph, "x"), to=7)
+    table = graph.weight(6, 3, scale=0.5)
+    one = flat(graph, graph.node("Gather", table, graph.node("Gather", codes, integer(graph, 0), axis=1)))
+    two = graph.node("Gather", table, graph.node("Gather", codes, integer(graph, 4, 1), axis=1))
+    bag = graph.node("ReduceSum", two, integer(graph, 1), keepdims=0)
+    hidden = graph.node("Tanh", graph.node("Add", graph.gemm(one, 3, 3), bag))
+    model = graph.model(graph.gemm(hidden, 3, 3), 3)
+    made = example(12, model, Loss.CROSS_ENTROPY, 2, seed=14)
+    made.features[:] %= 7  # now and then beyond the table
+    check_example(model, Loss.CROSS_ENTROPY, L2, made)
+    check_example(model, Loss.CROSS_ENTROPY, L1, made)
+
+
+def relu(graph: GraphBuilder) -> str:
+    return graph.node("Cast", graph.node("Relu", whole(graph, "x")), to=7)
+
+
+def fraction(graph: GraphBuilder) -> str:
+    return graph.node("Cast", graph.node("Mul", "x", graph.tensor(np.array(255, np.float32))), to=7)
+
+
+def squared(graph: GraphBuilder) -> str:
+    return graph.node("Cast", graph.node("Mul", whole(graph, "x"), whole(graph, "x")), to=7)
+
+
+def negative(graph: GraphBuilder) -> str:
+    return graph.node("Sub", graph.node("Cast", whole(graph, "x"), to=7), integer(graph, 1))
+
+
+def too_far(graph: GraphBuilder) -> str:
+    return graph.node("Cast", graph.node("Mul", "x", graph.tensor(np.array(2.0**25, np.float32))), to=7)
+
+
+def trained(graph: GraphBuilder) -> str:
+    return graph.node("Cast", graph.gemm("x", 4, 2), to=7)
+
+
+@pytest.mark.parametrize(
+    ("made_by", "why"),
+    [
+        (relu, "an index is made by Relu"),
+        (fraction, "features times 256, which are the bytes"),
+        (squared, "Mul of two values that features make"),
+        (negative, "may be negative"),
+        (too_far, "not below 2\\^24"),
+        (trained, "made by Gemm"),
+    ],
+)
+def test_indices_that_are_not_sums_of_bytes_are_not_exact(
+    made_by: Callable[[GraphBuilder], str], why: str
+) -> None:
+    graph = GraphBuilder(4, seed=9)
+    rows = graph.node("Gather", graph.weight(700, 2), made_by(graph))
+    width = 4 if made_by is trained else 8
+    with pytest.raises(NotExact, match=why):
+        ExactEngine(graph.model(graph.gemm(flat(graph, rows), width, 2), 2), Loss.CROSS_ENTROPY, L2)
+
+
+def test_a_table_that_a_dense_layer_reads_too_is_not_exact() -> None:
+    graph = GraphBuilder(4, seed=9)
+    table = graph.weight(4, 4)
+    rows = graph.node("Gather", table, graph.node("Cast", whole(graph, "x"), to=7))
+    bag = graph.node("ReduceSum", rows, integer(graph, 1), keepdims=0)
+    value = graph.node("Add", bag, graph.node("Gemm", "x", table))
+    with pytest.raises(NotExact, match="nothing else reads"):
+        ExactEngine(graph.model(value, 4), Loss.CROSS_ENTROPY, L2)
+
+
+def test_integers_that_no_gather_reads_are_not_exact() -> None:
+    graph = GraphBuilder(4, seed=9)
+    codes = graph.node("Cast", graph.node("Cast", whole(graph, "x"), to=7), to=1)
+    with pytest.raises(NotExact, match="Cast is exact only"):
+        ExactEngine(graph.model(graph.gemm(codes, 4, 2), 2), Loss.CROSS_ENTROPY, L2)
 
 
 @pytest.mark.parametrize("is_image", [False, True])
