@@ -22,7 +22,6 @@ import numpy as np
 
 from maskedlark.model.dense import dense_network
 from tests.bench.harness import peak_mib
-from tests.bench.models_ids import table_network
 from tests.onnx_builders import encoded, node, tensor, weights
 
 WITHIN: Final = 1.5
@@ -147,9 +146,6 @@ SHAPES: Final[Mapping[str, Shape]] = {
         make=lambda: dense_network([784, 8_000, 10], "relu", seed=1), features=784, records=1_000, classes=10,
     ),
     "embedding, wide": Shape(make=lambda: embedding(30, 512), features=30, records=4_000),
-    "tables of 60,000 rows": Shape(
-        make=lambda: table_network(tables=4, rows=60_000, width=8, hidden=32), features=8, records=4_000
-    ),
     "convolution to 512 channels": Shape(
         make=lambda: convolutional(64, [(512, 1)], (), 1), features=4_096, records=20
     ),

@@ -17,7 +17,8 @@ BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def test_every_block_of_the_page_on_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(PAGE.read_text())
-    assert [kind for kind, _ in blocks] == ["python", "bash", "python", "python", "bash", "python", "bash"]
+    kinds = [kind for kind, _ in blocks]
+    assert kinds == ["python", "bash", "python", "python", "bash", "python", "bash", "python", "bash"]
     known: dict[str, object] = {}
     shown = []
     for kind, text in blocks:
@@ -37,6 +38,7 @@ def test_every_block_of_the_page_on_models_runs(tmp_path: Path, monkeypatch: pyt
         shown.append(done.stdout)
     assert "257 parameters, 1 outputs" in shown[0]
     assert "780 parameters, 1 outputs" in shown[1]
-    assert "15 parameters, 1 outputs" in shown[2]
+    assert "40345 parameters, 1 outputs" in shown[2]
+    assert "15 parameters, 1 outputs" in shown[3]
     assert (tmp_path / "net.onnx.data").exists()
     assert not (tmp_path / "legacy.onnx.data").exists()

@@ -41,6 +41,21 @@ class Mixed(nn.Module):
         return torch.sigmoid(self.last(y + torch.tanh(self.second(y))))
 
 
+class Ids(nn.Module):
+    """Columns of ids of two bytes; two of them of one vocabulary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(40_000, 3), nn.Embedding(66_000, 2)
+        self.last = nn.Linear(7, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = (x * 256).long()
+        ids = codes[:, 0::2] + 256 * codes[:, 1::2]
+        parts = [self.users(ids[:, 0]), self.items(ids[:, 1]), self.items(ids[:, 2])]
+        return self.last(torch.cat(parts, 1))  # type: ignore[no-any-return]
+
+
 class Images(nn.Module):
     """Convolutions with everything that goes with them."""
 
@@ -70,6 +85,7 @@ def parsed(module: nn.Module, width: int, *, dynamo: bool) -> Model:
     [
         (Mixed, 7, Loss.BINARY_CROSS_ENTROPY),
         (Images, 64, Loss.CROSS_ENTROPY),
+        (Ids, 6, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
         (Squeezed, 6, Loss.BINARY_CROSS_ENTROPY),
         (Reshaped, 6, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
     ],
