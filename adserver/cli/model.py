@@ -25,10 +25,30 @@ OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help
 
 def create_command(
     out: OutArgument,
+    *,
     layers: Annotated[
-        str,
+        str | None,
         option("Layer widths from the features to the outputs, for example 30,50,50,1.", metavar="N,N,..."),
-    ],
+    ] = None,
+    encoder: Annotated[
+        Path | None,
+        option(
+            "Instead of --layers: an encoder file, for a network with a table for each of its columns.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    hidden: Annotated[
+        str, option("For --encoder: widths of the layers between tables and outputs.", metavar="N,N,...")
+    ] = "",
+    outputs: Annotated[int, option("For --encoder: the number of outputs.", min=1)] = 1,
+    word_tables_only: Annotated[
+        bool,
+        option(
+            "For --encoder: no tables for numbers, which thousands of reports can train and fewer cannot.",
+            "--word-tables-only",
+        ),
+    ] = False,
     activation: Annotated[
         str, option("Activation after every layer except the last.", metavar="|".join(HIDDEN_ACTIVATIONS))
     ] = "relu",
@@ -37,17 +57,38 @@ def create_command(
     ] = "linear",
     seed: Annotated[int, option("Seed for the initial weights.")] = 0,
 ) -> None:
-    """Write a fully connected network with random weights."""
+    """Write a network with random weights: fully connected, or over the columns of an encoder.
+
+    A network over an encoder has a table of rows for each column, whose bytes pick a row, and each number
+    beside its table. Without --hidden it is linear in what the tables say.
+    """
+    from maskedlark.encoding.encoder import read_encoder
     from maskedlark.model.dense import dense_network
+    from maskedlark.model.table_network import table_network
     from maskedlark.runtime.durable_file import write_durably
 
+    if (layers is None) == (encoder is None):
+        raise typer.BadParameter("expected exactly one of --layers and --encoder")
+    if encoder is None:
+        made = dense_network(_widths("--layers", layers or ""), activation, seed=seed, final=final)
+    else:
+        made = table_network(
+            read_encoder(encoder.read_bytes().rstrip(b"\n")),
+            hidden=_widths("--hidden", hidden) if hidden else (),
+            outputs=outputs,
+            seed=seed,
+            are_numbers_in_tables=not word_tables_only,
+        )
+    write_durably(out, made)
+
+
+def _widths(name: str, given: str) -> list[int]:
     try:
-        widths = [int(width) for width in layers.split(",")]
+        return [int(width) for width in given.split(",")]
     except ValueError:
         raise typer.BadParameter(
-            f"--layers is {layers!r}: expected widths separated by commas, for example 30,50,50,1"
+            f"{name} is {given!r}: expected widths separated by commas, for example 30,50,50,1"
         ) from None
-    write_durably(out, dense_network(widths, activation, seed=seed, final=final))
 
 
 def show_command(

@@ -17,8 +17,8 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.randomness import Randomness, seeded, uniform
 
-_OPSET: Final = 20
-_IR_VERSION: Final = 10
+OPSET: Final = 20
+IR_VERSION: Final = 10
 
 
 def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: str = "linear") -> bytes:
@@ -62,28 +62,33 @@ def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: s
     graph = helper.make_graph(
         nodes,
         "dense",
-        [_value_info("features", layers[0])],
-        [_value_info(value, layers[-1])],
+        [value_info("features", layers[0])],
+        [value_info(value, layers[-1])],
         initializer=initializers,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     return bytes(model.SerializeToString(deterministic=True))
 
 
 def _layer_parameters(index: int, fan_in: int, width: int, randomness: Randomness) -> list[onnx.TensorProto]:
     weight = _initial(width * fan_in, fan_in, randomness).reshape(width, fan_in)
-    return [_tensor(f"{index}.weight", weight), _tensor(f"{index}.bias", _initial(width, fan_in, randomness))]
+    return [
+        float_tensor(f"{index}.weight", weight),
+        float_tensor(f"{index}.bias", _initial(width, fan_in, randomness)),
+    ]
 
 
 def _initial(count: int, fan_in: int, randomness: Randomness) -> NDArray[np.float32]:
     return ((2.0 * uniform(count, randomness) - 1.0) / sqrt(fan_in)).astype(np.float32)
 
 
-def _tensor(name: str, value: NDArray[np.float32]) -> onnx.TensorProto:
+def float_tensor(name: str, value: NDArray[np.float32]) -> onnx.TensorProto:
+    """Return a float32 initializer."""
     return helper.make_tensor(
         name, onnx.TensorProto.FLOAT, value.shape, value.astype("<f4").tobytes(), raw=True
     )
 
 
-def _value_info(name: str, width: int) -> onnx.ValueInfoProto:
+def value_info(name: str, width: int) -> onnx.ValueInfoProto:
+    """Return the type of an input or output: float32 (records, width)."""
     return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["records", width])

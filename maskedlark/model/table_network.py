@@ -1,0 +1,144 @@
+"""Networks over an encoder's columns: a trained table for each column, and each number beside its table.
+
+For `adserver model create --encoder` and quickstart. A column's byte picks a row of its table, so that words
+need no order and numbers no straight line. The rows and the centred numbers feed dense layers, or directly
+the outputs: then the network is linear in what the tables say.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import sqrt
+from typing import Final, assert_never
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from maskedlark.encoding.encoder import TOP, CategoryColumn, Encoder, NumberColumn
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.dense import IR_VERSION, OPSET, float_tensor, value_info
+from maskedlark.randomness import Randomness, seeded, uniform
+
+WIDTH: Final = 8
+"""Entries in a table's row."""
+_NUMBER_SCALE: Final = 2.0
+"""Centred numbers lie in [-1, 1), as long as a table's entries."""
+_TABLE_SCALE: Final = 2.5
+"""Entries begin in +-2.5/sqrt(width). Rows that few records read learn little where they begin smaller."""
+_BYTE: Final = 256.0
+
+
+def table_network(
+    encoder: Encoder, *, hidden: Sequence[int], outputs: int, seed: int, are_numbers_in_tables: bool = True
+) -> bytes:
+    """Build an ONNX file of a network over an encoder's features. Called by the ad server.
+
+    Args:
+        encoder: The columns, in the order of a report's bytes.
+        hidden: Widths of the ReLU layers; empty for a network that is linear in the tables' entries.
+        outputs: Width of the last, linear layer.
+        seed: Of the initial weights.
+        are_numbers_in_tables: Whether a number also picks a row of a table of 256 rows, so that its effect
+            need not be a straight line; it takes thousands of records to learn one.
+
+    Guarantees: the same arguments give the same bytes with one version of onnx, `parse` accepts the file, and
+        helpers train it on the exact path.
+
+    Raises:
+        InvalidModel(WRONG_SHAPE): a width below 1.
+    """
+    if min([*hidden, outputs]) < 1:
+        raise InvalidModel(ModelReason.WRONG_SHAPE, f"widths must be positive, not {[*hidden, outputs]}")
+    graph = _Graph(seed)
+    numbers = [at for at, column in enumerate(encoder.columns) if isinstance(column, NumberColumn)]
+    parts = [
+        graph.row_of_table(at, rows)
+        for at, column in enumerate(encoder.columns)
+        if (rows := _table_rows(column, are_numbers_in_tables=are_numbers_in_tables))
+    ]
+    width = WIDTH * len(parts) + len(numbers)
+    if numbers:
+        parts.append(graph.centred(numbers))
+    value = graph.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    for layer, (fan_in, fan_out) in enumerate(pairwise([width, *hidden, outputs])):
+        value = graph.dense(value, layer, fan_in, fan_out)
+        if layer < len(hidden):
+            value = graph.node("Relu", value)
+    return graph.encoded(len(encoder.columns), value, outputs)
+
+
+def _table_rows(column: NumberColumn | CategoryColumn, *, are_numbers_in_tables: bool) -> int:
+    """Return how many rows a column's table has; 0 for none."""
+    match column:
+        case CategoryColumn():
+            return max(column.other, column.missing) + 1
+        case NumberColumn():
+            return TOP + 1 if are_numbers_in_tables else 0
+        case _:
+            assert_never(column)
+
+
+class _Graph:
+    """A graph in the making; its values are named by their nodes' numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self._randomness: Randomness = seeded(seed, "table_network")
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = [
+            float_tensor("scale", np.array(_BYTE, np.float32)),
+            float_tensor("half", np.array(0.5, np.float32)),
+            float_tensor("unit", np.array(_NUMBER_SCALE, np.float32)),
+        ]
+
+    def node(self, operator: str, *inputs: str, **attributes: object) -> str:
+        """Add a node with one output; return the output's name."""
+        name = f"v{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [name], **attributes))
+        return name
+
+    def row_of_table(self, column: int, rows: int) -> str:
+        """Return the row that a column's byte picks of a table, (records, WIDTH)."""
+        byte = self.node("Mul", self._columns([column]), "scale")
+        index = self.node("Cast", byte, to=onnx.TensorProto.INT64)
+        table = self._parameter(f"table.{column}", (rows, WIDTH), _TABLE_SCALE / sqrt(WIDTH))
+        return self.node("Flatten", self.node("Gather", table, index), axis=1)
+
+    def centred(self, columns: list[int]) -> str:
+        """Return columns of numbers in [-1, 1), (records, columns)."""
+        return self.node("Mul", self.node("Sub", self._columns(columns), "half"), "unit")
+
+    def dense(self, value: str, layer: int, fan_in: int, fan_out: int) -> str:
+        """Return a layer's sums, (records, fan_out)."""
+        most = 1.0 / sqrt(fan_in)
+        weight = self._parameter(f"{layer}.weight", (fan_out, fan_in), most)
+        bias = self._parameter(f"{layer}.bias", (fan_out,), most)
+        return self.node("Gemm", value, weight, bias, transB=1)
+
+    def encoded(self, features: int, value: str, outputs: int) -> bytes:
+        """Return the ONNX file."""
+        graph = helper.make_graph(
+            self._nodes,
+            "tables",
+            [value_info("features", features)],
+            [value_info(value, outputs)],
+            initializer=self._initializers,
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
+        )
+        return bytes(model.SerializeToString(deterministic=True))
+
+    def _columns(self, columns: list[int]) -> str:
+        name = f"columns.{'.'.join(map(str, columns))}"
+        if name not in {one.name for one in self._initializers}:
+            self._initializers.append(
+                helper.make_tensor(name, onnx.TensorProto.INT64, [len(columns)], columns)
+            )
+        return self.node("Gather", "features", name, axis=1)
+
+    def _parameter(self, name: str, shape: tuple[int, ...], most: float) -> str:
+        count = int(np.prod(shape))
+        values: NDArray[np.float64] = (2.0 * uniform(count, self._randomness) - 1.0) * most
+        self._initializers.append(float_tensor(name, values.astype(np.float32).reshape(shape)))
+        return name

@@ -1,0 +1,71 @@
+"""The network over an encoder's columns: its form, its exact path, and what it can tell apart."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from helper.gradient.choose import choose_engine
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.errors import ModelReason
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.table_network import WIDTH, table_network
+from maskedlark.privacy.clip import Clip, Norm
+from tests.refusals import refused
+
+WORDS = CategoryColumn(name="device", first=1, missing=0, categories=("phone", "desktop"))
+NUMBER = NumberColumn(name="pages", first=0, missing=0, edges=(1.0, 2.0, 3.0))
+OTHER = NumberColumn(name="minutes", first=0, missing=0, edges=(5.0,))
+MIXED = Encoder(columns=(NUMBER, WORDS, OTHER))
+CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
+
+
+def outputs_of(onnx: bytes, rows: list[list[int]]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(onnx)
+    return np.asarray(session.run(None, {"features": np.array(rows, np.float32) / 256})[0])
+
+
+@pytest.mark.parametrize(
+    ("columns", "hidden", "outputs", "with_numbers", "parameters"),
+    [
+        (MIXED.columns, (), 1, True, WIDTH * (256 + 4 + 256) + (3 * WIDTH + 2) + 1),
+        (MIXED.columns, (), 1, False, WIDTH * 4 + (WIDTH + 2) + 1),
+        (MIXED.columns, (5,), 3, False, WIDTH * 4 + (WIDTH + 2 + 1) * 5 + 6 * 3),
+        ((WORDS,), (), 1, True, WIDTH * 4 + WIDTH + 1),
+        ((NUMBER, OTHER), (), 2, False, 2 * 2 + 2),
+    ],
+)
+def test_a_table_network_is_exact_and_has_a_table_for_each_column(
+    columns: tuple[NumberColumn | CategoryColumn, ...],
+    hidden: tuple[int, ...],
+    outputs: int,
+    with_numbers: bool,
+    parameters: int,
+) -> None:
+    encoder = Encoder(columns=columns)
+    made = table_network(encoder, hidden=hidden, outputs=outputs, seed=3, are_numbers_in_tables=with_numbers)
+    model = parse(made, num_features=len(columns))
+    loss, classes = (
+        (Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, 2) if outputs == 1 else (Loss.CROSS_ENTROPY, outputs)
+    )
+    assert choose_engine(model, loss, CLIP, classes).path == "exact"
+    assert (model.num_parameters, model.output_width) == (parameters, outputs)
+    assert made == table_network(
+        encoder, hidden=hidden, outputs=outputs, seed=3, are_numbers_in_tables=with_numbers
+    )
+
+
+def test_words_have_no_order_and_a_number_is_a_line_beside_its_table() -> None:
+    made = table_network(MIXED, hidden=(), outputs=1, seed=3, are_numbers_in_tables=False)
+    words = outputs_of(made, [[0, word, 0] for word in range(4)])[:, 0]
+    assert np.abs(np.diff(words, 2)).min() > 1e-3
+    numbers = outputs_of(made, [[byte, 1, 0] for byte in (0, 128, 255)])[:, 0]
+    assert numbers[1] == pytest.approx(numbers[0] + (numbers[2] - numbers[0]) * 128 / 255, rel=1e-4)
+    in_table = table_network(MIXED, hidden=(), outputs=1, seed=3)
+    assert np.abs(np.diff(outputs_of(in_table, [[byte, 1, 0] for byte in range(5)])[:, 0], 2)).min() > 1e-3
+
+
+@pytest.mark.parametrize(("hidden", "outputs"), [((0,), 1), ((), 0), ((4, -1), 2)])
+def test_a_width_below_one_is_refused(hidden: tuple[int, ...], outputs: int) -> None:
+    with refused(ModelReason.WRONG_SHAPE):
+        table_network(MIXED, hidden=hidden, outputs=outputs, seed=0)
