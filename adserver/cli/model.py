@@ -55,6 +55,9 @@ def create_command(
     final: Annotated[
         str, option("Activation after the last layer.", metavar="|".join(FINAL_ACTIVATIONS))
     ] = "linear",
+    centred: Annotated[
+        bool, option("For --layers: let features enter as 2x - 1, in [-1, 1) instead of [0, 1).", "--centred")
+    ] = False,
     seed: Annotated[int, option("Seed for the initial weights.")] = 0,
 ) -> None:
     """Write a network with random weights: fully connected, or over the columns of an encoder.
@@ -70,7 +73,9 @@ def create_command(
     if (layers is None) == (encoder is None):
         raise typer.BadParameter("expected exactly one of --layers and --encoder")
     if encoder is None:
-        made = dense_network(_widths("--layers", layers or ""), activation, seed=seed, final=final)
+        made = dense_network(
+            _widths("--layers", layers or ""), activation, seed=seed, final=final, is_centred=centred
+        )
     else:
         made = table_network(
             read_encoder(encoder.read_bytes().rstrip(b"\n")),

@@ -206,7 +206,7 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
         else:
             outputs = 1 if classes == 2 else classes
             encoded = dense_network(
-                [features, *settings.hidden, outputs], "relu", seed=settings.seed, final="linear"
+                [features, *(settings.hidden or ()), outputs], "relu", seed=settings.seed, final="linear"
             )
         model = parse(encoded, num_features=features)
     except OSError as error:

@@ -12,7 +12,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.quickstart.defaults import ROUNDS
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from maskedlark.canonical import build, canonical
 from maskedlark.errors import InvalidTask
 from maskedlark.escape import DELETE, escape
@@ -73,7 +74,7 @@ class TaskSettings:
     """What both helpers sign."""
 
     min_batch_size: Annotated[int, Field(ge=1)] = 100
-    clip_norm: Positive = 1.0
+    clip_norm: Positive = 10.0
     epsilon: Positive = 3.0
     collusion_epsilon: Positive = 8.0
 
@@ -83,13 +84,13 @@ class ModelSettings:
     """What is trained.
 
     Attributes:
-        onnx: A file, seen from the project's folder; empty for a dense network with random weights.
-        hidden: That network's hidden widths.
+        onnx: A file, seen from the project's folder; empty for a network over the table's columns.
+        hidden: That network's hidden widths; None: by `adserver.quickstart.defaults`.
         seed: Of its weights.
     """
 
     onnx: str = ""
-    hidden: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] = (50, 50)
+    hidden: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] | None = None
     seed: int = 1
 
 
@@ -97,12 +98,14 @@ class ModelSettings:
 class TrainingSettings:
     """How it is trained. Without a batch size, a round takes all reports.
 
-    An empty loss follows from the labels.
+    An empty loss follows from the labels, and a learning rate of None from the number of reports and
+    epsilon (`adserver.quickstart.defaults`).
     """
 
-    rounds: Annotated[int, Field(ge=1)] = 60
+    rounds: Annotated[int, Field(ge=1)] = ROUNDS
     optimizer: OptimizerKind = OptimizerKind.MOMENTUM
-    learning_rate: Positive = 0.3
+    schedule: ScheduleKind = ScheduleKind.COSINE
+    learning_rate: Positive | None = None
     epsilon: Positive = 3.0
     batch_size: Positive | None = None
     loss: Loss | None = None
@@ -234,19 +237,20 @@ panel = {data.panel:g}            # the share of rows that nobody reports: the m
 
 [task]                 # what both helpers sign, for good
 min_batch_size = {task.min_batch_size}
-clip_norm = {task.clip_norm:g}
+clip_norm = {task.clip_norm:g}         # a ceiling: the job's bound follows the gradients below it
 epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
 collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
 
 [model]
-onnx = {_text(model.onnx)}              # your model, seen from this folder; "" for a dense network
-hidden = [{", ".join(map(str, model.hidden))}]
+onnx = {_text(model.onnx)}              # your model, seen from this folder; "" for one over your columns
+{_hidden(model.hidden)}
 seed = {model.seed}
 
 [training]
 rounds = {training.rounds}
 optimizer = {_text(training.optimizer)}
-learning_rate = {training.learning_rate:g}
+schedule = {_text(training.schedule)}
+{_rate(training.learning_rate)}
 epsilon = {training.epsilon:g}            # what this job may cost
 # batch_size = 256     # expected reports in a round; without it, all of them
 # loss = "cross_entropy"  # without it: by the labels
@@ -257,6 +261,18 @@ helper_1 = {_text(servers.helper_1)}
 adserver_grpc = {_text(servers.adserver_grpc)}
 adserver_http = {_text(servers.adserver_http)}
 """
+
+
+def _hidden(widths: tuple[int, ...] | None) -> str:
+    if widths is None:
+        return "# hidden = [32]      # widths of hidden layers; without it: by the number of rows and columns"
+    return f"hidden = [{', '.join(map(str, widths))}]"
+
+
+def _rate(rate: float | None) -> str:
+    if rate is None:
+        return "# learning_rate = 1  # of the gradient over the clip bound; without it: by rows and epsilon"
+    return f"learning_rate = {rate:g}"
 
 
 def _list(values: tuple[str, ...], notes: Mapping[str, str]) -> str:

@@ -9,12 +9,13 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from adserver.quickstart.check import check, usual_loss
+from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
 from adserver.quickstart.project import DataSettings, Project
 from adserver.quickstart.running import RunningFleet, command
 from maskedlark.canonical import encode
@@ -84,11 +85,18 @@ class RecipeSection:
         num_features: Bytes of a report.
         num_classes: Labels are the classes 0 to this less one.
         arguments: The options of `task create` that say so.
+        encoder: The encoder's file, or None for the sample, whose features are numbers.
     """
 
     num_features: int
     num_classes: int
     arguments: tuple[str, ...]
+    encoder: Path | None = None
+
+    @property
+    def num_outputs(self) -> int:
+        """The width of the model's output."""
+        return 1 if self.num_classes == 2 else self.num_classes
 
 
 class Recipe:
@@ -134,8 +142,8 @@ class Recipe:
         sent = steps.do("reports", lambda: self._report(task, panel), is_begun_once=True)
         dataset = steps.do("dataset", lambda: self._seal(task))
         loss = settings.training.loss or usual_loss(described.num_classes)
-        untrained = self._model(folder, described)
-        job_id = steps.do("job", lambda: self._submit(task, dataset["dataset_id"], untrained, panel, loss))
+        untrained = self._model(described, rows=dataset["admitted"])
+        job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
         job = self._watch(job_id)
         trained, curves = folder / "trained.onnx", folder / "curves.png"
         self._run("adserver", "model", "export", "--job", job_id, str(trained))
@@ -180,6 +188,7 @@ class Recipe:
                 str(encoder),
                 *(("--default-label", "0") if len(told["classes"]) == 2 else ()),
             ),
+            encoder=encoder,
         )
 
     def _fit(self, data: DataSettings, encoder: Path) -> Any:
@@ -250,22 +259,43 @@ class Recipe:
         self._tell(f"both helpers opened and agree on their shares of {dataset['admitted']} reports")
         return dataset
 
-    def _model(self, folder: Path, described: RecipeSection) -> Path:
-        model = self._project.settings.model
+    def _network(self, rows: int) -> Network:
+        """Return the network for so many rows, with the project's hidden layers if it names them."""
+        settings = self._project.settings
+        columns = self._steps.done["table"]["features"]
+        network = choose_network(rows=rows, epsilon=settings.training.epsilon, columns=columns)
+        return network if settings.model.hidden is None else replace(network, hidden=settings.model.hidden)
+
+    def _model(self, described: RecipeSection, *, rows: int) -> Path:
+        """Return the model's file: the project's, or the default network for so many rows."""
+        model, network = self._project.settings.model, self._network(rows)
         if model.onnx:
             return self._project.path(model.onnx)
-        outputs = 1 if described.num_classes == 2 else described.num_classes
-        widths = (described.num_features, *model.hidden, outputs)
-        untrained = folder / "untrained.onnx"
-        layers = ",".join(map(str, widths))
-        self._run(
-            "adserver", "model", "create", str(untrained), "--layers", layers, "--seed", str(model.seed)
-        )
+        untrained = self._steps.folder / "untrained.onnx"
+        if described.encoder is None:
+            widths = (described.num_features, *network.hidden, described.num_outputs)
+            form = ["--centred", "--layers", ",".join(map(str, widths))]
+        else:
+            form = ["--encoder", str(described.encoder), "--outputs", str(described.num_outputs)]
+            form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
+            form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
+        self._run("adserver", "model", "create", str(untrained), *form, "--seed", str(model.seed))
         return untrained
 
-    def _submit(self, task: str, dataset: str, model: Path, panel: Path, loss: Loss) -> str:
+    def _learning_rate(self, rows: int) -> float:
+        """Return the project's learning rate, or the default one for so many rows."""
+        settings = self._project.settings
+        if settings.training.learning_rate is not None:
+            return settings.training.learning_rate
+        is_linear = not settings.model.onnx and not self._network(rows).hidden
+        rate = choose_learning_rate(rows=rows, epsilon=settings.training.epsilon, is_linear=is_linear)
+        self._tell(f"learning rate {rate:g}, by the number of reports and epsilon")
+        return rate
+
+    def _submit(self, task: str, dataset: dict[str, Any], model: Path, loss: Loss) -> str:
         """Submit the job, unless an interrupted run has done so; return its id."""
-        submitted = [one for one in self._json("adserver", "job", "list") if one["dataset_id"] == dataset]
+        known = self._json("adserver", "job", "list")
+        submitted = [one for one in known if one["dataset_id"] == dataset["dataset_id"]]
         if submitted:
             return str(submitted[-1]["job_id"])
         training = self._project.settings.training
@@ -277,7 +307,7 @@ class Recipe:
             "--task",
             task,
             "--dataset",
-            dataset,
+            dataset["dataset_id"],
             "--model",
             str(model),
             "--loss",
@@ -287,12 +317,14 @@ class Recipe:
             "--optimizer",
             training.optimizer.value,
             "--learning-rate",
-            str(training.learning_rate),
+            str(self._learning_rate(dataset["admitted"])),
+            "--schedule",
+            training.schedule.value,
             "--epsilon",
             str(training.epsilon),
             *batch,
             "--eval-set",
-            str(panel),
+            str(self._steps.folder / "panel.npz"),
         )
         return str(job["job_id"])
 

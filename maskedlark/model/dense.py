@@ -21,7 +21,9 @@ OPSET: Final = 20
 IR_VERSION: Final = 10
 
 
-def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: str = "linear") -> bytes:
+def dense_network(
+    layers: Sequence[int], activation: str, *, seed: int, final: str = "linear", is_centred: bool = False
+) -> bytes:
     """Build an ONNX file of a fully connected network. Called by the ad server.
 
     Args:
@@ -29,6 +31,7 @@ def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: s
         activation: After every layer but the last: a name of `HIDDEN_ACTIVATIONS`.
         seed: Of the initial weights, which are uniform in +-1/sqrt(fan_in), as torch.nn.Linear's are.
         final: After the last layer: a name of `FINAL_ACTIVATIONS`.
+        is_centred: Whether features enter as 2x - 1, in [-1, 1), which trains in fewer rounds than [0, 1).
 
     Guarantees: the same arguments give the same bytes with one version of onnx; the parameters are `0.weight`
         (outputs, inputs), `0.bias`, `1.weight` and so on, and `parse` accepts the file.
@@ -48,6 +51,13 @@ def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: s
         )
     randomness = seeded(seed, "dense_network")
     nodes, initializers, value = [], [], "features"
+    if is_centred:
+        initializers += [float_tensor("half", np.float32(0.5)), float_tensor("unit", np.float32(2.0))]
+        nodes += [
+            helper.make_node("Sub", ["features", "half"], ["around_zero"]),
+            helper.make_node("Mul", ["around_zero", "unit"], ["centred"]),
+        ]
+        value = "centred"
     last = len(layers) - 2
     for index, (fan_in, width) in enumerate(pairwise(layers)):
         initializers += _layer_parameters(index, fan_in, width, randomness)
@@ -82,7 +92,7 @@ def _initial(count: int, fan_in: int, randomness: Randomness) -> NDArray[np.floa
     return ((2.0 * uniform(count, randomness) - 1.0) / sqrt(fan_in)).astype(np.float32)
 
 
-def float_tensor(name: str, value: NDArray[np.float32]) -> onnx.TensorProto:
+def float_tensor(name: str, value: NDArray[np.float32] | np.float32) -> onnx.TensorProto:
     """Return a float32 initializer."""
     return helper.make_tensor(
         name, onnx.TensorProto.FLOAT, value.shape, value.astype("<f4").tobytes(), raw=True

@@ -86,15 +86,15 @@ class _Graph:
         self._randomness: Randomness = seeded(seed, "table_network")
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = [
-            float_tensor("scale", np.array(_BYTE, np.float32)),
-            float_tensor("half", np.array(0.5, np.float32)),
-            float_tensor("unit", np.array(_NUMBER_SCALE, np.float32)),
+            float_tensor("scale", np.float32(_BYTE)),
+            float_tensor("half", np.float32(0.5)),
+            float_tensor("unit", np.float32(_NUMBER_SCALE)),
         ]
 
-    def node(self, operator: str, *inputs: str, **attributes: object) -> str:
+    def node(self, operator: str, *inputs: str, **attributes: int) -> str:
         """Add a node with one output; return the output's name."""
         name = f"v{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, inputs, [name], **attributes))
+        self._nodes.append(helper.make_node(operator, inputs, [name], None, None, None, None, **attributes))
         return name
 
     def row_of_table(self, column: int, rows: int) -> str:

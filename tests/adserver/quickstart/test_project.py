@@ -54,7 +54,7 @@ def test_every_setting_is_in_the_file_or_named_in_a_comment(tmp_path: Path) -> N
 
 def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
     new_project(tmp_path / "play", SETTINGS)
-    change(tmp_path / "play", "rounds = 60", "rounds = 7")
+    change(tmp_path / "play", "rounds = 120", "rounds = 7")
     change(tmp_path / "play", "# loss =", "loss =")
     training = Project.open(tmp_path / "play").settings.training
     assert (training.rounds, training.loss) == (7, Loss.CROSS_ENTROPY)
@@ -63,10 +63,10 @@ def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("rounds = 60", 'rounds = "many"', "training.rounds"),
-        ("rounds = 60", "round = 60", "training.round"),
+        ("rounds = 120", 'rounds = "many"', "training.rounds"),
+        ("rounds = 120", "round = 120", "training.round"),
         ("[model]", "[modell]", "modell"),
-        ("rounds = 60", "rounds 60", "is not valid TOML"),
+        ("rounds = 120", "rounds 120", "is not valid TOML"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:

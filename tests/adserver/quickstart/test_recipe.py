@@ -30,7 +30,7 @@ class Commands:
         self.ran: list[str] = []
         self.jobs: list[dict[str, Any]] = []
         self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
-        self.job = {"state": "done", "rounds_done": 60, "epsilon_spent": 2.5, "collusion_epsilon_spent": 4.0}
+        self.job = {"state": "done", "rounds_done": 120, "epsilon_spent": 2.5, "collusion_epsilon_spent": 4.0}
 
     def answer(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         name = " ".join((program, *arguments[:2]))
@@ -125,7 +125,7 @@ def test_a_run_that_cannot_be_gone_on_with_is_begun_anew(
         Recipe(project, lambda _: None).run()
     commands.failing = {}
     if not sending:
-        change(project.folder, "rounds = 60", "rounds = 61")
+        change(project.folder, "rounds = 120", "rounds = 61")
     assert Recipe(Project.open(project.folder), lambda _: None).run().run == "2"
 
 

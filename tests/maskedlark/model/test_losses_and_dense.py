@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from maskedlark.errors import ModelReason
@@ -96,3 +97,16 @@ def test_impossible_networks_are_refused(
 ) -> None:
     with refused(reason):
         dense_network(layers, activation, seed=0, final=final)
+
+
+def test_centred_features_enter_as_twice_their_distance_from_a_half() -> None:
+    plain, centred = (
+        onnxruntime.InferenceSession(dense_network([3, 1], "relu", seed=5, is_centred=is_centred))
+        for is_centred in (False, True)
+    )
+    features = np.array([[0.0, 0.5, 0.75]], np.float32)
+    np.testing.assert_allclose(
+        centred.run(None, {"features": features})[0],
+        plain.run(None, {"features": 2 * features - 1})[0],
+        rtol=1e-6,
+    )
