@@ -2,17 +2,12 @@
 
 What tests/bench/privacy.py repeats.
 
-What runs is what the services run: the sample from the helpers' key, the exact gradient engine,
-`round.aggregate` at both helpers with the blind and the discrete noise of each, `combine`, and the ad
-server's trainer with 14-bit weights. What is left out are sealing, the network and the stores, which change
-no number; and the masks: helper 0's is 1 at the real label, helper 1's is 0, and there is no decoy. Both
-helpers' sums add up to the same field elements as with random masks, bit for bit, and helper 1 is spared a
-gradient.
+What runs is what the services run (tests/bench/in_process.py), with the ad server's trainer and 14-bit
+weights.
 """
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +22,6 @@ from adserver.training.runner import mean_gradient
 from adserver.training.trainer import Masters, Trainer
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
-from helper.gradient.choose import choose_engine
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
@@ -37,15 +31,13 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import noise_bytes, noise_vector
-from maskedlark.randomness import Randomness, seeded, system_randomness
+from maskedlark.privacy.noise import noise_bytes
+from maskedlark.randomness import Randomness, seeded
 from maskedlark.releases.job import charge
-from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.round import MaskedSum, aggregate, transcript
 from maskedlark.releases.samples import sampling_numerator
-from maskedlark.reports.input_shares import InputShares
 from tests.bench import mnist
-from tests.builders import World, fitting_noise, job_spec, of_shares, world
+from tests.bench.in_process import TwoHelpers
+from tests.builders import World, fitting_noise, job_spec, world
 from tests.training_plans import training_plan
 
 DELTA: Final = 1e-5
@@ -242,17 +234,13 @@ class _Site:
 
     def __init__(self, setup: Setup, privacy: Privacy, data: Data, model: Model, seed: int) -> None:
         of = _world(setup, privacy)
-        self._pairs = (of.pair(0), of.pair(1))
         self._weight_bits = privacy.weight_bits
         self._model = model
-        self._engine = choose_engine(model, setup.loss, of.task.clip, of.task.labels.size)
         features = data.features
         if privacy.feature_epsilon is not None:
             features = _noised(features, privacy.feature_epsilon, seeded(seed, "features"))
-        labels = data.labels[:, None].astype(np.uint32)
-        real = InputShares(features=features, labels=labels, mask_shares=np.ones(labels.shape, np.uint64))
-        self._shares = (real, replace(real, mask_shares=np.zeros(labels.shape, np.uint64)))
         self.plan = _plan(setup, privacy, of, model, records=len(features), job_id=seed.to_bytes(16, "big"))
+        self._helpers = TwoHelpers(of, self.plan, model, features, data.labels)
         self.trainer = Trainer(model=model, plan=self.plan)
 
     def step(self, round_index: int) -> None:
@@ -261,41 +249,7 @@ class _Site:
         if self._weight_bits != PRODUCT_BITS:
             rounded = weights.decode(encoded, self._model.parameters)
             encoded = weights.encode([coarser(tensor, self._weight_bits) for tensor in rounded])
-        tensors = weights.decode(encoded, self._model.parameters)
-        round_transcript = transcript(
-            self.plan.job, round_index=round_index, weights=encoded, numerics=bytes(32)
-        )
-        summed: list[MaskedSum] = []
-
-        def by_helper_0(batch: InputShares) -> MaskedSum:
-            summed.append(self._engine.masked_sum(tensors, batch))
-            return summed[0]
-
-        def by_helper_1(_: InputShares) -> MaskedSum:
-            return replace(summed[0], vector=np.zeros_like(summed[0].vector))  # its masks are zeros
-
-        first = self._share(0, round_index, round_transcript, by_helper_0)
-        second = self._share(1, round_index, round_transcript, by_helper_1)
-        self.trainer.step(mean_gradient(self.plan, first, second))
-
-    def _share(
-        self,
-        role: int,
-        round_index: int,
-        round_transcript: bytes,
-        masked_sum: Callable[[InputShares], MaskedSum],
-    ) -> AggregateShare:
-        return aggregate(
-            task=self.plan.task,
-            job=self.plan.job,
-            pair=self._pairs[role],
-            round_index=round_index,
-            round_transcript=round_transcript,
-            records=len(self._shares[role]),
-            masked_sum=of_shares(self._shares[role], masked_sum),
-            num_values=self._model.num_parameters,
-            noise=lambda mechanism, scale, count: noise_vector(mechanism, scale, count, system_randomness),
-        )
+        self.trainer.step(mean_gradient(self.plan, *self._helpers.answers(round_index, encoded)))
 
 
 def _noised(features: NDArray[np.uint8], epsilon: float, randomness: Randomness) -> NDArray[np.uint8]:
