@@ -167,6 +167,10 @@ bench-segments: $(STAMP)  ## Time and memory of a large dataset at one helper: p
 bench-wide: $(STAMP)  ## Rounds of models of 2^20 to 2^26 parameters: seconds and peak memory of helpers and ad server (ARGS=--json)
 	$(BIN)/python -m tests.bench.wide_job $(ARGS)
 
+.PHONY: bench-models
+bench-models: $(STAMP)  ## Models of advertising by quickstart's defaults, with both helpers' noise: AUC, log loss, calibration (ARGS=--json)
+	$(BIN)/python -m tests.bench.models $(ARGS)
+
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 

@@ -98,8 +98,8 @@ class ModelSettings:
 class TrainingSettings:
     """How it is trained. Without a batch size, a round takes all reports.
 
-    An empty loss follows from the labels, and a learning rate of None from the number of reports and
-    epsilon (`adserver.quickstart.defaults`).
+    An empty loss follows from the labels, and a learning rate of None from reports, epsilon and
+    model (`adserver.quickstart.defaults`).
     """
 
     rounds: Annotated[int, Field(ge=1)] = ROUNDS
@@ -271,7 +271,9 @@ def _hidden(widths: tuple[int, ...] | None) -> str:
 
 def _rate(rate: float | None) -> str:
     if rate is None:
-        return "# learning_rate = 1  # of the gradient over the clip bound; without it: by rows and epsilon"
+        return (
+            "# learning_rate = 1  # of the gradient over the clip bound; without it: by rows, epsilon, model"
+        )
     return f"learning_rate = {rate:g}"
 
 

@@ -282,14 +282,21 @@ class Recipe:
         self._run("adserver", "model", "create", str(untrained), *form, "--seed", str(model.seed))
         return untrained
 
-    def _learning_rate(self, rows: int) -> float:
-        """Return the project's learning rate, or the default one for so many rows."""
+    def _learning_rate(self, rows: int, model: Path) -> float:
+        """Return the project's learning rate, or the default one for so many rows and a model's file."""
         settings = self._project.settings
         if settings.training.learning_rate is not None:
             return settings.training.learning_rate
         is_linear = not settings.model.onnx and not self._network(rows).hidden
-        rate = choose_learning_rate(rows=rows, epsilon=settings.training.epsilon, is_linear=is_linear)
-        self._tell(f"learning rate {rate:g}, by the number of reports and epsilon")
+        features = str(self._steps.done["table"]["features"])
+        shown = self._json("adserver", "model", "show", str(model), "--num-features", features)
+        rate = choose_learning_rate(
+            rows=rows,
+            epsilon=settings.training.epsilon,
+            parameters=shown["parameters"],
+            is_linear=is_linear,
+        )
+        self._tell(f"learning rate {rate:g}, for {rows} reports and {shown['parameters']} parameters")
         return rate
 
     def _submit(self, task: str, dataset: dict[str, Any], model: Path, loss: Loss) -> str:
@@ -317,7 +324,7 @@ class Recipe:
             "--optimizer",
             training.optimizer.value,
             "--learning-rate",
-            str(self._learning_rate(dataset["admitted"])),
+            str(self._learning_rate(dataset["admitted"], model)),
             "--schedule",
             training.schedule.value,
             "--epsilon",

@@ -42,10 +42,13 @@ from tests.training_plans import training_plan
 
 DELTA: Final = 1e-5
 COLUMNS: Final = (
-    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship",
-    "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country",
+    "income",
 )  # fmt: skip
 _LABEL: Final = "income"
+_OTHERS: Final = {"models_ids": "ids_figures", "models_heads": "heads_figures"}
+"""Modules with further keys, and their functions: wide ids, and several heads with logistic regressions."""
 _RARE: Final = 100
 """One positive in so many records."""
 
@@ -146,7 +149,12 @@ def train_by_defaults(
         optimizer=Optimizer(
             kind=OptimizerKind.MOMENTUM,
             learning_rate=rate
-            or choose_learning_rate(rows=rows, epsilon=epsilon, is_linear=not network.hidden),
+            or choose_learning_rate(
+                rows=rows,
+                epsilon=epsilon,
+                parameters=model.num_parameters,
+                is_linear=not network.hidden,
+            ),
         ),
         schedule=Schedule(kind=ScheduleKind.COSINE),
         adaptive_clip=AdaptiveClip(quantile=CLIP_QUANTILE),
@@ -199,9 +207,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     arguments = parser.parse_args()
     found = measure(arguments.seeds)
-    for name in ("models_ids", "models_heads"):  # wide ids, and several heads with logistic regressions
+    for name, function in _OTHERS.items():
         if find_spec(f"tests.bench.{name}") is not None:
-            found |= import_module(f"tests.bench.{name}").measure()
+            found |= getattr(import_module(f"tests.bench.{name}"), function)()
     show(found, is_json=arguments.json)
 
 

@@ -55,6 +55,7 @@ class Commands:
             "adserver job list": self.jobs,
             "adserver job submit": {"job_id": JOB},
             "adserver job watch": self.job,
+            "adserver model show": {"parameters": 31},
             "adserver model evaluate": {"loss": 0.4, "accuracy": 0.8, "auc": 0.7, "base_rate": 0.3},
         }.get(name)
         return subprocess.CompletedProcess(name, 0, json.dumps(said), "")

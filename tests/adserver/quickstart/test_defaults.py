@@ -1,0 +1,42 @@
+"""What quickstart chooses where a project says nothing: its network and its learning rate."""
+
+import pytest
+
+from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "hidden", "are_numbers_in_tables"),
+    [
+        (455, 30, (), False),  # WBCD
+        (9_864, 17, (), True),  # online shoppers
+        (26_049, 14, (), True),  # Adult
+        (60_000, 784, (64,), False),  # MNIST
+        (1_000, 784, (), False),
+    ],
+)
+def test_small_data_get_a_linear_model_large_tables_of_numbers_and_pixels_a_hidden_layer(
+    rows: int, columns: int, hidden: tuple[int, ...], are_numbers_in_tables: bool
+) -> None:
+    chosen = choose_network(rows=rows, epsilon=3.0, columns=columns)
+    assert chosen == Network(hidden=hidden, are_numbers_in_tables=are_numbers_in_tables)
+
+
+@pytest.mark.parametrize(
+    ("rows", "epsilon", "parameters", "is_linear", "rate"),
+    [
+        (455, 3.0, 31, True, 1.0),
+        (455, 1.0, 31, True, 0.33),
+        (9_864, 3.0, 34_970, True, 0.9),
+        (26_049, 3.0, 13_500, True, 7.9),
+        (60_000, 3.0, 50_890, False, 2.0),
+        (10_000_000, 8.0, 100, True, 8.0),
+        (200, 0.1, 100_000, True, 0.1),
+    ],
+)
+def test_the_rate_follows_the_signal_of_a_round(
+    rows: int, epsilon: float, parameters: int, is_linear: bool, rate: float
+) -> None:
+    assert (
+        choose_learning_rate(rows=rows, epsilon=epsilon, parameters=parameters, is_linear=is_linear) == rate
+    )
