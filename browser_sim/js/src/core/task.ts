@@ -14,6 +14,8 @@ const SUITES = [
   "mlkem768-x25519-chacha20poly1305",
 ] as const;
 const LATEST = 2 ** 40;
+/** Of the protocol. */
+const VERSION = 1;
 const TASK_DOMAIN = ascii("maskedlark/v1 task\0");
 const KEYS_DOMAIN = ascii("maskedlark/v1 hpke keys\0");
 
@@ -193,9 +195,21 @@ const origin: Read<string> = (node, name) => {
   return spelled;
 };
 
+/** Refuse a task of another version for that, and not for the fields in which versions differ. */
+function checkVersion(node: Node): void {
+  const version = node.kind === "object" ? node.fields.get("version") : undefined;
+  if (version?.kind !== "integer" || version.value === VERSION) return;
+  const behind = version.value > VERSION ? "this client" : "the party that made it";
+  throw new MaskedLarkError(
+    "UnsupportedTask",
+    `the task is of version ${version.value}, this client implements ${VERSION}: upgrade ${behind}`,
+  );
+}
+
 async function readTask(node: Node, name: string): Promise<{ task: Task; raw: Bytes }> {
+  checkVersion(node);
   const fields = new Fields(node, name, REQUIRED, OPTIONAL);
-  fields.get("version", integer(1, 1));
+  fields.get("version", integer(VERSION, VERSION));
   if (fields.has("updates")) {
     throw new MaskedLarkError("UnsupportedTask", "the task takes updates of a model: its devices train");
   }
