@@ -34,6 +34,8 @@ MIGRATIONS: Final[Migrations] = {
 }"""
 _TAG: Final = re.compile(r"v?\d+\.\d+\.\d+")
 
+pytestmark = pytest.mark.slow
+
 
 def git(*arguments: str) -> bytes:
     command = [shutil.which("git") or "git", *arguments]
