@@ -26,6 +26,10 @@ def evaluate_command(
         Path | None, _what("An ONNX file that includes its weights.", exists=True, dir_okay=False)
     ] = None,
     job: Annotated[str, _what("Or a job, to evaluate its latest weights.", metavar="ID")] = "",
+    head: Annotated[
+        str,
+        _what("Of a job with several heads, the one to evaluate; --model may be given beside the job."),
+    ] = "",
     again: Annotated[
         str,
         _what("Or the start of the id of an earlier evaluation, to show it again at no cost.", metavar="ID"),
@@ -49,14 +53,14 @@ def evaluate_command(
         write_plot,
     )
 
-    if sum(map(bool, (model, job, again))) != 1:
+    if sum(map(bool, (model if not head else None, job, again))) != 1:
         raise typer.BadParameter("expected exactly one of --model, --job and --again")
     with traced(server, "evaluate", traces):
         if again:
             result = server.repeat_evaluate(again)
         else:
             file = None if model is None else read_model(model)
-            result = server.evaluate(file, job=job, bins=bins, **charged)
+            result = server.evaluate(file, job=job, head=head, bins=bins, **charged)
     if plot is not None:
         write_plot(result, plot)
     if as_json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adserver.cli.federated import read_federated_options
+from adserver.cli.heads import read_loss
 from adserver.cli.options import DatasetOption, JobArgument, JsonOption, TaskOption, privacy, sampling_of
 from adserver.cli.target import server_of
 from adserver.records.job_state import JobState
@@ -36,6 +37,15 @@ def submit_command(
         option("The model as an ONNX file; training starts from its weights.", exists=True, dir_okay=False),
     ] = None,
     loss: Annotated[Loss | None, _training("The loss to minimise.")] = None,
+    heads: Annotated[
+        Path | None,
+        _training(
+            "Instead of --loss: a .json file with the heads of the model, each with its output and a target "
+            "for every label code.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None,
         _training(
@@ -125,15 +135,16 @@ def submit_command(
     if federated_job is not None:
         _report_submission(server, server.submit(federated_job), wait=wait, as_json=as_json)
         return
-    if model is None or loss is None or learning_rate is None:
+    minimised = read_loss(loss, heads)
+    if model is None or minimised is None or learning_rate is None:
         raise typer.BadParameter(
-            "the job is incomplete: give --model, --loss and --learning-rate, or --strategy"
+            "the job is incomplete: give --model, --loss or --heads, and --learning-rate, or --strategy"
         )
     if (rounds is None) != until_budget:
         raise typer.BadParameter("expected exactly one of --rounds and --until-budget")
     submission = Submission(
         model=read_model(model),
-        loss=loss,
+        loss=minimised,
         rounds=rounds,
         batch_size=batch_size,
         epsilon=epsilon,

@@ -15,6 +15,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
+    from adserver.training.inference import Evaluation
     from adserver.client.ad_server import AdServer
 
 ModelArgument = Annotated[
@@ -130,25 +131,51 @@ def show_command(
 def evaluate_command(
     file: ModelArgument,
     eval_set: Annotated[Path, option("An .npz file with features and labels.", exists=True, dir_okay=False)],
-    loss: Annotated[Loss, option("The loss to measure.")],
+    loss: Annotated[Loss | None, option("The loss to measure.")] = None,
+    heads: Annotated[
+        Path | None,
+        option("Instead of --loss: a .json file with the heads of the model.", exists=True, dir_okay=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model's loss, a classifier's accuracy and base rate, and its AUC, on plain examples."""
+    from adserver.cli.heads import read_loss
     from adserver.training.eval_set import read_eval_set
-    from adserver.training.inference import evaluate
+    from adserver.training.inference import evaluate, evaluate_heads
     from adserver.training.model_file import read_model
+    from maskedlark.model.heads import Heads, check_heads, trained_loss
     from maskedlark.model.onnx_file import parse
 
     examples = read_eval_set(eval_set.read_bytes())
     encoded = read_model(file)
-    examples.check_fits(parse(encoded, num_features=examples.features.shape[1]), loss)
-    evaluation = evaluate(encoded, examples.features, examples.labels, loss)
+    measured, model = read_loss(loss, heads), parse(encoded, num_features=examples.features.shape[1])
+    if measured is None:
+        raise typer.BadParameter("expected exactly one of --loss and --heads")
+    trained = trained_loss(measured)
+    if isinstance(trained, Heads):
+        check_heads(model, trained, len(trained.heads[0].targets))
+    examples.check_fits(model, trained)
+    evaluation = evaluate(encoded, examples.features, examples.labels, trained)
+    each = (
+        evaluate_heads(encoded, examples.features, examples.labels, trained)
+        if isinstance(trained, Heads)
+        else {}
+    )
     if as_json:
-        print_json({"examples": len(examples), **asdict(evaluation)})
+        found = {"examples": len(examples), **asdict(evaluation)}
+        print_json(
+            {**found, "heads": {name: asdict(one) for name, one in each.items()}} if each else found
+        )
         return
-    figures = {"accuracy": evaluation.accuracy, "AUC": evaluation.auc, "base rate": evaluation.base_rate}
+    for name, one in each.items():
+        typer.echo(f"{name}: {_figures(one)}")
+    typer.echo(f"{_figures(evaluation)} on {len(examples)} examples")
+
+
+def _figures(found: "Evaluation") -> str:
+    figures = {"accuracy": found.accuracy, "AUC": found.auc, "base rate": found.base_rate}
     shown = "".join(f", {name} {value:.4f}" for name, value in figures.items() if value is not None)
-    typer.echo(f"loss {evaluation.loss:.4f}{shown} on {len(examples)} examples")
+    return f"loss {found.loss:.4f}{shown}"
 
 
 @takes(server=server_of)

@@ -10,6 +10,7 @@ from adserver.cli.federated import (
     federated,
     read_federated_options,
 )
+from adserver.cli.heads import read_loss
 from adserver.cli.options import DatasetOption, JsonOption, sampling_of
 from adserver.cli.target import server_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
@@ -50,6 +51,10 @@ def plan_command(
     ] = "",
     loss: Annotated[
         Loss | None, option("If given, checked against model and task; the noise does not depend on it.")
+    ] = None,
+    heads: Annotated[
+        Path | None,
+        option("Instead of --loss: a .json file with the heads of the model.", exists=True, dir_okay=False),
     ] = None,
     dataset: DatasetOption = "",
     epsilon: Annotated[
@@ -102,7 +107,7 @@ def plan_command(
             rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
         ),
         epsilon=epsilon,
-        loss=loss,
+        loss=read_loss(loss, heads),
         gradient_norm=gradient_norm,
         momentum=momentum,
         dataset=dataset,

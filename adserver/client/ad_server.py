@@ -243,6 +243,7 @@ class AdServer(Protocol):
         model: bytes | None = None,
         *,
         job: str = "",
+        head: str = "",
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
@@ -250,10 +251,12 @@ class AdServer(Protocol):
     ) -> "EvaluationResult":
         """Evaluate an ONNX file, or a job's latest weights, on a dataset's reports, charged to its budget.
 
+        Of a job with several heads, one `head`; a model may then be given with the job, whose table is used.
+
         Guarantees: as `aggregate`.
 
         Raises:
-            InvalidTask: neither a model nor a job is given, or both.
+            InvalidTask: neither a model nor a job is given, or both without a head; the job has no such head.
             MaskedLarkError: as `aggregate`.
         """
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from adserver.store.tasks import StoredTask, TaskStore
     from maskedlark.audit_log import AuditEntry
     from maskedlark.encoding.encoder import Encoder
+    from maskedlark.model.heads import TrainedLoss
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
 
 _DAY_S: Final = 86_400.0
@@ -240,7 +241,9 @@ class LocalAdServer:
         """Queries and evaluations."""
         from adserver.client.local_measuring import LocalMeasuring
 
-        return LocalMeasuring(self.engine, self._helpers, self._backoff, self._export_trained)
+        return LocalMeasuring(
+            self.engine, self._helpers, self._backoff, self._export_trained, self._loss_trained
+        )
 
     def aggregate(self, **asked: Any) -> "AggregateResult":
         """Sum values over groups of a dataset's reports."""
@@ -345,6 +348,11 @@ class LocalAdServer:
         from adserver.store.reports import ReportStore
 
         return ReportStore(self.engine).counts(task_id)
+
+    def _loss_trained(self, job: str) -> "TrainedLoss | None":
+        """Return what a job minimises; None of a job on devices."""
+        found = self.job(job).plan.job
+        return getattr(found, "loss", None)
 
     def _export_trained(self, job: str) -> bytes:
         """Return a job's model with its latest weights."""

@@ -13,7 +13,7 @@ from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.query_runner import Asking
-from adserver.measuring.request import Request
+from adserver.measuring.request import Request, check_evaluated
 from adserver.measuring.result import AggregateResult
 from adserver.peers.client import HelperClient
 from adserver.peers.retrying import Backoff
@@ -23,6 +23,7 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import InvalidTask
+from maskedlark.model.heads import Head, Heads, TrainedLoss
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
@@ -41,12 +42,17 @@ class LocalMeasuring:
         helpers: tuple[HelperClient, HelperClient],
         backoff: Backoff,
         export_job: Callable[[str], bytes],
+        loss_of_job: Callable[[str], TrainedLoss | None],
     ) -> None:
-        """Measure with helpers; `export_job` returns the latest model of a job by the start of its id."""
+        """Measure with helpers.
+
+        By the start of a job's id, `export_job` returns its latest model and `loss_of_job` what it minimises.
+        """
         self._engine = engine
         self._helpers = helpers
         self._backoff = backoff
         self._export_job = export_job
+        self._loss_of_job = loss_of_job
         self._turns = KeyedLock()
         self._queries = QueryStore(engine)
 
@@ -99,16 +105,18 @@ class LocalMeasuring:
         model: bytes | None = None,
         *,
         job: str = "",
+        head: str = "",
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
         query_id: str = "",
     ) -> EvaluationResult:
         """Evaluate an ONNX file, or a job's latest weights, on a dataset's reports."""
-        if (model is None) == (not job):
-            raise InvalidTask("expected exactly one of model and job")
+        check_evaluated(model, job, head)
         epsilon = None if epsilon is None else float(epsilon)
         asked = {"job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
+        if head:
+            asked["head"] = head
         files = () if model is None else (model,)
         chosen = chosen_id(query_id, "evaluation", asked, *files) if query_id else None
         with self._exclusively(chosen):
@@ -123,8 +131,22 @@ class LocalMeasuring:
                 query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
                 epsilon=epsilon,
                 num_bins=bins,
+                head=self._head(job, head),
             )
             return self.evaluator(found).evaluate(planned, chosen)
+
+    def _head(self, job: str, name: str) -> Head | None:
+        """Return the head of a job to evaluate; None of a job of one loss, or of a model by itself.
+
+        Raises:
+            InvalidTask: the job has no such head, or several and none is named.
+        """
+        loss = self._loss_of_job(job) if job else None
+        if isinstance(loss, Heads):
+            return loss.named(name)
+        if name:
+            raise InvalidTask(f"head is {name[:80]!r}, and the job has one loss and no heads: leave head out")
+        return None
 
     def repeat_aggregate(self, query: str) -> AggregateResult:
         """Return the answer to an earlier query again."""

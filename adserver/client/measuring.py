@@ -67,6 +67,7 @@ class Measuring(Connection):
         model: Any = None,
         *,
         job: str = "",
+        head: str = "",
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
@@ -79,6 +80,7 @@ class Measuring(Connection):
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted model of scikit-learn.
             job: Instead of a model: a job, by the start of its id, whose latest weights are evaluated.
+            head: Of a job with several heads, the one to evaluate; a model may then be given beside the job.
             bins: How many score bins; more of them bear more noise.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
             dataset: The start of its id; not needed if there is only one.
@@ -93,6 +95,7 @@ class Measuring(Connection):
         return self.server.evaluate(
             model,
             job=job,
+            head=head,
             bins=index(bins),
             epsilon=None if epsilon is None else float(epsilon),
             dataset=dataset,

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from adserver.client.ad_server import CountedTask
 from adserver.client.api_session import ApiSession, reading_answer
 from adserver.measuring.evaluation_result import EvaluationResult
+from adserver.measuring.request import check_evaluated
 from adserver.measuring.result import AggregateResult
 from adserver.messages.access import CreateToken, GrantMessage, GrantsMessage, TokenMessage
 from adserver.messages.audit_log import AuditPage
@@ -265,16 +266,23 @@ class RemoteAdServer(ApiSession):
         model: bytes | None = None,
         *,
         job: str = "",
+        head: str = "",
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
         query_id: str = "",
     ) -> EvaluationResult:
         """Evaluate a model on a dataset's reports, repeating the request under one id."""
-        if (model is None) == (not job):
-            raise InvalidTask("expected exactly one of model and job")
+        check_evaluated(model, job, head)
         file = None if model is None else b64encode(model).decode()
-        given = {"model": file, "job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
+        given = {
+            "model": file,
+            "job": job,
+            "head": head,
+            "bins": bins,
+            "epsilon": epsilon,
+            "dataset": dataset,
+        }
         sent = self._query(EvaluationMessage, "/evaluations", AskEvaluation, given, query_id)
         with reading_answer():
             return sent.value()

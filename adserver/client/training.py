@@ -1,5 +1,6 @@
 """Training from Python: plan, submit and follow jobs."""
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.as_onnx import as_onnx
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
+from maskedlark.model.heads import heads_of
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
 
@@ -61,7 +63,7 @@ class Training(Connection):
         self,
         model: Any,
         *,
-        loss: str,
+        loss: str | Sequence[Mapping[str, Any]],
         learning_rate: float,
         rounds: int | None,
         epsilon: float | None = None,
@@ -88,7 +90,9 @@ class Training(Connection):
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted linear model or MLP of scikit-learn;
                 training begins at its weights.
-            loss: A name of `maskedlark.model.losses.Loss`.
+            loss: A name of `maskedlark.model.losses.Loss`; or several heads, each a dict of `output`,
+                `targets` (one for each label code, None where the code says nothing) and, as needed, `loss`,
+                `weights` and `name`.
             learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
                 adaptive.
             rounds: Optimizer steps; None: as many as fit beside the noise multiplier, until the budget is
@@ -120,7 +124,7 @@ class Training(Connection):
         """
         submission = Submission(
             model=as_onnx(model, self._task_of(dataset).num_features),
-            loss=loss,
+            loss=loss if isinstance(loss, str) else heads_of(loss),
             rounds=rounds,
             batch_size=batch_size,
             epsilon=epsilon,

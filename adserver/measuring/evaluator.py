@@ -11,7 +11,7 @@ from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model import weights
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import Head, classes_scored
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import (
@@ -34,6 +34,7 @@ def plan_evaluation(
     query_id: bytes,
     epsilon: float | None = None,
     num_bins: int = DEFAULT_BINS,
+    head: Head | None = None,
 ) -> PlannedQuery[EvaluationSpec]:
     """Check an evaluation against its task and dataset, and fix its noise.
 
@@ -44,6 +45,7 @@ def plan_evaluation(
         query_id: 16 random bytes.
         epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
         num_bins: The score bins.
+        head: Of a model of several heads, the one to evaluate.
 
     Raises:
         InvalidTask: a number is out of its range.
@@ -52,7 +54,7 @@ def plan_evaluation(
     """
     dataset.check_usable(task.task_id)
     parsed = parse(model, num_features=task.num_features)
-    loss_to_evaluate(task, parsed)
+    loss_to_evaluate(task, parsed, head)
     held = [
         weights.quantise(values, known.name)
         for values, known in zip(parsed.initial_values, parsed.parameters, strict=True)
@@ -67,6 +69,7 @@ def plan_evaluation(
             "weights_digest": weights.digest(weights.encode(held)),
             "num_bins": num_bins,
             "noise_multiplier": 0.0,
+            "head": head,
         },
     )
     planned = fitting(task, spec, epsilon=query_epsilon(epsilon, task))
@@ -113,9 +116,8 @@ def read_evaluation(
     spec, total = planned.spec, answer.total
     check_evaluation_possible(task, spec, total, records=dataset.size)
     noise_scale = evaluation_noise_units(task, spec) / UNITS
-    is_of_classes = (
-        loss_to_evaluate(task, parse(planned.beside, num_features=task.num_features)) is Loss.CROSS_ENTROPY
-    )
+    model = parse(planned.beside, num_features=task.num_features)
+    is_of_classes = classes_scored(model, loss_to_evaluate(task, model, spec.head)) is not None
     readings = read(
         total.reshape(ROWS, spec.num_bins) / UNITS,
         mechanism=task.mechanism,

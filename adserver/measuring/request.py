@@ -188,3 +188,15 @@ def _conditions(request: Request, measurement: Measurement) -> tuple[Condition, 
         Condition(key=name, code=measurement.keys[key_index(measurement, name)].code(said))
         for name, said in request.where.items()
     )
+
+
+def check_evaluated(model: bytes | None, job: str, head: str) -> None:
+    """Refuse an evaluation that does not say what is evaluated.
+
+    Raises:
+        InvalidTask: neither a model nor a job, both without a head, or a head without its job.
+    """
+    if head and not job:
+        raise InvalidTask("head requires job: the job's table says what each label means for it")
+    if not head and (model is None) == (not job):
+        raise InvalidTask("expected exactly one of model and job")

@@ -84,6 +84,7 @@ class AskEvaluation(RequestBody):
 
     model: File | None = Field(None, description="An ONNX file, in base64.", repr=False)
     job: str = Field("", description="The start of the id of a job; instead of a model.")
+    head: str = Field("", description="Of a job with several heads, the name of the one to evaluate.")
     bins: int = DEFAULT_BINS
     epsilon: float | None = None
     dataset: str = Field("", description="The start of its id; may be omitted if there is only one.")

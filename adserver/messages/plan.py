@@ -9,7 +9,7 @@ from adserver.budgets.headroom import Cost, JobLimits, Limit
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.base import File, Message, Whole
 from adserver.messages.budget import EpsilonsMessage
-from adserver.messages.submission import SamplingRequest
+from adserver.messages.submission import HeadSetting, SamplingRequest, loss_received, loss_sent
 from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.training.planning import Planned
 from maskedlark.frozen import pick_attributes
@@ -17,7 +17,7 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 
 _SAME = ("rounds", "batch_size", "noise_multiplier", "carried", "noise_norm", "noise_to_signal")
-_ASKED = ("model", "epsilon", "loss", "gradient_norm", "momentum", "dataset")
+_ASKED = ("model", "epsilon", "gradient_norm", "momentum", "dataset")
 _FIXED = ("rounds", "batch_size", "noise_multiplier", "max_epochs")
 
 
@@ -128,7 +128,7 @@ class PlanJob(SamplingRequest):
     noise_multiplier: float | None = None
     max_epochs: int = Field(10, ge=1, le=10_000)
     epsilon: float | None = None
-    loss: str | None = None
+    loss: str | tuple[HeadSetting, ...] | None = None
     gradient_norm: float | None = None
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
@@ -137,7 +137,10 @@ class PlanJob(SamplingRequest):
     def of(cls, request: PlanRequest) -> Self:
         """Convert a request to the form in which it is sent."""
         return cls(
-            **request.sampling(), **pick_attributes(request.wish, _FIXED), **pick_attributes(request, _ASKED)
+            **request.sampling(),
+            **pick_attributes(request.wish, _FIXED),
+            **pick_attributes(request, _ASKED),
+            loss=None if request.loss is None else loss_sent(request.loss),
         )
 
     def value(self) -> PlanRequest:
@@ -145,6 +148,7 @@ class PlanJob(SamplingRequest):
         return PlanRequest(
             **self.sampling(),
             **pick_attributes(self, _ASKED),
+            loss=None if self.loss is None else loss_received(self.loss),
             wish=PlanConstraints(**pick_attributes(self, _FIXED)),
         )
 

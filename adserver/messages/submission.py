@@ -8,6 +8,7 @@ from adserver.messages.base import File, RequestBody
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from maskedlark.frozen import pick_attributes
+from maskedlark.model.heads import Heads, heads_of
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import StepNoise
 
@@ -25,11 +26,41 @@ class SamplingRequest(RequestBody):
         return pick_attributes(self, SamplingRequest.model_fields)
 
 
+class HeadSetting(RequestBody):
+    """One head of a job: an output of the model, and what each label code means for it."""
+
+    name: str = Field("", description="What results call it; by default the output's name.")
+    output: str = Field(description="An output of the model, or one column of an output: logits[1].")
+    loss: str = "binary_cross_entropy_with_logits"
+    targets: tuple[float | None, ...] = Field(
+        description="One for each label code; null where the code says nothing about this head."
+    )
+    weights: tuple[float, ...] | None = Field(
+        None, description="One for each label code; what its loss is multiplied with."
+    )
+
+
+def loss_sent(loss: str | Heads) -> str | tuple[HeadSetting, ...]:
+    """Return a loss in the form in which it is sent."""
+    return loss if isinstance(loss, str) else tuple(HeadSetting(**head.setting()) for head in loss.heads)
+
+
+def loss_received(sent: str | tuple[HeadSetting, ...]) -> str | Heads:
+    """Return the loss that was sent.
+
+    Raises:
+        InvalidTask: a head is not valid.
+    """
+    return sent if isinstance(sent, str) else heads_of(head.model_dump() for head in sent)
+
+
 class SubmitJob(SamplingRequest):
     """A job to queue; see `adserver job submit` for each field's meaning."""
 
     model: File = Field(description="An ONNX file, in base64; training begins at its weights.", repr=False)
-    loss: str
+    loss: str | tuple[HeadSetting, ...] = Field(
+        description="A loss, or several heads of one model: their losses are summed."
+    )
     rounds: int | None = Field(
         None, ge=1, description="Without it, as many as fit beside the noise multiplier."
     )
@@ -49,8 +80,13 @@ class SubmitJob(SamplingRequest):
     @classmethod
     def of(cls, submission: Submission) -> Self:
         """Convert a submission to the form in which it is sent."""
-        return cls(**pick_attributes(submission, cls.model_fields))
+        found = pick_attributes(submission, cls.model_fields)
+        return cls(**{**found, "loss": loss_sent(submission.loss)})
 
     def value(self) -> Submission:
-        """Return the submission that was sent."""
-        return Submission(**dict(self))
+        """Return the submission that was sent.
+
+        Raises:
+            InvalidTask: a head is not valid.
+        """
+        return Submission(**{**dict(self), "loss": loss_received(self.loss)})

@@ -11,6 +11,7 @@ from adserver.records.defaults import MAX_EPOCHS
 from adserver.records.sampling_options import SamplingOptions
 from adserver.records.training_plan import Optimizer, Schedule
 from maskedlark.frozen import frozen
+from maskedlark.model.heads import Heads
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 
 
@@ -20,7 +21,7 @@ class Submission(SamplingOptions):
 
     Attributes:
         model: An ONNX file; training begins at its weights.
-        loss: A name of `maskedlark.model.losses.Loss`.
+        loss: A name of `maskedlark.model.losses.Loss`, or several heads with what each label code means.
         rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its
             budget.
         batch_size: Expected reports in a round; None: the whole dataset in every round.
@@ -43,7 +44,7 @@ class Submission(SamplingOptions):
     """
 
     model: bytes = field(repr=False)
-    loss: str
+    loss: str | Heads
     rounds: int | None
     batch_size: float | None
     epsilon: float | None
@@ -149,7 +150,7 @@ class PlanRequest(SamplingOptions):
     model: bytes = field(repr=False)
     wish: PlanConstraints
     epsilon: float | None = None
-    loss: str | None = None
+    loss: str | Heads | None = None
     gradient_norm: float | None = None
     momentum: float = 0.9
     dataset: str = ""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
+from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 
 MAX_BYTES: Final = 1 << 30
@@ -44,7 +45,7 @@ class EvalSet:
     def __len__(self) -> int:
         return len(self.features)
 
-    def check_fits(self, model: Model, loss: Loss) -> None:
+    def check_fits(self, model: Model, loss: TrainedLoss) -> None:
         """Refuse a set whose features or labels are not what the model and its loss are about.
 
         Raises:
@@ -112,9 +113,11 @@ def _array(archive: ZipFile, name: str) -> NDArray[Any]:
     return np.frombuffer(values, dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
-def _num_classes(model: Model, loss: Loss) -> int | None:
+def _num_classes(model: Model, loss: TrainedLoss) -> int | None:
     """Return the number of classes of a classifier's loss; None for regression losses."""
     match loss:
+        case Heads():
+            return len(loss.heads[0].targets)
         case Loss.CROSS_ENTROPY:
             return model.output_width
         case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:

@@ -6,13 +6,15 @@ onnxruntime runs the file that the model came from, after the parser has accepte
 evaluated is what was trained.
 """
 
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
+from maskedlark.model.graph import Model
+from maskedlark.model.heads import UNITS, BoundHeads, Heads, TrainedLoss, bind, columns_of, is_told
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
@@ -59,16 +61,20 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
         batch = 1 if session.get_inputs()[0].shape[0] == 1 else _BATCH
         for start in range(0, len(features), batch):
             scaled = features[start : start + batch].astype(np.float32) / np.float32(256.0)
-            outputs.append(session.run(None, {model.input_name: scaled})[0].reshape(-1, model.output_width))
+            found = session.run(None, {model.input_name: scaled})
+            parts = [part.reshape(-1, width) for part, (_, width) in zip(found, model.outputs, strict=True)]
+            outputs.append(np.concatenate(parts, axis=1))
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot run the model: {error}") from error
     return np.concatenate(outputs)
 
 
 def evaluate(
-    encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[np.integer], loss: Loss
+    encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[np.integer], loss: TrainedLoss
 ) -> Evaluation:
-    """Return loss and accuracy on labelled examples. Called by the ad server after `check_loss`.
+    """Return loss and accuracy on labelled examples. Called by the ad server after `check_trained`.
+
+    Of several heads the loss is the sum over them that a job minimises, and there is no accuracy.
 
     Shapes: features (examples, width), at least one example; labels (examples,): classes, or the numbers to
         be predicted.
@@ -85,6 +91,32 @@ def evaluate(
             "and at least one example"
         )
     outputs = predict(encoded_model, features).astype(np.float64)
+    if isinstance(loss, Heads):
+        model = parse(encoded_model, num_features=features.shape[1])
+        return Evaluation(loss=float(_losses_of_heads(outputs, labels, loss, model).mean()), accuracy=None)
+    return _evaluation(outputs, labels, loss)
+
+
+def evaluate_heads(
+    encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[np.integer], heads: Heads
+) -> dict[str, Evaluation]:
+    """Return how each head does on the examples whose label code says something about it, unweighted.
+
+    Heads without such an example are left out. Shapes and errors as of `evaluate`; labels are codes.
+    """
+    outputs = predict(encoded_model, features).astype(np.float64)
+    model = parse(encoded_model, num_features=features.shape[1])
+    found = {}
+    for head in heads.heads:
+        rows = is_told(head)[labels.astype(np.int64)]
+        targets = np.array([target or 0 for target in head.targets]) / UNITS
+        if rows.any():
+            told = targets[labels[rows].astype(np.int64)]
+            found[head.name] = _evaluation(outputs[rows][:, columns_of(model, head)], told, head.loss)
+    return found
+
+
+def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> Evaluation:
     return Evaluation(
         loss=float(_losses(outputs, labels, loss).mean()),
         accuracy=_accuracy(outputs, labels, loss),
@@ -111,7 +143,19 @@ def _session(encoded_model: bytes) -> "InferenceSession":
     return onnxruntime.InferenceSession(encoded_model, options, providers=["CPUExecutionProvider"])
 
 
-def _losses(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Loss) -> NDArray[np.float64]:
+def _losses_of_heads(
+    outputs: NDArray[np.float64], labels: NDArray[np.integer], heads: Heads, model: Model
+) -> NDArray[np.float64]:
+    """Return the sum of each example's weighted losses."""
+    total = np.zeros(len(labels))
+    bound = bind(heads, model)
+    for head in bound.heads if isinstance(bound, BoundHeads) else ():
+        targets, weights = (table[labels.astype(np.int64)] for table in (head.targets, head.weights))
+        total += weights * _losses(outputs[:, head.columns], targets, head.loss)
+    return total
+
+
+def _losses(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> NDArray[np.float64]:
     """Return the loss of each example."""
     first, truth = outputs[:, 0], labels.astype(np.float64)
     match loss:
@@ -130,7 +174,7 @@ def _losses(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Los
             return np.asarray(np.exp(first) - truth * first)
 
 
-def _accuracy(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Loss) -> float | None:
+def _accuracy(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> float | None:
     match loss:
         case Loss.MSE | Loss.POISSON:
             return None
@@ -145,7 +189,7 @@ def _accuracy(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: L
     return float((predicted == labels).mean())
 
 
-def _base_rate(labels: NDArray[np.integer], loss: Loss) -> float | None:
+def _base_rate(labels: NDArray[Any], loss: Loss) -> float | None:
     match loss:
         case Loss.MSE | Loss.POISSON:
             return None

@@ -16,7 +16,7 @@ from adserver.records.submissions import PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.merged_parameters import separate_parameters
-from maskedlark.model.losses import check_loss, loss_named
+from maskedlark.model.heads import check_trained, trained_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.reports.task_kinds import LabelKind
 
@@ -40,7 +40,7 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     parsed = parse(separate_parameters(asked.model), num_features=task.num_features)
     if asked.loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
-        check_loss(parsed, loss_named(asked.loss), classes)
+        check_trained(parsed, trained_loss(asked.loss), classes)
     room = JobLimits(
         task=task,
         dataset_size=dataset.size,

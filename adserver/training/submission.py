@@ -16,7 +16,7 @@ from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss, check_loss, loss_named
+from maskedlark.model.heads import TrainedLoss, check_trained, trained_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -93,11 +93,11 @@ def plan_job(
     return plan
 
 
-def _model_to_train(submission: Submission, task: Task) -> tuple[Model, Loss]:
+def _model_to_train(submission: Submission, task: Task) -> tuple[Model, TrainedLoss]:
     """Return the parsed model and its loss, checked against the task's labels and the evaluation set."""
     model = parse(submission.model, num_features=task.num_features)
-    loss = loss_named(submission.loss)
-    check_loss(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
+    loss = trained_loss(submission.loss)
+    check_trained(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
     if submission.eval_set is not None:
         read_eval_set(submission.eval_set).check_fits(model, loss)
     return model, loss

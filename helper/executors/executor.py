@@ -21,7 +21,7 @@ from helper.gradient.engine import GradientEngine, Interrupt, MaskedSum
 from helper.gradient.scoring import Scores
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
@@ -56,7 +56,7 @@ class Gradient:
     engine: GradientEngine
     weights: tuple[QuantisedTensor, ...] = field(repr=False)
     file: ModelFile
-    loss: Loss
+    loss: TrainedLoss
     clip: Clip
 
 
@@ -65,7 +65,7 @@ class Scoring:
     """What an evaluation asks of a record: in which of so many bins a model's score of it is."""
 
     model: Model = field(repr=False)
-    loss: Loss
+    loss: TrainedLoss
     weights: tuple[QuantisedTensor, ...] = field(repr=False)
     num_bins: int
     file: ModelFile

@@ -11,7 +11,7 @@ from helper.executors.processes import OpeningPool
 from helper.executors.summing import sum_batches, sum_updates
 from helper.gradient.engine import Interrupt, MaskedSum
 from helper.gradient.scoring import Scores, score
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import classes_scored
 from maskedlark.releases.round import Evaluated
 from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.runtime.prefetch import AT_ONCE
@@ -41,7 +41,7 @@ class LocalExecutor:
     def scan(self, scoring: Scoring, records: DatasetRecords, interrupt: Interrupt) -> Scores:
         """See `Executor`."""
         bins = np.empty(records.count, np.int64)
-        choices = np.empty(records.count, np.int64) if scoring.loss is Loss.CROSS_ENTROPY else None
+        choices = np.empty(records.count, np.int64) if classes_scored(scoring.model, scoring.loss) else None
         for piece in records.pieces(interrupt):
             found = score(
                 scoring.model,

@@ -22,7 +22,7 @@ from helper.gradient.exact.self_check import NUMERICS_DIGEST
 from maskedlark.canonical import Bytes32, canonical, decode, digest, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.numbers.field import FieldVector, from_bytes
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.sample_size import work_size
@@ -61,7 +61,7 @@ class Summing:
     """
 
     num_features: Count
-    loss: Loss
+    loss: TrainedLoss
     norm: Norm
     bound: float
     frac_bits: int
@@ -72,7 +72,7 @@ class Summing:
     reports: Count
 
     @classmethod
-    def of(cls, num_features: int, loss: Loss, clip: Clip, evaluated: Evaluated) -> "Summing":
+    def of(cls, num_features: int, loss: TrainedLoss, clip: Clip, evaluated: Evaluated) -> "Summing":
         """Describe a round with this loss and bound over these records."""
         return cls(
             num_features=num_features,
@@ -113,7 +113,7 @@ class Scanning:
     """The scores of all rows of segments. Parts of the order: the ONNX file and the weights."""
 
     num_features: Count
-    loss: Loss
+    loss: TrainedLoss
     num_bins: Count
 
 

@@ -27,7 +27,7 @@ from helper.gradient.engine import PartialSum
 from helper.gradient.scoring import Scores
 from maskedlark.errors import InvalidTask
 from maskedlark.model import weights as weights_format
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import classes_scored
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import ELEMENT_BYTES
 from maskedlark.releases.round import Evaluated
@@ -128,10 +128,9 @@ class ScanningWork(_SegmentWork):
     def __init__(self, scoring: Scoring, records: int, segments: Sequence[SealedSegment]) -> None:
         kind = Scanning(num_features=scoring.file.num_features, loss=scoring.loss, num_bins=scoring.num_bins)
         super().__init__(kind, scoring.file, scoring.weights, segments)
-        has_choices = scoring.loss is Loss.CROSS_ENTROPY
-        self._num_bins, self._classes = scoring.num_bins, scoring.model.output_width if has_choices else None
+        self._num_bins, self._classes = scoring.num_bins, classes_scored(scoring.model, scoring.loss)
         self._bins = np.full(records, -1, np.int64)
-        self._choices = np.empty(records, np.int64) if has_choices else None
+        self._choices = None if self._classes is None else np.empty(records, np.int64)
 
     def take(self, parts: Sequence[int], answer: Sequence[bytes]) -> None:
         """See `Work`."""

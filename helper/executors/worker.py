@@ -41,7 +41,7 @@ from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.never_pickled import NeverPickled
@@ -72,7 +72,7 @@ class SegmentWorker(NeverPickled):
         """Keep so many bytes of opened segments at most."""
         self._held = FairCache[bytes, SegmentRows](capacity_bytes)
         self._last: _Weighted | None = None
-        self._made: tuple[Model, Loss, ExactEngine] | None = None
+        self._made: tuple[Model, TrainedLoss, ExactEngine] | None = None
 
     def do(self, encoded: bytes, interrupt: Interrupt = never) -> bytes:
         """Do an order, and return the answer. Nothing of shares to open or to add up is kept.
@@ -171,9 +171,9 @@ class SegmentWorker(NeverPickled):
         )
         return self._last
 
-    def _engine(self, model: Model, loss: Loss, clip: Clip) -> ExactEngine:
+    def _engine(self, model: Model, loss: TrainedLoss, clip: Clip) -> ExactEngine:
         """Return the engine of a job, created anew if another job was worked on last."""
-        if self._made is None or self._made[0] is not model or self._made[1] is not loss:
+        if self._made is None or self._made[0] is not model or self._made[1] != loss:
             self._made = model, loss, ExactEngine(model, loss, clip)
         return self._made[2].with_clip(clip)
 

@@ -8,12 +8,12 @@ from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.layers.layer import NotExact
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss, check_loss
+from maskedlark.model.heads import TrainedLoss, check_trained
 from maskedlark.privacy.clip import Clip
 
 
 def choose_engine(
-    model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, threads: int = 1
+    model: Model, loss: TrainedLoss, clip: Clip, num_classes: int | None, *, threads: int = 1
 ) -> GradientEngine:
     """Return the engine of a job. Called by a helper when a job opens.
 
@@ -25,7 +25,7 @@ def choose_engine(
             (the model needs the general path, which this helper has not installed).
         JobRefused(OVERFLOW): the clip bound is too large for the engine.
     """
-    check_loss(model, loss, num_classes)
+    check_trained(model, loss, num_classes)
     try:
         return ExactEngine(model, loss, clip, threads=threads)
     except NotExact as not_exact:

@@ -22,6 +22,7 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Model
+from maskedlark.model.heads import Heads, TrainedLoss, columns_of
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 
@@ -45,14 +46,16 @@ class Scores:
 
 def score(
     model: Model,
-    loss: Loss,
+    loss: TrainedLoss,
     weights: tuple[QuantisedTensor, ...],
     features: NDArray[np.uint8],
     num_bins: int,
     *,
     interrupt: Interrupt = never,
 ) -> Scores:
-    """Score records. Called by a helper; `interrupt` at least once every 512 records.
+    """Score records, by the loss or by the one head that is given.
+
+    Called by a helper; `interrupt` at least once every 512 records.
 
     Edge cases: a probability at an edge is in the bin above it; an output that is no number is in the highest
     bin.
@@ -62,6 +65,9 @@ def score(
         on every bin.
     """
     outputs = _forward(model, loss).outputs(weights, features, interrupt)
+    if isinstance(loss, Heads):
+        (head,) = loss.heads
+        outputs, loss = np.ascontiguousarray(outputs[:, columns_of(model, head)]), head.loss
     if loss is not Loss.CROSS_ENTROPY:
         return Scores(
             bins=count_edges_up_to(np.ascontiguousarray(outputs[:, 0]), edge_logits(num_bins)), choices=None
@@ -75,7 +81,7 @@ def score(
     return Scores(bins=bins, choices=first_largest(outputs))
 
 
-def scoring_bytes(model: Model, loss: Loss) -> int:
+def scoring_bytes(model: Model, loss: TrainedLoss) -> int:
     """Return the bytes that `score` takes at once, by counts: what it gives of each record comes on top.
 
     Raises:
@@ -84,7 +90,7 @@ def scoring_bytes(model: Model, loss: Loss) -> int:
     return _forward(model, loss).num_bytes
 
 
-def check_scored(model: Model, loss: Loss) -> None:
+def check_scored(model: Model, loss: TrainedLoss) -> None:
     """Refuse what `score` refuses, before anybody is asked to score.
 
     Raises:
@@ -93,7 +99,7 @@ def check_scored(model: Model, loss: Loss) -> None:
     _forward(model, loss)
 
 
-def _forward(model: Model, loss: Loss) -> ForwardPass:
+def _forward(model: Model, loss: TrainedLoss) -> ForwardPass:
     try:
         return ForwardPass(model, loss)
     except NotExact as error:

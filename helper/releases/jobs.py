@@ -27,7 +27,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import never
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss, check_loss
+from maskedlark.model.heads import TrainedLoss, check_trained
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.mechanism import Mechanism
@@ -45,7 +45,7 @@ _A_JOB: Final = 1 << 20
 _A_NODE: Final = 1 << 13
 """Of each operator: its description in the graph and in the plan."""
 
-EngineFor: TypeAlias = Callable[[Model, Loss, Clip, int | None], GradientEngine]
+EngineFor: TypeAlias = Callable[[Model, TrainedLoss, Clip, int | None], GradientEngine]
 """See `helper.gradient.choose.choose_engine`."""
 
 _LOG: Final = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class RunningJobs:
                 JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names"
             )
         num_classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
-        check_loss(model, spec.loss, num_classes)
+        check_trained(model, spec.loss, num_classes)
         engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 

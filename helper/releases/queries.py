@@ -176,7 +176,7 @@ class Queries:
         onnx = beside(limits.max_bytes)
         with self.quota.reading(host):
             model = parse(onnx, num_features=served.task.num_features, limits=limits)
-            loss = loss_to_evaluate(served.task, model)
+            loss = loss_to_evaluate(served.task, model, spec.head)
             num_bytes = scoring_bytes(model, loss)
         scoring = Scoring(
             model=model,

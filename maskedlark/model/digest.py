@@ -17,12 +17,14 @@ def graph_digest(model: Model) -> bytes:
     Python's shortest exact decimals (an int and a float of one value differ), each constant by the hash of
     its little-endian bytes.
     """
-    structure = [
+    structure: list[Any] = [
         [model.input_name, model.input_width, model.output_name, model.output_width],
         [_node(node) for node in model.nodes],
         [[parameter.name, parameter.shape] for parameter in model.parameters],
         [[name, *_array(model.constants[name])] for name in sorted(model.constants)],
     ]
+    if len(model.outputs) > 1:
+        structure.append([list(one) for one in model.outputs])
     return digest(
         "model",
         json.dumps(structure, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii"),

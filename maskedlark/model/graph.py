@@ -63,6 +63,7 @@ class Model:
         input_name: The value that holds the features: float32 of shape (records, input_width), each byte b as
             b / 256.
         output_name: The value that the loss reads: shape (records, output_width).
+        outputs: The file's outputs, each with its width; together, in this order, they are that value.
         nodes: In topological order; Constant, Identity and inference-time Dropout are already resolved.
         parameters: What a gradient is taken of, in the order in which the flat gradient vector holds them (C
             order each).
@@ -77,6 +78,7 @@ class Model:
     input_width: int
     output_name: str
     output_width: int
+    outputs: tuple[tuple[str, int], ...]
     nodes: tuple[Node, ...]
     parameters: tuple[Parameter, ...]
     initial_values: tuple[NDArray[np.float32], ...]

@@ -30,6 +30,7 @@ from maskedlark.model.wire_scan import scan
 
 MIN_OPSET: Final = 11
 MAX_OPSET: Final = 23
+_MAX_OUTPUTS: Final = 16
 _DEFAULT_LIMITS: Final = Limits()
 
 
@@ -117,20 +118,16 @@ def _read_graph(proto: onnx.ModelProto, num_features: int, limits: Limits) -> tu
         )
     initializers = _read_initializers(proto.graph, limits)
     input_name, is_batched = _read_input(proto.graph, initializers.keys(), num_features)
-    if len(proto.graph.output) != 1:
-        raise InvalidModel(
-            ModelReason.WRONG_SHAPE, f"the graph has {len(proto.graph.output)} outputs: it must have one"
-        )
-    output_name = proto.graph.output[0].name
+    output_names = _read_outputs(proto.graph)
     nodes = tuple(read_node(node, limits) for node in proto.graph.node)
-    _check_definitions(nodes, {input_name, *initializers}, output_name)
-    nodes = leading_to(output_name, nodes)
+    _check_definitions(nodes, {input_name, *initializers}, output_names)
+    nodes = leading_to(output_names, nodes)
     trained = _find_trained(nodes, initializers)
     _check_parameter_count(trained, limits)
     graph = RawGraph(
         input_name=input_name,
         input_width=num_features,
-        output_name=output_name,
+        output_names=output_names,
         opset=opset,
         nodes=nodes,
         parameters=trained,
@@ -189,7 +186,18 @@ def _read_input(
     return inputs[0].name, not axes[0].HasField("dim_value")
 
 
-def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name: str) -> None:
+def _read_outputs(graph: onnx.GraphProto) -> tuple[str, ...]:
+    """Return the names of the outputs, one for each head."""
+    names = tuple(output.name for output in graph.output)
+    if not 1 <= len(names) <= _MAX_OUTPUTS or len(set(names)) < len(names):
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE,
+            f"the graph has {len(names)} outputs: it must have 1 to {_MAX_OUTPUTS}, of different names",
+        )
+    return names
+
+
+def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_names: Sequence[str]) -> None:
     """Check that every value is defined once, before its use: so there is no cycle."""
     usable = {*defined, ""}
     for node in nodes:
@@ -205,8 +213,9 @@ def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name:
         usable.update(
             node.outputs[:1] if node.operator == "Dropout" else node.outputs
         )  # the mask of Dropout does not exist
-    if output_name not in usable - {""}:
-        raise InvalidModel(ModelReason.NOT_ONNX, f"the output {output_name[:80]!r} is not defined")
+    for name in output_names:
+        if name not in usable - {""}:
+            raise InvalidModel(ModelReason.NOT_ONNX, f"the output {name[:80]!r} is not defined")
 
 
 def _find_trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dict[str, Constant]:
@@ -270,6 +279,7 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int) -> Model:
         input_width=graph.input_width,
         output_name=resolved.output_name,
         output_width=width,
+        outputs=resolved.outputs,
         nodes=resolved.nodes,
         parameters=parameters,
         initial_values=tuple(values.values()),

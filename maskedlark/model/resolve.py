@@ -7,7 +7,7 @@ shows that the record axis stays first, so that the ad server may also run recor
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final, TypeVar, cast
@@ -37,7 +37,7 @@ class RawGraph:
 
     input_name: str
     input_width: int
-    output_name: str
+    output_names: tuple[str, ...]
     opset: int
     nodes: tuple[RawNode, ...]
     parameters: Mapping[str, Constant]
@@ -50,6 +50,7 @@ class ResolvedGraph:
 
     output_name: str
     output: ValueType
+    outputs: tuple[tuple[str, int], ...]
     nodes: tuple[Node, ...]
     constants: Mapping[str, Constant]
     work: Work
@@ -82,25 +83,56 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
     state = _State(types, dict(graph.constants))
     for node in graph.nodes:
         _step(state, node, graph.opset, limits)
-    output_name = _with_column(state, state.same_as.get(graph.output_name, graph.output_name), records)
-    nodes = leading_to(output_name, state.nodes)
+    output_name, outputs = _join_outputs(state, graph.output_names, records)
+    nodes = leading_to((output_name,), state.nodes)
     used = {name for node in nodes for name in node.inputs}
     return ResolvedGraph(
         output_name=output_name,
         output=state.types[output_name],
+        outputs=outputs,
         nodes=nodes,
         constants={name: value for name, value in state.constants.items() if name in used},
         work=Work(multiplications=state.multiplications, entries=state.elements),
     )
 
 
-def _with_column(state: _State, output_name: str, records: int) -> str:
+def _join_outputs(
+    state: _State, names: tuple[str, ...], records: int
+) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Return the value of all outputs beside each other, and each output's width."""
+    values = [state.same_as.get(name, name) for name in names]
+    columns = [_with_column(state, name, records, others=values) for name in values]
+    if len(columns) == 1:
+        return columns[0], (
+            (names[0], state.types[columns[0]].shape[-1] if state.types[columns[0]].shape else 1),
+        )
+    types = [state.types[column] for column in columns]
+    if any(
+        one.kind is not ValueKind.FLOAT or len(one.shape) != 2 or one.shape[0] != records for one in types
+    ):
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE,
+            f"the outputs have the shapes {', '.join(str(one.shape) for one in types)} for {records} "
+            "record(s): each must be float32 of shape (records, columns)",
+        )
+    joined = "/".join((*names, "joined"))
+    if joined in state.types:
+        raise InvalidModel(ModelReason.NOT_ONNX, f"the value {joined[:80]!r} is defined twice")
+    widths = tuple(one.shape[1] for one in types)
+    state.types[joined] = ValueType(ValueKind.FLOAT, (records, sum(widths)))
+    state.nodes.append(
+        Node(operator="Concat", inputs=tuple(columns), outputs=(joined,), attributes={"axis": 1})
+    )
+    return joined, tuple(zip(names, widths, strict=True))
+
+
+def _with_column(state: _State, output_name: str, records: int, others: Sequence[str]) -> str:
     """Return the output as (records, outputs), undoing a final `squeeze(-1)` of one-output models."""
     if state.types[output_name] != ValueType(ValueKind.FLOAT, (records,)):
         return output_name
     column = (records, 1)
     made_by = {name: node for node in state.nodes for name in node.outputs}
-    read = Counter(name for node in state.nodes for name in node.inputs)
+    read = Counter([*others, *(name for node in state.nodes for name in node.inputs)])
     after: list[Node] = []  # activations between the squeeze and the output
     name = output_name
     while (node := made_by.get(name)) and node.operator in _ACTIVATIONS and read[node.inputs[0]] == 1:
@@ -123,9 +155,9 @@ def _with_column(state: _State, output_name: str, records: int) -> str:
     return whole
 
 
-def leading_to(output_name: str, nodes: Iterable[AnyNode]) -> tuple[AnyNode, ...]:
-    """Return the nodes that the output depends on, in their order."""
-    wanted = {output_name}
+def leading_to(output_names: Iterable[str], nodes: Iterable[AnyNode]) -> tuple[AnyNode, ...]:
+    """Return the nodes that the outputs depend on, in their order."""
+    wanted = set(output_names)
     kept = []
     for node in reversed(list(nodes)):
         if not wanted.isdisjoint(name for name in node.outputs if name):

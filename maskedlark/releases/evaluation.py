@@ -26,6 +26,7 @@ from maskedlark.canonical import Bytes16, Bytes32, canonical
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Model
+from maskedlark.model.heads import Head, Heads, TrainedLoss, check_heads, classes_told, is_told
 from maskedlark.model.losses import Loss, check_loss
 from maskedlark.numbers.field import FieldVector, SignedVector, add, from_limbs, multiply
 from maskedlark.numbers.fixed_point import check_no_overflow
@@ -82,6 +83,8 @@ class EvaluationSpec(AnsweredOnce):
         num_bins: How many bins of even width the scores between 0 and 1 fall into.
         noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without
             noise.
+        head: Which head of the model is evaluated, and what each label code means for it; None of a model of
+            one loss.
     """
 
     kind: ClassVar[str] = "evaluation"
@@ -94,6 +97,7 @@ class EvaluationSpec(AnsweredOnce):
     weights_digest: Bytes32
     num_bins: Annotated[int, Field(ge=2, le=1 << 30)]
     noise_multiplier: Annotated[float, Field(ge=0.0, le=_MAX_MULTIPLIER)]
+    head: Annotated[Head | None, Field(exclude_if=lambda head: head is None)] = None
 
     @property
     def num_numbers(self) -> int:
@@ -124,19 +128,24 @@ class EvaluationSpec(AnsweredOnce):
         return replace(self, noise_multiplier=multiplier_for_each_helper(task, each_helpers))
 
 
-def loss_to_evaluate(task: Task, model: Model) -> Loss:
-    """Return the loss by which a model of a task of classes is evaluated.
+def loss_to_evaluate(task: Task, model: Model, head: Head | None = None) -> TrainedLoss:
+    """Return the loss, or the one head, by which a model of a task of classes is evaluated.
 
     If the last operator is a Sigmoid, the one output is a probability.
 
     Raises:
         InvalidModel(WRONG_LOSS): the task's labels are numbers, or the number of outputs is not one in a task
-            of two classes, or one for each class.
+            of two classes, or one for each class; the head does not fit, or is not of classes.
     """
     if task.labels.kind is not LabelKind.CLASSES:
         raise InvalidModel(
             ModelReason.WRONG_LOSS, "evaluation requires classes, but the labels of this task are numbers"
         )
+    if head is not None:
+        heads = Heads(heads=(head,))
+        check_heads(model, heads, task.labels.size)
+        classes_told(head)  # refuses one that is not of classes
+        return heads
     if model.output_width != 1:
         loss = Loss.CROSS_ENTROPY
     elif model.nodes[-1].operator == "Sigmoid":
@@ -196,13 +205,14 @@ def answer_evaluation(
         min_batch_size reports, it is the noise alone. If the helpers do not have the same bins, choices and
         labels of all records, the ad server learns that and nothing else.
     """
-    rows = (
-        shares.labels.astype(np.int64)
-        if choices is None
-        else (shares.labels == choices[:, None]).astype(np.int64)
-    )
+    labels, masks = shares.labels.astype(np.int64), shares.mask_shares
+    if spec.head is not None:
+        # A code that says nothing of the head is counted with a share of 0, and takes every step of others.
+        labels, told = classes_told(spec.head)[labels], is_told(spec.head)[labels]
+        masks = masks * told.astype(np.uint64)
+    rows = labels if choices is None else (labels == choices[:, None]).astype(np.int64)
     cells = rows * spec.num_bins + bins[:, None]
-    counted = count_cells(cells, shares.mask_shares, spec.num_numbers, interrupt)
+    counted = count_cells(cells, masks, spec.num_numbers, interrupt)
     if len(shares) < task.min_batch_size:
         counted = np.zeros_like(counted)
     return blind(

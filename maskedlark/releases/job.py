@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy import correlated
@@ -41,7 +41,7 @@ class JobSpec:
         task_id: The task; its mechanism and budgets are not the job's to set.
         dataset_id: The dataset.
         model_digest: `Model.digest` of the graph.
-        loss: What the gradient is of.
+        loss: What the gradient is of: a loss, or heads with what each label code means for them.
         rounds: The most rounds that will be asked for; the helpers reserve budget for all of them.
         sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32; with
             epoch_steps it is 2^32 over those, rounded down.
@@ -70,7 +70,7 @@ class JobSpec:
     task_id: Bytes32
     dataset_id: Bytes32
     model_digest: Bytes32
-    loss: Loss
+    loss: TrainedLoss
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     sampling_numerator: Annotated[int, Field(ge=1, le=SAMPLING_DENOMINATOR)]
     noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]

@@ -31,6 +31,7 @@ from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
+from maskedlark.model.heads import BoundHeads, TrainedLoss, bind
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import FieldVector
@@ -57,7 +58,7 @@ class ExactEngine(Reclippable):
 
     Args:
         model: The checked graph.
-        loss: Its loss.
+        loss: Its loss, or its heads.
         clip: The bound on each record's gradient.
         threads: How many threads share a round.
         backend: How products are computed; by default as is fastest here.
@@ -70,14 +71,14 @@ class ExactEngine(Reclippable):
     reason: Final = "every operator of the model has an exact integer form"
 
     def __init__(
-        self, model: Model, loss: Loss, clip: Clip, *, threads: int = 1, backend: Backend | None = None
+        self, model: Model, loss: TrainedLoss, clip: Clip, *, threads: int = 1, backend: Backend | None = None
     ) -> None:
         if not clip.sensitivity < MAX_SENSITIVITY:
             raise NotExact(
                 f"the clip bound is {clip.sensitivity} units of 2^-{clip.frac_bits}: the exact path takes "
                 "less than 2^62"
             )
-        self._plan, self._loss, self._clip = lower(model, loss), loss, clip
+        self._plan, self._loss, self._clip = lower(model, loss), bind(loss, model), clip
         self._multiplications = model.work.multiplications
         self._threads = threads
         self._owner = Owner()  # of the buffers of all rounds
@@ -205,7 +206,7 @@ class _Sizes:
     bytes: PartBytes
 
 
-def _sizes(plan: Lowered, loss: Loss, backend: Backend, labels: int) -> _Sizes:
+def _sizes(plan: Lowered, loss: Loss | BoundHeads, backend: Backend, labels: int) -> _Sizes:
     """Return as many records as an accumulator takes, and as many as keep a block's values in the cache.
 
     Fewer where layers are so wide, or records so large, that they would fill the memory.
@@ -226,7 +227,7 @@ class _Work:
     """One round's arguments, and what a thread does with its part of the records."""
 
     plan: Lowered
-    loss: Loss
+    loss: Loss | BoundHeads
     clip: Clip
     backend: Backend
     weights: tuple[QuantisedTensor, ...]

@@ -17,7 +17,7 @@ from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import Backend
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.clip import Norm
 
@@ -42,7 +42,7 @@ class ForwardPass:
         NotExact: the model has no exact form; the message says why.
     """
 
-    def __init__(self, model: Model, loss: Loss, *, backend: Backend | None = None) -> None:
+    def __init__(self, model: Model, loss: TrainedLoss, *, backend: Backend | None = None) -> None:
         self._plan = lower(model, loss)
         self._width = model.output_width
         self._backend: Backend = FastestBackend() if backend is None else backend

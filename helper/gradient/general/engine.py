@@ -25,7 +25,7 @@ from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.autodiff.one_thread import one_thread
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss, check_loss
+from maskedlark.model.heads import TrainedLoss, bind, check_trained
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.clip import Clip
@@ -50,7 +50,7 @@ class GeneralEngine(Reclippable):
     def __init__(
         self,
         model: Model,
-        loss: Loss,
+        loss: TrainedLoss,
         clip: Clip,
         num_classes: int | None,
         *,
@@ -60,7 +60,7 @@ class GeneralEngine(Reclippable):
 
         Args:
             model: The checked graph.
-            loss: Its loss.
+            loss: Its loss, or its heads.
             clip: The bound on each record's gradient.
             num_classes: The classes of the task, or None where labels are numbers.
             why: Why the job is not on the exact path.
@@ -70,7 +70,7 @@ class GeneralEngine(Reclippable):
                 parameters than the clip is proven for).
             JobRefused(OVERFLOW): the clip bound exceeds 2^40 units.
         """
-        check_loss(model, loss, num_classes)
+        check_trained(model, loss, num_classes)
         if model.num_parameters > MAX_PARAMETERS:
             raise InvalidModel(
                 ModelReason.TOO_LARGE,
@@ -84,7 +84,7 @@ class GeneralEngine(Reclippable):
             )
         self._why = why
         self._model = model
-        self._loss = loss
+        self._loss = bind(loss, model)
         self._clip = clip
         self._interpreter = Interpreter(model)
         self._activations = self._interpreter.count_elements() - model.num_parameters

@@ -2,7 +2,7 @@
 
 A loss of one output has one seed a record, the number 1, and each label's gradient is a coefficient times the
 seed's: any number of labels costs one way back. Cross-entropy has a seed a label, softmax(z) - onehot(label),
-and coefficients 1.
+and coefficients 1. Several heads have a seed a label too: its deltas of all heads, by the job's table.
 
 Specification: docs/spec/numerics.md, section "Losses".
 """
@@ -19,6 +19,7 @@ from helper.gradient.exact.kernels.tables import MAX_RATE_LOG, ONE, Table, expon
 from helper.gradient.exact.layers.elementwise import softmax_weights
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.model.heads import BoundHeads, Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 
 Labels = NDArray[np.uint32]
@@ -37,29 +38,40 @@ class Seeds:
     coefficients: Real
 
 
-def count_seeds(loss: Loss, labels: int) -> int:
+def count_seeds(loss: TrainedLoss | BoundHeads, labels: int) -> int:
     """Return how many backward passes a record takes."""
     match loss:
+        case Heads() | BoundHeads():
+            return labels
         case Loss.CROSS_ENTROPY:
             return labels
         case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS | Loss.MSE | Loss.POISSON:
             return 1
 
 
-def seeds(loss: Loss, output: Real, labels: Labels, buffers: Buffers | None = None) -> Seeds:
+def seeds(loss: Loss | BoundHeads, output: Real, labels: Labels, buffers: Buffers | None = None) -> Seeds:
     """Return the deltas of a block.
 
     Output (records, outputs), labels (records, labels); binary losses read the output as a logit. Given
     buffers, the deltas lie in them until the next call.
 
     Raises:
-        JobRefused(MALFORMED): a label is not a class of the output.
+        JobRefused(MALFORMED): a label is not a class of the output, or not a code of the heads.
     """
+    if isinstance(loss, BoundHeads):
+        return _head_seeds(loss, output, labels, buffers or Buffers())
     if loss is Loss.CROSS_ENTROPY:
         return _class_seeds(output, labels, buffers or Buffers())
-    z, y = output[:, 0], labels.astype(np.float64)
-    coefficients = np.empty(labels.shape)
+    coefficients = _coefficients(loss, output[:, 0], labels.astype(np.float64))
+    return Seeds(deltas=np.ones((1, len(labels), 1)), coefficients=coefficients)
+
+
+def _coefficients(loss: Loss, z: Real, y: Real) -> Real:
+    """Return the derivative by the output z (records,) for each target y (records, labels)."""
+    coefficients = np.empty(y.shape)
     match loss:
+        case Loss.CROSS_ENTROPY:
+            raise AssertionError("cross-entropy has a delta for each class")
         case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
             _binary(z, y, exponential(), coefficients)
         case Loss.MSE:
@@ -68,7 +80,26 @@ def seeds(loss: Loss, output: Real, labels: Labels, buffers: Buffers | None = No
             _poisson(z, y, exponential(), coefficients)
         case _:
             assert_never(loss)
-    return Seeds(deltas=np.ones((1, len(labels), 1)), coefficients=coefficients)
+    return coefficients
+
+
+def _head_seeds(heads: BoundHeads, output: Real, labels: Labels, buffers: Buffers) -> Seeds:
+    """Return each label's deltas of all heads, by table; a code that says nothing has weight 0 in it."""
+    records, count = labels.shape
+    if labels.size and int(labels.max()) >= heads.codes:
+        raise JobRefused(JobReason.MALFORMED, f"a label is outside the {heads.codes} codes of the heads")
+    deltas: Real = buffers.empty("heads", (count, records, output.shape[1]))
+    deltas[...] = 0.0
+    for head in heads.heads:
+        targets, weights = head.targets[labels], head.weights[labels]
+        here = output[:, head.columns]
+        if head.loss is Loss.CROSS_ENTROPY:
+            found = _class_seeds(np.ascontiguousarray(here), targets.astype(np.uint32), Buffers()).deltas
+            deltas[:, :, head.columns] = found * weights.T[:, :, None]
+        else:
+            found = _coefficients(head.loss, np.ascontiguousarray(here[:, 0]), targets) * weights
+            deltas[:, :, head.columns.start] = found.T
+    return Seeds(deltas=deltas, coefficients=np.ones((records, count)))
 
 
 def _class_seeds(output: Real, labels: Labels, buffers: Buffers) -> Seeds:

@@ -12,6 +12,7 @@ from helper.gradient.exact.lowering import layers, layout
 from helper.gradient.exact.lowering.indices import index_inputs, index_sums, read_as_numbers
 from helper.gradient.exact.lowering.lowered import Lowered, LoweredBuilder
 from maskedlark.model.graph import Model, Node
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.losses import Loss
 
 _LOWERINGS: Final[Mapping[str, Callable[[LoweredBuilder, Node], None]]] = {
@@ -48,7 +49,7 @@ _LOWERINGS: Final[Mapping[str, Callable[[LoweredBuilder, Node], None]]] = {
 }
 
 
-def lower(model: Model, loss: Loss) -> Lowered:
+def lower(model: Model, loss: TrainedLoss) -> Lowered:
     """Return the exact form of a model under a loss.
 
     Raises:
@@ -68,7 +69,7 @@ def lower(model: Model, loss: Loss) -> Lowered:
     return builder.finish()
 
 
-def _without_head(model: Model, loss: Loss) -> tuple[tuple[Node, ...], str]:
+def _without_head(model: Model, loss: TrainedLoss) -> tuple[tuple[Node, ...], str]:
     """Return the nodes of the model, and the value that the loss then reads.
 
     A last Sigmoid or LogSoftmax that the loss takes in is left out.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.model.graph import Model
+from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.clip import Clip, Norm
@@ -106,7 +107,7 @@ class Record:
             offset += parameter.size
 
     def evaluate(
-        self, features: NDArray[np.uint8], loss: Loss, labels: Sequence[int]
+        self, features: NDArray[np.uint8], loss: TrainedLoss, labels: Sequence[int]
     ) -> list[tuple[float, list[Gradient]]]:
         """(coefficient, gradients of the seed) for each label."""
         nodes, output = list(self.model.nodes), self.model.output_name
@@ -142,7 +143,9 @@ class Record:
         return results
 
     @staticmethod
-    def seeds(loss: Loss, z: Reals, labels: Sequence[int]) -> list[tuple[float, Reals]]:
+    def seeds(loss: TrainedLoss, z: Reals, labels: Sequence[int]) -> list[tuple[float, Reals]]:
+        if isinstance(loss, Heads):
+            return [(1.0, Record.of_heads(loss, z, y)) for y in labels]
         if loss is Loss.CROSS_ENTROPY:
             top = max(z)
             masses = [exponential(top - value) for value in z]
@@ -158,6 +161,20 @@ class Record:
             rate = ONE / e if z[0] > 0 else e / ONE
             return [(rate - y, [1.0]) for y in labels]
         return [(float((ONE if z[0] > 0 else e) - y * (ONE + e)) / float(ONE + e), [1.0]) for y in labels]
+
+    @staticmethod
+    def of_heads(heads: Heads, z: Reals, label: int) -> Reals:
+        """The sum over heads of weight times derivative; each head reads "out[i]" or all of "out"."""
+        deltas = [0.0] * len(z)
+        for head in heads.heads:
+            target, weight = head.targets[label], head.weights[label] / 2**16
+            first = int(head.output.partition("[")[2][:-1]) if "[" in head.output else 0
+            count = len(z) - first if head.loss is Loss.CROSS_ENTROPY else 1
+            said = 0.0 if target is None else target / 2**16
+            ((coefficient, seed),) = Record.seeds(head.loss, z[first : first + count], [said])  # type: ignore[list-item]
+            for place, delta in enumerate(seed):
+                deltas[first + place] = (coefficient * delta) * (0.0 if target is None else weight)
+        return deltas
 
     def whole(
         self,
@@ -199,7 +216,7 @@ def clipped_integers(
     weights: Sequence[QuantisedTensor],
     *,
     clip: Clip,
-    loss: Loss,
+    loss: TrainedLoss,
     features: NDArray[np.uint8],
     labels: Sequence[int],
 ) -> Clipped:

@@ -1,0 +1,36 @@
+"""`--loss` and `--heads`: what a job minimises."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from maskedlark.model.losses import Loss
+
+if TYPE_CHECKING:
+    from maskedlark.model.heads import Heads
+
+
+def read_loss(loss: Loss | None, heads: Path | None) -> "str | Heads | None":
+    """Return the loss, or the heads of a .json file; None if neither is given.
+
+    Raises:
+        typer.BadParameter: both are given, or the file is not a JSON list of heads.
+        InvalidTask: a head is not valid.
+    """
+    if heads is None:
+        return loss
+    if loss is not None:
+        raise typer.BadParameter("expected only one of --loss and --heads")
+    from maskedlark.model.heads import heads_of
+
+    try:
+        listed = json.loads(heads.read_text())
+    except ValueError as error:
+        raise typer.BadParameter(f"--heads: {heads.name} is not JSON: {error}") from None
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise typer.BadParameter(
+            f"--heads: {heads.name} must be a list of heads, each with output and targets"
+        )
+    return heads_of(listed)
