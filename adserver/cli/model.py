@@ -15,8 +15,8 @@ from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
-    from adserver.training.inference import Evaluation
     from adserver.client.ad_server import AdServer
+    from adserver.training.inference import Evaluation
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The ONNX file to read.")
@@ -163,9 +163,7 @@ def evaluate_command(
     )
     if as_json:
         found = {"examples": len(examples), **asdict(evaluation)}
-        print_json(
-            {**found, "heads": {name: asdict(one) for name, one in each.items()}} if each else found
-        )
+        print_json({**found, "heads": {name: asdict(one) for name, one in each.items()}} if each else found)
         return
     for name, one in each.items():
         typer.echo(f"{name}: {_figures(one)}")

@@ -2,10 +2,10 @@
 
 python -m tests.bench.models_heads [--seeds N]          prints JSON; a part of `make bench-models`
 
-Adult: who earns more than 50,000 dollars, and who works more than 40 hours a week (the column of hours is left
-out). A report's label is a code of the two bits. Together, both are trained on one gradient, one clip, one
-noise; alone, each has the same epsilon by itself, so that the two jobs cost twice as much. Both helpers' full
-noises are added; epsilon is against the ad server.
+Adult: who earns more than 50,000 dollars, and who works more than 40 hours a week (the column of hours is
+left out). A report's label is a code of the two bits. Together, both are trained on one gradient, one clip,
+one noise; alone, each has the same epsilon by itself, so that the two jobs cost twice as much. The noise is
+what both helpers add together, as epsilon against the ad server counts it.
 """
 
 import argparse
@@ -212,9 +212,11 @@ def train(heads: Heads, epsilon: float, seed: int, *, clip: float = 1.0) -> dict
 
         def sum_at(role: int, batch: InputShares, held: Any = tensors, found: Any = summed) -> MaskedSum:
             if role:
-                return replace(found[0], vector=np.zeros_like(found[0].vector))  # its masks are zeros
-            found.append(engine.masked_sum(held, batch))
-            return found[0]  # type: ignore[no-any-return]
+                first: MaskedSum = found[0]
+                return replace(first, vector=np.zeros_like(first.vector))  # its masks are zeros
+            total = engine.masked_sum(held, batch)
+            found.append(total)
+            return total
 
         def share(
             role: int, told: bytes = told, number: int = number, sum_at: Any = sum_at
@@ -244,7 +246,7 @@ def train(heads: Heads, epsilon: float, seed: int, *, clip: float = 1.0) -> dict
 
 
 def is_exact(*, is_zero: bool) -> bool:
-    """Whether a logistic regression with a bias of its own, exported by torch, trains on the exact path whole."""
+    """Whether a logistic regression with a bias of its own, exported by torch, is exact and whole."""
     module = Logistic(is_zero=is_zero)
     model = parse(separate_parameters(as_onnx(module, 13)), num_features=13)
     engine = choose_engine(

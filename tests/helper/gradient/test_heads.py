@@ -131,11 +131,9 @@ def test_no_weight_takes_a_value_over_the_clip() -> None:
     model, heads = network(2), heads_of([{**one, "weights": [1024] * CODES} for one in FUNNEL])
     made = records(8, model)
     expected(model, CLIP, heads, made)  # asserts each record's norm on the way
-    shares = np.ones((1, 2), np.uint64)
+    shares = np.array([[1, 0]], np.uint64)
     for row in range(len(made.features)):
-        one = Batch(
-            features=made.features[[row]], labels=made.labels[[row]], mask_shares=shares * 0 + [[1, 0]]
-        )
+        one = Batch(features=made.features[[row]], labels=made.labels[[row]], mask_shares=shares)
         vector = to_signed(ExactEngine(model, heads, CLIP).masked_sum(quantised(model), one).vector)
         assert sum(int(value) ** 2 for value in vector) <= CLIP.sensitivity**2
 
@@ -152,8 +150,8 @@ def test_a_label_that_is_no_code_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ([{**FUNNEL[0], "targets": [0, 1, 1]}], "for 3 label codes, the task has 4"),
-        ([{**FUNNEL[0], "targets": [0, 1, 1, 1, 0], "weights": None}], "for 5 label codes, the task has 4"),
+        ([{**FUNNEL[1], "targets": [0, 1, 1]}], "for 3 label codes, the task has 4"),
+        ([{**FUNNEL[1], "targets": [0, 1, 1, 1, 0]}], "for 5 label codes, the task has 4"),
         ([FUNNEL[0], {**FUNNEL[1], "output": "out"}], "needs an output of one column, 'out' has 2"),
         ([{**CLASSES[0], "targets": [0, 1, 1, 0]}, FUNNEL[0]], "read one output"),
         ([{**FUNNEL[0], "output": "logits"}], "the model has 'out' of 2"),
@@ -166,17 +164,7 @@ def test_a_label_that_is_no_code_is_refused() -> None:
 def test_heads_that_do_not_fit_are_refused(settings: list[dict[str, Any]], why: str) -> None:
     model = network(2)
     with pytest.raises(InvalidModel, match=why.replace("[", r"\[")) as refused:
-        choose_engine(
-            model,
-            heads_of(
-                [
-                    {k: v for k, v in one.items() if k != "weights" or len(one["targets"]) == CODES}
-                    for one in settings
-                ]
-            ),
-            CLIP,
-            CODES,
-        )
+        choose_engine(model, heads_of(settings), CLIP, CODES)
     assert refused.value.reason is ModelReason.WRONG_LOSS
 
 

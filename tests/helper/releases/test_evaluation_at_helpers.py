@@ -19,6 +19,7 @@ from helper.gradient.scoring import edge_logits, score
 from maskedlark.errors import JobReason, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
+from maskedlark.model.heads import heads_of
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import add, from_signed, to_signed
@@ -102,6 +103,48 @@ def test_of_several_classes_it_counts_whether_the_first_choice_is_right_by_confi
         expected, ((chosen == labels_of(made)).astype(int), np.floor(20 * confidence).astype(int)), UNITS
     )
     assert (total == expected).all()
+
+
+@pytest.mark.parametrize("name", ["click", "sale"])
+def test_of_several_heads_one_is_counted_and_codes_that_say_nothing_are_not(
+    tmp_path: Path, name: str
+) -> None:
+    onnx = dense_network([4, 2], "relu", seed=3)
+    output = parse(onnx, num_features=4).outputs[0][0]
+    heads = heads_of(
+        [
+            {"name": "click", "output": f"{output}[0]", "targets": [0, 1, 1]},
+            {"name": "sale", "output": f"{output}[1]", "targets": [None, 0, 1]},
+        ]
+    )
+    head = heads.named(name)
+    scene = Scene(tmp_path, labels=CLASSES, num_decoys=2)
+    made = scene.examples(60)
+    total = histogram(scene, spec_of(scene, scene.seal(made), onnx, head=head), onnx)
+    probabilities = 1 / (1 + np.exp(-logits(onnx, made)[:, int(name == "sale")]))
+    expected = np.zeros((2, 20), np.int64)
+    for label, probability in zip(labels_of(made), probabilities, strict=True):
+        target = head.targets[label]
+        if target is not None:
+            expected[int(target > 0), int(20 * probability)] += UNITS
+    assert (total == expected).all()
+    assert total.sum() == UNITS * (60 if name == "click" else (labels_of(made) > 0).sum())
+
+
+def test_a_head_that_does_not_fit_is_refused_before_it_is_charged(tmp_path: Path) -> None:
+    onnx = dense_network([4, 2], "relu", seed=3)
+    scene = Scene(tmp_path, labels=CLASSES, num_decoys=2)
+    dataset = scene.seal(60)
+    for settings in (
+        {"output": "absent", "targets": [0, 1, 1]},
+        {"output": "y[0]", "targets": [0, 1]},
+        {"output": "y[0]", "targets": [0, 1, 2], "loss": "mse"},
+    ):
+        name = parse(onnx, num_features=4).outputs[0][0]
+        named = {**settings, "output": str(settings["output"]).replace("y[", f"{name}[")}
+        spec = spec_of(scene, dataset, onnx, head=heads_of([named]).heads[0])
+        with refused(ModelReason.WRONG_LOSS):
+            asked(scene, 0, spec, onnx)
 
 
 def test_one_answer_alone_tells_nothing_of_the_histogram(tmp_path: Path) -> None:

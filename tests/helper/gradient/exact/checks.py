@@ -11,6 +11,7 @@ from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from maskedlark.model.graph import Model
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import MODULUS, reconstruct, to_signed
 from maskedlark.privacy.clip import Clip
@@ -29,7 +30,7 @@ class Expected:
     digest: bytes
 
 
-def expected(model: Model, clip: Clip, loss: Loss, made: Example) -> Expected:
+def expected(model: Model, clip: Clip, loss: TrainedLoss, made: Example) -> Expected:
     """Also checks each record's norm on the way."""
     weights = quantised(model)
     total, hashes = [0] * model.num_parameters, []
