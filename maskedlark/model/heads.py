@@ -9,7 +9,7 @@ Targets and weights are integers in units of 2^-16, so that every party holds th
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias
 
@@ -77,8 +77,8 @@ class Head:
             "name": self.name,
             "output": self.output,
             "loss": self.loss.value,
-            "targets": [None if target is None else target / UNITS for target in self.targets],
-            "weights": [weight / UNITS for weight in self.weights],
+            "targets": tuple(None if target is None else target / UNITS for target in self.targets),
+            "weights": tuple(weight / UNITS for weight in self.weights),
         }
 
 
@@ -329,11 +329,6 @@ def classes_told(head: Head) -> NDArray[np.int64]:
     ):
         raise _reject(f"the head {head.name!r} is not of classes: only heads of classes are evaluated")
     return np.array([(target or 0) // UNITS for target in head.targets], np.int64)
-
-
-def described(loss: TrainedLoss) -> Sequence[dict[str, Any]]:
-    """Return heads as a person writes them; none of a single loss."""
-    return [] if isinstance(loss, Loss) else [head.setting() for head in loss.heads]
 
 
 def _reject(why: str) -> InvalidModel:
