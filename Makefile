@@ -177,6 +177,10 @@ bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and c
 bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000 silent streams open, or computes all it may (ARGS=--json)
 	$(BIN)/python -m tests.bench.walls $(ARGS)
 
+.PHONY: bench-intervals
+bench-intervals: $(STAMP)  ## How often 99 % intervals cover, of evaluations and queries (ARGS=--json, ARGS=--quick, ARGS=--rows)
+	$(BIN)/python -m tests.bench.intervals $(ARGS)
+
 .PHONY: bench-accounting
 bench-accounting: $(STAMP)  ## The accountant: seconds per charge after 10,000 different ones, random allocation against simulations (ARGS=--json)
 	$(BIN)/python -m tests.bench.accounting $(ARGS)

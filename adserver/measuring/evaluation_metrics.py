@@ -3,7 +3,7 @@
 All of it is arithmetic on what was released, so none of it costs privacy.
 
 A histogram is (..., 2, B): negatives and positives by score bin, the lowest score first. The leading axes
-hold bootstrap repetitions.
+hold several of them.
 
 The noise is taken out of the counts as follows. Of each row, counts are added up from the highest score down;
 sums of true counts never fall, so the noisy sums are replaced by the nearest ones that never fall, and the

@@ -1,33 +1,41 @@
 """How good a model is, with how far to trust each number.
 
-Read off one noisy histogram, with intervals by parametric bootstrap.
-
-The smoothed histogram stands in for the truth. Many times, as many records as it holds are drawn anew (each
-cell from a Poisson distribution), the noise of both helpers is added anew, and everything is read off again
-in the same way. How far these readings stray from the stand-in's is how far the real reading strays from the
-truth: an interval holds both the sampling of records and the noise.
+Read off one noisy histogram. Values are those of the smoothed histogram; each lies within its interval, which
+is computed on the noisy one (`adserver.measuring.evaluation_intervals`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.measuring import evaluation_intervals, intervals
 from adserver.measuring import evaluation_metrics as metrics
+from adserver.measuring.evaluation_intervals import NoisyCounts
 from adserver.measuring.evaluation_metrics import Figure, Histogram
-from adserver.measuring.result import CONFIDENCE, NOT_KNOWN, Estimate, ReleasedResult
+from adserver.measuring.result import Estimate, ReleasedResult, estimate_or_none
 from adserver.records.frames import frame
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.release import deviation_of_both
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_REPETITIONS: Final = 1_000
-_MOST_NUMBERS: Final = 1 << 23
-_GROUPS: Final = 10
+GROUPS: Final = 10
+"""The most groups of a calibration."""
+
+INTERVALS: Final[Mapping[Figure, Callable[[NoisyCounts], intervals.Interval]]] = {
+    metrics.loss: evaluation_intervals.loss,
+    metrics.normalised_entropy: evaluation_intervals.normalised_entropy,
+    metrics.accuracy: evaluation_intervals.accuracy,
+    metrics.roc_auc: evaluation_intervals.roc_auc,
+    metrics.pr_auc: evaluation_intervals.pr_auc,
+    metrics.share_of_positives: evaluation_intervals.share_of_positives,
+}
+"""How the interval of each figure is computed."""
 
 
 @frozen
@@ -109,9 +117,7 @@ class Readings:
     calibration: tuple[CurvePoint, ...]
 
 
-def read(
-    noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_classes: bool, seed: int
-) -> Readings:
+def read(noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_classes: bool) -> Readings:
     """Read everything off a noisy histogram (2, B), in records.
 
     Args:
@@ -119,78 +125,52 @@ def read(
         mechanism: Their noise.
         noise_scale: Of each helper, in records.
         is_of_classes: See `EvaluationResult`.
-        seed: Of the bootstrap, so that the same answer reads the same.
     """
-    counts = metrics.smooth(noisy) if mechanism is not Mechanism.NONE else noisy
-    repeated = _resample(counts, mechanism, noise_scale, np.random.default_rng(seed))
+    smoothed = metrics.smooth(noisy) if mechanism is not Mechanism.NONE else noisy
+    counts = NoisyCounts(
+        noisy=noisy,
+        smoothed=smoothed,
+        mechanism=mechanism,
+        noise_variance=(noise_scale * deviation_of_both(mechanism)) ** 2,
+    )
     figures: Mapping[str, Figure] = metrics.OF_CHOICES if is_of_classes else metrics.OF_LABELS
-    groups = metrics.calibration_groups(counts, _GROUPS)
-    edges = np.arange(counts.shape[1] + 1) / counts.shape[1]
+    groups = metrics.calibration_groups(smoothed, int(evaluation_intervals.num_groups(counts, GROUPS)))
+    by_group = (groups == np.arange(groups[-1] + 1)[:, None]).astype(np.float64)
+    edges = np.arange(noisy.shape[1] + 1) / noisy.shape[1]
 
-    def estimates(figure: Figure) -> list[Estimate]:
-        return _estimates(figure, counts, repeated)
+    def estimates(figure: Figure, interval: intervals.Interval) -> list[Estimate]:
+        return _estimates(figure(smoothed), interval, mechanism)
 
-    recall = estimates(metrics.true_positive_rate)
+    recall = estimates(metrics.true_positive_rate, evaluation_intervals.rate_at_or_above(counts, 1))
+    fallout = estimates(metrics.false_positive_rate, evaluation_intervals.rate_at_or_above(counts, 0))
     return Readings(
-        metrics=tuple(Metric(name=name, estimate=estimates(figure)[0]) for name, figure in figures.items()),
-        roc=_points(edges, estimates(metrics.false_positive_rate), recall),
-        pr=_points(edges, recall, estimates(metrics.precision)),
+        metrics=tuple(
+            Metric(name=name, estimate=estimates(figure, INTERVALS[figure](counts))[0])
+            for name, figure in figures.items()
+        ),
+        roc=_points(edges, fallout, recall),
+        pr=_points(edges, recall, estimates(metrics.precision, evaluation_intervals.precision(counts))),
         calibration=_points(
             edges[np.flatnonzero(np.diff(groups, prepend=-1))],
-            estimates(metrics.mean_score(groups)),
-            estimates(metrics.observe_share(groups)),
+            estimates(metrics.mean_score(groups), evaluation_intervals.mean_score(counts, by_group)),
+            estimates(metrics.observe_share(groups), evaluation_intervals.observed_share(counts, by_group)),
         ),
     )
 
 
-def _resample(
-    counts: Histogram, mechanism: Mechanism, noise_scale: float, random: np.random.Generator
-) -> Histogram:
-    """Draw (repetitions, 2, B) histograms that might have been released if the counts were the truth."""
-    repetitions = min(_REPETITIONS, max(100, _MOST_NUMBERS // counts.size))
-    drawn = random.poisson(counts, (repetitions, *counts.shape)).astype(np.float64)
-    match mechanism:
-        case Mechanism.NONE:
-            return drawn
-        case Mechanism.GAUSSIAN:
-            draw = random.normal
-        case Mechanism.LAPLACE:
-            draw = random.laplace
-        case _:
-            assert_never(mechanism)
-    for _ in range(2):  # helpers
-        drawn += draw(0.0, noise_scale, drawn.shape)
-    return metrics.smooth(drawn)
-
-
-def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[Estimate]:
-    """Return a figure's estimates with their intervals.
-
-    If the repeated readings lie to one side of the figure that they repeat, then the truth is expected on the
-    other side of the reading, as far away.
-    """
-    value = np.atleast_1d(figure(counts))
-    read_again = figure(repeated).reshape(len(repeated), -1)
-    is_known = np.isfinite(value) & np.isfinite(read_again).any(0)
-    strays = np.where(np.isfinite(read_again) & is_known, read_again - value, 0.0)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(strays, [1 - tail, tail], axis=0)
-    ceiling = 1.0 if figure not in (metrics.loss, metrics.normalised_entropy) else np.inf
-    found = zip(
-        value,
-        strays.std(0),
-        np.clip(value - low, 0.0, ceiling),
-        np.clip(value - high, 0.0, ceiling),
-        is_known,
-        strict=True,
-    )
+def _estimates(
+    values: NDArray[np.float64], interval: intervals.Interval, mechanism: Mechanism
+) -> list[Estimate]:
+    """Return a figure's estimates: each value is within its interval."""
+    low, high = interval.low, interval.high
+    if mechanism is Mechanism.NONE:  # a rounding error may be between a value and its interval
+        low, high = np.minimum(low, values), np.maximum(high, values)
+    else:
+        values = np.clip(values, np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf))
+    found = np.broadcast_arrays(values, interval.standard_error, low, high)
     return [
-        (
-            Estimate(value=float(at), standard_error=float(error), low=float(least), high=float(most))
-            if known
-            else NOT_KNOWN
-        )
-        for at, error, least, most, known in found
+        estimate_or_none(value, error, least, most, mechanism)
+        for value, error, least, most in zip(*(np.atleast_1d(one).tolist() for one in found), strict=True)
     ]
 
 

@@ -1,7 +1,5 @@
 """Ask both helpers how good a model is, and read their answer."""
 
-from hashlib import sha256
-
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import query_epsilon
@@ -123,7 +121,6 @@ def read_evaluation(
         mechanism=task.mechanism,
         noise_scale=noise_scale,
         is_of_classes=is_of_classes,
-        seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
     )
     return EvaluationResult(
         **release_fields(task, dataset, spec, answer),

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
+from adserver.measuring.intervals import half_width
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
-from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow, half_width
+from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.asked_query import ChosenId, PlannedQuery, StoredAnswer
 from adserver.records.defaults import QUERY_ID_BYTES
 from adserver.store.datasets import Dataset

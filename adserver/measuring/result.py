@@ -5,10 +5,14 @@ And the statistics that follow from its sums at no further cost.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adserver.measuring.intervals import CLEAR, CONFIDENCE, Numbers, Ratio, divide, reach
 from adserver.records.frames import frame
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -19,9 +23,18 @@ from maskedlark.reports.measurement import COUNT
 if TYPE_CHECKING:
     import pandas as pd
 
-CONFIDENCE: Final = 0.99
 ALL: Final = "(all)"
 REST: Final = "(rest)"
+
+
+@unique
+class NoInterval(StrEnum):
+    """Why a number has no interval that would cover as it says."""
+
+    NOISE = "noise"
+    """At this noise too few records are left to divide by."""
+    RECORDS = "records"
+    """Without noise, there are too few records to divide by."""
 
 
 @frozen
@@ -30,15 +43,17 @@ class Estimate:
 
     Attributes:
         value: The estimate.
-        standard_error: Of the noise.
+        standard_error: Of the noise; in an evaluation, of the sampling of records too.
         low: Where the 99 % interval begins.
         high: Where it ends.
+        no_interval: Why there is none; then the interval is without bounds.
     """
 
     value: float
     standard_error: float
     low: float
     high: float
+    no_interval: NoInterval | None = None
 
     def named(self, name: str) -> dict[str, float]:
         """Return the four numbers as columns of a table."""
@@ -50,8 +65,20 @@ class Estimate:
         }
 
 
-NOT_KNOWN: Final = Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)
+NOT_KNOWN: Final = Estimate(
+    value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf, no_interval=NoInterval.NOISE
+)
 """Of what an answer says nothing about."""
+
+
+def estimate_or_none(
+    value: float, standard_error: float, low: float, high: float, mechanism: Mechanism
+) -> Estimate:
+    """Return an estimate; where an end of the interval is NaN, one that says why there is no interval."""
+    if not math.isnan(low + high):
+        return Estimate(value=value, standard_error=standard_error, low=low, high=high)
+    reason = NoInterval.RECORDS if mechanism is Mechanism.NONE else NoInterval.NOISE
+    return replace(NOT_KNOWN, value=value, no_interval=reason)
 
 
 @frozen
@@ -163,8 +190,7 @@ class AggregateResult(ReleasedResult):
     def means(self, value: str) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the mean of a value over its reports: sum over count, both of this query.
 
-        The interval is every ratio of numbers within the two 99.5 % intervals, so it covers with 99 % at
-        least; where the count may be zero it is unbounded.
+        Where the count is not clearly above its noise there is no interval.
 
         Raises:
             JobRefused(MALFORMED): the query did not sum both.
@@ -175,17 +201,17 @@ class AggregateResult(ReleasedResult):
                 JobReason.MALFORMED,
                 f"the mean of {value!r} is not available: query both {value!r} and {COUNT}",
             )
-        wider = half_width(self.mechanism, (1 + CONFIDENCE) / 2)
-        for row in self.rows:
-            yield row, _ratio(row.estimates[at[value]], row.estimates[at[COUNT]], wider)
+        totals, counts = (self._columns([at[name]])[..., 0] for name in (value, COUNT))
+        yield from zip(self.rows, _means(totals, counts, self.mechanism), strict=True)
 
     def quantiles(self, value: str, share: float) -> Iterator[tuple[ResultRow, Estimate]]:
         """Yield, for each row, the value that a given share of the row's reports do not exceed.
 
         Read from its histogram, as if reports were spread evenly in each bucket.
 
-        The interval begins and ends at bucket bounds and covers with 99 % at least. Its standard error is not
-        known, hence NaN.
+        The interval begins and ends at bucket bounds, so that it covers the reports' own quantile, with 99 %
+        at least. Its standard error is not known, hence NaN. Where the reports are not clearly more than
+        noise there is no interval.
 
         Raises:
             JobRefused(MALFORMED): no histogram of the value was asked for, or the share is not within 0 and
@@ -203,75 +229,77 @@ class AggregateResult(ReleasedResult):
                 "query with the value's histogram",
             )
         buckets = [bucket for place in places if (bucket := self.columns[place].bucket) is not None]
-        wider = half_width(self.mechanism, 1 - (1 - CONFIDENCE) / len(places))
-        for row in self.rows:
-            yield row, _quantile([row.estimates[place] for place in places], buckets, share, wider)
+        found = _quantiles(self._columns(places), buckets, share, self.mechanism)
+        yield from zip(self.rows, found, strict=True)
+
+    def _columns(self, places: Sequence[int]) -> Numbers:
+        """Return (2, rows, places) the values of some columns, and their standard errors."""
+        taken = [[row.estimates[place] for place in places] for row in self.rows]
+        return np.array(
+            [
+                [[one.value for one in row] for row in taken],
+                [[one.standard_error for one in row] for row in taken],
+            ]
+        ).reshape(2, len(self.rows), len(places))
 
 
-def half_width(mechanism: Mechanism, confidence: float = CONFIDENCE) -> float:
-    """Return half of an interval's width, in standard errors of one cell's noise, the sum of both helpers'.
+def _means(totals: Numbers, counts: Numbers, mechanism: Mechanism) -> Iterator[Estimate]:
+    """Yield the ratios of two sums with independent noise: each is (2, rows), values and standard errors."""
+    above, below = totals[1] ** 2, counts[1] ** 2
+    ratio = Ratio(
+        above=totals[0], below=counts[0], v0=above, v1=np.zeros_like(above), v2=below,
+        deviation_below=counts[1],
+    )  # fmt: skip
+    value = np.nan_to_num(ratio.value)
+    concentration = np.nan_to_num(divide(above**2 + value**4 * below**2, ratio.variance_at(value) ** 2))
+    found = ratio.interval(reach(mechanism, concentration, CONFIDENCE))
+    ends = (found.value, found.standard_error, found.low, found.high)
+    for mean, error, low, high in zip(*(one.tolist() for one in ends), strict=True):
+        yield estimate_or_none(mean, error, low, high, mechanism)
 
-    For Laplace, P(|x| > t b) = (1 + t / 2) e^(-t) of the sum of two of scale b, whose standard deviation is 2
-    b; a weighted sum of more of them, as in consistent roll-ups, is closer to a Gaussian and its interval is
-    no wider.
+
+def _quantiles(
+    cells: Numbers, buckets: Sequence[tuple[int, int]], share: float, mechanism: Mechanism
+) -> Iterator[Estimate]:
+    """Yield for each row the first bucket j up to which reports are at least the given share of all.
+
+    The interval's first bucket is the first one that is not surely too early, its last one the last that is
+    not surely too late. For the true bucket each is one test of a weighted sum.
+
+    Args:
+        cells: (2, rows, buckets), values and standard errors.
+        buckets: The least and the largest value of each.
+        share: From 0 to 1.
+        mechanism: Of the noise.
     """
-    match mechanism:
-        case Mechanism.NONE:
-            return 0.0
-        case Mechanism.GAUSSIAN:
-            from statistics import NormalDist
-
-            return NormalDist().inv_cdf((1 + confidence) / 2)
-        case Mechanism.LAPLACE:
-            return _half_width_of_two_laplace(confidence)
-
-
-def _half_width_of_two_laplace(confidence: float) -> float:
-    low, high = 0.0, 100.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        if (1 + middle / 2) * math.exp(-middle) > 1 - confidence:
-            low = middle
-        else:
-            high = middle
-    return high / 2
-
-
-def _ratio(total: Estimate, count: Estimate, wider: float) -> Estimate:
-    least, most = count.value - wider * count.standard_error, count.value + wider * count.standard_error
-    if count.value <= 0 or least <= 0:
-        return NOT_KNOWN
-    mean = total.value / count.value
-    ends = [
-        (total.value + sign * wider * total.standard_error) / at for sign in (-1, 1) for at in (least, most)
-    ]
-    error = math.hypot(total.standard_error, mean * count.standard_error) / count.value
-    return Estimate(value=mean, standard_error=error, low=min(ends), high=max(ends))
-
-
-def _quantile(
-    cells: Sequence[Estimate], buckets: Sequence[tuple[int, int]], share: float, wider: float
-) -> Estimate:
-    """Find the bucket j after which the reports up to it exceed the given share of all.
-
-    The quantile is in the first bucket where that is not negative.
-    """
-    counts = np.array([cell.value for cell in cells])
-    variances = np.array([cell.standard_error for cell in cells]) ** 2
-    excess = np.cumsum(counts) - share * counts.sum()
+    counts, variances = cells[0], cells[1] ** 2
+    totals, last = counts.sum(-1), len(buckets) - 1
+    excess = np.cumsum(counts, -1) - share * totals[:, None]
     # excess j is the sum of counts times (1 - share) up to j and times -share after it
-    below = np.cumsum(variances)
-    errors = wider * np.sqrt((1 - share) ** 2 * below + share**2 * (below[-1] - below))
-    first = int(np.argmax(excess >= 0)) if (excess >= 0).any() else len(cells) - 1
-    surely_before = np.flatnonzero(excess < -errors)
-    surely_after = np.flatnonzero(excess > errors)
-    begin = int(surely_before[-1]) + 1 if len(surely_before) else 0
-    end = int(surely_after[0]) if len(surely_after) else len(cells) - 1
-    low, high = buckets[first]
-    inside = 0.0 if counts[first] <= 0 else min(1.0, max(0.0, 1 - excess[first] / counts[first]))
-    return Estimate(
-        value=low + inside * (high - low),
-        standard_error=math.nan,
-        low=float(buckets[min(begin, len(cells) - 1, first)][0]),
-        high=float(buckets[max(end, first)][1]),
-    )
+    errors = np.sqrt(_weigh(variances, share, 2))
+    concentration = np.nan_to_num(divide(_weigh(variances**2, share, 4), errors**4))
+    errors *= reach(mechanism, concentration, CONFIDENCE)
+    first = _first(excess >= 0)
+    begin = np.minimum(_first(excess >= -errors), first)
+    is_late = (excess - errors)[:, ::-1][:, 1:] <= 0  # from the last bucket but one down
+    end = np.maximum(last - np.where(is_late.any(-1), _first(is_late), last), first)
+    is_clear = (totals > 0) & (totals >= CLEAR * np.sqrt(variances.sum(-1)))
+    is_any = is_clear & ((begin > 0) | (end < last) | (last == 0))
+    for row in range(len(counts)):
+        at, count = first[row], counts[row, first[row]]
+        low, high = buckets[at]
+        inside = 0.0 if count <= 0 else min(1.0, max(0.0, 1 - excess[row, at] / count))
+        least, most = (buckets[begin[row]][0], buckets[end[row]][1]) if is_any[row] else (math.nan, math.nan)
+        yield estimate_or_none(low + inside * (high - low), math.nan, least, most, mechanism)
+
+
+def _first(is_so: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return for each row the first place where it is so; the last one if it is so nowhere."""
+    places: NDArray[np.int64] = np.where(is_so.any(-1), np.argmax(is_so, -1), is_so.shape[-1] - 1)
+    return places
+
+
+def _weigh(spread: Numbers, share: float, power: int) -> Numbers:
+    """Return for each j the sum of the spread times the powers of the weights of excess j."""
+    up_to = np.cumsum(spread, -1)
+    return np.asarray((1 - share) ** power * up_to + share**power * (up_to[:, -1:] - up_to))

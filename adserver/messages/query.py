@@ -5,7 +5,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
 
-from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ReleasedResult, ResultRow
+from adserver.measuring.result import (
+    NOT_KNOWN,
+    AggregateResult,
+    Column,
+    Estimate,
+    NoInterval,
+    ReleasedResult,
+    ResultRow,
+)
 from adserver.messages.base import Message, RequestBody, Whole, finite
 from adserver.messages.budget import EpsilonsMessage
 from adserver.records.defaults import GROUP
@@ -33,14 +41,18 @@ _Known = Annotated[float, Field(allow_inf_nan=True), PlainSerializer(finite, ret
 
 
 class EstimateMessage(Message):
-    """One number with its 99 % interval; null where it is not known."""
+    """One number with its 99 % interval; null where it is not known.
+
+    `no_interval` says why there is none: at this noise, or without noise, too few records.
+    """
 
     value: _Known
     standard_error: _Known
     low: _Known
     high: _Known
+    no_interval: NoInterval | None = None
 
-    @field_validator("*", mode="before")
+    @field_validator("value", "standard_error", "low", "high", mode="before")
     @classmethod
     def _read_null(cls, value: float | None, info: ValidationInfo) -> float:
         """Read null as `NOT_KNOWN` has it."""

@@ -4,12 +4,12 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, ResultRow
+from adserver.measuring.result import AggregateResult, Estimate, NoInterval, ReleasedResult, ResultRow
 from adserver.messages.query import ResultMessage
 from adserver.views.printing import as_csv, write_as
 from maskedlark.privacy.mechanism import Mechanism
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 _FIGURES: Final = ("value", "standard_error", "low", "high")
 _MOST_BARS: Final = 40
+WITHOUT: Final[Mapping[NoInterval, str]] = {
+    NoInterval.NOISE: "no interval at this noise",
+    NoInterval.RECORDS: "no interval: too few records",
+}
+"""What people read instead of an interval."""
 UNKNOWN: Final = "unknown"
 """Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
@@ -40,9 +45,11 @@ def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Format an estimate."""
+    """Format an estimate with half of its interval, or with why it has none."""
     if not math.isfinite(estimate.value):
         return UNKNOWN
+    if estimate.no_interval is not None:
+        return f"{estimate.value:,.3g} ({WITHOUT[estimate.no_interval]})"
     half = (estimate.high - estimate.low) / 2
     if half == 0:
         return f"{estimate.value:,.6g}" if estimate.value % 1 else f"{estimate.value:,.0f}"

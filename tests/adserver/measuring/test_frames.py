@@ -64,7 +64,14 @@ def evaluated() -> EvaluationResult:
 def test_metrics_become_a_row_each() -> None:
     table = evaluated().to_pandas()
     assert table.to_dict("records") == [
-        {"metric": "roc_auc", "value": 0.9, "standard_error": 1.0, "low": 0.9 - 3, "high": 0.9 + 3}
+        {
+            "metric": "roc_auc",
+            "value": 0.9,
+            "standard_error": 1.0,
+            "low": 0.9 - 3,
+            "high": 0.9 + 3,
+            "no_interval": None,
+        }
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from adserver.measuring.evaluation_result import EvaluationResult, read
-from adserver.measuring.result import NOT_KNOWN
+from adserver.measuring.result import NOT_KNOWN, NoInterval
 from adserver.messages.base import Message
 from adserver.messages.budget import BudgetMessage, EpsilonsMessage
 from adserver.messages.dataset import DatasetItem
@@ -110,14 +110,16 @@ def test_requests_for_jobs_come_back_with_their_files() -> None:
 
 
 def test_what_is_not_known_of_a_model_comes_back() -> None:
-    readings = read(np.zeros((2, 10)), mechanism=Mechanism.NONE, noise_scale=0.0, is_of_classes=False, seed=1)
+    readings = read(np.zeros((2, 10)), mechanism=Mechanism.NONE, noise_scale=0.0, is_of_classes=False)
     unbounded = Epsilons(ad_server=math.inf, colluding=math.inf)
     here = EvaluationResult(
         query_id="01" * 16, task_id="02" * 32, dataset_id="03" * 32, mechanism=Mechanism.NONE, records=0,
         delta=1e-6, cost=unbounded, dataset_spent=unbounded, is_of_classes=False, metrics=readings.metrics,
         roc=readings.roc, pr=readings.pr, calibration=readings.calibration, num_bins=10, noise_scale=0.0,
     )  # fmt: skip
-    assert repr(NOT_KNOWN) in map(repr, (one.estimate for one in here.metrics))
+    assert repr(replace(NOT_KNOWN, no_interval=NoInterval.RECORDS)) in map(
+        repr, (one.estimate for one in here.metrics)
+    )
     assert repr(sent(EvaluationMessage.of(here)).value()) == repr(here)
 
 
