@@ -297,7 +297,8 @@ def _weighted(counts: NoisyCounts, above: Numbers, below: Numbers, total: Number
     """Return the ratio of a weighted sum of the cells to a number whose weights are `below`.
 
     Counts of few records are skewed, which moves the numerator as P. Hall, "On the Removal of Skewness by
-    Transformation", 1992, has it.
+    Transformation", 1992, has it. And where few records bear most of the variance, fewer may have been drawn
+    than usual: it is increased by that of some more of them, or of a class that was hardly drawn at all.
     """
     variances = counts.variances
     v2 = (below**2 * variances).sum((-1, -2))
@@ -311,9 +312,15 @@ def _weighted(counts: NoisyCounts, above: Numbers, below: Numbers, total: Number
     )
     value = np.nan_to_num(sums.value)
     weights = above - value[..., None, None] * below
-    skew = np.nan_to_num(divide((weights**3 * counts.smoothed).sum((-1, -2)), sums.variance_at(value)))
+    second, third, fourth = ((weights**power * counts.smoothed).sum((-1, -2)) for power in (2, 3, 4))
+    skew = np.nan_to_num(divide(third, sums.variance_at(value)))
+    records = counts.smoothed.sum(-2, keepdims=True)
+    of_either = divide((weights**2 * records).sum(-1), records.sum(-1)).max(-1)
+    one_more = np.fmax(np.nan_to_num(divide(fourth, second)), np.nan_to_num(of_either))
     reached = half_width(Mechanism.GAUSSIAN, _AIM)
-    return replace(sums, above=sums.above + (2 * reached**2 + 1) / 6 * skew)
+    return replace(
+        sums, above=sums.above + (2 * reached**2 + 1) / 6 * skew, v0=sums.v0 + reached**2 / 3 * one_more
+    )
 
 
 def _interval(

@@ -17,10 +17,10 @@ from maskedlark.privacy.mechanism import Mechanism
 Numbers: TypeAlias = NDArray[np.float64]
 
 CONFIDENCE: Final = 0.99
-CLEAR: Final = 4.0
+CLEAR: Final = 4.2
 """A denominator of fewer standard errors than this is no denominator: the ratio gets no interval."""
-_NEAR: Final = 2.0
-"""An interval is wider by `_NEAR` over the squared standard errors of its denominator.
+NEAR: Final = 2.0
+"""An interval is wider by `NEAR` over the squared standard errors of its denominator.
 
 Among answers whose denominator just passes `CLEAR` are those that noise made pass.
 """
@@ -83,7 +83,7 @@ class Ratio:
         clear = divide(self.below, self.deviation_below)
         clear = np.where((self.deviation_below == 0) & (self.below > 0), np.inf, clear)
         with np.errstate(divide="ignore", invalid="ignore"):
-            reached = (reach * (1 + _NEAR / clear**2)) ** 2
+            reached = (reach * (1 + NEAR / clear**2)) ** 2
             first = self.below**2 - reached * self.v2
             second = self.above * self.below - reached * self.v1
             third = self.above**2 - reached * self.v0

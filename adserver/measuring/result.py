@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.measuring.intervals import CLEAR, CONFIDENCE, Numbers, Ratio, divide, reach
+from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.frames import frame
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -278,7 +278,8 @@ def _quantiles(
     # excess j is the sum of counts times (1 - share) up to j and times -share after it
     errors = np.sqrt(_weigh(variances, share, 2))
     concentration = np.nan_to_num(divide(_weigh(variances**2, share, 4), errors**4))
-    errors *= reach(mechanism, concentration, CONFIDENCE)
+    clear = np.maximum(np.nan_to_num(divide(totals, np.sqrt(variances.sum(-1))), nan=CLEAR), 1e-3)
+    errors *= reach(mechanism, concentration, CONFIDENCE) * (1 + NEAR / clear**2)[:, None]
     first = _first(excess >= 0)
     begin = np.minimum(_first(excess >= -errors), first)
     is_late = (excess - errors)[:, ::-1][:, 1:] <= 0  # from the last bucket but one down

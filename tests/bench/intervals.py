@@ -6,7 +6,7 @@ positives. What an evaluation's interval must cover is the population's figure o
 sampling of records too. What a query's must cover is the records' own sum, mean or quantile.
 
 - `coverage_least`, `coverage_most`: over all cells where at least half of the answers have an interval, of
-  those that have one. Of quantiles whose interval is three buckets or fewer, which is mostly their own
+  those that have one. Of quantiles whose interval is six buckets or fewer, which is mostly their own
   width, only the least counts.
 - `cells`: how many these are; `cells_without`: in how many fewer answers have an interval.
 - `wrong_most`: the largest share of a cell's answers whose interval does not cover, of all its answers.
@@ -54,7 +54,7 @@ _SUMS: Final = 8_192
 _HISTOGRAMS: Final = 2_048
 """Data sets of a query: cells of one key."""
 _QUANTILES: Final = {"median": 0.5, "quantile .9": 0.9}
-_RESOLVED: Final = 3
+_RESOLVED: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
