@@ -69,9 +69,10 @@ def _of_encoder(fitted: "FittedEncoder") -> dict[str, object]:
     label = encoder.label
     return {
         "digest": encoder.digest.hex(),
-        "features": len(kinds),
+        "features": encoder.num_features,
         "numbers": kinds.count("number"),
         "categories": kinds.count("category"),
+        "ids": kinds.count("id") + kinds.count("hash"),
         "label": None if label is None else label.name,
         "classes": list(label.classes) if isinstance(label, ClassLabel) else None,
         "bytes": len(encode(encoder)),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from browser_sim.sources.table import TableSettings
     from maskedlark.encoding.encoder import Encoder
 
+_PLANNED = "planned"
+_DIGITS = 9
 _source = panel("Source")
 _protection = panel("Protection")
 
@@ -80,6 +82,28 @@ def table_of(
             metavar="COLUMN=number|category",
         ),
     ] = None,
+    words: Annotated[
+        list[str] | None,
+        _source(
+            "csv: a column of ids, and how many of its words have a row of their own: the most frequent ones,"
+            " or as many as the planned reports and epsilon carry; repeatable.",
+            metavar="COLUMN=N|planned",
+        ),
+    ] = None,
+    hashed: Annotated[
+        list[str] | None,
+        _source(
+            "csv: a column of ids without a vocabulary, and how many rows its hash has; repeatable.",
+            "--hash",
+            metavar="COLUMN=ROWS",
+        ),
+    ] = None,
+    planned_reports: Annotated[
+        int | None, _source("csv: how many reports planned vocabularies are trained on.", min=1)
+    ] = None,
+    planned_epsilon: Annotated[
+        float | None, _source("csv: the epsilon that planned vocabularies are trained at.", min=1e-6)
+    ] = None,
     value: Annotated[
         list[str] | None,
         _source(
@@ -92,7 +116,11 @@ def table_of(
 
     def table(path: Path) -> "TableSettings":
         from browser_sim.sources.table import TableSettings
+        from maskedlark.encoding.fit import PlannedTraining
 
+        training = None
+        if planned_reports is not None and planned_epsilon is not None:
+            training = PlannedTraining(reports=planned_reports, epsilon=planned_epsilon)
         return TableSettings(
             path=path,
             label=label,
@@ -104,6 +132,9 @@ def table_of(
             binning=binning,
             bins=bins,
             kinds=column_kinds(types),
+            words=column_words(words, can_plan=training is not None),
+            hashed=column_rows(hashed),
+            training=training,
             values=columns(value),
         )
 
@@ -164,6 +195,44 @@ def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
             raise typer.BadParameter(f"--type is {one!r}: expected COLUMN=number or COLUMN=category")
         kinds[column] = ColumnKind(kind)
     return kinds
+
+
+def column_words(typed: list[str] | None, *, can_plan: bool) -> dict[str, int | None]:
+    """Parse vocabulary sizes from COLUMN=N or COLUMN=planned, or raise typer.BadParameter."""
+    from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS
+
+    most = MAX_ROWS - ID_ROWS
+    found: dict[str, int | None] = {}
+    for one in typed or ():
+        column, _, count = one.rpartition("=")
+        if count == _PLANNED and not can_plan:
+            raise typer.BadParameter(
+                f"--words is {one!r}: a planned vocabulary needs --planned-reports and --planned-epsilon"
+            )
+        if not column or (count != _PLANNED and not _is_within(count, 0, most)):
+            raise typer.BadParameter(
+                f"--words is {one!r}: expected COLUMN=planned or COLUMN=N, N from 0 to {most}"
+            )
+        found[column] = None if count == _PLANNED else int(count)
+    return found
+
+
+def column_rows(typed: list[str] | None) -> dict[str, int]:
+    """Parse the rows of hashed columns from COLUMN=ROWS, or raise typer.BadParameter."""
+    from maskedlark.encoding.encoder import MAX_ROWS
+
+    found = {}
+    for one in typed or ():
+        column, _, count = one.rpartition("=")
+        if not column or not _is_within(count, 2, MAX_ROWS):
+            raise typer.BadParameter(f"--hash is {one!r}: expected COLUMN=ROWS, ROWS from 2 to {MAX_ROWS}")
+        found[column] = int(count)
+    return found
+
+
+def _is_within(typed: str, least: int, most: int) -> bool:
+    """Return whether an option is a whole number of a range."""
+    return typed.isascii() and typed.isdigit() and len(typed) < _DIGITS and least <= int(typed) <= most
 
 
 def load_encoder(path: Path) -> "Encoder":

@@ -145,7 +145,7 @@ def num_features(typed: int | None, encoder: Encoder | None) -> int:
     Raises:
         InvalidTask: neither says it, or the two differ.
     """
-    of_encoder = None if encoder is None else len(encoder.columns)
+    of_encoder = None if encoder is None else encoder.num_features
     if typed is not None and of_encoder not in (None, typed):
         raise InvalidTask(
             f"--num-features is {typed}, but the encoder makes {of_encoder} features: leave it out"

@@ -11,7 +11,7 @@ numbers, NaN where missing, and string for words, without space around them, emp
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import onnx
@@ -19,7 +19,17 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from maskedlark.encoding.cells import MISSING
-from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.encoding.encoder import (
+    TOP,
+    CategoryColumn,
+    Column,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    NumberColumn,
+    coder,
+    count_bytes,
+)
 from maskedlark.errors import InvalidTask
 
 DIVISOR: Final = 256.0
@@ -60,19 +70,15 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
     `Encoder.features` gives.
 
     Raises:
-        InvalidTask: the model takes another number of features.
+        InvalidTask: the model takes another number of features, or the encoder hashes a column.
     """
     build = _Build(encoded)
-    if build.width != len(encoder.columns):
+    if build.width != encoder.num_features:
         raise InvalidTask(
-            f"the encoder makes {len(encoder.columns)} features, but the model takes {build.width}: "
+            f"the encoder makes {encoder.num_features} features, but the model takes {build.width}: "
             "give the encoder that the model was trained with"
         )
-    columns = [
-        _number(build, column) if isinstance(column, NumberColumn) else _category(build, column)
-        for column in encoder.columns
-    ]
-    whole = build.node("Concat", columns, axis=1)
+    whole = build.node("Concat", [_features(build, column) for column in encoder.columns], axis=1)
     return build.join(whole, {INPUT_IS: COLUMNS, ENCODER_IS: encoder.digest.hex()})
 
 
@@ -146,6 +152,23 @@ class _Build:
         return describe(self._proto.SerializeToString(), **notes)
 
 
+def _features(build: _Build, column: Column) -> str:
+    """Encode one column as (records, features of the column)."""
+    match column:
+        case NumberColumn():
+            return _number(build, column)
+        case CategoryColumn():
+            return _category(build, column)
+        case IdColumn():
+            return _id(build, column)
+        case HashColumn():
+            raise InvalidTask(
+                f"column {column.name!r} is hashed, which no ONNX operator does: export with --with-bytes, "
+                "and encode rows by the encoder"
+            )
+    assert_never(column)
+
+
 def _number(build: _Build, column: NumberColumn) -> str:
     """Encode (records, 1): how many edges are at most the number, as a byte; NaN is the missing byte."""
     build.input(column.name, TensorProto.DOUBLE, 1)
@@ -166,15 +189,32 @@ def _category(build: _Build, column: CategoryColumn) -> str:
     build.input(column.name, TensorProto.STRING, 1)
     words = dict.fromkeys(_spellings(), column.missing)
     words |= {word: column.byte(word) for word in column.categories}
-    code = build.node(
+    return build.node("Cast", [_look_up(build, column.name, words, column.other)], to=TensorProto.FLOAT)
+
+
+def _id(build: _Build, column: IdColumn) -> str:
+    """Encode (records, bytes): the row of the word, lowest byte first."""
+    build.input(column.name, TensorProto.STRING, 1)
+    row = coder(column)
+    words = dict.fromkeys(_spellings(), row(None)) | {word: row(word) for word in column.words}
+    rest = _look_up(build, column.name, words, 1)
+    base, parts = build.constant(np.array(TOP + 1, np.int64)), []
+    for _ in range(count_bytes(column)):
+        parts.append(build.node("Mod", [rest, base]))
+        rest = build.node("Div", [rest, base])
+    return build.node("Cast", [build.node("Concat", parts, axis=1)], to=TensorProto.FLOAT)
+
+
+def _look_up(build: _Build, name: str, words: Mapping[str, int], rest: int) -> str:
+    """Return the number of each word, (records, 1), and `rest` for any other."""
+    return build.node(
         "LabelEncoder",
-        [column.name],
+        [name],
         domain=_ML_DOMAIN,
         keys_strings=list(words),
         values_int64s=list(words.values()),
-        default_int64=column.other,
+        default_int64=rest,
     )
-    return build.node("Cast", [code], to=TensorProto.FLOAT)
 
 
 def _spellings() -> Iterator[str]:

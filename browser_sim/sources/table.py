@@ -14,8 +14,15 @@ from browser_sim.source import Cells, InvalidCell, InvalidSource, RowCounts, Sou
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
-from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, WrongCell
-from maskedlark.encoding.fit import FitSettings, fit
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    ClassLabel,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    WrongCell,
+)
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.encoding.identifiers import identifiers
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidTask
@@ -41,6 +48,9 @@ class TableSettings:
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
         kinds: What columns hold, where it is not what their cells look like.
+        words: Columns of ids and how many words of each have rows; None: as many as are planned.
+        hashed: Columns of ids that are hashed, and how many rows each has.
+        training: What planned vocabularies are for.
         dates: Columns of dates, of which the encoder reads the parts (`maskedlark.encoding.dates`).
         publish: Columns whose words the encoder may hold though they look like identifiers.
         values: The columns of measured values, by their names in the task. They are secret, so they are no
@@ -58,6 +68,9 @@ class TableSettings:
     binning: Binning = Binning.RANGE
     bins: int = 256
     kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
+    words: Mapping[str, int | None] = field(default_factory=dict)
+    hashed: Mapping[str, int] = field(default_factory=dict)
+    training: PlannedTraining | None = None
     dates: tuple[str, ...] = ()
     publish: tuple[str, ...] = ()
     values: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +112,7 @@ def load_table(settings: TableSettings) -> Source:
     return Source(
         name=f"csv:{table.name}",
         records=records,
-        feature_names=tuple(column.name for column in encoder.columns),
+        feature_names=encoder.feature_names,
         label_kind=LabelKind.CLASSES if classes else LabelKind.VALUES,
         label_names=classes,
         default_label=0 if len(classes) == 2 else None,
@@ -214,8 +227,13 @@ def _check_secret(encoder: Encoder, secret: Collection[str]) -> None:
 def _check_public(encoder: Encoder, table: Table, publish: Collection[str]) -> None:
     """Refuse an encoder whose words look like identifiers, unless their column is named as published."""
     for column in encoder.columns:
-        if isinstance(column, CategoryColumn) and column.name in table.columns and column.name not in publish:
-            found = identifiers(table.columns[column.name])
+        has_words = isinstance(column, CategoryColumn | IdColumn)
+        if has_words and column.name in table.columns and column.name not in publish:
+            cells = table.columns[column.name]
+            if isinstance(column, IdColumn):  # the others are not in the encoder
+                kept = frozenset(column.words)
+                cells = [cell for cell in cells if cell in kept]
+            found = identifiers(cells)
             if found:
                 raise InvalidSource(
                     f"{table.name}: column {column.name!r} looks like identifiers ({found}), and an "
@@ -248,6 +266,9 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
         binning=settings.binning,
         bins=settings.bins,
         kinds=settings.kinds,
+        words=settings.words,
+        hashed=settings.hashed,
+        training=settings.training,
     )
     with _locating(table):
         return fit(columns, how)
@@ -280,7 +301,13 @@ def _scaling(settings: TableSettings) -> str:
 
 def _notes(encoder: Encoder, table: Table) -> tuple[str, ...]:
     words = [column.name for column in encoder.columns if isinstance(column, CategoryColumn)]
-    return (f"read as {table.written}", *([f"columns of words: {', '.join(words)}"] if words else []))
+    ids = [
+        f"{column.name} ({column.rows} rows)"
+        for column in encoder.columns
+        if isinstance(column, IdColumn | HashColumn)
+    ]
+    told = (("columns of words", words), ("columns of ids", ids))
+    return (f"read as {table.written}", *(f"{what}: {', '.join(names)}" for what, names in told if names))
 
 
 def _cells(table: Table, of: str) -> Cells:

@@ -1,4 +1,4 @@
-"""An encoder: which columns of a table are features, and which byte each cell becomes.
+"""An encoder: which columns of a table are features, and which bytes each cell becomes.
 
 It is fitted once (`maskedlark.encoding.fit`), stored as canonical JSON, named by its digest in the signed
 task, and used for every file and by every browser, so that equal cells give equal bytes everywhere.
@@ -6,6 +6,8 @@ task, and used for every file and by every browser, so that equal cells give equ
     a number      the byte of its bin: how many `edges` are at most the number
     a word        the byte of its place among `categories`, or the one after the last for any other word
     nothing       the byte `missing`
+    an id         its row's bytes, lowest first: 0 if missing, 1 for the rest, then a place among `words`
+    a hashed id   the bytes of its row: 0 if missing, else one of the others by a hash
 
 Only comparisons of float64 numbers and integer arithmetic: any language can do the same bit for bit
 (tests/vectors/encoder holds vectors).
@@ -18,7 +20,7 @@ Only comparisons of float64 numbers and integer arithmetic: any language can do 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeVar, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,15 @@ from maskedlark.encoding.cells import number
 from maskedlark.errors import InvalidTask
 
 TOP: Final = 255
+MAX_ROWS: Final = 1 << 20
+"""Of a column of ids: as many as the largest table that a model may have for it."""
+ID_ROWS: Final = 2
+"""The rows of a column of ids before its words: of missing cells, and of the rest."""
 MAX_ENCODER_BYTES: Final = 4 << 20
 MAX_WORD: Final = 200
+_WORD_MASK: Final = (1 << 64) - 1
+_FNV_OFFSET: Final = 0xCBF29CE484222325
+_FNV_PRIME: Final = 0x100000001B3
 
 Byte = Annotated[int, Field(ge=0, le=TOP)]
 First = Annotated[int, Field(ge=0, le=1)]
@@ -138,6 +147,47 @@ class CategoryColumn(_Column):
 
 
 @canonical
+class IdColumn:
+    """A column of ids, which a model reads as rows of a table: one row for each word, one for all others.
+
+    Attributes:
+        kind: "id".
+        name: The column's name.
+        words: The words that have rows of their own, from row 2 on.
+    """
+
+    kind: Literal["id"] = "id"
+    name: ColumnName
+    words: Annotated[tuple[Word, ...], Field(max_length=MAX_ROWS - ID_ROWS)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.words)) != len(self.words):
+            raise ValueError("words are distinct")
+        return self
+
+    @property
+    def rows(self) -> int:
+        """The rows of a table for this column."""
+        return ID_ROWS + len(self.words)
+
+
+@canonical
+class HashColumn:
+    """A column of ids without a vocabulary: each word is read as one of `rows` - 1 rows, by a hash.
+
+    Attributes:
+        kind: "hash".
+        name: The column's name.
+        rows: The rows of a table for this column; row 0 is of missing cells.
+    """
+
+    kind: Literal["hash"] = "hash"
+    name: ColumnName
+    rows: Annotated[int, Field(ge=2, le=MAX_ROWS)]
+
+
+@canonical
 class ClassLabel:
     """A label column of classes.
 
@@ -190,7 +240,7 @@ class ValueLabel:
         return value
 
 
-Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
+Column = Annotated[NumberColumn | CategoryColumn | IdColumn | HashColumn, Field(discriminator="kind")]
 Label = Annotated[ClassLabel | ValueLabel, Field(discriminator="kind")]
 
 
@@ -200,7 +250,7 @@ class Encoder:
 
     Attributes:
         version: Of these rules.
-        columns: One a feature, in the order of the report's bytes.
+        columns: In the order of the report's bytes: of one feature each, ids of up to three.
         label: The label's column, or None for a table without labels.
     """
 
@@ -220,15 +270,32 @@ class Encoder:
         """The 32 bytes that name this encoder in a task."""
         return digest("encoder", encode(self))
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The name of each feature: the column's, with `byte 1`, `byte 2` for further bytes of an id."""
+        return tuple(
+            column.name if place == 0 else f"{column.name} byte {place}"
+            for column in self.columns
+            for place in range(count_bytes(column))
+        )
+
+    @property
+    def num_features(self) -> int:
+        """How many bytes a row of cells becomes."""
+        return sum(map(count_bytes, self.columns))
+
     def features(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.uint8]:
-        """Encode a table as u8 (rows, columns); cells by column, as `said` gives them.
+        """Encode a table as u8 (rows, features); cells by column, as `said` gives them.
 
         Raises:
             WrongCell: a word in a column of numbers.
             InvalidTask: a column is missing.
         """
-        columns = [_each(column.name, _cells(cells, column.name), column.byte) for column in self.columns]
-        return np.array(columns, np.uint8).T.copy()
+        features = []
+        for column in self.columns:
+            codes = np.array(_each(column.name, _cells(cells, column.name), coder(column)), np.int64)
+            features += [(codes >> 8 * place & TOP).astype(np.uint8) for place in range(count_bytes(column))]
+        return np.stack(features, axis=1)
 
     def labels(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.float64]:
         """Return the labels of a table, (rows,).
@@ -240,6 +307,45 @@ class Encoder:
         if self.label is None:
             raise InvalidTask("this encoder was fitted without a label")
         return np.array(_each(self.label.name, _cells(cells, self.label.name), self.label.label), np.float64)
+
+
+def count_bytes(column: Column) -> int:
+    """Return how many features a column becomes."""
+    match column:
+        case NumberColumn() | CategoryColumn():
+            return 1
+        case IdColumn() | HashColumn():
+            return max(1, -(-(column.rows - 1).bit_length() // 8))
+    assert_never(column)
+
+
+def coder(column: Column) -> Callable[[str | None], int]:
+    """Return what encodes one cell of a column, None where missing, as its byte, or its row for an id.
+
+    It raises ValueError for a cell that the column does not hold.
+    """
+    match column:
+        case NumberColumn() | CategoryColumn():
+            return column.byte
+        case IdColumn():
+            places = {word: ID_ROWS + place for place, word in enumerate(column.words)}
+            return lambda cell: 0 if cell is None else places.get(cell, 1)
+        case HashColumn():
+            return lambda cell: 0 if cell is None else 1 + hash_word(cell) % (column.rows - 1)
+    assert_never(column)
+
+
+def hash_word(word: str) -> int:
+    """Return 64 bits of a word: FNV-1a of its UTF-8 bytes, then SplitMix64's finaliser.
+
+    Anybody can compute it, and two words may share a row: it spreads words, and hides none.
+    """
+    state = _FNV_OFFSET
+    for byte in word.encode():
+        state = (state ^ byte) * _FNV_PRIME & _WORD_MASK
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _WORD_MASK
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & _WORD_MASK
+    return state ^ state >> 31
 
 
 def read_encoder(encoded: bytes) -> Encoder:

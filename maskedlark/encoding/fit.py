@@ -20,11 +20,16 @@ from typing import Final
 from maskedlark.encoding.cells import number
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
+    ID_ROWS,
+    MAX_ROWS,
     MAX_WORD,
     TOP,
     CategoryColumn,
     ClassLabel,
+    Column,
     Encoder,
+    HashColumn,
+    IdColumn,
     NumberColumn,
     ValueLabel,
     WrongCell,
@@ -37,6 +42,21 @@ Cells = Sequence[str | None]
 
 _PERCENTILES: Final = (1, 99)
 _PARTS_OF_A_BIN: Final = 1_000
+_LEAST_REPORTS: Final = 12
+"""In how many reports a word with a row of its own is expected, at epsilon 1 and more."""
+
+
+@frozen
+class PlannedTraining:
+    """What a vocabulary is planned for.
+
+    Attributes:
+        reports: How many reports a model will train on.
+        epsilon: The budget of its training, above 0.
+    """
+
+    reports: int
+    epsilon: float
 
 
 @frozen
@@ -49,6 +69,10 @@ class FitSettings:
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
         kinds: What columns hold; others are numbers if all their cells are, else categories.
+        words: Columns of ids, with how many words have a row of their own: the most frequent ones. None: as
+            many as `training` carries, or all.
+        hashed: Columns of ids without a vocabulary, with how many rows they have.
+        training: What vocabularies are planned for.
     """
 
     label: str | None = None
@@ -56,6 +80,9 @@ class FitSettings:
     binning: Binning = Binning.RANGE
     bins: int = 256
     kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
+    words: Mapping[str, int | None] = field(default_factory=dict)
+    hashed: Mapping[str, int] = field(default_factory=dict)
+    training: PlannedTraining | None = None
 
 
 def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
@@ -67,7 +94,8 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
         WrongCell: a label is missing, or a column said to hold numbers holds a word.
         InvalidTask: no such column, one without a name, or the table is larger than an encoder.
     """
-    unknown = [name for name in (*settings.kinds, settings.label) if name is not None and name not in columns]
+    asked = (*settings.kinds, *settings.words, *settings.hashed, settings.label)
+    unknown = [name for name in asked if name is not None and name not in columns]
     if unknown:
         raise InvalidTask(f"there is no column {unknown[0]!r}; there are {', '.join(columns)}")
     for place, name in enumerate(columns, 1):
@@ -121,7 +149,32 @@ def category_column(name: str, cells: Cells) -> CategoryColumn:
     return CategoryColumn(name=name, categories=kept, first=first, missing=0 if first else len(kept))
 
 
-def _column(name: str, cells: Cells, settings: FitSettings) -> NumberColumn | CategoryColumn:
+def id_column(name: str, cells: Cells, most: int | None, training: PlannedTraining | None) -> IdColumn:
+    """Fit a column of ids: a row for missing cells, one for the rest, and one for each frequent word.
+
+    A planned vocabulary keeps the words that are expected in at least 12 / min(1, epsilon) reports. A word's
+    row is trained by its own reports alone against noise that is the same for every row, so rarer words lose
+    more than the shared row of the rest does (docs/how-to/own-data.md has the figures).
+
+    Args:
+        name: The column's name.
+        cells: Its cells; words of more than 200 characters are among the rest.
+        most: How many words have rows; None: all that are planned.
+        training: What the vocabulary is planned for; None: all words have rows.
+    """
+    counts = Counter(cell for cell in cells if cell is not None and len(cell) <= MAX_WORD)
+    if most is None and training is not None:
+        least = _LEAST_REPORTS / min(1.0, training.epsilon) * len(cells) / training.reports
+        counts = Counter({word: count for word, count in counts.items() if count >= least})
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    return IdColumn(name=name, words=tuple(ranked[: MAX_ROWS - ID_ROWS if most is None else most]))
+
+
+def _column(name: str, cells: Cells, settings: FitSettings) -> Column:
+    if name in settings.hashed:
+        return HashColumn(name=name, rows=settings.hashed[name])
+    if name in settings.words:
+        return id_column(name, cells, settings.words[name], settings.training)
     kind = settings.kinds.get(name)
     numbers = None if kind is ColumnKind.CATEGORY else _numbers(name, cells, must=kind is ColumnKind.NUMBER)
     if numbers is None:

@@ -239,3 +239,41 @@ def test_the_command_says_what_became_of_the_rows(tmp_path: Path) -> None:
     assert told["classes"] == ["no", "yes"]
     told = json.loads(invoke("encode", "--csv", path, "--encoder", out, *chosen).stdout)
     assert (told["rows"], told["left_out"]) == (400, left_out)
+
+
+def test_columns_of_ids_become_bytes_of_rows(tmp_path: Path) -> None:
+    path, out = tmp_path / "ids.csv", tmp_path / "encoder.json"
+    rows = [f"word{index % 300},tag{index % 50},{index % 2}" for index in range(3_000)]
+    path.write_text("\n".join(["item,tag,y", *rows]) + "\n")
+    fitted = invoke(
+        "encode", "--fit", path, "--label", "y", "-o", out, "--json",
+        "--words", "item=280", "--hash", "tag=70000", "--publish", "item",
+    )  # fmt: skip
+    told = json.loads(fitted.stdout)
+    assert (told["features"], told["ids"], told["categories"]) == (5, 2, 0)
+    planned = invoke(
+        "encode", "--fit", path, "--label", "y", "--json", "--ignore", "tag", "--publish", "item",
+        "--words", "item=planned", "--planned-reports", "3000", "--planned-epsilon", "1",
+    )  # fmt: skip
+    assert json.loads(planned.stdout)["features"] == 1  # each word is in ten reports, and twelve would pay
+    source = load_table(TableSettings(path=path, encoder=read_encoder(out.read_bytes())))
+    assert source.feature_names == ("item", "item byte 1", "tag", "tag byte 1", "tag byte 2")
+    assert "columns of ids: item (282 rows), tag (70000 rows)" in source.notes
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--words", "item"), "expected COLUMN=planned or COLUMN=N"),
+        (("--words", "item=-1"), "expected COLUMN=planned or COLUMN=N"),
+        (("--words", "item=planned"), "needs --planned-reports"),
+        (("--hash", "item=1"), "ROWS from 2 to 1048576"),
+        (("--hash", "item=1048577"), "ROWS from 2 to 1048576"),
+    ],
+)
+def test_columns_of_ids_that_are_not_said_right_are_refused(
+    tmp_path: Path, options: tuple[str, str], why: str
+) -> None:
+    refused = invoke("encode", "--fit", table(tmp_path, ROWS), "--label", "y", *options)
+    assert refused.exit_code == 2
+    assert why in " ".join(refused.output.replace("│", " ").split())

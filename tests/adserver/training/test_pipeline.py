@@ -141,3 +141,19 @@ def test_an_encoder_of_another_width_or_with_the_outputs_name_is_refused() -> No
     other = CategoryColumn(name=output, categories=("a",), first=0, missing=1)
     with pytest.raises(InvalidTask, match="rename one"):
         from_columns(model, Encoder(columns=(one, other)))
+
+
+def test_ids_get_the_rows_of_the_encoder() -> None:
+    columns = cells({"user": [f"u{index % 900}" for index in range(2_000)], "age": ["1", "2"] * 1_000})
+    encoder = fit(columns, FitSettings(words={"user": 700}))
+    assert encoder.num_features == 3
+    model = dense_network([3, 4, 1], "relu", seed=7)
+    given = cells({"user": ["u0", "u699", "nobody", "N/A", "U0"], "age": ["1", "2", "1", "2", "1"]})
+    from_raw = run(from_columns(model, encoder), fed(given, encoder))
+    np.testing.assert_allclose(from_raw, predict(model, encoder.features(given)), rtol=0, atol=1e-5)
+
+
+def test_hashed_ids_have_no_graph() -> None:
+    encoder = fit({"user": ["u"]}, FitSettings(hashed={"user": 70_000}))
+    with pytest.raises(InvalidTask, match="'user' is hashed"):
+        from_columns(dense_network([3, 4, 1], "relu", seed=7), encoder)

@@ -14,9 +14,12 @@ from maskedlark.encoding.encoder import (
     CategoryColumn,
     ClassLabel,
     Encoder,
+    HashColumn,
+    IdColumn,
     NumberColumn,
     ValueLabel,
     WrongCell,
+    hash_word,
     read_encoder,
 )
 from maskedlark.errors import InvalidTask
@@ -148,3 +151,35 @@ def test_a_cell_that_says_nothing_says_so_in_any_case_and_within_space() -> None
 def test_the_golden_vectors_are_what_the_encoders_give() -> None:
     """Which bytes every other implementation must give: tests/vectors/encoder/vectors.json."""
     assert json.loads(FILE.read_text()) == vectors()
+
+
+@pytest.mark.parametrize(
+    ("words", "spelt"), [(254, 1), (255, 2), (65_534, 2), (65_535, 3)], ids=["1", "2", "2 full", "3"]
+)
+def test_an_id_is_as_many_bytes_as_its_rows_need(words: int, spelt: int) -> None:
+    column = IdColumn(name="w", words=tuple(map(str, range(words))))
+    encoder = Encoder(columns=(NumberColumn(name="n", edges=(1.0,), first=0, missing=0), column))
+    assert encoder.num_features == 1 + spelt
+    assert encoder.feature_names == ("n", "w", "w byte 1", "w byte 2")[: 1 + spelt]
+    cells = [None, "nobody", "0", str(words - 1)]
+    found = encoder.features({"n": ["1"] * 4, "w": cells})
+    rows = (found[:, 1:].astype(np.int64) * 256 ** np.arange(spelt)).sum(1)
+    assert rows.tolist() == [0, 1, 2, words + 1]
+
+
+def test_hashed_ids_spread_over_all_rows_but_that_of_missing_cells() -> None:
+    column = HashColumn(name="w", rows=70_000)
+    encoder = Encoder(columns=(column,))
+    cells = [None, *(f"user {index}" for index in range(3_000))]
+    rows = (encoder.features({"w": cells}).astype(np.int64) * [1, 256, 65536]).sum(1)
+    assert rows[0] == 0
+    assert rows[1:].min() > 0
+    assert rows.max() < 70_000
+    assert len(set(rows.tolist())) > 2_850  # 3,000 words into 69,999 rows: 64 collisions are expected
+    assert hash_word("") == 0xF52A15E9A9B5E89B
+
+
+@pytest.mark.parametrize("column", [{"words": ["a", "a"]}, {"words": [""]}, {"words": ["a" * 201]}])
+def test_ids_that_are_not_sound_are_refused(column: dict[str, list[str]]) -> None:
+    with pytest.raises(ValueError, match="words"):
+        IdColumn(name="w", words=tuple(column["words"]))

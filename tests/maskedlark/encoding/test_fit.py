@@ -2,14 +2,15 @@
 
 from bisect import bisect_right
 from itertools import pairwise
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
-from maskedlark.encoding.encoder import ClassLabel, NumberColumn, ValueLabel, WrongCell
-from maskedlark.encoding.fit import FitSettings, category_column, fit, number_column
+from maskedlark.encoding.encoder import ClassLabel, IdColumn, NumberColumn, ValueLabel, WrongCell
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, category_column, fit, number_column
 from maskedlark.errors import InvalidTask
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -161,3 +162,41 @@ def test_a_table_that_cannot_be_fitted_is_refused(
 ) -> None:
     with pytest.raises(InvalidTask, match=why):
         fit(columns, settings)
+
+
+WORDS: Final[list[str | None]] = ["a"] * 40 + ["b"] * 20 + ["c"] * 5 + [None] * 10 + ["d" * 201] * 25
+
+
+@pytest.mark.parametrize(
+    ("most", "training", "words"),
+    [
+        (None, None, ("a", "b", "c")),
+        (2, None, ("a", "b")),
+        (0, None, ()),
+        (None, PlannedTraining(reports=100, epsilon=3.0), ("a", "b")),
+        (None, PlannedTraining(reports=1_000, epsilon=3.0), ("a", "b", "c")),
+        (None, PlannedTraining(reports=100, epsilon=0.5), ("a",)),
+        (1, PlannedTraining(reports=1_000, epsilon=3.0), ("a",)),
+    ],
+)
+def test_a_vocabulary_has_the_words_that_reports_carry(
+    most: int | None, training: PlannedTraining | None, words: tuple[str, ...]
+) -> None:
+    cells: dict[str, list[str | None]] = {"w": WORDS, "n": ["1"] * 100}
+    encoder = fit(cells, FitSettings(words={"w": most}, training=training))
+    column = encoder.columns[0]
+    assert isinstance(column, IdColumn)
+    assert column.words == words
+    rows = encoder.features(cells)[:, 0]
+    assert set(rows[65:75]) == {0}  # missing
+    assert set(rows[75:]) == {1}  # too long for a word: the rest
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [FitSettings(words={"x": 3}), FitSettings(hashed={"x": 3})],
+    ids=["words", "hashed"],
+)
+def test_a_column_of_ids_that_is_not_there_is_refused(settings: FitSettings) -> None:
+    with pytest.raises(InvalidTask, match="no column 'x'"):
+        fit({"w": ["a"]}, settings)

@@ -18,7 +18,7 @@ from maskedlark.canonical import encode
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import Encoder, WrongCell
-from maskedlark.encoding.fit import FitSettings, fit
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 
 FILE: Final = Path(__file__).with_name("vectors.json")
 
@@ -45,6 +45,8 @@ def vectors() -> dict[str, Any]:
     spelt = {"n": _CELLS}
     hard = {"n": _HARD}
     many = {"w": [f"word {index:03}" for index in range(300)]}
+    ids = {"user": [f"u{index % 400}" for index in range(500)], "age": ["1", "2"] * 250}
+    shown = {"user": ["u0", "u399", "u254", "nobody", "?", "u253"], "age": ["1", "2", "1", "2", "1", "2"]}
     return {
         "cases": {
             "people": _case(people, _PEOPLE),
@@ -67,6 +69,19 @@ def vectors() -> dict[str, Any]:
                 {"n": [str(value) for value in range(-2, 103, 3)]},
             ),
             "more words than bytes": _case(fit(_clean(many), FitSettings()), many),
+            "ids with a row each": _case(fit(_clean(ids), FitSettings(words={"user": None})), shown),
+            "ids of few words": _case(fit(_clean(ids), FitSettings(words={"user": 3})), shown),
+            "ids that a training carries": _case(
+                fit(
+                    _clean(ids),
+                    FitSettings(words={"user": None}, training=PlannedTraining(reports=3_000, epsilon=1.0)),
+                ),
+                shown,
+            ),
+            "ids that are hashed": _case(
+                fit(_clean(shown), FitSettings(hashed={"user": 70_000})),
+                {"user": ["u0", "é", "日本", "NA", "u0 ", ""], "age": ["1", "2", "1", "2", "1", "2"]},
+            ),
             "classes that are numbers": _case(
                 fit({"n": ["1", "2"], "y": ["10", "9.5"]}, FitSettings(label="y")),
                 {"n": ["1", "2", "3"], "y": ["9.50", "10.0", "1e1"]},

@@ -11,6 +11,9 @@ import { Fields, float, integer, list, must, nullable, oneOf, type Read, text } 
 
 const TOP = 255;
 const MAX_COLUMNS = 65_536;
+const MAX_ROWS = 1 << 20;
+const ID_ROWS = 2;
+const WORD = (1n << 64n) - 1n;
 const MAX_NUMBER_LENGTH = 400;
 const SPACE = " \t\n\r\f\v";
 const MISSING = new Set(["", "?", "n/a", "na", "nan", "none", "null"]);
@@ -28,6 +31,11 @@ interface Coded {
   readonly code: Code;
 }
 
+/** A column and how many features it becomes: its code's bytes, lowest first. */
+interface Spelled extends Coded {
+  readonly bytes: number;
+}
+
 /** A cell is not what its column holds. The message names the column and never the cell. */
 export class WrongCell extends MaskedLarkError {
   readonly column: string;
@@ -40,20 +48,23 @@ export class WrongCell extends MaskedLarkError {
 
 /** How a row becomes features and a label. */
 export class Encoder {
-  readonly #columns: readonly Coded[];
+  readonly #columns: readonly Spelled[];
   readonly #label: Coded | null;
 
-  constructor(columns: readonly Coded[], label: Coded | null) {
+  constructor(columns: readonly Spelled[], label: Coded | null) {
     this.#columns = columns;
     this.#label = label;
   }
 
   /** The features of a row. Throws WrongCell for a column that the row lacks, and for a word among numbers. */
   features(row: Row): Bytes {
-    return Uint8Array.from(this.#columns, (column) => {
-      if (!Object.hasOwn(row, column.name)) throw new WrongCell(column.name, "the row has no cell of this name");
-      return coded(column, row[column.name] ?? null);
-    });
+    return Uint8Array.from(
+      this.#columns.flatMap((column) => {
+        if (!Object.hasOwn(row, column.name)) throw new WrongCell(column.name, "the row has no cell of this name");
+        const code = coded(column, row[column.name] ?? null);
+        return Array.from({ length: column.bytes }, (_, place) => (code >> (8 * place)) & TOP);
+      }),
+    );
   }
 
   /** The number of a label. Throws WrongCell where it is missing, or none of the encoder's. */
@@ -114,8 +125,17 @@ class Wrong extends Error {}
 
 const word = text(1, 200);
 
-const readColumn: Read<Coded> = (node, name) => {
-  const kind = kindOf(node, name, "category", "number");
+const readColumn: Read<Spelled> = (node, name) => {
+  const kind = kindOf(node, name, "category", "hash", "id", "number");
+  if (kind === "hash" || kind === "id") {
+    const own = kind === "id" ? "words" : "rows";
+    const fields = new Fields(node, name, ["kind", "name", own]);
+    const words = kind === "id" ? fields.get(own, list(0, MAX_ROWS - ID_ROWS, word)) : null;
+    const rows = words === null ? fields.get(own, integer(2, MAX_ROWS)) : words.length + ID_ROWS;
+    const row = words === null ? hashed(rows) : listed(words);
+    const code: Code = (cell) => (cell === null ? 0 : row(cell));
+    return { name: fields.get("name", word), code, bytes: rows <= 1 << 8 ? 1 : rows <= 1 << 16 ? 2 : 3 };
+  }
   const own = kind === "number" ? "edges" : "categories";
   const fields = new Fields(node, name, [own, "first", "kind", "missing", "name"]);
   const first = fields.get("first", integer(0, 1));
@@ -124,7 +144,7 @@ const readColumn: Read<Coded> = (node, name) => {
     kind === "number"
       ? binned(fields.get("edges", list(0, TOP, float(() => true))), first)
       : placed(fields.get("categories", list(0, TOP, word)), first);
-  return { name: fields.get("name", word), code: (cell) => (cell === null ? missing : code(cell)) };
+  return { name: fields.get("name", word), code: (cell) => (cell === null ? missing : code(cell)), bytes: 1 };
 };
 
 const readLabel: Read<Coded> = (node, name) => {
@@ -161,6 +181,25 @@ function placed(categories: readonly string[], first: number): (cell: string) =>
   must(first + categories.length <= TOP, "there is a byte for each category and one for other words");
   const places = new Map(categories.map((category, at) => [category, first + at]));
   return (cell) => places.get(cell) ?? first + categories.length;
+}
+
+/** The row of an id: its place among the words, or the row of the rest. */
+function listed(words: readonly string[]): (cell: string) => number {
+  areDistinct(words, "words");
+  const rows = new Map(words.map((one, at) => [one, ID_ROWS + at]));
+  return (cell) => rows.get(cell) ?? 1;
+}
+
+/** The row of an id by its hash: FNV-1a of its UTF-8 bytes, then SplitMix64's finaliser. */
+function hashed(rows: number): (cell: string) => number {
+  const others = BigInt(rows - 1);
+  return (cell) => {
+    let state = 0xcbf29ce484222325n;
+    for (const byte of new TextEncoder().encode(cell)) state = ((state ^ BigInt(byte)) * 0x100000001b3n) & WORD;
+    state = ((state ^ (state >> 30n)) * 0xbf58476d1ce4e5b9n) & WORD;
+    state = ((state ^ (state >> 27n)) * 0x94d049bb133111ebn) & WORD;
+    return 1 + Number((state ^ (state >> 31n)) % others);
+  };
 }
 
 /** The class of a cell: by its text, or as a number. */
