@@ -1,12 +1,12 @@
 """Networks over an encoder's columns: a trained table for each column, and each number beside its table.
 
-For `adserver model create --encoder` and quickstart. A column's byte picks a row of its table, so that words
+For `adserver model create --encoder` and quickstart. A column's bytes pick a row of its table, so that words
 need no order and numbers no straight line. The rows and the centred numbers feed dense layers, or directly
 the outputs: then the network is linear in what the tables say.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import sqrt
 from typing import Final, assert_never
 
@@ -15,7 +15,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from maskedlark.encoding.encoder import TOP, CategoryColumn, Encoder, NumberColumn
+from maskedlark.encoding.encoder import (
+    TOP,
+    CategoryColumn,
+    Column,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    NumberColumn,
+    count_bytes,
+)
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import IR_VERSION, OPSET, float_tensor, value_info
 from maskedlark.randomness import Randomness, seeded, uniform
@@ -51,10 +60,13 @@ def table_network(
     if min([*hidden, outputs]) < 1:
         raise InvalidModel(ModelReason.WRONG_SHAPE, f"widths must be positive, not {[*hidden, outputs]}")
     graph = _Graph(seed)
-    numbers = [at for at, column in enumerate(encoder.columns) if isinstance(column, NumberColumn)]
+    starts = [0, *accumulate(map(count_bytes, encoder.columns))]
+    numbers = [
+        at for at, column in zip(starts, encoder.columns, strict=False) if isinstance(column, NumberColumn)
+    ]
     parts = [
-        graph.row_of_table(at, rows)
-        for at, column in enumerate(encoder.columns)
+        graph.row_of_table(place, range(start, end), rows)
+        for place, (column, (start, end)) in enumerate(zip(encoder.columns, pairwise(starts), strict=True))
         if (rows := _table_rows(column, are_numbers_in_tables=are_numbers_in_tables))
     ]
     width = WIDTH * len(parts) + len(numbers)
@@ -65,16 +77,18 @@ def table_network(
         value = graph.dense(value, layer, fan_in, fan_out)
         if layer < len(hidden):
             value = graph.node("Relu", value)
-    return graph.encoded(len(encoder.columns), value, outputs)
+    return graph.encoded(encoder.num_features, value, outputs)
 
 
-def _table_rows(column: NumberColumn | CategoryColumn, *, are_numbers_in_tables: bool) -> int:
+def _table_rows(column: Column, *, are_numbers_in_tables: bool) -> int:
     """Return how many rows a column's table has; 0 for none."""
     match column:
         case CategoryColumn():
             return max(column.other, column.missing) + 1
         case NumberColumn():
             return TOP + 1 if are_numbers_in_tables else 0
+        case IdColumn() | HashColumn():
+            return column.rows
         case _:
             assert_never(column)
 
@@ -97,12 +111,22 @@ class _Graph:
         self._nodes.append(helper.make_node(operator, inputs, [name], None, None, None, None, **attributes))
         return name
 
-    def row_of_table(self, column: int, rows: int) -> str:
-        """Return the row that a column's byte picks of a table, (records, WIDTH)."""
-        byte = self.node("Mul", self._columns([column]), "scale")
-        index = self.node("Cast", byte, to=onnx.TensorProto.INT64)
+    def row_of_table(self, column: int, features: range, rows: int) -> str:
+        """Return the row that a column's bytes, lowest first, pick of a table, (records, WIDTH)."""
+        index = self._byte(features[-1])
+        for feature in reversed(features[:-1]):
+            index = self.node("Add", self.node("Mul", index, self._base()), self._byte(feature))
         table = self._parameter(f"table.{column}", (rows, WIDTH), _TABLE_SCALE / sqrt(WIDTH))
         return self.node("Flatten", self.node("Gather", table, index), axis=1)
+
+    def _byte(self, feature: int) -> str:
+        """Return a feature's byte as an integer, (records, 1)."""
+        byte = self.node("Mul", self._columns([feature]), "scale")
+        return self.node("Cast", byte, to=onnx.TensorProto.INT64)
+
+    def _base(self) -> str:
+        """Return the name of the integer 256."""
+        return self._integers("base", [int(_BYTE)])
 
     def centred(self, columns: list[int]) -> str:
         """Return columns of numbers in [-1, 1), (records, columns)."""
@@ -130,12 +154,14 @@ class _Graph:
         return bytes(model.SerializeToString(deterministic=True))
 
     def _columns(self, columns: list[int]) -> str:
-        name = f"columns.{'.'.join(map(str, columns))}"
-        if name not in {one.name for one in self._initializers}:
-            self._initializers.append(
-                helper.make_tensor(name, onnx.TensorProto.INT64, [len(columns)], columns)
-            )
+        name = self._integers(f"columns.{'.'.join(map(str, columns))}", columns)
         return self.node("Gather", "features", name, axis=1)
+
+    def _integers(self, name: str, values: list[int]) -> str:
+        """Add a constant unless it is there; return its name."""
+        if name not in {one.name for one in self._initializers}:
+            self._initializers.append(helper.make_tensor(name, onnx.TensorProto.INT64, [len(values)], values))
+        return name
 
     def _parameter(self, name: str, shape: tuple[int, ...], most: float) -> str:
         count = int(np.prod(shape))

@@ -16,7 +16,7 @@ def bytes_of_rows(rows: int) -> int:
     return max(1, -(-(rows - 1).bit_length() // 8))
 
 
-def table_network(*, tables: int, rows: int, width: int, hidden: int) -> bytes:
+def wide_network(*, tables: int, rows: int, width: int, hidden: int) -> bytes:
     """A table for each column of ids, and a Relu network on the rows that they name.
 
     Features: the bytes of each column's id, the lowest first.

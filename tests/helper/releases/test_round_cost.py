@@ -14,7 +14,7 @@ from maskedlark import canonical
 from maskedlark.errors import JobReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse
-from tests.bench.models_ids import table_network
+from tests.bench.models_ids import wide_network
 from tests.helper.parties import ASKED, FLOORS, MODEL, Scene
 from tests.onnx_builders import encoded, node, weights
 from tests.refusals import refused
@@ -70,7 +70,7 @@ def test_honest_jobs_are_far_below_the_default_limit() -> None:
 
 def test_a_wide_table_costs_the_rows_that_records_read() -> None:
     def seconds(rows: int, path: str) -> float:
-        model = parse(table_network(tables=10, rows=rows, width=8, hidden=32), num_features=20)
+        model = parse(wide_network(tables=10, rows=rows, width=8, hidden=32), num_features=20)
         return round_seconds(model, path, records=10_000, candidates=2)
 
     assert seconds(60_000, "exact") < 5 * seconds(257, "exact") + 2  # 4.8 million parameters to answer with

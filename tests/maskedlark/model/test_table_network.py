@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 
 from helper.gradient.choose import choose_engine
-from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.encoding.encoder import CategoryColumn, Column, Encoder, HashColumn, IdColumn, NumberColumn
 from maskedlark.errors import ModelReason
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -16,6 +16,8 @@ from tests.refusals import refused
 WORDS = CategoryColumn(name="device", first=1, missing=0, categories=("phone", "desktop"))
 NUMBER = NumberColumn(name="pages", first=0, missing=0, edges=(1.0, 2.0, 3.0))
 OTHER = NumberColumn(name="minutes", first=0, missing=0, edges=(5.0,))
+IDS = IdColumn(name="item", words=tuple(f"item {index}" for index in range(300)))
+HASHED = HashColumn(name="user", rows=70_000)
 MIXED = Encoder(columns=(NUMBER, WORDS, OTHER))
 CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
 
@@ -33,10 +35,11 @@ def outputs_of(onnx: bytes, rows: list[list[int]]) -> np.ndarray:
         (MIXED.columns, (5,), 3, False, WIDTH * 4 + (WIDTH + 2 + 1) * 5 + 6 * 3),
         ((WORDS,), (), 1, True, WIDTH * 4 + WIDTH + 1),
         ((NUMBER, OTHER), (), 2, False, 2 * 2 + 2),
+        ((IDS, NUMBER, HASHED), (), 1, False, WIDTH * (302 + 70_000) + (2 * WIDTH + 1) + 1),
     ],
 )
 def test_a_table_network_is_exact_and_has_a_table_for_each_column(
-    columns: tuple[NumberColumn | CategoryColumn, ...],
+    columns: tuple[Column, ...],
     hidden: tuple[int, ...],
     outputs: int,
     with_numbers: bool,
@@ -44,7 +47,7 @@ def test_a_table_network_is_exact_and_has_a_table_for_each_column(
 ) -> None:
     encoder = Encoder(columns=columns)
     made = table_network(encoder, hidden=hidden, outputs=outputs, seed=3, are_numbers_in_tables=with_numbers)
-    model = parse(made, num_features=len(columns))
+    model = parse(made, num_features=encoder.num_features)
     loss, classes = (
         (Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, 2) if outputs == 1 else (Loss.CROSS_ENTROPY, outputs)
     )
@@ -63,6 +66,15 @@ def test_words_have_no_order_and_a_number_is_a_line_beside_its_table() -> None:
     assert numbers[1] == pytest.approx(numbers[0] + (numbers[2] - numbers[0]) * 128 / 255, rel=1e-4)
     in_table = table_network(MIXED, hidden=(), outputs=1, seed=3)
     assert np.abs(np.diff(outputs_of(in_table, [[byte, 1, 0] for byte in range(5)])[:, 0], 2)).min() > 1e-3
+
+
+def test_an_id_reads_the_row_of_all_its_bytes() -> None:
+    encoder = Encoder(columns=(NUMBER, IDS))
+    made = table_network(encoder, hidden=(), outputs=1, seed=3, are_numbers_in_tables=False)
+    cells = [None, "nobody", "item 0", "item 254", "item 299"]
+    features = encoder.features({"pages": ["1"] * 5, "item": cells})
+    assert features[:, 1:].tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [45, 1]]
+    assert len(set(outputs_of(made, features.tolist())[:, 0].tolist())) == 5
 
 
 @pytest.mark.parametrize(("hidden", "outputs"), [((0,), 1), ((), 0), ((4, -1), 2)])
