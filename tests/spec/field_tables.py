@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Len, Lt, MaxLen, MinLen
 from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
 
+from maskedlark.model.heads import Head, Heads
 from maskedlark.releases.counting import Condition
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
@@ -40,6 +41,8 @@ OBJECTS: Final[dict[str, type[Any]]] = {
         KeyList,
         HpkeKey,
         JobSpec,
+        Heads,
+        Head,
         QuerySpec,
         Measure,
         Axis,
@@ -87,8 +90,7 @@ def _type(kind: Any, metadata: list[Any]) -> str:
         return _type(arguments[0], [*arguments[1:], *metadata])
     metadata = [part for one in metadata for part in (one.metadata if isinstance(one, FieldInfo) else [one])]
     if origin in (Union, UnionType):
-        inner = [one for one in arguments if one is not NoneType]
-        return f"{_type(inner[0], metadata)}, or null"
+        return ", or ".join("null" if one is NoneType else _type(one, metadata) for one in arguments)
     if origin is Literal:
         return f"integer {arguments[0]}"
     if origin is tuple:
