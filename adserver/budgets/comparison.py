@@ -24,6 +24,12 @@ class Comparison:
     correlated: Option | None
     refusal: str = ""
 
+    @property
+    def better(self) -> Option | None:
+        """The one that is worth more steps without noise."""
+        both = [one for one in (self.independent, self.correlated) if one is not None]
+        return max(both, key=lambda one: one.steps_worth, default=None)
+
 
 def compare(planner: Planner, option: Option) -> Comparison | None:
     """Compare a job's rounds and batches with either noise; None where correlated noise is never possible."""

@@ -91,6 +91,10 @@ class Plan:
     alternatives: tuple[Option, ...]
     gradient_norm: float
 
+    def recommending(self, option: Option) -> "Plan":
+        """Return the same plan with another job recommended."""
+        return replace(self, recommended=option, alternatives=_rank([*self.alternatives, option]))
+
 
 @frozen
 class Planner:
@@ -283,10 +287,14 @@ class Planner:
         return sizes
 
     def _plan(self, chosen: Option, others: Iterable[Option]) -> Plan:
-        ranked = sorted(
-            {chosen, *others}, key=lambda option: (option.batch_size, option.rounds, option.noise_multiplier)
+        return Plan(
+            recommended=chosen, alternatives=_rank([chosen, *others]), gradient_norm=self.assumed_norm
         )
-        return Plan(recommended=chosen, alternatives=tuple(ranked), gradient_norm=self.assumed_norm)
+
+
+def _rank(options: Iterable[Option]) -> tuple[Option, ...]:
+    """Return the distinct options in order of batch size, rounds and noise."""
+    return tuple(sorted(set(options), key=lambda one: (one.batch_size, one.rounds, one.noise_multiplier)))
 
 
 def _fitting(

@@ -32,6 +32,8 @@ class Planned(NamedTuple):
 def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = None) -> Planned:
     """Find what fits beside all that is held on a dataset. It spends nothing.
 
+    The job is recommended with the kind of noise that is worth more, unless the samples are public.
+
     Raises:
         InvalidModel, InvalidTask, JobRefused: what is wrong, or that nothing fits.
     """
@@ -51,4 +53,8 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     )
     planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=asked.gradient_norm)
     found = planner.plan(asked.wish) if progress is None else planner.plan(asked.wish, progress)
-    return Planned(found, room, compare(planner, found.recommended))
+    compared = compare(planner, found.recommended)
+    # A model on the general path needs public samples, and has no correlated noise.
+    if compared is not None and compared.better is not None and not asked.is_sample_public:
+        found = found.recommending(compared.better)
+    return Planned(found, room, compared)

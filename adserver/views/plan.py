@@ -67,7 +67,10 @@ def _print_comparison(compared: Comparison) -> None:
         return
     typer.echo("the marked job with either noise, each the least that fits:")
     print_table(("noise", "multiplier", "epsilon", "dataset", "ratio", "worth"), rows)
-    typer.echo("ratio of correlated noise: of independent noise that leaves the weights the same error")
+    typer.echo(
+        "ratio of correlated noise: of independent noise that leaves the weights the same error; it needs one"
+        " clip bound for all rounds and a model on the exact path"
+    )
 
 
 def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
@@ -76,7 +79,7 @@ def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
         "▶" if is_best else "",
         option.rounds,
         f"{option.batch_size:,.0f}",
-        f"{option.noise_multiplier:.4g}",
+        f"{option.noise_multiplier:.4g}" + (" correlated" if option.carried else ""),
         _both(cost.alone),
         _both(cost.together),
         f"{option.noise_to_signal:.3g}",

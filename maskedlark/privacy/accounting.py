@@ -31,7 +31,12 @@ from typing import Final
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
-from maskedlark.privacy.composing.composition import adaptive_epsilon, compose_epsilon, is_one_setting
+from maskedlark.privacy.composing.composition import (
+    adaptive_epsilon,
+    are_gaussian_if_known,
+    compose_epsilon,
+    is_one_setting,
+)
 from maskedlark.privacy.noise_search import SEARCH_PRECISION, smallest_within
 
 __all__ = [
@@ -139,7 +144,11 @@ def _against_ad_server(charges: Sequence[Charge], delta: float, *, is_in_turn: b
     # the other.
     rest = delta - failures
     if is_in_turn and not is_one_setting(charges):
-        return _adaptive_with_exposures(charges, _ADAPTIVE * rest) + 2 * failures
+        epsilon = _adaptive_with_exposures(charges, _ADAPTIVE * rest)
+        if are_gaussian_if_known(charges):
+            known = map(_with_known_sample, charges)
+            epsilon = min(epsilon, compose_epsilon(known, (1 - _ADAPTIVE) * rest, noises=_HELPERS))
+        return epsilon + 2 * failures
     return _with_exposures(charges, (1 - _ADAPTIVE) * rest) + 2 * failures
 
 

@@ -56,6 +56,9 @@ class Charge:
             not a report.
         noises: How many independent noises of this size are summed. The accountant sets it where an adversary
             faces more than one helper's Laplace noise; two Gaussians are one larger one.
+        overlap: Of a job of correlated noise, where `epoch_steps` counts slots far apart: how much of the
+            squared length of a record's shift two of these slots have in common, in [0, 1). That part is a
+            release without sampling, and the rest one of random allocation.
         is_of_mixed_plan: Whether its job plans releases at other settings too, of which none may be charged
             yet: together with other jobs, its releases then do not count as ones at one setting.
 
@@ -74,6 +77,7 @@ class Charge:
     is_self_sampled: bool = False
     reports: int = 1
     noises: int = 1
+    overlap: float = 0.0
     is_of_mixed_plan: bool = False
 
     def __post_init__(self) -> None:
@@ -98,6 +102,11 @@ class Charge:
 
         if not isinstance(self.reports, int) or self.reports < 1:
             raise ValueError(f"reports must be a positive integer, not {self.reports}")
+        is_correlated = self.mechanism is Mechanism.GAUSSIAN and self.epoch_steps > 1
+        if not 0 <= self.overlap < 1 or (self.overlap and not is_correlated):
+            raise ValueError(
+                f"overlap must be in [0, 1), and is of Gaussian random allocation only, not {self.overlap}"
+            )
         most = 2 if self.mechanism is Mechanism.LAPLACE else 1
         if not 1 <= self.noises <= most:
             raise ValueError(f"noises must be from 1 to {most} with {self.mechanism.name}, not {self.noises}")
@@ -112,7 +121,9 @@ class Charge:
 
         A release for each round or epoch, that every record takes part in.
         """
-        return replace(self, sampling_rate=1.0, epoch_steps=1, exposure=0.0) if self.is_sampled else self
+        if not self.is_sampled:
+            return self
+        return replace(self, sampling_rate=1.0, epoch_steps=1, exposure=0.0, overlap=0.0)
 
 
 def continuous(mechanism: Mechanism, noise: float, noises: int = 1) -> float:

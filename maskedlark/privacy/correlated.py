@@ -6,20 +6,24 @@ So the weights, which add up all steps, keep (1 - beta) of a step's noise, beta 
 record is in tell more together than one by one. Everything is an integer. v_i is small; it hides the
 remainder modulo D that D u_i would show.
 
-A whole job costs what one Gaussian release of `sensitivity` does: the length of C g, C the inverse of what u
-is multiplied with (over D), at the worst slots, one in each epoch (docs/explanation/privacy.md, "Noise that
-is taken out again"; docs/adr/0009-correlated-noise.md).
+A record has one slot for all epochs. A whole job costs what one Gaussian release of `sensitivity` does: the
+length of C g, C the inverse of what u is multiplied with (over D), at the worst slot. Against the ad server
+alone the slot is secret, which hides what slots far apart do not have in common: `slots_apart`
+(docs/explanation/privacy.md, "Noise that is taken out again"; docs/adr/0042-one-slot.md).
 
 >>> round(sensitivity(0, steps=29, epochs=7) ** 2, 6)
 7.0
 >>> round(sensitivity(61, steps=29, epochs=7), 3)
-12.703
+10.781
+>>> slots_apart(61, steps=29, epochs=7).slots
+3
 >>> best_carried(steps=29, epochs=7, momentum=0.9)
 61
 
 Source: S. Denisov, B. McMahan, K. Rush, A. Smith, A. Thakurta, "Improved Differential Privacy for SGD via
 Optimal Private Linear Operators on Adaptive Streams", 2022; sums of discrete Gaussians: C. Peikert, "An
-Efficient and Parallel Gaussian Sampler for Lattices", 2010.
+Efficient and Parallel Gaussian Sampler for Lattices", 2010; balls in bins: C. Choquette-Choo, A. Ganesh,
+S. Haque, T. Steinke, A. Thakurta, "Near Exact Privacy Amplification for Matrix Mechanisms", 2025.
 """
 
 import math
@@ -46,11 +50,10 @@ OWN_SCALE: Final = 8 * DENOMINATOR
 The proof asks for three times D + b, under 384; at `LEAST_SCALE` it adds a 16,000th to a step's variance.
 """
 
-_POINTS: Final = 32
+_MOST_SLOTS: Final = 256
 _UPWARD: Final = 1 + 2.0**-40
 
 NoiseVector: TypeAlias = NDArray[np.int64]
-_Points: TypeAlias = list[tuple[float, float]]
 
 
 @frozen
@@ -116,52 +119,70 @@ def units_of_step(carried: int, scale: int) -> int:
 
 @lru_cache(maxsize=4096)
 def sensitivity(carried: int, *, steps: int, epochs: int) -> float:
-    """Return how far one record moves a job's noise, at the worst slots, in units of the clip norm.
+    """Return how far one record moves a job's noise, at the worst slot, in units of the clip norm.
 
-    Never less, whatever the weights are; for `carried` 0 the root of the epochs.
-
-    With beta = carried / 64 it is the root of sum over epochs e, f of beta^|s_e - s_f| / (1 - beta^2), at the
-    slots s that make it largest. Each summand is convex in each slot, since slots of other epochs lie all
-    before or all behind: so the largest is among first and last slots. Those are looked at epoch after epoch:
-    h, the sum of beta^(s_f - s_e) over e <= f, and the total so far, of which a pair counts only if no other
-    has more of both. Of more than 32 pairs neighbours are merged upward.
+    Never less, whatever the weights are; for `carried` 0 the root of the epochs. A record keeps its slot in
+    all epochs, so its shifts are whole epochs apart. At infinitely many following steps this is exact.
 
     Raises:
         ValueError: a parameter is outside its range.
     """
+    return math.sqrt(_product(carried, steps, epochs, 0))
+
+
+@frozen
+class Apart:
+    """What a secret slot hides of a record's shift.
+
+    Attributes:
+        slots: How many slots are counted, far from each other.
+        overlap: How much of the squared length of a shift at least two of them have in common; under 1.
+    """
+
+    slots: int
+    overlap: float
+
+
+@lru_cache(maxsize=4096)
+def slots_apart(carried: int, *, steps: int, epochs: int) -> Apart:
+    """Return how far apart the shifts of a record's possible slots are; see `Charge.overlap`.
+
+    The shifts of neighbouring slots are nearly one, so not all slots count: as many, evenly spaced, as leave
+    the least mean product of two of them. The product decreases with the distance up to half an epoch, and
+    the way around the epoch's end is no closer.
+
+    Raises:
+        ValueError: a parameter is outside its range.
+    """
+    longest = _product(carried, steps, epochs, 0)
+
+    def apart(slots: int) -> Apart:
+        overlap = _product(carried, steps, epochs, steps // slots) / longest * _UPWARD
+        return Apart(slots=slots, overlap=overlap)
+
+    return min(
+        (apart(slots) for slots in range(2, min(steps, _MOST_SLOTS) + 1)),
+        key=lambda one: one.overlap + (1 - one.overlap) / one.slots,
+    )
+
+
+def _product(carried: int, steps: int, epochs: int, distance: int) -> float:
+    """Bound the product of the shifts of two slots at a distance, in squares of the clip norm.
+
+    It is the sum over epochs e, f of beta^|distance + (f - e) steps| / (1 - beta^2), beta = carried / 64.
+    """
     if not 0 <= carried < DENOMINATOR:
         raise ValueError(f"carried must be in 0..{DENOMINATOR - 1}, not {carried}")
-    if steps < 1 or not 1 <= epochs <= MAX_EPOCHS:
+    if steps < 2 or not 1 <= epochs <= MAX_EPOCHS:
         raise ValueError(
-            f"correlated noise is for 1 to {MAX_EPOCHS} epochs of steps, not {epochs} of {steps}"
+            f"correlated noise is for 1 to {MAX_EPOCHS} epochs of at least 2 steps, not {epochs} of {steps}"
         )
     beta = carried / DENOMINATOR  # exact
-    same, far, near = beta**steps, beta ** (2 * steps - 1), beta
-    first: _Points = [(1.0, 1.0)]
-    last: _Points = [(1.0, 1.0)]
-    for _ in range(epochs - 1):
-        first, last = (
-            _dominating(_move(first, same) + _move(last, near)),
-            _dominating(_move(first, far) + _move(last, same)),
-        )
-    return math.sqrt(max(total for _, total in first + last) / (1 - beta * beta)) * _UPWARD
-
-
-def _move(points: _Points, factor: float) -> _Points:
-    """Return each pair after one more epoch."""
-    return [(1 + factor * h, total + 1 + 2 * factor * h) for h, total in points]
-
-
-def _dominating(points: _Points) -> _Points:
-    """Return the Pareto-maximal points, thinned to an upper bound if there are more than `_MOST`."""
-    kept: _Points = []
-    for h, total in sorted(points, reverse=True):
-        if not kept or total > kept[-1][1]:
-            kept.append((h, total))
-    if len(kept) <= _POINTS:
-        return kept
-    size = -(-len(kept) // _POINTS)  # of a run, the first has the largest h and the last the largest total
-    return [(run[0][0], run[-1][1]) for run in (kept[i : i + size] for i in range(0, len(kept), size))]
+    of_epoch, later = beta**steps, 0.0
+    for behind in range(epochs - 1, 0, -1):
+        later = later * of_epoch + (epochs - behind)
+    total = epochs * beta**distance + later * (beta ** (steps + distance) + beta ** (steps - distance))
+    return total / (1 - beta * beta) * _UPWARD
 
 
 def trajectory_error(carried: int, *, rounds: int, momentum: float) -> float:

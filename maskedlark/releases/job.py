@@ -57,7 +57,8 @@ class JobSpec:
         is_sample_public: Whether the ad server is taken to know each round's sample, so that sampling saves
             no budget: where a sample may be smaller than k, and on the general path.
         carried: Correlated noise: how many 64ths of a round's noise the next round takes out again; None for
-            noise of each round's own. Its slots are charged as public.
+            noise of each round's own. A record's step is then the same in all epochs, and unless
+            is_sample_public the job is charged whole as soon as it has answered.
         clip_norm: The job's own bound on a gradient's norm, at most the task's; None: the task's. Noise is a
             multiple of the bound, so the bound changes no charge.
     """
@@ -132,7 +133,7 @@ class JobSpec:
     @property
     def is_sample_secret(self) -> bool:
         """True if the secrecy of the samples is counted."""
-        return self.sampling_rate < 1 and not self.is_sample_public and self.carried is None
+        return self.sampling_rate < 1 and not self.is_sample_public
 
     def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
         """Return the charges of so many rounds; none for 0. Called by all parties."""
@@ -198,8 +199,10 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
     """Return the charge of at least one round of a job. Called by all parties.
 
     The charge is of the noise that each helper really adds. An epoch of random allocation is charged whole
-    once it has begun.
+    once it has begun; so is a job of correlated noise with a secret slot, which is one for all epochs.
     """
+    if job.carried is not None and not job.is_sample_public:
+        rounds = job.rounds
     return charge_of_samples(task, job.noise_multiplier, rounds=rounds, samples=job.samples)
 
 

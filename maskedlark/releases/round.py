@@ -150,11 +150,14 @@ def draw_sample(
     """Sample the dataset's records, in canonical order, that take part in a round. Called by a helper.
 
     Guarantees: with random allocation each record takes part in one round of an epoch, whatever the rounds'
-        transcripts are. Otherwise each takes part with the job's rate, on its own.
+        transcripts are, and with correlated noise in the same one of each epoch. Otherwise each takes part
+        with the job's rate, on its own.
     """
     if job.epoch_steps is None:
         return pair.sample(round_transcript, count, job.sampling_numerator)
     epoch, step = divmod(round_index, job.epoch_steps)
+    if job.carried is not None:
+        epoch = 0  # one slot for all epochs: what a record adds is whole epochs apart
     # From the job and not the transcript: whoever knows the pair's key could else try weights until a record
     # is in.
     return np.asarray(pair.slots(job.digest, epoch, count, job.epoch_steps) == np.uint64(step))

@@ -79,7 +79,7 @@ def carrying(
     if carried is None:
         epochs = -(-rounds // samples.epoch_steps)
         carried = correlated.best_carried(steps=samples.epoch_steps, epochs=epochs, momentum=momentum)
-    return replace(samples, is_public=False, carried=carried)
+    return replace(samples, carried=carried)
 
 
 def epoch_steps(*, expected_batch_size: float, dataset_size: int) -> int | None:
@@ -103,15 +103,19 @@ def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
 def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, samples: Samples) -> Charge:
     """Return the charge of rounds with some samples. Used by the ad server's planner and by `charge`.
 
-    Epochs of correlated noise, the begun ones together, are one release without sampling.
+    Rounds of correlated noise together are one release.
     """
     steps = samples.epoch_steps or 1
     if samples.carried is not None:
-        one = charge_of(task, noise_multiplier)
-        length = correlated.sensitivity(samples.carried, steps=steps, epochs=-(-rounds // steps))
-        # One Gaussian release of sensitivity `length`: Denisov et al. 2022, with the worst slots of random
-        # allocation.
-        return replace(one, noise_multiplier=one.noise_multiplier / length)
+        one, epochs = charge_of(task, noise_multiplier), -(-rounds // steps)
+        # One Gaussian release of sensitivity `length`: Denisov et al. 2022, at the worst slot.
+        length = correlated.sensitivity(samples.carried, steps=steps, epochs=epochs)
+        together = replace(one, noise_multiplier=one.noise_multiplier / length)
+        if samples.is_public:
+            return together
+        apart = correlated.slots_apart(samples.carried, steps=steps, epochs=epochs)
+        # The slots, and so the sizes that may show, are the same in all epochs.
+        return replace(together, epoch_steps=apart.slots, overlap=apart.overlap, exposure=steps * EXPOSURE)
     # An epoch that has begun is charged whole: slots of its later steps are decided by then.
     charged = charge_of(task, noise_multiplier, rounds=-(-rounds // steps))
     if samples.is_public or samples.sampling_numerator == SAMPLING_DENOMINATOR:

@@ -58,6 +58,7 @@ PARTS: Final[tuple[Examine, ...]] = (
     epochs.ground,
     correlated.honest,
     correlated.halved,
+    correlated.ground,
     sample_size.poisson,
     sample_size.allocation,
     response_times.constant,

@@ -120,7 +120,7 @@ class Grinder(Colluder):
 
     def __init__(self, site: Site, dataset: bytes) -> None:
         super().__init__(site, dataset)
-        self._weights = [_changed(site.initial_weights, number) for number in range(_TRIES)]
+        self._weights = [changed(site.initial_weights, number) for number in range(_TRIES)]
 
     def trials(self, count: int) -> list[Trial]:
         """So many trials, one after the other in one job."""
@@ -164,7 +164,7 @@ def _trial(seen: NDArray[np.float64], less: NDArray[np.float64], is_in: NDArray[
     )
 
 
-def _changed(encoded: bytes, number: int) -> bytes:
+def changed(encoded: bytes, number: int) -> bytes:
     """Other weights, of the same length, that are as good: the lowest bits of the first one differ."""
     return encoded[:1] + bytes([encoded[1] ^ number]) + encoded[2:]
 

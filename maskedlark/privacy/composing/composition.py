@@ -115,10 +115,19 @@ def is_one_setting(charges: Iterable[Charge]) -> bool:
     """Return whether all charges have one setting, or are unsampled Gaussians: their order is irrelevant.
 
     A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that
-    depend on releases").
+    depend on releases"). Nor is a job of correlated noise, so that `are_gaussian_if_known` may count.
     """
     found = list(charges)
-    return len({setting(one) for one in found}) <= 1 and not any(one.is_of_mixed_plan for one in found)
+    is_alike = len({setting(one) for one in found}) <= 1
+    return is_alike and not any(one.is_of_mixed_plan or one.overlap for one in found)
+
+
+def are_gaussian_if_known(charges: Iterable[Charge]) -> bool:
+    """Return whether all charges are unsampled Gaussians, or jobs of correlated noise: the same, slots known.
+
+    Which of the two bounds the first release decides: whether it fits with its slots known.
+    """
+    return all(one.overlap or setting(one) is None for one in charges)
 
 
 def _check_parts(charges: Iterable[Charge], noises: int, delta: float) -> ChargeParts:

@@ -131,6 +131,13 @@ def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
         summed = charge.noises if charge.is_common else max(noises, charge.noises)
         if is_gaussian:
             noise, summed = noise * math.sqrt(summed), 1
+        rounds = charge.rounds
+        if charge.overlap:
+            # What the slots have in common hides nothing; the rest is an epoch. Of a person's reports one at
+            # a time, as in `as_single_reports`, which loses nothing of the former.
+            noise, rounds, reports = noise / math.sqrt(reports), rounds * reports, 1
+            plain[min(noise / math.sqrt(charge.overlap), largest)] += rounds
+            noise /= math.sqrt(1 - charge.overlap)
         if reports > 1 and (not is_gaussian or (steps == 1 and rate == 1)):
             # all of a person's reports together, as one shift, without sampling
             noise, rate, steps, reports = noise / reports, 1.0, 1, 1
@@ -140,14 +147,14 @@ def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
         if noise < smallest:
             is_noiseless = True
         elif steps > 1:
-            epochs[Setting(mechanism, noise, steps=steps, reports=reports, noises=summed)] += charge.rounds
+            epochs[Setting(mechanism, noise, steps=steps, reports=reports, noises=summed)] += rounds
         elif not is_gaussian:
-            laplace[Setting(mechanism, noise, rate, noises=summed)] += charge.rounds
+            laplace[Setting(mechanism, noise, rate, noises=summed)] += rounds
         elif rate < 1:
-            sampled[Setting(mechanism, noise, rate, reports=reports)] += charge.rounds
+            sampled[Setting(mechanism, noise, rate, reports=reports)] += rounds
         else:
-            plain[noise] += charge.rounds
-    precision = math.fsum(rounds / (noise * GAUSSIAN_SLACK) ** 2 for noise, rounds in plain.items())
+            plain[noise] += rounds
+    precision = math.fsum(count / (noise * GAUSSIAN_SLACK) ** 2 for noise, count in plain.items())
     return ChargeParts(
         precision=precision, laplace=laplace, sampled=sampled, epochs=epochs, is_noiseless=is_noiseless
     )

@@ -160,10 +160,13 @@ def test_submitting_what_was_recommended_costs_what_was_predicted(site: Site, ad
 def test_planning_for_an_epsilon_and_submitting_it_give_the_same_noise(
     site: Site, adserver: Adserver
 ) -> None:
+    """The plan recommends correlated noise, which the submission has to ask for."""
     best = json.loads(
         adserver("job plan --model model.onnx --epsilon 2 --rounds 5 --batch-size 20 --json").stdout
     )["recommended"]
-    job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 5 --epsilon 2").stdout.strip())
+    assert "--noise correlated" in best["submit"]
+    line = f"{SUBMIT} --rounds 5 --epsilon 2 --noise correlated --optimizer momentum"
+    job_id = bytes.fromhex(adserver(line).stdout.strip())
     planned = site.store.get(job_id).plan.job
     assert isinstance(planned, JobSpec)
     assert planned.noise_multiplier == best["noise_multiplier"]

@@ -243,7 +243,7 @@ def test_an_epsilon_becomes_the_least_correlated_noise() -> None:
     of = task_of(epsilon=16.0, collusion_epsilon=32.0)
     made = plan(of, **{**CORRELATED, "epsilon": 2.0})
     assert 1.95 < job_epsilons(made, made.job.rounds).ad_server <= 2.0
-    assert not made.job.is_sample_secret
+    assert made.job.is_sample_secret
 
 
 def test_a_job_that_stops_with_its_budget_is_fitted_to_the_rounds_it_has() -> None:

@@ -46,6 +46,7 @@ CORRELATED: dict[str, Any] = {
     "rounds": STEPS * EPOCHS,
     "noise_multiplier": NOISE,
     "carried": CARRIED,
+    "is_sample_public": True,
 }
 MASKS: Final = 3
 """Which of the sealer's draws for a report becomes its masks."""
@@ -370,7 +371,7 @@ def test_a_correlated_job_that_passes_a_budget_is_refused(tmp_path: Path) -> Non
     dataset = scene.seal(RECORDS)
     with refused(JobReason.BUDGET_EXHAUSTED, "collusion_epsilon"):
         scene.start(scene.job(dataset, **CORRELATED))
-    scene.start(replace(scene.job(dataset, **CORRELATED), carried=None, is_sample_public=True))
+    scene.start(replace(scene.job(dataset, **CORRELATED), carried=None))
 
 
 def refusal(build: Callable[[], Any]) -> MaskedLarkError:
