@@ -22,6 +22,7 @@ from adserver.store.paging import PageMarker
 from adserver.store.tasks import StoredTask
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import pick_attributes
+from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import PlannedJob
 
 reading = guarded_router(Scope.READ)
@@ -41,6 +42,9 @@ class PlannedParameters(Parameters):
     rounds: Typed | None = Field(None, description="For a planned job.", ge=1, le=1_000_000)
     batch_size: float | None = Field(None, description="For a planned job; default: the whole dataset.")
     noise_multiplier: float = Field(1.0, description="For a planned job.")
+    relation: Relation = Field(
+        Relation.ZERO, description="label: also the cost of telling one real label of a report from another."
+    )
 
 
 @reading.get("/tasks", summary="List tasks, newest first")
@@ -109,7 +113,11 @@ def list_budgets(context: Context, page: Annotated[BudgetsParameters, Query()]) 
 def show_budget(
     context: Context, dataset: str, planned: Annotated[PlannedParameters, Query()]
 ) -> BudgetMessage:
-    """Return both budgets of a dataset or person; with `rounds`, also a forecast."""
+    """Return both budgets of a dataset or person; with `rounds`, also a forecast.
+
+    They are of telling whether a report adds anything; with `relation=label`, `labels` has the cost of
+    telling one real label from another.
+    """
     job = None
     if planned.rounds is not None:
         job = PlannedJob(
@@ -124,8 +132,8 @@ def show_budget(
         if refusal.reason is not JobReason.UNKNOWN_DATASET:
             raise
         stored = _task_of_people(context, dataset, refusal)
-        return BudgetMessage.of(context.budgets.of_people(stored.bundle.task))
-    return BudgetMessage.of(context.budgets.of(found, job))
+        return BudgetMessage.of(context.budgets.of_people(stored.bundle.task, planned.relation))
+    return BudgetMessage.of(context.budgets.of(found, job, planned.relation))
 
 
 def _task_of_people(context: AdminContext, task: str, refusal: JobRefused) -> StoredTask:

@@ -21,6 +21,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.relation import Relation
 from maskedlark.releases import budget
 from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use, update_use
 from maskedlark.reports.task import Task
@@ -40,7 +41,12 @@ class Budgets:
     clock: Clock
 
     def of_all(
-        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+        self,
+        *,
+        task: str = "",
+        dataset: str = "",
+        planned: PlannedJob | None = None,
+        relation: Relation = Relation.ZERO,
     ) -> tuple[DatasetBudget, ...]:
         """Return the budgets of all committed datasets, oldest first, then of people in tasks of updates.
 
@@ -55,27 +61,30 @@ class Budgets:
         tasks = TaskStore(self.engine)
         wanted = tasks.find(task).task_id if task else None
         of_datasets = (
-            self.of(one, planned)
+            self.of(one, planned, relation)
             for one in found
             if one.state is DatasetState.COMMITTED
             and one.dataset_id is not None
             and wanted in (None, one.task_id)
         )
         of_people = (
-            self.of_people(one.bundle.task)
+            self.of_people(one.bundle.task, relation)
             for one in ([] if dataset else tasks.all())
             if one.bundle.task.updates is not None and wanted in (None, one.task_id)
         )
         return (*of_datasets, *of_people)
 
-    def of_people(self, task: Task) -> DatasetBudget:
+    def of_people(self, task: Task, relation: Relation = Relation.ZERO) -> DatasetBudget:
         """Return a person's budgets in a task of updates, over all its jobs and rounds."""
         jobs = list(self._iterate_federated(task))
         devices = max((read_device_instructions(plan.job).strategy.devices for _, plan in jobs), default=0)
         costed = budget.BudgetedDataset(dataset_id=task.task_id, task=task, size=devices, is_person=True)
-        return budget.budget_of(costed, [_read_federated_job(task, job, plan) for job, plan in jobs])
+        uses = [_read_federated_job(task, job, plan) for job, plan in jobs]
+        return budget.budget_of(costed, uses, relation=relation)
 
-    def of(self, dataset: Dataset, planned: PlannedJob | None = None) -> DatasetBudget:
+    def of(
+        self, dataset: Dataset, planned: PlannedJob | None = None, relation: Relation = Relation.ZERO
+    ) -> DatasetBudget:
         """Return the budgets of one committed dataset.
 
         Raises:
@@ -88,7 +97,7 @@ class Budgets:
                 "the dataset is not sealed yet: finish it with `adserver dataset seal`",
             )
         costed = budget.BudgetedDataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
-        return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned)
+        return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned, relation)
 
     def held(self, dataset: Dataset) -> tuple[Charge, ...]:
         """Return the charges spent or reserved on a dataset: a new job must fit next to them."""

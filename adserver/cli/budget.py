@@ -8,10 +8,12 @@ import typer
 from adserver.cli.options import JsonOption
 from adserver.cli.target import server_of
 from adserver.views.printing import print_json
+from maskedlark.privacy.relation import Relation
 from maskedlark.terminal.budget_options import (
     PlannedBatch,
     PlannedNoise,
     PlannedRounds,
+    RelationOption,
     print_budgets,
     read_planned_job,
 )
@@ -30,6 +32,7 @@ def budget_command(
     rounds: PlannedRounds = 0,
     batch_size: PlannedBatch = None,
     noise_multiplier: PlannedNoise = 1.0,
+    relation: RelationOption = Relation.ZERO,
     plot: Annotated[
         Path | None,
         option(
@@ -40,12 +43,13 @@ def budget_command(
 ) -> None:
     """Show the spent, reserved and remaining part of each dataset's two budgets.
 
-    With --rounds, also show the budgets after a planned job.
+    The budgets are of telling whether a report adds anything; with --relation label, also show the cost
+    of telling one real label from another. With --rounds, also show the budgets after a planned job.
     """
     from maskedlark.terminal.budget_view import budget_json
 
     planned = read_planned_job(rounds, batch_size, noise_multiplier)
-    budgets = server.budgets(task=task, dataset=dataset, planned=planned)
+    budgets = server.budgets(task=task, dataset=dataset, planned=planned, relation=relation)
     if plot is not None:
         if len(budgets) != 1:
             raise typer.BadParameter(

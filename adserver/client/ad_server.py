@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.records.exported_model import ExportedModel, InputForm
 from maskedlark.frozen import frozen
+from maskedlark.privacy.relation import Relation
 
 if TYPE_CHECKING:
     from adserver.budgets.planner import OnProgress
@@ -137,7 +138,12 @@ class AdServer(Protocol):
         """
 
     def budgets(
-        self, *, task: str = "", dataset: str = "", planned: "PlannedJob | None" = None
+        self,
+        *,
+        task: str = "",
+        dataset: str = "",
+        planned: "PlannedJob | None" = None,
+        relation: Relation = Relation.ZERO,
     ) -> "tuple[DatasetBudget, ...]":
         """Return both budgets of committed datasets, oldest first, then of people in tasks of updates.
 
@@ -145,6 +151,7 @@ class AdServer(Protocol):
             task: Return only budgets of this task; empty: of all.
             dataset: Return only the budgets of this dataset; empty: of all.
             planned: Also forecast the budgets after such a job.
+            relation: LABEL: also state what is held costs if one real label is to be told from another.
 
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)

@@ -24,6 +24,7 @@ from adserver.store.tasks import StoredTask
 from adserver.views.printing import sealing_bars
 from maskedlark.audit_log import AuditEntry
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
 
 
@@ -93,16 +94,22 @@ class Client(Measuring, Training):
         return self.server.abandon(dataset)
 
     def budgets(
-        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+        self,
+        *,
+        task: str = "",
+        dataset: str = "",
+        planned: PlannedJob | None = None,
+        relation: Relation = Relation.ZERO,
     ) -> tuple[DatasetBudget, ...]:
         """Return both budgets of committed datasets, oldest first, optionally of one task or dataset.
 
-        With a planned job, also what it would leave.
+        With a planned job, also what it would leave; with the relation LABEL, also the cost of telling one
+        real label of a report from another.
 
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
         """
-        return self.server.budgets(task=task, dataset=dataset, planned=planned)
+        return self.server.budgets(task=task, dataset=dataset, planned=planned, relation=relation)
 
     def create_token(self, scope: Scope = Scope.READ, *, name: str, days: float = 90.0) -> str:
         """Create a token for the admin API; it is not stored and cannot be shown again."""

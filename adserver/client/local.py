@@ -20,6 +20,7 @@ from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import pick_attributes
+from maskedlark.privacy.relation import Relation
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -179,10 +180,15 @@ class LocalAdServer:
         return found
 
     def budgets(
-        self, *, task: str = "", dataset: str = "", planned: "PlannedJob | None" = None
+        self,
+        *,
+        task: str = "",
+        dataset: str = "",
+        planned: "PlannedJob | None" = None,
+        relation: Relation = Relation.ZERO,
     ) -> "tuple[DatasetBudget, ...]":
         """Return both budgets of committed datasets and of people."""
-        return self._budgets.of_all(task=task, dataset=dataset, planned=planned)
+        return self._budgets.of_all(task=task, dataset=dataset, planned=planned, relation=relation)
 
     def plan(self, request: Any, progress: Any = None) -> Any:
         """Find what fits the budgets next to everything that is spent or reserved."""

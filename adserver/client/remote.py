@@ -52,6 +52,7 @@ from maskedlark.audit_log import AuditEntry
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen, pick_attributes
+from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import SIZES
@@ -148,11 +149,16 @@ class RemoteAdServer(ApiSession):
         return self.post(DatasetItem, path).value()
 
     def budgets(
-        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+        self,
+        *,
+        task: str = "",
+        dataset: str = "",
+        planned: PlannedJob | None = None,
+        relation: Relation = Relation.ZERO,
     ) -> tuple[DatasetBudget, ...]:
         """Return both budgets of committed datasets, then of people."""
         if dataset:
-            return (self._budget(dataset, planned),)
+            return (self._budget(dataset, planned, relation),)
         wanted = [
             one.dataset_id.hex()
             for one in self.datasets()
@@ -165,11 +171,16 @@ class RemoteAdServer(ApiSession):
             for one in self._list(TaskItem, "/tasks")
             if one.is_of_updates and one.task_id.hex().startswith(task.lower())
         ]
-        return (*(self._budget(one, planned) for one in wanted), *(self._budget(one, None) for one in people))
+        return (
+            *(self._budget(one, planned, relation) for one in wanted),
+            *(self._budget(one, None, relation) for one in people),
+        )
 
-    def _budget(self, of: str, planned: PlannedJob | None) -> DatasetBudget:
+    def _budget(self, of: str, planned: PlannedJob | None, relation: Relation) -> DatasetBudget:
         """Return the budgets of a dataset, or of a person in the task of this id."""
         asked = {} if planned is None else pick_attributes(planned, SIZES)
+        if relation is not Relation.ZERO:
+            asked = {**asked, "relation": relation.value}
         path = f"/budgets/{safe_id(of, JobReason.UNKNOWN_DATASET)}"
         sent = self.get(BudgetMessage, path, **asked)
         task = self._task(sent.task_id)

@@ -101,6 +101,7 @@ class BudgetMessage(Message):
     ad_server: StandingMessage
     colluding: StandingMessage
     uses: tuple[UseMessage, ...]
+    labels: EpsilonsMessage | None
     planned: ForecastMessage | None
 
     @classmethod
@@ -129,4 +130,5 @@ class BudgetMessage(Message):
             colluding=self.colluding.value(),
             uses=tuple(one.value() for one in self.uses),
             forecast=None if self.planned is None else self.planned.value(),
+            labels=None if self.labels is None else self.labels.value(),
         )

@@ -38,7 +38,8 @@ def print_plan(plan: Plan, room: JobLimits, compared: Comparison | None = None) 
     typer.echo("worth: so many steps without noise are predicted to gain as much, each at its best length")
     held = (
         f"epsilon: of this job alone; dataset: what that has spent or reserved with the job, of {_both(task)}"
-        "; in parentheses with one helper colluding"
+        "; in parentheses with one helper colluding; of zeroing one report (of one label against another:"
+        " `adserver budget --relation label`)"
     )
     typer.echo(f"{held}, at delta {task.delta:.2g}")
     if compared is not None:

@@ -10,11 +10,13 @@ from rich.table import Table
 
 from helper.cli.options import DatabaseOption, DataOption, JsonOption, tls_of
 from helper.trust.floors import fingerprint
+from maskedlark.privacy.relation import Relation
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.budget_options import (
     PlannedBatch,
     PlannedNoise,
     PlannedRounds,
+    RelationOption,
     print_budgets,
     read_planned_job,
 )
@@ -95,11 +97,13 @@ def budget_command(
     rounds: PlannedRounds = 0,
     batch_size: PlannedBatch = None,
     noise_multiplier: PlannedNoise = 1.0,
+    relation: RelationOption = Relation.ZERO,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is spent, reserved and left of each dataset's budgets.
 
-    With a planned job, also what it would bring them to.
+    With a planned job, also what it would bring them to; with --relation label, also the cost of telling one
+    real label from another.
 
     Reads the ledger of --data, also while the helper serves; changes nothing.
     """
@@ -109,7 +113,7 @@ def budget_command(
 
     report = BudgetReport(open_ledger(data, database))
     planned = read_planned_job(rounds, batch_size, noise_multiplier)
-    found = [budget_of(one, report.uses(one), planned) for one in report.datasets(dataset)]
+    found = [budget_of(one, report.uses(one), planned, relation) for one in report.datasets(dataset)]
     if as_json:
         typer.echo(json.dumps([budget_json(one) for one in found]))
     else:

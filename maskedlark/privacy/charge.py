@@ -59,6 +59,9 @@ class Charge:
         overlap: Of a job of correlated noise, where `epoch_steps` counts slots far apart: how much of the
             squared length of a record's shift two of these slots have in common, in [0, 1). That part is a
             release without sampling, and the rest one of random allocation.
+        is_of_labels: Whether it is to be told which of two contributions a report makes, as
+            with one real label or another,
+            and not whether it makes one: twice the shift.
         is_of_mixed_plan: Whether its job plans releases at other settings too, of which none may be charged
             yet: together with other jobs, its releases then do not count as ones at one setting.
 
@@ -78,6 +81,7 @@ class Charge:
     reports: int = 1
     noises: int = 1
     overlap: float = 0.0
+    is_of_labels: bool = False
     is_of_mixed_plan: bool = False
 
     def __post_init__(self) -> None:
@@ -124,6 +128,10 @@ class Charge:
         if not self.is_sampled:
             return self
         return replace(self, sampling_rate=1.0, epoch_steps=1, exposure=0.0, overlap=0.0)
+
+    def of_labels(self) -> "Charge":
+        """Return the same release's charge for telling one contribution of a report from another."""
+        return replace(self, is_of_labels=True)
 
 
 def continuous(mechanism: Mechanism, noise: float, noises: int = 1) -> float:

@@ -16,6 +16,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.relation import Relation
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import QueryLike
 from maskedlark.releases.samples import charge_of_samples, samples_of
@@ -179,6 +180,8 @@ class DatasetBudget:
         colluding: The budget against the ad server with either helper.
         uses: What takes of them, in the order given.
         forecast: Of the job that was asked about, if one was, in a task with noise.
+        labels: What all that is held costs if one real label of a report is to be told from another, if that
+            was asked for. The budgets are of telling whether the report adds anything.
     """
 
     dataset: BudgetedDataset
@@ -186,6 +189,7 @@ class DatasetBudget:
     colluding: Standing
     uses: tuple[CostedUse, ...]
     forecast: Forecast | None
+    labels: Epsilons | None = None
 
     @property
     def is_noisy(self) -> bool:
@@ -257,9 +261,18 @@ def query_use(task: Task, spec: QueryLike) -> Use:
 
 
 def budget_of(
-    dataset: BudgetedDataset, uses: Sequence[Use], planned: PlannedJob | None = None
+    dataset: BudgetedDataset,
+    uses: Sequence[Use],
+    planned: PlannedJob | None = None,
+    relation: Relation = Relation.ZERO,
 ) -> DatasetBudget:
     """Return a dataset's budgets, with everything reserved or spent on it. Called by all parties.
+
+    Args:
+        dataset: Which.
+        uses: What is recorded for it.
+        planned: A job to forecast.
+        relation: `LABEL` to find `DatasetBudget.labels` too.
 
     Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded;
         infinite without noise.
@@ -284,7 +297,13 @@ def budget_of(
             CostedUse(use=use, spent=spent(use.spent, delta), held=spent(use.held, delta)) for use in uses
         ),
         forecast=forecast,
+        labels=_cost_of_labels(held, delta) if relation is Relation.LABEL else None,
     )
+
+
+def _cost_of_labels(held: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
+    """Return what releases cost if one contribution of a report is to be told from another."""
+    return spent_in_turn([[charge.of_labels() for charge in job] for job in held], delta)
 
 
 def _standings(task: Task, before: Epsilons, after: Epsilons) -> tuple[Standing, Standing]:

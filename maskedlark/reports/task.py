@@ -137,7 +137,8 @@ class Task:
         norm: The norm in which per-example values are clipped: L1 for Laplace, L2 for Gaussian.
         clip_norm: The largest bound in that norm; a job may have a smaller one.
         frac_bits: Gradients are integers in units of 2^-frac_bits.
-        epsilon: The budget of one dataset against the ad server.
+        epsilon: The budget of one dataset against the ad server. Both budgets are of zeroing one report; to
+            tell one label from another costs more.
         collusion_epsilon: The budget of one dataset against the ad server together with one helper: one
             helper's noise only, and no amplification by sampling.
         delta: The delta that both budgets are read at.

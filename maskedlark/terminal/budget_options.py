@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maskedlark.terminal.options import panel
+from maskedlark.privacy.relation import Relation
+from maskedlark.terminal.options import option, panel
 
 if TYPE_CHECKING:
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
@@ -21,6 +22,10 @@ PlannedBatch = Annotated[
 ]
 PlannedNoise = Annotated[
     float, _planned("The planned job's noise, divided by the clip norm.", "--noise-multiplier")
+]
+RelationOption = Annotated[
+    Relation,
+    option("label: also show what is held costs if one real label is to be told from another."),
 ]
 
 

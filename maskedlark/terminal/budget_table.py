@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from maskedlark.releases.budget import DatasetBudget, Standing
-from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, number
+from maskedlark.terminal.budget_view import ADVERSARIES, forecast_line, labels_line, number
 
 _BAR_CELLS: Final = 28
 _ID_DIGITS: Final = 12
@@ -23,7 +23,7 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
         of = f"a person in task {task.name!r}: {dataset.size} devices"
     else:
         of = f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports"
-    title = Text(f"{of}, epsilons at delta {task.delta:.2g}", "bold")
+    title = Text(f"{of}, epsilons at delta {task.delta:.2g}, of zeroing one report", "bold")
     parts: list[RenderableType] = [title]
     if budget.is_noisy:
         parts.append(_standings(budget))
@@ -33,6 +33,8 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
         parts.append(_uses(budget))
     if budget.is_noisy and len(budget.uses) > 1:
         parts.append(Text(NOT_ADDITIVE, "dim"))
+    if budget.labels is not None:
+        parts.append(Text(labels_line(budget.labels)))
     if budget.forecast is not None:
         parts.append(Text(forecast_line(budget.forecast), "bold"))
     return Group(*parts)

@@ -34,6 +34,7 @@ def budget_json(budget: DatasetBudget) -> dict[str, Any]:
         "ad_server": _standing_json(budget.ad_server),
         "colluding": _standing_json(budget.colluding),
         "uses": [_use_json(one) for one in budget.uses],
+        "labels": None if budget.labels is None else epsilons_json(budget.labels),
         "planned": None if budget.forecast is None else _forecast_json(budget.forecast),
     }
 
@@ -49,6 +50,14 @@ def forecast_line(forecast: Forecast) -> str:
     return (
         f"the planned job {verdict}: it costs epsilon {alone} alone, and brings what is held to: "
         + ", ".join(moves)
+    )
+
+
+def labels_line(labels: Epsilons) -> str:
+    """Describe what is held by the relation between two labels in one sentence."""
+    return (
+        "to tell one real label of a report from another, what is held costs epsilon "
+        f"{number(labels.ad_server)} ({number(labels.colluding)} with one helper)"
     )
 
 

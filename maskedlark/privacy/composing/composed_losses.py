@@ -28,7 +28,9 @@ def loss_distribution_epsilon(precision: float, charges: Sequence[Charge], delta
         if precision
         else []
     )
-    shifts = [charge.reports / charge.noise_multiplier for charge in (*plain, *charges)]
+    shifts = [
+        charge.reports * (1 + charge.is_of_labels) / charge.noise_multiplier for charge in (*plain, *charges)
+    ]
     width = sum(8 * shift + shift**2 for shift in shifts)
     if width > _WIDEST:
         return math.inf
@@ -71,6 +73,13 @@ def _all_rounds(charge: Charge, grid: float) -> LossDistribution:
     noise = continuous(mechanism, charge.noise_multiplier, charge.noises)
     if noise / math.sqrt(reports) < LEAST_NOISE or steps > MAX_STEPS:
         return LossDistribution.infinite(grid)
+    if charge.is_of_labels:
+        ratios_of_one = (
+            sample_ratios(noise, rate, 1)
+            if rate < 1
+            else epoch_ratios(mechanism, noise, steps, noises=charge.noises).points()
+        )
+        return ratios_of_one.opposed().losses(grid).self_compose(rounds)
     if mechanism is Mechanism.GAUSSIAN and rate < 1:
         return sample_ratios(noise, rate, reports).losses(grid).self_compose(rounds)
     ratios = epoch_ratios(mechanism, noise / math.sqrt(reports), steps, noises=charge.noises)

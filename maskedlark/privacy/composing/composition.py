@@ -100,7 +100,11 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: int = 1
     # and what is left out of an epoch was decided before it began.
     left_out = math.fsum(
         [rounds * key.reports * most_left_out(key.steps) for key, rounds in parts.epochs.items()]
-        + [rounds * most_left_out(1) for key, rounds in parts.sampled.items() if key.reports > 1]
+        + [
+            rounds * most_left_out(1)
+            for key, rounds in parts.sampled.items()
+            if key.reports > 1 or key.is_of_labels
+        ]
     )
     if left_out > _FILTER_TAILS * delta:
         parts, left_out = parts.without_sampling(), 0.0
@@ -184,7 +188,7 @@ def _renyi_epsilon(parts: ChargeParts, delta: float) -> float:
     epsilon = epsilon_of_divergences(divergences, kept)
     if _covers(left_out, epsilon, _TAILS * delta):
         return epsilon
-    if any(key.reports > 1 for key in parts.sampled):
+    if any(key.reports > 1 for key in parts.sampled if not key.is_of_labels):
         return _quick_epsilon(parts.singly(), delta)
     return _quick_epsilon(parts.without_sampling(), delta)
 

@@ -64,6 +64,35 @@ class RatioPoints:
             add=Losses(grid=grid, lowest=-last, masses=without[::-1].copy(), at_infinity=at_minus_infinity),
         )
 
+    def opposed(self) -> "RatioPoints":
+        """Return the ratio of a record's contribution to its negative.
+
+        The ratios of either to none have one law, and move against each other. Of all pairs with that law
+        the one in which the largest meets the smallest has the largest (epsilon, delta) and Renyi divergences
+        (docs/explanation/privacy.md, "One label or another").
+        """
+        below = np.cumsum(np.concatenate(([self.at_zero], self.masses)))
+        above = np.cumsum(self.masses[::-1])
+        half = (self.at_zero + math.fsum(self.masses)) / 2
+        # Probabilities from either end, so that small ones keep their digits: at each, a pair of values.
+        cuts = np.unique(np.minimum(np.concatenate(([0.0], below, above)), half))
+        widths, middles = np.diff(cuts), (cuts[:-1] + cuts[1:]) / 2
+        last = len(self.masses) - 1
+        low = np.minimum(np.searchsorted(below, middles, side="right") - 1, last)
+        high = last - np.minimum(np.searchsorted(above, middles, side="right"), last)
+        lows = np.where(low < 0, -math.inf, self.logarithms[np.maximum(low, 0)])
+        highs = self.logarithms[high]
+        is_there = lows > -math.inf
+        apart = highs[is_there] - lows[is_there]
+        with np.errstate(divide="ignore"):
+            of_highs, of_lows = (np.exp(np.log(widths) + one)[is_there] for one in (highs, lows))
+        return RatioPoints(
+            logarithms=np.concatenate((-apart, apart[::-1])),
+            masses=np.concatenate((of_highs, of_lows[::-1])),
+            at_zero=float((widths * np.exp(highs))[~is_there].sum()),
+            rounding=2 * self.rounding,
+        )
+
     def divergences(self, orders: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return the larger Renyi divergence of both directions, at each order.
 

@@ -29,6 +29,7 @@ class Setting(NamedTuple):
     steps: int = 1
     reports: int = 1
     noises: int = 1
+    is_of_labels: bool = False
 
 
 def setting(charge: Charge) -> Setting | None:
@@ -36,7 +37,14 @@ def setting(charge: Charge) -> Setting | None:
     if charge.mechanism is Mechanism.GAUSSIAN and not charge.is_sampled:
         return None
     noise = -charge.noise_multiplier if charge.is_common else charge.noise_multiplier
-    return Setting(charge.mechanism, noise, charge.sampling_rate, charge.epoch_steps, charge.reports)
+    return Setting(
+        charge.mechanism,
+        noise,
+        charge.sampling_rate,
+        charge.epoch_steps,
+        charge.reports,
+        is_of_labels=charge.is_of_labels,
+    )
 
 
 @frozen
@@ -101,7 +109,8 @@ class ChargeParts:
         precisions, laplace = [self.precision], Counter(self.laplace)
         for key in keys:
             if key.mechanism is Mechanism.GAUSSIAN:
-                precisions.append(rounds[key] * (key.reports / (key.noise * GAUSSIAN_SLACK)) ** 2)
+                shift = 2 * key.reports if key.is_of_labels else key.reports
+                precisions.append(rounds[key] * (shift / (key.noise * GAUSSIAN_SLACK)) ** 2)
             else:
                 laplace[key._replace(rate=1.0, steps=1)] += rounds[key]
         return math.fsum(precisions), dict(laplace)
@@ -136,22 +145,33 @@ def merge(charges: Iterable[Charge], noises: int) -> ChargeParts:
             # What the slots have in common hides nothing; the rest is an epoch. Of a person's reports one at
             # a time, as in `as_single_reports`, which loses nothing of the former.
             noise, rounds, reports = noise / math.sqrt(reports), rounds * reports, 1
-            plain[min(noise / math.sqrt(charge.overlap), largest)] += rounds
+            shift = math.sqrt(charge.overlap) * (2 if charge.is_of_labels else 1)
+            plain[min(noise / shift, largest)] += rounds
             noise /= math.sqrt(1 - charge.overlap)
         if reports > 1 and (not is_gaussian or (steps == 1 and rate == 1)):
             # all of a person's reports together, as one shift, without sampling
             noise, rate, steps, reports = noise / reports, 1.0, 1, 1
+        is_of_labels = charge.is_of_labels
+        if is_of_labels and is_gaussian and (steps > 1 or rate < 1):
+            noise, rounds, reports = noise / math.sqrt(reports), rounds * reports, 1
+        elif is_of_labels:
+            # From one contribution to its negative: twice the shift, without sampling.
+            noise, rate, steps, is_of_labels = noise / 2, 1.0, 1, False
         noise = min(noise, largest)
         if summed > 1 and continuous(mechanism, noise, summed) < LEAST_NOISE:
             summed = 1  # the ratios of so little noise are not computed; that of one noise is a bound
         if noise < smallest:
             is_noiseless = True
         elif steps > 1:
-            epochs[Setting(mechanism, noise, steps=steps, reports=reports, noises=summed)] += rounds
+            key = Setting(
+                mechanism, noise, steps=steps, reports=reports, noises=summed, is_of_labels=is_of_labels
+            )
+            epochs[key] += rounds
         elif not is_gaussian:
             laplace[Setting(mechanism, noise, rate, noises=summed)] += rounds
         elif rate < 1:
-            sampled[Setting(mechanism, noise, rate, reports=reports)] += rounds
+            key = Setting(mechanism, noise, rate, reports=reports, is_of_labels=is_of_labels)
+            sampled[key] += rounds
         else:
             plain[noise] += rounds
     precision = math.fsum(count / (noise * GAUSSIAN_SLACK) ** 2 for noise, count in plain.items())
@@ -184,6 +204,7 @@ def _charges(rounds: dict[Setting, int]) -> tuple[Charge, ...]:
             epoch_steps=key.steps,
             reports=key.reports,
             noises=key.noises,
+            is_of_labels=key.is_of_labels,
         )
         for key in sorted(rounds)
     )
@@ -220,7 +241,9 @@ def _on_a_grid(sampled: dict[Setting, int]) -> dict[Setting, int]:
         for noise, rate, count in zip(less.tolist(), higher.tolist(), rounds, strict=True):
             is_computed = continuous(one.mechanism, noise, one.noises) >= LEAST_NOISE
             noises_summed = one.noises if is_computed else 1
-            merged[Setting(one.mechanism, noise, rate, noises=noises_summed)] += count
+            merged[
+                Setting(one.mechanism, noise, rate, noises=noises_summed, is_of_labels=one.is_of_labels)
+            ] += count
         if len(merged) <= _MAX_CLASSES:
             break
     return merged

@@ -48,7 +48,11 @@ def divergences_of(parts: ChargeParts) -> tuple[NDArray[np.float64], float]:
     left_out = 0.0
     for key, count in parts.sampled.items():
         noise = key.noise * GAUSSIAN_SLACK
-        if key.reports == 1 or noise < random_allocation.LEAST_NOISE:
+        if key.is_of_labels:
+            of_sample, tails = _divergences_of_labels(key)
+            divergences += count * of_sample
+            left_out += count * tails
+        elif key.reports == 1 or noise < random_allocation.LEAST_NOISE:
             single = as_single_reports(key).noise * GAUSSIAN_SLACK
             divergences += count * key.reports * _renyi_divergences(single, key.rate)
         else:
@@ -56,6 +60,11 @@ def divergences_of(parts: ChargeParts) -> tuple[NDArray[np.float64], float]:
             divergences += count * of_sample
             left_out += count * tails
     for key, count in parts.epochs.items():
+        if key.is_of_labels:
+            of_epoch, tails = _divergences_of_labels(key)
+            divergences += count * of_epoch
+            left_out += count * tails
+            continue
         of_epoch, tails = _epoch_divergences(as_single_reports(key))
         divergences += count * key.reports * of_epoch
         left_out += count * key.reports * tails
@@ -153,6 +162,22 @@ def _epoch_divergences(key: Setting) -> tuple[NDArray[np.float64], float]:
             return np.minimum(1 / noise, ORDERS / (2 * noise**2)), 0.0
         case Mechanism.NONE:
             return np.full(len(ORDERS), math.inf), 0.0
+
+
+@lru_cache(maxsize=256)
+def _divergences_of_labels(key: Setting) -> tuple[NDArray[np.float64], float]:
+    """Return the same of a sampled Gaussian release or epoch, for one contribution against another."""
+    noise = key.noise * GAUSSIAN_SLACK
+    if key.steps <= random_allocation.MAX_STEPS and noise >= random_allocation.LEAST_NOISE:
+        points = (
+            sample_ratios(noise, key.rate, 1)
+            if key.steps == 1
+            else random_allocation.epoch_ratios(key.mechanism, noise, key.steps).points()
+        )
+        found, left_out = points.opposed().divergences(ORDERS)
+        if left_out <= most_left_out(key.steps):
+            return np.minimum(found, 2 * ORDERS / noise**2), left_out
+    return 2 * ORDERS / noise**2, 0.0
 
 
 def most_left_out(steps: int) -> float:

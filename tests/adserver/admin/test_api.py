@@ -185,6 +185,15 @@ def test_a_forecast_says_whether_a_job_fits(reader: httpx.Client) -> None:
     assert (fits(1.0), fits(200.0)) == (False, True)
 
 
+def test_labels_cost_more_than_what_is_held_where_they_are_asked_for(reader: httpx.Client) -> None:
+    asked = {"relation": "label"}
+    shown = reader.get(f"{PREFIX}/budgets/{DATASET}", params=asked).json()
+    assert shown["labels"]["ad_server"] > shown["ad_server"]["held"] > 0
+    assert shown["labels"]["colluding"] > shown["colluding"]["held"] > 0
+    assert reader.get(f"{PREFIX}/budgets/{DATASET}").json()["labels"] is None
+    assert reader.get(f"{PREFIX}/budgets/{DATASET}", params={"relation": "x"}).status_code == 422
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "reason"),
     [

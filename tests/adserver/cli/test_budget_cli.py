@@ -73,6 +73,17 @@ def budget(adserver: Adserver, line: str = "") -> Any:
     return one
 
 
+def test_the_relation_of_labels_is_shown_beside_the_budgets(adserver: Adserver) -> None:
+    adserver(f"{SUBMIT} --rounds 4 --epsilon 2")
+    plain, shown = budget(adserver), budget(adserver, "--relation label")
+    assert plain == {**shown, "labels": None}
+    assert shown["labels"]["ad_server"] > shown["ad_server"]["held"]
+    assert shown["labels"]["colluding"] > shown["colluding"]["held"]
+    printed = " ".join(adserver("budget --relation label").stdout.split())
+    assert "to tell one real label of a report from another" in printed
+    assert "of zeroing one report" in printed
+
+
 def test_a_fresh_dataset_has_its_whole_budget(adserver: Adserver) -> None:
     shown = budget(adserver)
     assert shown["ad_server"] == {"budget": 8.0, "spent": 0.0, "reserved": 0.0, "held": 0.0, "left": 8.0}

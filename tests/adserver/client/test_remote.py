@@ -20,6 +20,7 @@ from adserver.messages.job import job_facts
 from adserver.records.access import GrantKind, Scope
 from adserver.records.job_state import JobState
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
+from maskedlark.privacy.relation import Relation
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, Painted, painted
 from tests.patience import HANGS_S
@@ -64,6 +65,15 @@ def test_what_is_there_is_what_is_seen_from_afar(served: tuple[Painted, str], fa
     for mine, theirs in zip(here.jobs(), far.jobs(), strict=True):
         assert theirs.figures() == mine.figures()
         assert theirs.summary() == mine.summary()
+
+
+def test_labels_from_afar_cost_the_same(served: tuple[Painted, str], far: Client) -> None:
+    mine, theirs = (
+        [one.labels for one in client.budgets(relation=Relation.LABEL)] for client in (served[0].client, far)
+    )
+    assert mine == theirs
+    assert None not in mine
+    assert all(one.labels is None for one in far.budgets())
 
 
 def test_budgets_from_afar_cost_the_same(served: tuple[Painted, str], far: Client) -> None:
