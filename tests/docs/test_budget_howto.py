@@ -39,7 +39,7 @@ class Shell:
 
     def run(self, line: str) -> str:
         program, *arguments = shlex.split(line)
-        apps = {"adserver": adserver_app, "helper": helper_app}
+        apps = {"adserver": adserver_app, "lark-helper": helper_app}
         if arguments == ["job", "show"]:  # the page has one dataset's latest job in mind
             arguments.append(self.site.store.all()[-1].job_id.hex())
         result = CliRunner(env={"COLUMNS": "140"}).invoke(apps[program], arguments, catch_exceptions=False)
