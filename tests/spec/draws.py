@@ -1,4 +1,4 @@
-"""What both helpers draw from their common key, written from docs/spec alone, in integers and decimals.
+"""What both helpers draw and answer, written from docs/spec alone, in Python integers and decimals.
 
 Of the product it imports nothing. Slow: it is read beside rounds.md, queries.md and numerics.md.
 """
@@ -168,7 +168,7 @@ def units(multiplier: float, sensitivity: int) -> int:
 def cells_to_show(
     task: dict[str, Any], query: bytes, pair: bytes, keys: Sequence[Sequence[int]], beside: bytes
 ) -> list[list[int]]:
-    """Each report's cell at each released level, of a task with Laplace noise; -1 for none."""
+    """Each report's cell at each released level, of a task with Laplace noise or none; -1 for no cell."""
     spec, declared = json.loads(query), task["measurement"]
     named = [key["name"] for key in declared["keys"]]
     sizes, positions = [], []
@@ -184,10 +184,11 @@ def cells_to_show(
     counted = [all(row[named.index(one["key"])] == one["code"] for one in spec["where"]) for row in keys]
     source = words(derive(pair, b"common noise", framed("query", query)), 8)
     scale = units(spec["threshold_noise_multiplier"], 2**16 * len(spec["levels"]))
-    draws, least = Draws("laplace", scale), declared["min_cell_count"] * 2**16
+    draws = None if task["mechanism"] == "none" else Draws("laplace", scale)
+    least = declared["min_cell_count"] * 2**16
 
     def enough(cells: list[int | None], count: int) -> list[bool]:
-        noise = draws.draw(count, source)
+        noise = [0] * count if draws is None else draws.draw(count, source)
         return [cells.count(cell) * 2**16 + noise[cell] >= least for cell in range(count)]
 
     own: list[list[int | None]] = []
@@ -237,3 +238,105 @@ def cells_to_show(
                 for cell, parent in zip(placed[at], in_rest_of, strict=True)
             ]
     return placed
+
+
+# datasets.md, reports.md: what a helper reads and tells
+
+
+def view_tag(pair: bytes, report_id: bytes, covered: bytes) -> bytes:
+    return hmac.digest(derive(pair, b"view"), report_id + covered, "sha256")[:16]
+
+
+def dataset_id(task_id: bytes, tags: dict[bytes, bytes]) -> bytes:
+    ids = sorted(tags)
+    return framed("dataset", task_id, b"".join(ids), b"".join(tags[one] for one in ids))
+
+
+class Opened:
+    """One plaintext of a task without proofs."""
+
+    def __init__(self, task: dict[str, Any], plaintext: bytes) -> None:
+        measurement = task["measurement"] or {"keys": []}
+        d, num_candidates = task["num_features"], task["num_decoys"] + 1
+        labels = 17 + d
+        keys = labels + 4 * num_candidates
+        end = keys + 4 * len(measurement["keys"])
+        self.view = plaintext[:end]
+        self.labels = _integers(plaintext[labels:keys], 4)
+        self.keys = _integers(plaintext[keys:end], 4)
+        elements = _integers(plaintext[end:], 8)
+        self.masks, self.columns = elements[:num_candidates], elements[num_candidates:]
+
+
+def _integers(encoded: bytes, size: int) -> list[int]:
+    return [int.from_bytes(encoded[at : at + size], "little") for at in range(0, len(encoded), size)]
+
+
+# rounds.md, queries.md, updates.md: answers without noise
+
+
+def answer(pair: bytes, role: int, script: bytes, total: list[int], values_digest: bytes) -> bytes:
+    blinds = blind(pair, script, len(total))
+    blinded = [(x + (b if role == 0 else -b)) % P for x, b in zip(total, blinds, strict=True)]
+    return agreement_tag(pair, script, values_digest) + b"".join(x.to_bytes(8, "little") for x in blinded)
+
+
+def answer_query(
+    task: dict[str, Any], query: bytes, pair: bytes, role: int, *, opened: list[Opened], beside: bytes
+) -> bytes:
+    spec, columns, scales = json.loads(query), list[int](), list[int]()
+    first = {"count": 0}
+    buckets, at = {"count": 0}, 1
+    for value in task["measurement"]["values"]:
+        first[value["name"]], buckets[value["name"]] = at, len(value["bucket_starts"])
+        at += 1 + len(value["bucket_starts"])
+    for measure in spec["measures"]:
+        start, count = first[measure["value"]], buckets[measure["value"]]
+        held = [start] if measure["kind"] == "sum" else list(range(start + 1, start + 1 + count))
+        columns += held
+        scales += [measure["scale"]] * len(held)
+    levels = cells_to_show(task, query, pair, [one.keys for one in opened], beside)
+    sizes, total = [axis["size"] for axis in spec["group_by"]], list[int]()
+    for level, cells in zip(spec["levels"], levels, strict=True):
+        num_cells = 1
+        for depth, size in enumerate(sizes[:level], start=1):
+            num_cells *= size + (depth == level)
+        for cell in range(num_cells):
+            placed = [one for one, of_one in zip(opened, cells, strict=True) if of_one == cell]
+            total += [
+                scale * sum(one.columns[column] for one in placed) % P
+                for column, scale in zip(columns, scales, strict=True)
+            ]
+    told = b"".join(cell.to_bytes(4, "little", signed=True) for cells in levels for cell in cells)
+    return answer(pair, role, framed("query", query), total, hashlib.sha256(told).digest())
+
+
+def answer_discovery(
+    task: dict[str, Any], discovery: bytes, pair: bytes, role: int, opened: list[Opened]
+) -> bytes:
+    """Of a task without noise."""
+    spec, declared = json.loads(discovery), task["measurement"]
+    named, found = [key["name"] for key in declared["keys"]], list[int]()
+    for name in spec["keys"]:
+        codes = [one.keys[named.index(name)] for one in opened]
+        counts = {code: codes.count(code) for code in codes}
+        enough = [code for code, count in counts.items() if count >= declared["min_cell_count"]]
+        kept = sorted(enough, key=lambda code: (-counts[code], code))[: spec["max_codes"]]
+        found += [len(kept), *sorted(kept), *[0] * (spec["max_codes"] - len(kept))]
+    told = b"".join(one.to_bytes(8, "little") for one in found)
+    total = found if role == 0 else [0] * len(found)
+    return answer(pair, role, framed("discovery", discovery), total, hashlib.sha256(told).digest())
+
+
+def answer_evaluation(
+    evaluation: bytes, pair: bytes, role: int, opened: list[Opened], bins: Sequence[int]
+) -> bytes:
+    """Of a model of one output, whose scores fall into these bins."""
+    num_bins = json.loads(evaluation)["num_bins"]
+    total, told = [0] * (2 * num_bins), b""
+    for one, score in zip(opened, bins, strict=True):
+        for label, mask in zip(one.labels, one.masks, strict=True):
+            cell = num_bins * label + score
+            total[cell] = (total[cell] + 2**20 * mask) % P
+            told += cell.to_bytes(4, "little")
+    return answer(pair, role, framed("evaluation", evaluation), total, hashlib.sha256(told).digest())

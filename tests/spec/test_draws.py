@@ -1,4 +1,4 @@
-"""What a program that was written from docs/spec alone draws is what the vectors of 1.0 hold."""
+"""A program that was written from docs/spec alone draws and answers what the vectors of 1.0 hold."""
 
 import json
 from struct import iter_unpack
@@ -70,3 +70,45 @@ def test_the_cells_that_a_query_shows() -> None:
         bytes.fromhex(told["beside"]),
     )
     assert found == told["cells"]
+
+
+def opened_of(task: str, role: int) -> dict[str, draws.Opened]:
+    """What a helper opened of a task's reports, in canonical order."""
+    told = sorted(
+        (one for one in KNOWN["reports"] if one["task"] == task), key=lambda one: str(one["report_id"])
+    )
+    return {
+        one["report_id"]: draws.Opened(task_of(task), bytes.fromhex(one["plaintexts"][role])) for one in told
+    }
+
+
+@pytest.mark.parametrize("task", ["labels", "measured"])
+@pytest.mark.parametrize("role", [0, 1])
+def test_view_tags_and_the_id_of_a_dataset(task: str, role: int) -> None:
+    pair, task_id = pair_of(task, role), bytes.fromhex(KNOWN["tasks"][task]["task_id"])
+    tags = {
+        bytes.fromhex(name): draws.view_tag(pair, bytes.fromhex(name), one.view)
+        for name, one in opened_of(task, role).items()
+    }
+    for one in KNOWN["reports"]:
+        if one["task"] == task:
+            assert tags[bytes.fromhex(one["report_id"])].hex() == one["view_tags"][role]
+    [told] = [one for one in KNOWN["datasets"] if one["task"] == task]
+    assert draws.dataset_id(task_id, tags).hex() == told["dataset_id"]
+
+
+@pytest.mark.parametrize("role", [0, 1])
+@pytest.mark.parametrize(
+    "told", [one for one in KNOWN["queries"] if "answers" in one], ids=lambda told: str(told["kind"])
+)
+def test_answers_of_queries(told: dict[str, Any], role: int) -> None:
+    task, pair, spec = task_of(told["task"]), pair_of(told["task"], role), told["spec"].encode()
+    opened = list(opened_of(told["task"], role).values())
+    if told["kind"] == "query":
+        beside = bytes.fromhex(told["beside"])
+        made = draws.answer_query(task, spec, pair, role, opened=opened, beside=beside)
+    elif told["kind"] == "discovery":
+        made = draws.answer_discovery(task, spec, pair, role, opened)
+    else:
+        made = draws.answer_evaluation(spec, pair, role, opened, told["bins"])
+    assert made.hex() == told["answers"][role]
