@@ -14,6 +14,7 @@ from adserver.messages.base import MOST_INTEGER, ListPage
 from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
 from adserver.messages.job import Curves, JobDetail, JobItem, RoundsPage, job_detail
 from adserver.messages.plan import PlanJob, PlanMessage
+from adserver.messages.site import CalibratedModelMessage, CalibrateModel
 from adserver.messages.submission import SubmitJob
 from adserver.records.access import Scope
 from adserver.records.federated_plan import FederatedPlan
@@ -102,6 +103,23 @@ def submit_federated(context: Context, body: SubmitFederatedJob) -> JobDetail:
 def plan_federated(context: Context, body: SubmitFederatedJob) -> FederatedForecastMessage:
     """Return what a job on devices would cost; it spends nothing."""
     return FederatedForecastMessage.of(context.server.plan(body.value()))
+
+
+@sending_models.post(
+    "/jobs/{job}/calibration",
+    summary="A job's latest model, calibrated by an evaluation or a panel, as an ONNX file in base64",
+)
+def calibrate(context: Context, job: str, body: CalibrateModel) -> CalibratedModelMessage:
+    """Return a job's latest model with its logit scaled and shifted; nothing is charged or stored."""
+    job_id = context.jobs.find(job).job_id
+    made = context.server.calibrate(job_id, **dict(body))
+    return CalibratedModelMessage(
+        job_id=job_id,
+        rounds_done=made.exported.rounds_done,
+        model=made.exported.encoded,
+        scale=made.scale,
+        shift=made.shift,
+    )
 
 
 @operating.post("/jobs/{job}/cancel", summary="Cancel a job for good")

@@ -40,8 +40,8 @@ COMMANDS: Final = {
         "Train models: plan, submit, follow, cancel and resume jobs.",
     ),
     "model": Lazy(
-        _commands("model", "create", "show", "evaluate", "export"),
-        "Create, inspect, evaluate and export models.",
+        _commands("model", "create", "show", "evaluate", "export", "calibrate"),
+        "Create, inspect, evaluate, export and calibrate models.",
     ),
     "dashboard": Lazy(
         _commands("access", "login"),

@@ -223,3 +223,38 @@ def export_command(
     }
     rounds = f"{made.rounds_done} of {found.plan.job.rounds} rounds"
     typer.echo(f"exported the weights after {rounds}; the graph takes {shown[form]}")
+
+
+@takes(server=server_of)
+def calibrate_command(
+    *,
+    server: "AdServer",
+    out: OutArgument,
+    job: OneJobOption = "",
+    evaluation: Annotated[
+        str, option("Fit to an earlier evaluation of the job, by the start of its id.", metavar="ID")
+    ] = "",
+    panel: Annotated[
+        Path | None,
+        option("Or to an .npz file of features and labels of your own.", exists=True, dir_okay=False),
+    ] = None,
+    input_form: Annotated[
+        InputForm, option("What the graph takes: scaled (bytes over 256), bytes, or raw columns.", "--takes")
+    ] = InputForm.SCALED,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the job's latest model with its logit scaled and shifted, so that predictions add up.
+
+    The two numbers are fitted to `adserver evaluate --job` (epsilon 0.1 is enough for thousands of reports),
+    at no further cost, or to a panel.
+    """
+    from adserver.client.job import Job
+
+    if (panel is None) == (not evaluation):
+        raise typer.BadParameter("expected exactly one of --evaluation and --panel")
+    found = Job(job_id=server.job(job).job_id, at=server)
+    made = found.calibrate(out, evaluation=evaluation, panel=panel, takes=input_form.value)
+    if as_json:
+        print_json({"rounds_done": made.exported.rounds_done, "scale": made.scale, "shift": made.shift})
+        return
+    typer.echo(f"calibrated: the logit is multiplied by {made.scale:.4f} and increased by {made.shift:+.4f}")

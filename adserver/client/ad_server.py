@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload
 
 from adserver.records.defaults import DEFAULT_BINS
-from adserver.records.exported_model import ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
 from maskedlark.frozen import frozen
 from maskedlark.privacy.relation import Relation
 
@@ -217,6 +217,31 @@ class AdServer(Protocol):
         Raises:
             JobRefused(WRONG_STATE): no round is done yet.
             InvalidTask: columns are wanted, and the task names no encoder.
+        """
+
+    def calibrate(
+        self,
+        job_id: bytes,
+        *,
+        evaluation: str = "",
+        panel: bytes | None = None,
+        takes: InputForm = InputForm.SCALED,
+    ) -> CalibratedModel:
+        """Return a job's latest model with its logit scaled and shifted so that predictions add up.
+
+        The two numbers are fitted to an earlier evaluation of the job's latest weights, which costs nothing
+        again, or to labelled records of one's own.
+
+        Args:
+            job_id: A job over a dataset, whose model predicts the probability of one label.
+            evaluation: The start of the evaluation's id; or
+            panel: An .npz file of features and labels.
+            takes: As for `export`.
+
+        Raises:
+            JobRefused: WRONG_STATE, no round is done yet; MALFORMED, the panel does not fit the model.
+            InvalidTask: the evaluation was of another model, the model predicts no probability of one label,
+                or it does not rank the records.
         """
 
     # Measurements

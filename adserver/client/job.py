@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
-from adserver.records.exported_model import ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
 from adserver.records.frames import frame
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
@@ -89,6 +89,36 @@ class Job:
         if path is not None:
             write_durably(Path(path), encoded)
         return encoded
+
+    def calibrate(
+        self,
+        path: str | Path | None = None,
+        *,
+        evaluation: str = "",
+        panel: str | Path | None = None,
+        takes: str = "scaled",
+    ) -> CalibratedModel:
+        """Return its latest model with its logit scaled and shifted so that predictions add up.
+
+        Args:
+            path: Where to write the ONNX file too.
+            evaluation: The start of the id of an evaluation of its latest weights; costs nothing again.
+            panel: Instead: an .npz file of features and labels of your own.
+            takes: As for `export`.
+
+        Raises:
+            JobRefused: no round is done yet, or the panel does not fit the model.
+            InvalidTask: the evaluation was of another model, or nothing can be calibrated by it.
+        """
+        made = self.at.calibrate(
+            self.job_id,
+            evaluation=evaluation,
+            panel=None if panel is None else Path(panel).read_bytes(),
+            takes=InputForm(takes),
+        )
+        if path is not None:
+            write_durably(Path(path), made.exported.encoded)
+        return made
 
     def exported(self, takes: InputForm, encoder: Encoder | None = None) -> ExportedModel:
         """Export its latest model; a given encoder is put into the graph here, wherever the job is.

@@ -11,12 +11,13 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from adserver.client.ad_server import CountedTask
-from adserver.records.exported_model import ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
 from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import pick_attributes
@@ -241,6 +242,34 @@ class LocalAdServer:
         plan = self._jobs.get(job_id).plan
         made = export_job(files_of(self.engine, self.data, job_id), plan)
         return with_input(made, plan.task, takes, self._tasks.encoder(plan.task.task_id))
+
+    def calibrate(
+        self,
+        job_id: bytes,
+        *,
+        evaluation: str = "",
+        panel: bytes | None = None,
+        takes: InputForm = InputForm.SCALED,
+    ) -> CalibratedModel:
+        """Return a job's latest model with its logit scaled and shifted."""
+        from adserver.records.federated_plan import FederatedPlan
+        from adserver.store.job_files import files_of
+        from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel
+        from adserver.training.export import export_job, with_input
+
+        if (panel is None) == (not evaluation):
+            raise InvalidTask("expected exactly one of evaluation and panel")
+        plan = self._jobs.get(job_id).plan
+        made = export_job(files_of(self.engine, self.data, job_id), plan)
+        if isinstance(plan, FederatedPlan):
+            raise InvalidTask("a job on devices has no model to calibrate: calibrate one over a dataset")
+        if panel is None:
+            counts = self.measuring.histogram(evaluation, made.encoded)
+            calibrated = calibrate_by_histogram(made, counts, plan.job.loss)
+        else:
+            calibrated = calibrate_by_panel(made, panel, plan.job.loss)
+        exported = with_input(calibrated.exported, plan.task, takes, self._tasks.encoder(plan.task.task_id))
+        return replace(calibrated, exported=exported)
 
     @cached_property
     def measuring(self) -> "LocalMeasuring":

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 
 from adserver.measuring.domains import codes_by_key
+from adserver.measuring.evaluation_metrics import Histogram
 from adserver.measuring.evaluation_result import EvaluationResult
-from adserver.measuring.evaluator import Evaluator, plan_evaluation
+from adserver.measuring.evaluator import Evaluator, plan_evaluation, weights_digest_of
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.query_runner import Asking
 from adserver.measuring.request import Request, check_evaluated
@@ -24,6 +25,7 @@ from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import Head, Heads, TrainedLoss
+from maskedlark.model.onnx_file import parse
 from maskedlark.releases.counting import measurement_of
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
@@ -157,6 +159,25 @@ class LocalMeasuring:
         """Return an earlier evaluation again."""
         planned = self._queries.find(query, EvaluationSpec)
         return self.evaluator(self._dataset(planned)).again(planned)
+
+    def histogram(self, query: str, model: bytes) -> Histogram:
+        """Return the records by label and score bin of an earlier evaluation of a model.
+
+        Raises:
+            InvalidTask: it was of another model, or of other weights.
+        """
+        planned = self._queries.find(query, EvaluationSpec)
+        dataset = self._dataset(planned)
+        parsed = parse(model, num_features=self._task(dataset).num_features)
+        if (planned.spec.model_digest, planned.spec.weights_digest) != (
+            parsed.digest,
+            weights_digest_of(parsed),
+        ):
+            raise InvalidTask(
+                f"evaluation {query!r} was of another model: evaluate the job's latest weights first, with "
+                "`adserver evaluate --job`"
+            )
+        return self.evaluator(dataset).histogram(planned)
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """Return the measurer of one dataset."""

@@ -27,14 +27,21 @@ from adserver.messages.federated import FederatedForecastMessage, SubmitFederate
 from adserver.messages.job import JobItem, RoundsPage
 from adserver.messages.plan import PlanJob, PlanMessage
 from adserver.messages.query import AskQuery, QueryDetail, QueryItem, ResultMessage
-from adserver.messages.site import HelpersMessage, IntakeMessage, ModelMessage, RefreshedKeys
+from adserver.messages.site import (
+    CalibratedModelMessage,
+    CalibrateModel,
+    HelpersMessage,
+    IntakeMessage,
+    ModelMessage,
+    RefreshedKeys,
+)
 from adserver.messages.submission import SubmitJob
 from adserver.messages.task import CreateTask, TaskDetail, TaskItem, TaskSummary
 from adserver.peers.retrying import BRIEF, Backoff, with_retries
 from adserver.records.access import Scope
 from adserver.records.dataset_state import DatasetState
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
-from adserver.records.exported_model import ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
 from adserver.records.submissions import (
@@ -253,6 +260,28 @@ class RemoteAdServer(ApiSession):
     def export(self, job_id: bytes, takes: InputForm = InputForm.SCALED) -> ExportedModel:
         """Return a job's latest model."""
         return self.get(ModelMessage, f"/jobs/{job_id.hex()}/model", takes=takes.value).value()
+
+    def calibrate(
+        self,
+        job_id: bytes,
+        *,
+        evaluation: str = "",
+        panel: bytes | None = None,
+        takes: InputForm = InputForm.SCALED,
+    ) -> CalibratedModel:
+        """Return a job's latest model with its logit scaled and shifted."""
+        if (panel is None) == (not evaluation):
+            raise InvalidTask("expected exactly one of evaluation and panel")
+        body = _checked(
+            CalibrateModel,
+            {
+                "evaluation": evaluation,
+                "panel": None if panel is None else b64encode(panel).decode(),
+                "takes": takes.value,
+            },
+        )
+        path = f"/jobs/{job_id.hex()}/calibration"
+        return self.post(CalibratedModelMessage, path, body, is_once=True).calibrated()
 
     # Measurements
 

@@ -1,5 +1,6 @@
 """Ask both helpers how good a model is, and read their answer."""
 
+from adserver.measuring.evaluation_metrics import Histogram, smooth
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import query_epsilon
@@ -9,6 +10,7 @@ from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model import weights
+from maskedlark.model.graph import Model
 from maskedlark.model.heads import Head, classes_scored
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.discovery import DiscoverySpec
@@ -53,10 +55,6 @@ def plan_evaluation(
     dataset.check_usable(task.task_id)
     parsed = parse(model, num_features=task.num_features)
     loss_to_evaluate(task, parsed, head)
-    held = [
-        weights.quantise(values, known.name)
-        for values, known in zip(parsed.initial_values, parsed.parameters, strict=True)
-    ]
     spec = build(
         EvaluationSpec,
         {
@@ -64,7 +62,7 @@ def plan_evaluation(
             "task_id": task.task_id,
             "dataset_id": dataset.dataset_id,
             "model_digest": parsed.digest,
-            "weights_digest": weights.digest(weights.encode(held)),
+            "weights_digest": weights_digest_of(parsed),
             "num_bins": num_bins,
             "noise_multiplier": 0.0,
             "head": head,
@@ -73,6 +71,16 @@ def plan_evaluation(
     planned = fitting(task, spec, epsilon=query_epsilon(epsilon, task))
     planned.check(task, records=dataset.size)
     return PlannedQuery(spec=planned, beside=model)
+
+
+def weights_digest_of(model: Model) -> bytes:
+    """Return the digest of a model's own weights, as helpers receive them.
+
+    Raises:
+        InvalidModel(NOT_FINITE)
+    """
+    named = zip(model.initial_values, model.parameters, strict=True)
+    return weights.digest(weights.encode([weights.quantise(values, known.name) for values, known in named]))
 
 
 @frozen
@@ -93,6 +101,17 @@ class Evaluator(Asking[EvaluationSpec, EvaluationResult]):
         """
         kept = self._keep(planned, chosen)
         return self._ask_and_store(kept.planned, chosen, is_new=kept.is_new)
+
+    def histogram(self, planned: PlannedQuery[EvaluationSpec]) -> Histogram:
+        """Return the records by label and score bin (2, B) of an evaluation, without its noise's negatives.
+
+        The helpers are asked only if no answer was kept. Raises as `again`.
+        """
+        self.again(planned)
+        answer = self.store.answer(planned.spec.query_id)
+        if answer is None:
+            raise AssertionError("an evaluation that was read has an answer")
+        return smooth(answer.total.reshape(ROWS, planned.spec.num_bins) / UNITS)
 
     def _length(self, spec: EvaluationSpec) -> int:
         return spec.num_numbers

@@ -4,8 +4,8 @@ from dataclasses import fields
 
 from pydantic import Field
 
-from adserver.messages.base import File, Message, Whole
-from adserver.records.exported_model import ExportedModel
+from adserver.messages.base import File, Message, RequestBody, Whole
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
 from adserver.records.summaries import HelperSummary, IntakeSummary
 from maskedlark.frozen import pick_attributes
 
@@ -88,6 +88,29 @@ class ModelMessage(Message):
     def value(self) -> ExportedModel:
         """Return the model."""
         return ExportedModel(encoded=self.model, rounds_done=self.rounds_done)
+
+
+class CalibrateModel(RequestBody):
+    """What a job's model is calibrated by: an earlier evaluation, or labelled records."""
+
+    evaluation: str = Field(
+        "", description="The start of the id of an evaluation of the job's latest weights."
+    )
+    panel: File | None = Field(
+        None, description="Instead: an .npz of features and labels, in base64.", repr=False
+    )
+    takes: InputForm = Field(InputForm.SCALED, description="The graph's input: scaled, bytes or columns.")
+
+
+class CalibratedModelMessage(ModelMessage):
+    """A job's latest model, and what its logit was multiplied by and increased by."""
+
+    scale: float
+    shift: float
+
+    def calibrated(self) -> CalibratedModel:
+        """Return the calibrated model."""
+        return CalibratedModel(exported=self.value(), scale=self.scale, shift=self.shift)
 
 
 class Problem(Message):

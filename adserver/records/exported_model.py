@@ -29,3 +29,18 @@ class ExportedModel:
 
     encoded: bytes = field(repr=False)
     rounds_done: int
+
+
+@frozen
+class CalibratedModel:
+    """An exported model whose graph scales and shifts its logit.
+
+    Attributes:
+        exported: The model with both numbers in it.
+        scale: Of the logit.
+        shift: Of the scaled logit.
+    """
+
+    exported: ExportedModel
+    scale: float
+    shift: float

@@ -58,6 +58,7 @@ FACES: Final = {
     "cancel": Faces("job cancel", "cancel", "POST /jobs/{job}/cancel"),
     "resume": Faces("job resume", "resume", "POST /jobs/{job}/resume"),
     "export": Faces("model export", "export", "GET /jobs/{job}/model"),
+    "calibrate": Faces("model calibrate", "calibrate", "POST /jobs/{job}/calibration"),
     "aggregate": Faces("aggregate", "aggregate", "POST /queries"),
     "evaluate": Faces("evaluate", "evaluate", "POST /evaluations"),
     "repeat_aggregate": Faces("aggregate", "repeat_aggregate", "GET /queries/{query}", "/queries/{query}"),
