@@ -43,6 +43,7 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     },
     "/jobs/federated": FEDERATED,
     "/jobs/federated/plan": FEDERATED,
+    "/jobs/{job}/calibration": {"evaluation": "ff" * 16},
     "/tokens": {"scope": "tokens", "name": "a", "days": 0.01},
     "/jobs/plan": {"model": "AAAA", "rounds": 3, "dataset": DATASET},
 }
@@ -135,6 +136,7 @@ def test_more_than_an_operation_takes_is_not_read(behind: Any, one: GuardedRoute
             "/jobs/plan",
             "/queries",
             "/evaluations",
+            "/jobs/{job}/calibration",
         }
         return
     with behind.client(Scope.TOKENS) as client:

@@ -1,0 +1,115 @@
+"""Two numbers for a logit: what they are fitted to, what they do in a graph, what cannot be calibrated."""
+
+from io import BytesIO
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from adserver.records.exported_model import ExportedModel
+from adserver.training.calibration import (
+    Calibration,
+    calibrate_by_histogram,
+    calibrate_by_panel,
+    fit,
+    fold,
+)
+from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from tests.refusals import refused
+
+LOGITS, SCORES = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, Loss.BINARY_CROSS_ENTROPY
+FINAL = {LOGITS: "linear", SCORES: "sigmoid"}
+
+
+def model_of(loss: Loss) -> ExportedModel:
+    return ExportedModel(encoded=dense_network([3, 1], "relu", seed=2, final=FINAL[loss]), rounds_done=1)
+
+
+def run(onnx: bytes, features: np.ndarray) -> np.ndarray:
+    scaled = features.astype(np.float32) / 256
+    (output,) = onnxruntime.InferenceSession(onnx).run(None, {"features": scaled})
+    return np.asarray(output)[:, 0].astype(np.float64)
+
+
+def chances_of(onnx: bytes, features: np.ndarray, loss: Loss) -> np.ndarray:
+    outputs = run(onnx, features)
+    return outputs if loss is SCORES else 1 / (1 + np.exp(-outputs))
+
+
+def panel(count: int, scale: float, shift: float, loss: Loss) -> tuple[np.ndarray, np.ndarray, bytes]:
+    """Records whose true logits are the model's, scaled and shifted."""
+    draw = np.random.default_rng(11)
+    features = draw.integers(0, 256, (count, 3), np.uint8)
+    chance = chances_of(model_of(loss).encoded, features, loss)
+    true = 1 / (1 + np.exp(-(scale * np.log(chance / (1 - chance)) + shift)))
+    labels = (draw.random(count) < true).astype(np.int64)
+    stored = BytesIO()
+    np.savez(stored, features=features, labels=labels)
+    return features, labels, stored.getvalue()
+
+
+@pytest.mark.parametrize("loss", [LOGITS, SCORES])
+def test_a_panel_gives_back_the_scale_and_the_shift_and_the_predictions_add_up(loss: Loss) -> None:
+    features, labels, stored = panel(40_000, 2.5, -1.5, loss)
+    made = calibrate_by_panel(model_of(loss), stored, loss)
+    assert (made.scale, made.shift) == (pytest.approx(2.5, abs=0.3), pytest.approx(-1.5, abs=0.1))
+    chance = chances_of(made.exported.encoded, features, loss)
+    assert chance.mean() == pytest.approx(labels.mean(), rel=1e-3)
+    assert parse(made.exported.encoded, num_features=3).output_width == 1
+    before = chances_of(model_of(loss).encoded, features, loss)
+    order = np.argsort(before)
+    assert (np.diff(chance[order]) >= -1e-6).all()
+
+
+def test_a_histogram_calibrates_by_the_middle_of_each_bin() -> None:
+    bins = 64
+    scores = (np.arange(bins) + 0.5) / bins
+    records = np.full(bins, 1_000.0)
+    true = 1 / (1 + np.exp(-(0.5 * np.log(scores / (1 - scores)) - 2.0)))
+    counts = np.stack([records * (1 - true), records * true])
+    made = calibrate_by_histogram(model_of(LOGITS), counts, LOGITS)
+    assert (made.scale, made.shift) == (pytest.approx(0.5, abs=1e-3), pytest.approx(-2.0, abs=1e-2))
+
+
+@pytest.mark.parametrize("loss", [LOGITS, SCORES])
+def test_the_graph_scales_and_shifts_the_logit(loss: Loss) -> None:
+    features = np.array([[0, 0, 0], [255, 0, 9], [3, 200, 100]])
+    before = chances_of(model_of(loss).encoded, features, loss)
+    folded = fold(model_of(loss).encoded, Calibration(scale=0.25, shift=-3.0), loss)
+    expected = 1 / (1 + np.exp(-(0.25 * np.log(before / (1 - before)) - 3.0)))
+    np.testing.assert_allclose(chances_of(folded, features, loss), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("positives", "negatives", "why"),
+    [
+        ([0.0, 0.0], [5.0, 6.0], "both labels"),
+        ([5.0, 6.0], [0.0, 0.0], "both labels"),
+        ([900.0, 1.0], [1.0, 900.0], "does not rank"),
+    ],
+)
+def test_what_says_nothing_is_refused(positives: list[float], negatives: list[float], why: str) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        fit(np.array([-1.0, 1.0]), np.array(positives), np.array(negatives))
+
+
+def test_labels_that_a_logit_separates_keep_finite_numbers() -> None:
+    found = fit(np.array([-1.0, 1.0]), np.array([0.0, 50.0]), np.array([50.0, 0.0]))
+    assert 1.0 < found.scale < 100.0
+    assert abs(found.shift) < 100.0
+
+
+@pytest.mark.parametrize("loss", [one for one in Loss if one not in FINAL])
+def test_a_model_without_a_probability_of_one_label_is_refused(loss: Loss) -> None:
+    with pytest.raises(InvalidTask, match="no probability to calibrate"):
+        calibrate_by_histogram(model_of(LOGITS), np.ones((2, 4)), loss)
+
+
+def test_a_panel_that_does_not_fit_is_refused() -> None:
+    stored = BytesIO()
+    np.savez(stored, features=np.zeros((4, 3), np.uint8), labels=np.array([0, 1, 2, 1]))
+    with refused(JobReason.MALFORMED):
+        calibrate_by_panel(model_of(LOGITS), stored.getvalue(), LOGITS)
