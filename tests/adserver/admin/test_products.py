@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import TaskStore
+from adserver.training.inference import predict
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from tests.adserver.job_world import Site, plan_for, sealed
@@ -145,3 +147,23 @@ def test_a_seal_that_fails_there_is_the_same_error_here(
             far.seal()
     with there.far() as far, pytest.raises(InvalidTask, match="max_reports"):
         far.seal(max_reports=0)
+
+
+def test_a_model_is_calibrated_by_a_panel_alike_here_and_from_afar(there: There, tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    features = draw.integers(0, 256, (400, OF.of.task.num_features), np.uint8)
+    panel = tmp_path / "panel.npz"
+    np.savez(panel, features=features, labels=(features[:, 0] < 56).astype(np.int64))
+    made = there.far().job(JOB.hex()).calibrate(tmp_path / "calibrated.onnx", panel=panel)
+    assert (tmp_path / "calibrated.onnx").read_bytes() == made.exported.encoded
+    chances = 1 / (1 + np.exp(-predict(made.exported.encoded, features)[:, 0].astype(np.float64)))
+    assert chances.mean() == pytest.approx(float((features[:, 0] < 56).mean()), rel=0.01)
+    here = there.of.client.job(JOB.hex()).calibrate(panel=panel)
+    assert (here.scale, here.shift) == (made.scale, made.shift)
+
+
+@pytest.mark.parametrize("given", [{}, {"evaluation": "ab", "panel": __file__}])
+def test_a_calibration_is_by_an_evaluation_or_a_panel(there: There, given: dict[str, str]) -> None:
+    for at in (there.of.client, there.far()):
+        with pytest.raises(InvalidTask, match="exactly one of evaluation and panel"):
+            at.job(JOB.hex()).calibrate(**given)
