@@ -22,6 +22,7 @@ from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import check_loads, predict
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.model.heads import Heads, TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
@@ -42,17 +43,19 @@ class Calibration:
     shift: float
 
 
-def check_calibrates(loss: Loss) -> None:
-    """Refuse a model whose output is not the probability of one label.
+def check_calibrates(loss: TrainedLoss) -> Loss:
+    """Return the loss of a model whose output is the probability of one label.
 
     Raises:
-        InvalidTask
+        InvalidTask: it is not, or there are several heads.
     """
-    if loss not in _LOSSES:
+    if isinstance(loss, Heads) or loss not in _LOSSES:
+        named = "several heads" if isinstance(loss, Heads) else f"loss {loss.value}"
         raise InvalidTask(
-            f"a model of loss {loss.value} has no probability to calibrate: it needs one output that was "
+            f"a model of {named} has no probability to calibrate: it needs one output that was "
             f"trained with {' or '.join(one.value for one in _LOSSES)}"
         )
+    return loss
 
 
 def logits_of(outputs: NDArray[np.float64], loss: Loss) -> NDArray[np.float64]:
@@ -132,25 +135,25 @@ def fold(encoded: bytes, found: Calibration, loss: Loss) -> bytes:
 
 
 def calibrate_by_histogram(
-    exported: ExportedModel, counts: NDArray[np.float64], loss: Loss
+    exported: ExportedModel, counts: NDArray[np.float64], trained: TrainedLoss
 ) -> CalibratedModel:
     """Calibrate by records (2, B) of each label in each bin of scores, each at its bin's middle.
 
     Raises as `fit`.
     """
-    check_calibrates(loss)
+    loss = check_calibrates(trained)
     scores = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
     return _calibrated(exported, fit(np.log(scores) - np.log1p(-scores), counts[1], counts[0]), loss)
 
 
-def calibrate_by_panel(exported: ExportedModel, panel: bytes, loss: Loss) -> CalibratedModel:
+def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLoss) -> CalibratedModel:
     """Calibrate by labelled records in an .npz file.
 
     Raises:
         JobRefused(MALFORMED): the file is no such panel, or does not fit the model.
         InvalidTask: as `fit`.
     """
-    check_calibrates(loss)
+    loss = check_calibrates(trained)
     examples = read_eval_set(panel)
     examples.check_fits(parse(exported.encoded, num_features=examples.features.shape[1]), loss)
     logits = logits_of(predict(exported.encoded, examples.features)[:, 0].astype(np.float64), loss)

@@ -55,7 +55,8 @@ def panel(count: int, scale: float, shift: float, loss: Loss) -> tuple[np.ndarra
 def test_a_panel_gives_back_the_scale_and_the_shift_and_the_predictions_add_up(loss: Loss) -> None:
     features, labels, stored = panel(40_000, 2.5, -1.5, loss)
     made = calibrate_by_panel(model_of(loss), stored, loss)
-    assert (made.scale, made.shift) == (pytest.approx(2.5, abs=0.3), pytest.approx(-1.5, abs=0.1))
+    assert made.scale == pytest.approx(2.5, abs=0.3)
+    assert made.shift == pytest.approx(-1.5, abs=0.1)
     chance = chances_of(made.exported.encoded, features, loss)
     assert chance.mean() == pytest.approx(labels.mean(), rel=1e-3)
     assert parse(made.exported.encoded, num_features=3).output_width == 1
@@ -71,7 +72,8 @@ def test_a_histogram_calibrates_by_the_middle_of_each_bin() -> None:
     true = 1 / (1 + np.exp(-(0.5 * np.log(scores / (1 - scores)) - 2.0)))
     counts = np.stack([records * (1 - true), records * true])
     made = calibrate_by_histogram(model_of(LOGITS), counts, LOGITS)
-    assert (made.scale, made.shift) == (pytest.approx(0.5, abs=1e-3), pytest.approx(-2.0, abs=1e-2))
+    assert made.scale == pytest.approx(0.5, abs=1e-3)
+    assert made.shift == pytest.approx(-2.0, abs=1e-2)
 
 
 @pytest.mark.parametrize("loss", [LOGITS, SCORES])
