@@ -22,6 +22,7 @@ from helper.ledger.witness import Witness
 from helper.releases.jobs import EngineFor, RunningJobs
 from helper.releases.numerics import software_digest
 from helper.releases.queries import Queries
+from helper.releases.statements import Statements
 from helper.releases.work_quota import WorkQuota
 from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from helper.trust.key_ring import Ring
@@ -125,6 +126,12 @@ class HelperCore:
             executor=executor,
             ledger=ledger,
             randomness=randomness,
+        )
+        self.statements = Statements(
+            tasks=self.tasks,
+            ledger=ledger,
+            sign=keys.sign_statement,
+            verify_key=keys.identity.verify_key,
         )
         self.budgets_left = BudgetsLeft(ledger)
         self.refused = RefusedActs(ledger.log)

@@ -211,6 +211,18 @@ class QueryRequest(_message.Message):
     update: bytes
     def __init__(self, query: _Optional[bytes] = ..., discovery: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., evaluation: _Optional[bytes] = ..., model: _Optional[bytes] = ..., update: _Optional[bytes] = ...) -> None: ...
 
+class StatementsRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: bytes
+    def __init__(self, task_id: _Optional[bytes] = ...) -> None: ...
+
+class StatementsReply(_message.Message):
+    __slots__ = ("statement",)
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    statement: bytes
+    def __init__(self, statement: _Optional[bytes] = ...) -> None: ...
+
 class QueryReply(_message.Message):
     __slots__ = ("spent", "chunk")
     class Spent(_message.Message):

@@ -74,6 +74,11 @@ class HelperStub:
                 request_serializer=protos_dot_helper__pb2.QueryRequest.SerializeToString,
                 response_deserializer=protos_dot_helper__pb2.QueryReply.FromString,
                 _registered_method=True)
+        self.GetStatements = channel.unary_stream(
+                '/maskedlark.v1.Helper/GetStatements',
+                request_serializer=protos_dot_helper__pb2.StatementsRequest.SerializeToString,
+                response_deserializer=protos_dot_helper__pb2.StatementsReply.FromString,
+                _registered_method=True)
 
 
 class HelperServicer:
@@ -134,6 +139,13 @@ class HelperServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatements(self, request, context):
+        """Say what was charged for each job and query of a task, signed with the key that signs tasks. It charges nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HelperServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -176,6 +188,11 @@ def add_HelperServicer_to_server(servicer, server):
                     servicer.RunQuery,
                     request_deserializer=protos_dot_helper__pb2.QueryRequest.FromString,
                     response_serializer=protos_dot_helper__pb2.QueryReply.SerializeToString,
+            ),
+            'GetStatements': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetStatements,
+                    request_deserializer=protos_dot_helper__pb2.StatementsRequest.FromString,
+                    response_serializer=protos_dot_helper__pb2.StatementsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -394,6 +411,33 @@ class Helper:
             '/maskedlark.v1.Helper/RunQuery',
             protos_dot_helper__pb2.QueryRequest.SerializeToString,
             protos_dot_helper__pb2.QueryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatements(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/maskedlark.v1.Helper/GetStatements',
+            protos_dot_helper__pb2.StatementsRequest.SerializeToString,
+            protos_dot_helper__pb2.StatementsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,6 +8,7 @@ from pydantic import Field
 from adserver.admin.guarded_route import Context, Parameters, guarded_router
 from adserver.admin.read_endpoints import task_detail
 from adserver.messages.dataset import DatasetItem, SealDataset
+from adserver.messages.evidence import EvidenceList, EvidenceMessage
 from adserver.messages.site import ModelMessage, RefreshedKeys
 from adserver.messages.task import CreateTask, TaskDetail
 from adserver.records.access import Scope
@@ -37,6 +38,12 @@ def create_task(context: Context, body: CreateTask) -> TaskDetail:
     The ad server checks the settings as `adserver task create` does.
     """
     return task_detail(context, context.client.create_task(**body.settings()))
+
+
+@reading.get("/tasks/{task}/statements", summary="What both helpers say, and signed, of each release")
+def statements(context: Context, task: str) -> EvidenceList:
+    """Ask both helpers what each job and query of a task cost, and check their signatures."""
+    return EvidenceList(items=tuple(map(EvidenceMessage.of, context.server.statements(task))))
 
 
 @operating.post(

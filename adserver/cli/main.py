@@ -51,6 +51,10 @@ COMMANDS: Final = {
         _commands("access", "create", "list", "revoke"),
         "Create, list and revoke tokens for the admin API.",
     ),
+    "statement": Lazy(
+        _commands("statement", "list", "export", "verify"),
+        "What both helpers say, and signed, that each job and query cost.",
+    ),
     "audit": Lazy(
         _commands("audit", "list", "export", "verify"), "Show, export and verify the log of who did what."
     ),

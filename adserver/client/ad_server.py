@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from maskedlark.encoding.encoder import Encoder
     from maskedlark.federated.local_forecast import LocalForecast
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
+    from maskedlark.releases.statement import Evidence
 
 Domains: TypeAlias = Mapping[str, Sequence[str | int] | Mapping[str, int]]
 """The values of keys: a list of categories or codes, or {"first": code, "last": code}."""
@@ -300,6 +301,16 @@ class AdServer(Protocol):
 
     def queries(self) -> "tuple[QuerySummary, ...]":
         """Return all queries and evaluations, oldest first."""
+
+    def statements(self, task: str = "") -> "tuple[Evidence, ...]":
+        """Return what both helpers say, and signed, of each job and query of a task that they charged.
+
+        It charges nothing. `Evidence.encode` gives the file that anyone verifies offline.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK)
+            JobRefused(BAD_ANSWER): a helper's statement is not signed by it, or not of the task.
+        """
 
     # Access and state
 

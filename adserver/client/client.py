@@ -26,6 +26,7 @@ from maskedlark.audit_log import AuditEntry
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
+from maskedlark.releases.statement import Evidence
 
 
 class Client(Measuring, Training):
@@ -110,6 +111,10 @@ class Client(Measuring, Training):
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
         """
         return self.server.budgets(task=task, dataset=dataset, planned=planned, relation=relation)
+
+    def statements(self, task: str = "") -> list[Evidence]:
+        """Return what both helpers say, and signed, of each job and query of a task that they charged."""
+        return list(self.server.statements(task))
 
     def create_token(self, scope: Scope = Scope.READ, *, name: str, days: float = 90.0) -> str:
         """Create a token for the admin API; it is not stored and cannot be shown again."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from maskedlark.encoding.encoder import Encoder
     from maskedlark.model.heads import TrainedLoss
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
+    from maskedlark.releases.statement import Evidence
 
 _DAY_S: Final = 86_400.0
 _MOST_NAME: Final = 100
@@ -302,6 +303,14 @@ class LocalAdServer:
         from adserver.views.asked_query import query_summary
 
         return tuple(map(query_summary, QueryStore(self.engine).all()))
+
+    def statements(self, task: str = "") -> "tuple[Evidence, ...]":
+        """Return what both helpers say of each job and query of a task."""
+        from adserver.collecting.evidence import collect_evidence
+        from adserver.peers.retrying import with_retries
+
+        bundle = self._tasks.find(task).bundle
+        return with_retries(lambda: collect_evidence(self._helpers, bundle), self._backoff)
 
     def create_token(self, scope: "Scope", *, name: str, days: float) -> str:
         """Create a token for the admin API and return its secret."""

@@ -23,6 +23,7 @@ from adserver.messages.base import ListPage, Message, RequestBody, first_fault, 
 from adserver.messages.budget import BudgetMessage
 from adserver.messages.dataset import DatasetItem, SealDataset
 from adserver.messages.evaluation import AskEvaluation, EvaluationDetail, EvaluationMessage
+from adserver.messages.evidence import EvidenceList
 from adserver.messages.federated import FederatedForecastMessage, SubmitFederatedJob
 from adserver.messages.job import JobItem, RoundsPage
 from adserver.messages.plan import PlanJob, PlanMessage
@@ -61,6 +62,7 @@ from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefu
 from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
+from maskedlark.releases.statement import Evidence
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import SIZES
 
@@ -345,6 +347,12 @@ class RemoteAdServer(ApiSession):
         return tuple(sorted(found, key=lambda one: one.asked_at))
 
     # Access and state
+
+    def statements(self, task: str = "") -> tuple[Evidence, ...]:
+        """Return what both helpers say of each job and query of a task."""
+        found = self.get(EvidenceList, f"/tasks/{self.task(task).stored.task_id.hex()}/statements")
+        with reading_answer():
+            return tuple(one.value() for one in found.items)
 
     def create_token(self, scope: Scope, *, name: str, days: float) -> str:
         """Create a token below the scope of the one that is used here, and return its secret."""

@@ -28,8 +28,8 @@ from adserver.peers.replies import (
     status_from_reply,
 )
 from adserver.store.receipts import ReceiptBook
-from maskedlark.canonical import encode
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
+from maskedlark.canonical import decode, encode
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.observability.tracing import ClientTracing
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.task import Task
@@ -45,11 +45,14 @@ if TYPE_CHECKING:
     from maskedlark.releases.kinds import AnyQuery
     from maskedlark.releases.release import AggregateShare
     from maskedlark.releases.started_job import StartedJob
+    from maskedlark.releases.statement import SignedStatement
 
 _OPENING_S: Final = 0.01
 """What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
 _CANCELLING_S: Final = 0.1
 _SIGNATURE_BYTES: Final = 64
+_MOST_STATEMENTS: Final = 100_000
+"""Of one task: each query of each dataset has one."""
 _Reply = TypeVar("_Reply")
 
 
@@ -227,6 +230,26 @@ class HelperClient(AbstractContextManager["HelperClient"]):
             with _ending(call), self._cancelling(call, cancelled):
                 spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
                 return QueryAnswer(share=self._share(call, length), dataset_spent=spent)
+
+    def statements(self, task_id: bytes) -> "tuple[SignedStatement, ...]":
+        """Return what the helper says of each job and query of a task; its signatures are not checked here.
+
+        It takes the helper's accountant a while for thousands of queries.
+        """
+        from maskedlark.releases.statement import SignedStatement
+
+        request = helper_pb2.StatementsRequest(task_id=task_id)
+        found: list[SignedStatement] = []
+        with self._calling():
+            call = self._stub.GetStatements(request, timeout=self._round_deadline_s)
+            with _ending(call):
+                for reply in call:
+                    require(len(found) < _MOST_STATEMENTS, self.address, "too many statements")
+                    try:
+                        found.append(decode(SignedStatement, reply.statement))
+                    except InvalidTask as error:
+                        raise bad_answer(self.address, f"no statement: {error}") from None
+        return tuple(found)
 
     def _share(self, replies: Iterable[Any], length: int) -> "AggregateShare":
         """Assemble the share from the chunks of an answer."""

@@ -289,11 +289,17 @@ class Ledger:
             return bytes(connection.execute(JOB_MODEL, job_in(job)).scalar_one())
 
     def add_round(
-        self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+        self,
+        job: ReleaseKey,
+        round_index: int,
+        answered: StoredRound,
+        actor: Actor = THIS_SERVICE,
+        *,
+        numerics: bytes = b"",
     ) -> bool:
         """Charge a round and keep its answer and seed; drop those that are `KEPT_ANSWERS` rounds older.
 
-        `actor` is who asked for it.
+        `actor` is who asked for it, and `numerics` the digest of the arithmetic that computed it.
 
         Returns:
             False, and nothing changed, if it is not the next round of an open job (another thread or process
@@ -322,6 +328,7 @@ class Ledger:
                 job=job.release_id.hex(),
                 round=str(round_index),
                 answer=sha256(answered.answer or b"").hexdigest(),
+                numerics=numerics.hex(),
             )
             connection.execute(ADD_ROUND, row | {"entry": entry.sequence})
         return True

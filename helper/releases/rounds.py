@@ -129,7 +129,13 @@ class RunningJob:
             )
             interrupt()
             # After the last look at the caller: from here on the round is charged.
-            is_new = self.ledger.add_round(self.computation.key, round_index, stored, call.actor)
+            is_new = self.ledger.add_round(
+                self.computation.key,
+                round_index,
+                stored,
+                call.actor,
+                numerics=self.computation.numerics,
+            )
             if is_new:
                 self.attempts.forget(self.computation.key)
             if is_new and round_index + 1 < spec.rounds:

@@ -266,6 +266,17 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 for chunk in chunks(answered.answer):
                     yield pb.QueryReply(chunk=chunk)
 
+    def GetStatements(  # noqa: N802 (gRPC's name)
+        self, request: pb.StatementsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.StatementsReply]:
+        """Say what was charged for each job and query of a task, signed."""
+        with self._acting(context, AuditAct.READ_STATEMENTS) as actor:
+            call = self._call(context, actor)
+            self._core.tasks.authorize(request.task_id, call.caller)
+            with self._admission.entered(*peers_of(context)):
+                for one in self._core.statements.of_task(request.task_id, call):
+                    yield pb.StatementsReply(statement=encode(one))
+
     def _rest(self, part: str, rest: Iterator[_Part], context: grpc.ServicerContext, limit: int) -> bytes:
         """Join the messages after the first one: a model, weights, or a query's attachment."""
         with within(self._body_s, context):

@@ -173,9 +173,9 @@ def fingerprint(helper: "HelperIdentity") -> str:
 
     A helper with the same number under another name is the same helper.
     """
-    from maskedlark.canonical import digest  # pydantic: help does without it
+    from maskedlark.reports.task import fingerprint_of  # pydantic: help does without it
 
-    return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
+    return fingerprint_of(helper)
 
 
 def _format_seconds(seconds: float) -> str:

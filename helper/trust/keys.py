@@ -32,6 +32,7 @@ from maskedlark.canonical import Bytes32, build, canonical, decode, digest, enco
 from maskedlark.errors import InvalidTask
 from maskedlark.never_pickled import NeverPickled
 from maskedlark.randomness import Randomness, derive_key, system_randomness
+from maskedlark.releases.statement import ReleaseStatement, SignedStatement, statement_bytes
 from maskedlark.reports.helper_pair_key import PairKey, pair_key
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import OpeningKey, SignedKeyList, sign_keys
@@ -186,6 +187,11 @@ class HelperKeys(NeverPickled):
     def sign_task(self, task: Task) -> bytes:
         """Sign this helper's acceptance of a task."""
         return self._signing.sign(signing_bytes(task))
+
+    def sign_statement(self, statement: ReleaseStatement) -> SignedStatement:
+        """Sign what this helper says of a release, in a domain of its own: never a task."""
+        signature = self._signing.sign(statement_bytes(statement))
+        return SignedStatement(statement=statement, signature=signature)
 
     def pair(self, task: Task, role: int) -> PairKey:
         """Return the key that only the two helpers of a task share, or raise InvalidTask."""

@@ -314,6 +314,14 @@ class Task:
         )
 
 
+def fingerprint_of(helper: HelperIdentity) -> str:
+    """Return both long-term keys of a helper as one hex number, for people to compare.
+
+    A helper with the same number under another name is the same helper.
+    """
+    return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
+
+
 def signing_bytes(task: Task) -> bytes:
     """Return the bytes that a helper signs to accept a task."""
     return _SIGNING_DOMAIN + encode(task)

@@ -64,6 +64,7 @@ FACES: Final = {
     "repeat_aggregate": Faces("aggregate", "repeat_aggregate", "GET /queries/{query}", "/queries/{query}"),
     "repeat_evaluate": Faces("evaluate", "repeat_evaluate", "GET /evaluations/{evaluation}"),
     "queries": Faces("query list", "queries", "GET /queries", "/queries"),
+    "statements": Faces("statement list", "statements", "GET /tasks/{task}/statements"),
     "create_token": Faces("token create", "create_token", "POST /tokens"),
     "tokens": Faces("token list", "tokens", "GET /tokens"),
     "revoke_token": Faces("token revoke", "revoke_token", "POST /tokens/{token}/revoke"),
@@ -73,10 +74,11 @@ FACES: Final = {
 }
 READS: Final = {
     "tasks", "task", "datasets", "dataset", "budgets", "jobs", "job", "history", "repeat_aggregate",
-    "repeat_evaluate", "queries", "tokens", "audit_log", "intake", "helpers",
+    "repeat_evaluate", "queries", "statements", "tokens", "audit_log", "intake", "helpers",
 }  # fmt: skip
 EXCEPTIONS: Final = {
     ("tokens", "page"): "a page that lists grants would show who has access to each browser that may look",
+    ("statements", "page"): "a file for others to verify; each look would take the helpers' accountants",
     ("audit_log", "page"): "as for tokens: it names tokens, and the addresses of those who hold them",
     ("repeat_evaluate", "page"): "the page of queries shows evaluations too",
 }

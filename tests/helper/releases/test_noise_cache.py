@@ -200,12 +200,18 @@ def test_a_round_that_failed_does_not_hand_its_noise_to_the_next_attempt(tmp_pat
         has_failed = False
 
         def add_round(
-            self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+            self,
+            job: ReleaseKey,
+            round_index: int,
+            answered: StoredRound,
+            actor: Actor = THIS_SERVICE,
+            *,
+            numerics: bytes = b"",
         ) -> bool:
             if not self.has_failed:
                 self.has_failed = True
                 raise OSError("the disk is full")
-            return super().add_round(job, round_index, answered, actor)
+            return super().add_round(job, round_index, answered, actor, numerics=numerics)
 
     scene = noisy_scene(tmp_path)
     spec = start(scene)

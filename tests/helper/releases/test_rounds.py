@@ -174,7 +174,13 @@ class CutBeforeCommit(Ledger):
     """Dies after the answer was computed and before it was committed."""
 
     def add_round(
-        self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+        self,
+        job: ReleaseKey,
+        round_index: int,
+        answered: StoredRound,
+        actor: Actor = THIS_SERVICE,
+        *,
+        numerics: bytes = b"",
     ) -> bool:
         raise PowerCut
 
@@ -183,9 +189,15 @@ class CutAfterCommit(Ledger):
     """Dies after the commit and before the answer was released."""
 
     def add_round(
-        self, job: ReleaseKey, round_index: int, answered: StoredRound, actor: Actor = THIS_SERVICE
+        self,
+        job: ReleaseKey,
+        round_index: int,
+        answered: StoredRound,
+        actor: Actor = THIS_SERVICE,
+        *,
+        numerics: bytes = b"",
     ) -> bool:
-        assert super().add_round(job, round_index, answered, actor)
+        assert super().add_round(job, round_index, answered, actor, numerics=numerics)
         raise PowerCut
 
 

@@ -1,0 +1,34 @@
+"""Evidence of releases, as the admin API answers it."""
+
+from typing import Self
+
+from adserver.messages.base import Message
+from maskedlark.releases.statement import Evidence, read_evidence
+
+
+class EvidenceMessage(Message):
+    """One release's evidence: the text of the file that `adserver statement verify` verifies."""
+
+    release_id: str
+    kind: str
+    evidence: str
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> Self:
+        """Describe the evidence of a release."""
+        one = evidence.statements[0].statement
+        return cls(release_id=one.release_id.hex(), kind=one.kind, evidence=evidence.encode().decode())
+
+    def value(self) -> Evidence:
+        """Return the evidence, verified.
+
+        Raises:
+            InvalidTask: it does not hold.
+        """
+        return read_evidence(self.evidence.encode())
+
+
+class EvidenceList(Message):
+    """The evidence of all releases of a task, by the first answer of each."""
+
+    items: tuple[EvidenceMessage, ...]

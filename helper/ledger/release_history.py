@@ -1,0 +1,135 @@
+"""What a ledger charged, in the order of its audit log: what a helper's statements are made from."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from sqlalchemy import ColumnElement, Connection, Engine, func, select
+
+from helper.ledger.records import ReleaseKey, Reservation
+from helper.ledger.rows import sharing_a_budget
+from helper.ledger.schema import AUDIT_LOG, JOBS, QUERIES, ROUNDS
+from maskedlark.audit_log import AuditEntry
+from maskedlark.canonical import decode
+from maskedlark.frozen import frozen
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import AnySpec, decode_query
+from maskedlark.runtime.database import reading
+
+
+@frozen
+class ChargedRelease:
+    """A job with its answered rounds, or a query.
+
+    Attributes:
+        spec: What was asked.
+        answers: How many answers were charged.
+        is_final: Whether no more follow.
+        first: The number of its first answer's entry in the audit log.
+        last: The number of its last answer's.
+    """
+
+    spec: AnySpec
+    answers: int
+    is_final: bool
+    first: int
+    last: int
+
+
+class ReleaseHistory:
+    """The charges of one ledger. Safe to call from many threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def of_task(self, task_id: bytes) -> list[ChargedRelease]:
+        """Return everything of a task that was charged, by first answer."""
+        with reading(self._engine) as connection:
+            found = [*_jobs(connection, task_id), *_queries(connection, task_id)]
+        return sorted(found, key=lambda one: one.first)
+
+    def charged_until(self, dataset_id: bytes, entry: int) -> tuple[Reservation, ...]:
+        """Return what a dataset's budget was charged for up to an entry of the audit log, itself included."""
+        with reading(self._engine) as connection:
+            together = sharing_a_budget(connection, dataset_id)
+            answered = (
+                select(JOBS.c.spec, func.count().label("rounds"))
+                .join_from(JOBS, ROUNDS)
+                .where(JOBS.c.dataset_id.in_(together), ROUNDS.c.entry <= entry)
+                .group_by(JOBS.c.task_id, JOBS.c.job_id, JOBS.c.spec)
+                .order_by(JOBS.c.job_id)
+            )
+            asked = select(QUERIES.c.kind, QUERIES.c.spec).where(
+                QUERIES.c.dataset_id.in_(together), QUERIES.c.entry <= entry
+            )
+            jobs = [
+                Reservation(spec=decode(JobSpec, bytes(row.spec)), rounds=row.rounds)
+                for row in connection.execute(answered)
+            ]
+            queries = [
+                Reservation(spec=decode_query(row.kind, row.spec), rounds=1)
+                for row in connection.execute(asked.order_by(QUERIES.c.query_id))
+            ]
+        return (*jobs, *queries)
+
+    def answers_digest(self, release: ChargedRelease) -> bytes:
+        """Return SHA-256 of the SHA-256 of each answer of a release, in order."""
+        hasher = sha256()
+        for entry in self._entries(release):
+            hasher.update(bytes.fromhex(entry.subject["answer"]))
+        return hasher.digest()
+
+    def entry(self, sequence: int) -> AuditEntry:
+        """Return one entry of the audit log."""
+        asked = select(AUDIT_LOG.c.entry).where(AUDIT_LOG.c.sequence == sequence)
+        with reading(self._engine) as connection:
+            return decode(AuditEntry, bytes(connection.execute(asked).scalar_one()))
+
+    def _entries(self, release: ChargedRelease) -> Iterator[AuditEntry]:
+        if release.spec.is_query:
+            yield self.entry(release.last)
+            return
+        asked = (
+            select(AUDIT_LOG.c.entry)
+            .join(ROUNDS, ROUNDS.c.entry == AUDIT_LOG.c.sequence)
+            .where(*_is_of(ReleaseKey(release.spec.task_id, release.spec.release_id)))
+            .where(ROUNDS.c.round_index < release.answers)
+            .order_by(ROUNDS.c.round_index)
+        )
+        with reading(self._engine) as connection:
+            for encoded in connection.execute(asked).scalars():
+                yield decode(AuditEntry, bytes(encoded))
+
+
+def _is_of(job: ReleaseKey) -> tuple[ColumnElement[bool], ...]:
+    return ROUNDS.c.task_id == job.task_id, ROUNDS.c.job_id == job.release_id
+
+
+def _jobs(connection: Connection, task_id: bytes) -> Iterator[ChargedRelease]:
+    asked = (
+        select(
+            JOBS.c.spec,
+            JOBS.c.is_closed,
+            func.count().label("answers"),
+            func.min(ROUNDS.c.entry).label("first"),
+            func.max(ROUNDS.c.entry).label("last"),
+        )
+        .join_from(JOBS, ROUNDS)
+        .where(JOBS.c.task_id == task_id)
+        .group_by(JOBS.c.task_id, JOBS.c.job_id, JOBS.c.spec, JOBS.c.is_closed)
+    )
+    for row in connection.execute(asked):
+        spec = decode(JobSpec, bytes(row.spec))
+        yield ChargedRelease(
+            spec=spec,
+            answers=row.answers,
+            is_final=row.is_closed or row.answers == spec.rounds,
+            first=row.first,
+            last=row.last,
+        )
+
+
+def _queries(connection: Connection, task_id: bytes) -> Iterator[ChargedRelease]:
+    asked = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.entry).where(QUERIES.c.task_id == task_id)
+    for row in connection.execute(asked):
+        spec = decode_query(row.kind, row.spec)
+        yield ChargedRelease(spec=spec, answers=1, is_final=True, first=row.entry, last=row.entry)

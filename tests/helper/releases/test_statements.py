@@ -1,0 +1,190 @@
+"""What a helper says of its releases is what its ledger charged, and nobody else can say it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helper.core import HelperCore
+from helper.ledger.records import Reservation, key_of
+from helper.ledger.spending import cost
+from maskedlark import canonical
+from maskedlark.canonical import decode
+from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.privacy.clip import Norm
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.statement import Evidence, SignedStatement, read_evidence
+from maskedlark.reports.task import Task, signing_bytes
+from tests.helper.parties import ASKED, Scene
+from tests.helper.releases.test_queries import Shop, noise
+from tests.refusals import refused
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(
+        tmp_path, mechanism=Mechanism.GAUSSIAN, norm=Norm.L2, epsilon=50.0, collusion_epsilon=90.0, delta=1e-5
+    )
+
+
+def said(core: HelperCore, scene: Scene) -> list[SignedStatement]:
+    return list(core.statements.of_task(scene.task_id, ASKED))
+
+
+def evidence_of(scene: Scene) -> list[Evidence]:
+    both = zip(*(said(core, scene) for core in scene.cores), strict=True)
+    return [
+        Evidence(task=scene.task, task_signatures=scene.bundle.signatures, statements=pair) for pair in both
+    ]
+
+
+def two_jobs(scene: Scene) -> tuple[Any, Any]:
+    dataset = scene.seal()
+    first, second = (scene.job(dataset, job_id=name * 16, noise_multiplier=2.0) for name in (b"1", b"2"))
+    for job in (first, second):
+        scene.start(job)
+    scene.run(first, 0)
+    scene.run(second, 0)
+    scene.run(first, 1)
+    for core in scene.cores:
+        core.jobs.close(canonical.encode(first), None)
+    return first, second
+
+
+def test_a_statement_says_what_was_spent_before_and_after(scene: Scene) -> None:
+    first, second = two_jobs(scene)
+
+    def after(*charged: tuple[Any, int]) -> tuple[float, float]:
+        spent = cost(scene.task, [Reservation(spec=job, rounds=rounds) for job, rounds in charged])
+        return spent.ad_server, spent.colluding
+
+    statements = [one.statement for one in said(scene.cores[0], scene)]
+    told = [
+        (
+            one.release_id,
+            one.answers,
+            one.is_final,
+            (one.epsilon_before, one.collusion_epsilon_before),
+            (one.epsilon_after, one.collusion_epsilon_after),
+        )
+        for one in statements
+    ]
+    assert told == [
+        (first.job_id, 2, True, (0.0, 0.0), after((first, 2), (second, 1))),
+        (second.job_id, 1, False, after((first, 1)), after((first, 1), (second, 1))),
+    ]
+    one = statements[0]
+    assert (one.mechanism, one.noise_multiplier, one.min_batch_size) == (
+        scene.task.mechanism,
+        2.0,
+        scene.task.min_batch_size,
+    )
+    assert one.numerics is not None
+    entry = scene.cores[0].ledger.round(key_of(first), 1)
+    assert entry is not None
+
+
+def test_statements_are_the_same_bytes_each_time_and_after_a_restart(scene: Scene) -> None:
+    two_jobs(scene)
+    before = evidence_of(scene)
+    assert evidence_of(scene) == before
+    scene.restart()
+    assert [one.encode() for one in evidence_of(scene)] == [one.encode() for one in before]
+    for one in before:
+        assert read_evidence(one.encode() + b"\n") == one
+        assert one.is_within_budget
+        assert [each.statement.role for each in one.statements] == [0, 1]
+
+
+def test_a_helper_says_nothing_of_anothers_task_and_of_what_it_did_not_answer(scene: Scene) -> None:
+    two_jobs(scene)
+    with refused(JobReason.UNKNOWN_TASK):
+        list(
+            scene.cores[0].statements.of_task(
+                scene.task_id, replace(ASKED, caller=frozenset({"https://other.example"}))
+            )
+        )
+    other = scene.tenant("https://other.example")
+    assert said(scene.cores[0], other) == []
+
+
+def with_statement(one: Evidence, **changes: Any) -> Evidence:
+    signed = one.statements[0]
+    changed = replace(signed, statement=replace(signed.statement, **changes))
+    return replace(one, statements=(changed, *one.statements[1:]))
+
+
+FORGED: dict[str, Callable[[Evidence, Evidence], Evidence]] = {
+    "a smaller epsilon": lambda one, _: with_statement(one, epsilon_after=0.01),
+    "a smaller collusion epsilon": lambda one, _: with_statement(one, collusion_epsilon_after=0.01),
+    "fewer answers": lambda one, _: with_statement(one, answers=1),
+    "more noise": lambda one, _: with_statement(one, noise_multiplier=9.0),
+    "another k": lambda one, _: with_statement(one, min_batch_size=1_000),
+    "another time": lambda one, _: with_statement(one, at=1),
+    "no epsilon": lambda one, _: with_statement(one, epsilon_after=None),
+    "another helper's": lambda one, _: replace(
+        one, statements=(replace(one.statements[1], statement=replace(one.statements[1].statement, role=0)),)
+    ),
+    "another helper's key": lambda one, _: with_statement(one, helper=one.statements[1].statement.helper),
+    "another release's signature": lambda one, other: replace(
+        one, statements=(replace(one.statements[0], signature=other.statements[0].signature),)
+    ),
+    "two releases as one": lambda one, other: replace(
+        one, statements=(one.statements[0], other.statements[1])
+    ),
+    "one helper's twice": lambda one, _: replace(one, statements=(one.statements[0], one.statements[0])),
+    "the roles swapped": lambda one, _: replace(one, statements=one.statements[::-1]),
+    "another task": lambda one, _: replace(one, task=replace(one.task, epsilon=1e6)),
+    "a task that one helper signed": lambda one, _: replace(
+        one, task_signatures=(one.task_signatures[0], one.task_signatures[0])
+    ),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_forged_evidence_is_refused(scene: Scene, how: str) -> None:
+    two_jobs(scene)
+    one, other = evidence_of(scene)
+    one.verify()
+    forged = FORGED[how](one, other)
+    with pytest.raises(InvalidTask):
+        forged.verify()
+    with pytest.raises(InvalidTask):
+        read_evidence(forged.encode())
+
+
+def test_a_statement_of_a_helper_whom_the_task_does_not_name_is_refused(tmp_path: Path, scene: Scene) -> None:
+    two_jobs(scene)
+    one = evidence_of(scene)[0]
+    stranger = Scene(tmp_path / "others").parties[0].keys
+    for claimed in (stranger.identity.verify_key, one.task.helpers[0].verify_key):
+        theirs = stranger.sign_statement(replace(one.statements[0].statement, helper=claimed))
+        with pytest.raises(InvalidTask):
+            replace(one, statements=(theirs,)).verify()
+
+
+def test_the_signature_of_a_task_is_none_of_a_statement(scene: Scene) -> None:
+    two_jobs(scene)
+    one = evidence_of(scene)[0]
+    signed = one.statements[0]
+    keys = scene.parties[0].keys
+    as_task = keys.sign_task(scene.task)
+    assert signing_bytes(scene.task)[:20] not in canonical.encode(signed.statement)
+    with pytest.raises(InvalidTask):
+        replace(one, statements=(replace(signed, signature=as_task),)).verify()
+    assert decode(Task, canonical.encode(scene.task)) == one.task
+
+
+def test_a_query_has_a_statement_too(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, mechanism=Mechanism.GAUSSIAN, norm=Norm.L2, epsilon=50.0, collusion_epsilon=90.0)
+    spec = noise(shop.query(), 3.0)
+    answered = [shop.ask(role, spec) for role in (0, 1)]
+    (one,) = evidence_of(shop)
+    one.verify()
+    statement = one.statements[0].statement
+    assert (statement.kind, statement.answers, statement.is_final, statement.numerics) == (
+        "query", 1, True, None
+    )  # fmt: skip
+    assert (statement.epsilon_before, statement.epsilon_after) == (0.0, answered[0].spent.ad_server)
