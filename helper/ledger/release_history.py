@@ -6,13 +6,12 @@ from hashlib import sha256
 from sqlalchemy import ColumnElement, Connection, Engine, func, select
 
 from helper.ledger.records import ReleaseKey, Reservation
-from helper.ledger.rows import sharing_a_budget
+from helper.ledger.rows import read_job, read_query, sharing_a_budget
 from helper.ledger.schema import AUDIT_LOG, JOBS, QUERIES, ROUNDS
 from maskedlark.audit_log import AuditEntry
 from maskedlark.canonical import decode
 from maskedlark.frozen import frozen
-from maskedlark.releases.job import JobSpec
-from maskedlark.releases.kinds import AnySpec, decode_query
+from maskedlark.releases.kinds import AnySpec
 from maskedlark.runtime.database import reading
 
 
@@ -62,11 +61,11 @@ class ReleaseHistory:
                 QUERIES.c.dataset_id.in_(together), QUERIES.c.entry <= entry
             )
             jobs = [
-                Reservation(spec=decode(JobSpec, bytes(row.spec)), rounds=row.rounds)
+                Reservation(spec=read_job(row.spec), rounds=row.rounds)
                 for row in connection.execute(answered)
             ]
             queries = [
-                Reservation(spec=decode_query(row.kind, row.spec), rounds=1)
+                Reservation(spec=read_query(row.kind, row.spec), rounds=1)
                 for row in connection.execute(asked.order_by(QUERIES.c.query_id))
             ]
         return (*jobs, *queries)
@@ -118,7 +117,7 @@ def _jobs(connection: Connection, task_id: bytes) -> Iterator[ChargedRelease]:
         .group_by(JOBS.c.task_id, JOBS.c.job_id, JOBS.c.spec, JOBS.c.is_closed)
     )
     for row in connection.execute(asked):
-        spec = decode(JobSpec, bytes(row.spec))
+        spec = read_job(row.spec)
         yield ChargedRelease(
             spec=spec,
             answers=row.answers,
@@ -131,5 +130,5 @@ def _jobs(connection: Connection, task_id: bytes) -> Iterator[ChargedRelease]:
 def _queries(connection: Connection, task_id: bytes) -> Iterator[ChargedRelease]:
     asked = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.entry).where(QUERIES.c.task_id == task_id)
     for row in connection.execute(asked):
-        spec = decode_query(row.kind, row.spec)
+        spec = read_query(row.kind, row.spec)
         yield ChargedRelease(spec=spec, answers=1, is_final=True, first=row.entry, last=row.entry)

@@ -29,7 +29,7 @@ def job_of(connection: Connection, key: ReleaseKey, query: Select[Any] = JOB) ->
     row = connection.execute(query, job_in(key)).one_or_none()
     if row is None:
         return None
-    spec = _spec(row.spec)
+    spec = read_job(row.spec)
     return StoredJob(
         spec=spec,
         progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed),
@@ -42,7 +42,7 @@ def job_in(key: ReleaseKey) -> dict[str, bytes]:
 
 
 @lru_cache(maxsize=1_024)
-def _spec(encoded: bytes) -> JobSpec:
+def read_job(encoded: bytes) -> JobSpec:
     """Decode a stored job's spec, cached as each call for a round needs it several times."""
     return decode(JobSpec, encoded)
 
@@ -58,7 +58,7 @@ def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservat
         .where(takes_some)
         .order_by(JOBS.c.job_id)
     )
-    specs = ((_spec(row.spec), row) for row in connection.execute(query))
+    specs = ((read_job(row.spec), row) for row in connection.execute(query))
     # A closed job is charged for the rounds that it ran, an open one for all that it may still ask for.
     jobs = [
         Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds)
@@ -66,11 +66,11 @@ def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservat
     ]
     answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id.in_(together))
     found = connection.execute(answered.order_by(QUERIES.c.query_id))
-    return (*jobs, *(Reservation(spec=_query(row.kind, row.spec), rounds=1) for row in found))
+    return (*jobs, *(Reservation(spec=read_query(row.kind, row.spec), rounds=1) for row in found))
 
 
 @lru_cache(maxsize=_KEPT_QUERIES)
-def _query(kind: str, encoded: bytes) -> AnyQuery:
+def read_query(kind: str, encoded: bytes) -> AnyQuery:
     """Decode a stored query, cached: for thousands, decoding takes as long as composing them."""
     return decode_query(kind, encoded)
 

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import field
 from hashlib import sha256
+from typing import Final
 
+from helper.datasets.fair_cache import FairCache
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import Reservation
+from helper.ledger.records import ReleaseKey, Reservation, key_of
 from helper.ledger.release_history import ChargedRelease, ReleaseHistory
 from helper.ledger.spending import cost
 from helper.releases.answering import Call
@@ -15,6 +18,11 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.statement import ReleaseStatement, SignedStatement
 from maskedlark.reports.task import Task
+from maskedlark.rpc.trust import host_of
+
+_KEPT_BYTES: Final = 32 << 20
+_STATEMENT_BYTES: Final = 2_048
+"""Of one in memory, more than it takes."""
 
 
 @frozen
@@ -32,6 +40,10 @@ class Statements:
     ledger: Ledger
     sign: Callable[[ReleaseStatement], SignedStatement]
     verify_key: bytes
+    _made: FairCache[tuple[ReleaseKey, int, bool], SignedStatement] = field(
+        default_factory=lambda: FairCache(_KEPT_BYTES), init=False
+    )
+    """What a statement says never changes, so a call that took too long goes on where it stopped."""
 
     def of_task(self, task_id: bytes, call: Call) -> Iterator[SignedStatement]:
         """Yield a statement about each job and query of a task that was charged, by first answer.
@@ -57,9 +69,14 @@ class Statements:
             return known[charged]
 
         for release in history.of_task(task_id):
-            before = spent_until(release, release.first - 1)
-            after = spent_until(release, release.last)
-            yield self.sign(self._state(task, release, history, before, after))
+            name = (key_of(release.spec), release.last, release.is_final)
+            made = self._made.get(name)
+            if made is None:
+                before = spent_until(release, release.first - 1)
+                after = spent_until(release, release.last)
+                made = self.sign(self._state(task, release, history, before, after))
+                self._made.put(name, made, num_bytes=_STATEMENT_BYTES, owner=host_of(task.origin))
+            yield made
 
     def _state(
         self,
