@@ -77,6 +77,11 @@ class JobLimits(SamplingOptions):
             )
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise InvalidTask(f"epsilon must be positive and finite, not {self.epsilon}")
+        if self.epsilon is not None and self.epsilon > self.task.epsilon:
+            raise InvalidTask(
+                f"epsilon is {self.epsilon:g}, but the whole budget of task {self.task.name!r} is "
+                f"{self.task.epsilon:g}: ask for at most that"
+            )
         if not 0 <= self.momentum < 1:
             raise InvalidTask(f"momentum must be at least 0 and less than 1, not {self.momentum}")
 

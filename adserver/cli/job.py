@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from adserver.records.submissions import FederatedSubmission
 
 STOPPED_EARLY = 1
+INTERRUPTED = 130
 
 _training = panel("Training")
 _evaluation = panel("Evaluation")
@@ -239,7 +240,18 @@ def _follow(server: "AdServer", job_id: bytes, *, as_json: bool) -> None:
     """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
     from adserver.views.job import watch
 
-    job = watch(server, job_id, is_shown=not as_json)
+    try:
+        job = watch(
+            server, job_id, is_shown=not as_json, tell=lambda what: typer.echo(f"waiting: {what}", err=True)
+        )
+    except KeyboardInterrupt:
+        name = job_id.hex()[:12]
+        typer.echo(
+            f"job {name} goes on at the ad server: `adserver job watch {name}` follows it again, "
+            f"`adserver job cancel {name}` stops it",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
     _show(job, server.history(job_id), as_json=as_json)
     if job.state is not JobState.DONE:
         raise typer.Exit(STOPPED_EARLY)

@@ -90,9 +90,16 @@ def _far_of(
 def server_of(
     *, data: AnyDataOption = None, far: "RemoteAdServer | None", database: DatabaseOption = None
 ) -> "AdServer":
-    """Return the ad server that the options name, for what needs no helpers; raises as `_far_of`."""
+    """Return the ad server that the options name, for what needs no helpers.
+
+    Raises:
+        typer.BadParameter: as `_far_of`.
+        InvalidTask: the folder does not exist.
+    """
     from adserver.client.local import LocalAdServer
 
+    if far is None:
+        _require_ad_server(data or Path(), database)
     return far or LocalAdServer(data=data or Path(), database=database)
 
 
@@ -133,6 +140,7 @@ def connected_server_of(
 
     Raises:
         typer.BadParameter: as `_far_of` and `reach_of`; or no helpers are named, and no URL.
+        InvalidTask: the folder does not exist, nor after the time that `wait` allows.
     """
     if far is not None:
         return replace(far, backoff=patience(wait=wait))
@@ -143,7 +151,33 @@ def connected_server_of(
     from adserver.client.local import LocalAdServer
 
     folder = data or Path()
+    _require_ad_server(folder, database, wait=wait)
     return LocalAdServer(data=folder, database=database, peers=reach(folder, helper_0, helper_1))
+
+
+def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False) -> None:
+    """Refuse a folder that does not exist, so that a mistyped one is not made.
+
+    Raises:
+        InvalidTask: there is none; with `wait`, still none after the patience of the command.
+    """
+    from maskedlark.errors import HelperUnavailable, InvalidTask
+
+    def look() -> None:
+        if database is None and not folder.exists():
+            raise HelperUnavailable(
+                f"{folder} does not exist: correct --data (or ADSERVER_DATA), or start `adserver serve` there"
+            )
+
+    try:
+        if wait:
+            from adserver.peers.retrying import with_retries
+
+            with_retries(look, patience(wait=True))
+        else:
+            look()
+    except HelperUnavailable as error:
+        raise InvalidTask(str(error)) from None
 
 
 @contextmanager

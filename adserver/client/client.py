@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from adserver.client.measuring import Measuring
-from adserver.client.tasks import read_encoder_of, task_fields
+from adserver.client.tasks import read_encoder_of, read_measurement_of, task_fields
 from adserver.client.training import Training
-from adserver.collecting.task_settings import label_space, measurement_of_settings
+from adserver.collecting.task_settings import label_space
 from adserver.records.access import Scope
 from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary
 from adserver.store.datasets import Dataset
@@ -27,6 +27,7 @@ from maskedlark.encoding.encoder import Encoder
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
 from maskedlark.releases.statement import Evidence
+from maskedlark.reports.measurement import Measurement
 
 
 class Client(Measuring, Training):
@@ -159,11 +160,11 @@ class Client(Measuring, Training):
         min_batch_size: int,
         clip_norm: float,
         epsilon: float,
-        encoder: Encoder | str | Path | None = None,
+        encoder: Encoder | Mapping[str, Any] | str | Path | None = None,
         num_features: int | None = None,
         classes: int | None = None,
         default_label: int | None = None,
-        measurement: Mapping[str, Any] | None = None,
+        measurement: Measurement | Mapping[str, Any] | str | Path | None = None,
         days: float = 30.0,
         **more: Any,
     ) -> StoredTask:
@@ -175,11 +176,12 @@ class Client(Measuring, Training):
             min_batch_size: Fewer reports give only noise.
             clip_norm: The most that one report adds to a sum.
             epsilon: Each dataset's budget against this ad server.
-            encoder: How browsers make features, or its file; they are served it.
+            encoder: How browsers make features, its file, or the values of one; they are served it.
             num_features: By default as many as the encoder makes.
             classes: By default as many as the encoder has.
             default_label: What an impression reports that expires without a conversion.
-            measurement: The values and keys that reports hold, as in the file of `adserver task create`.
+            measurement: The values and keys that reports hold, the file of `adserver task create`, or its
+                values.
             days: How long the task lasts.
             more: Other fields of `maskedlark.reports.task.Task` by their names.
 
@@ -197,7 +199,7 @@ class Client(Measuring, Training):
             labels=labels,
             encoder=fitted,
             features=num_features,
-            measurement=None if measurement is None else measurement_of_settings(measurement),
+            measurement=read_measurement_of(measurement),
             days=days,
         )
         return self.server.create_task(fields, fitted)

@@ -18,8 +18,8 @@ class Measuring(Connection):
     def aggregate(
         self,
         *values: str,
-        histograms: Sequence[str] = (),
-        group_by: Sequence[str] = (),
+        histograms: str | Sequence[str] = (),
+        group_by: str | Sequence[str] = (),
         where: Mapping[str, str | int] | None = None,
         domains: Mapping[str, Sequence[str | int] | Mapping[str, int]] | None = None,
         discover: bool = False,
@@ -32,8 +32,8 @@ class Measuring(Connection):
 
         Args:
             values: Names of declared values, or "count".
-            histograms: Names of declared values with buckets.
-            group_by: Names of declared keys, the coarsest first.
+            histograms: The name of a declared value with buckets, or several names.
+            group_by: The name of a declared key, or several names, the coarsest first.
             where: For keys, the category or code that summed reports have.
             domains: For keys, the categories or codes that get cells of their own, or {"first": code,
                 "last": code}; the default is all of a key with a size.
@@ -51,8 +51,8 @@ class Measuring(Connection):
         """
         return self.server.aggregate(
             values=list(values),
-            histograms=list(histograms),
-            group_by=list(group_by),
+            histograms=_names(histograms),
+            group_by=_names(group_by),
             where={name: str(said) for name, said in (where or {}).items()},
             domains={name: _plain(said) for name, said in (domains or {}).items()},
             discover=discover,
@@ -121,6 +121,11 @@ class Measuring(Connection):
     def queries(self) -> list[QuerySummary]:
         """Return all queries and evaluations, oldest first."""
         return list(self.server.queries())
+
+
+def _names(given: str | Sequence[str]) -> list[str]:
+    """Return a list of names, from one name or several."""
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _plain(domain: Sequence[str | int] | Mapping[str, int]) -> list[str | int] | dict[str, int]:

@@ -9,12 +9,15 @@ from typing import Any, Final
 from adserver.collecting.task_settings import (
     check_labels,
     encoder_from,
+    measurement_from,
+    measurement_of_settings,
     norm_for,
     num_decoys,
     num_features,
     period,
 )
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
+from maskedlark.canonical import build
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import Measurement
@@ -26,13 +29,32 @@ _HOUR_S: Final = 3_600
 _DELTA: Final = 1e-5
 
 
-def read_encoder_of(encoder: Encoder | str | Path | None) -> Encoder | None:
-    """Return an encoder, or the one in a file.
+def read_encoder_of(encoder: Encoder | Mapping[str, Any] | str | Path | None) -> Encoder | None:
+    """Return an encoder: itself, the one in a file, or one of the values of such a file.
 
     Raises:
-        InvalidTask: the file holds none.
+        InvalidTask: the file or the values hold none.
     """
-    return encoder if encoder is None or isinstance(encoder, Encoder) else encoder_from(Path(encoder))
+    if encoder is None or isinstance(encoder, Encoder):
+        return encoder
+    if isinstance(encoder, Mapping):
+        return build(Encoder, dict(encoder))
+    return encoder_from(Path(encoder))
+
+
+def read_measurement_of(
+    measurement: Measurement | Mapping[str, Any] | str | Path | None,
+) -> Measurement | None:
+    """Return a measurement: itself, the one in a file, or one of the values of such a file.
+
+    Raises:
+        InvalidTask: the file or the values hold none.
+    """
+    if measurement is None or isinstance(measurement, Measurement):
+        return measurement
+    if isinstance(measurement, Mapping):
+        return measurement_of_settings(measurement)
+    return measurement_from(Path(measurement))
 
 
 def task_fields(

@@ -85,6 +85,8 @@ def measurement_from(path: Path | None) -> Measurement | None:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise InvalidTask(f"{path.name} is not valid: expected JSON in UTF-8") from None
+    except OSError as error:
+        raise InvalidTask(f"cannot read the measurement {path}: {error.strerror}") from None
     return measurement_of_settings(settings)
 
 
@@ -108,7 +110,10 @@ def encoder_from(path: Path | None) -> Encoder | None:
     Raises:
         InvalidTask: the file holds none.
     """
-    return None if path is None else read_encoder(path.read_bytes().rstrip(b"\n"))
+    try:
+        return None if path is None else read_encoder(path.read_bytes().rstrip(b"\n"))
+    except OSError as error:
+        raise InvalidTask(f"cannot read the encoder {path}: {error.strerror}") from None
 
 
 def num_classes(typed: int | None, max_value: int | None, encoder: Encoder | None) -> int | None:

@@ -64,6 +64,8 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
             found = session.run(None, {model.input_name: scaled})
             parts = [part.reshape(-1, width) for part, (_, width) in zip(found, model.outputs, strict=True)]
             outputs.append(np.concatenate(parts, axis=1))
+    except ModuleNotFoundError:
+        raise  # the command line says what to install
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot run the model: {error}") from error
     return np.concatenate(outputs)
@@ -129,6 +131,8 @@ def check_loads(encoded: bytes) -> None:
     """Raise InvalidModel unless onnxruntime loads a graph of ours."""
     try:
         _session(encoded)
+    except ModuleNotFoundError:
+        raise  # the command line says what to install
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot load the graph: {error}") from error
 

@@ -19,6 +19,8 @@ _FIRST_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 1.0
 _POLLS_GROW: Final = 1.2
 """A short job's end is seen at once; a long one is not asked about several times a second."""
+_SILENT_S: Final = 5.0
+"""An ad server takes a job, or renews its lease, within this time."""
 
 
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
@@ -98,19 +100,55 @@ class JobSource(Protocol):
 
 
 def watch(
-    source: JobSource, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
+    source: JobSource,
+    job_id: bytes,
+    *,
+    is_shown: bool,
+    tell: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.time,
 ) -> JobRecord:
-    """Follow a job, from any process, until it stops; on a terminal, show its progress on standard error."""
+    """Follow a job, from any process, until it stops; on a terminal, show its progress on standard error.
+
+    Args:
+        source: Where the job is.
+        job_id: The job.
+        is_shown: Whether a bar may be drawn.
+        tell: Gets what the job waits for, each time that it changes.
+        sleep: Waits for so many seconds.
+        clock: Unix seconds.
+    """
     is_drawn = is_shown and may_be_seen()
-    pause_s = _FIRST_POLL_S
+    pause_s, told, began_s = _FIRST_POLL_S, "", clock()
     with _bar(source, job_id) if is_drawn else nullcontext(lambda _job: None) as show:
         while True:
             job = source.job(job_id.hex())
             show(job)
             if job.state in STOPPED:
                 return job
+            waits_for = what_it_waits_for(job, watched_s=clock() - began_s, now_s=clock())
+            if waits_for != told:
+                told = waits_for
+                if told:
+                    tell(told)
             sleep(pause_s)
             pause_s = min(pause_s * _POLLS_GROW, _LONGEST_POLL_S)
+
+
+def what_it_waits_for(job: JobRecord, *, watched_s: float, now_s: float) -> str:
+    """Return what a job waits for, or nothing while it runs.
+
+    A job whose lease has run out is run by nobody: its ad server has ended.
+    """
+    if job.state is JobState.WAITING and job.stop:
+        return job.stop.cause
+    is_silent = 0 < job.lease_until_s < now_s - _SILENT_S
+    if is_silent or (job.state is JobState.QUEUED and watched_s > _SILENT_S):
+        return (
+            f"job {short(job.job_id)} waits for `adserver serve`, which "
+            f"{'has ended' if is_silent else 'has not taken it yet'}: see that it runs on the same --data"
+        )
+    return ""
 
 
 @contextmanager

@@ -174,8 +174,10 @@ def _read_input(
     tensor = inputs[0].type.tensor_type
     axes = list(tensor.shape.dim)
     if tensor.elem_type != onnx.TensorProto.FLOAT or len(axes) != 2 or axes[1].dim_value != num_features:
+        width = axes[1].dim_value if len(axes) == 2 else 0
+        given = f": {num_features} features wanted, {width} given" if width not in (0, num_features) else ""
         raise InvalidModel(
-            ModelReason.WRONG_SHAPE, f"the input must be float32 of shape (records, {num_features})"
+            ModelReason.WRONG_SHAPE, f"the input must be float32 of shape (records, {num_features}){given}"
         )
     if axes[0].HasField("dim_value") and axes[0].dim_value != 1:
         raise InvalidModel(

@@ -275,3 +275,9 @@ def test_where_no_job_fits_the_search_says_why() -> None:
     with pytest.raises(JobRefused) as refusal:
         planner(replace(LARGE, already=(replace(EARLIER[0], rounds=100_000),))).plan(OPEN)
     assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED
+
+
+def test_an_epsilon_above_the_budget_is_refused() -> None:
+    room(epsilon=TASK.epsilon)
+    with pytest.raises(InvalidTask, match=r"but the whole budget of task .* ask for at most that"):
+        room(epsilon=1.01 * TASK.epsilon)

@@ -104,6 +104,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             "ADSERVER_INSECURE": "1",
             "COLUMNS": "200",
         }
+        (tmp_path / "data").mkdir()
         yield Shell(data=tmp_path / "data", fakes=fakes, environment=environment)
 
 

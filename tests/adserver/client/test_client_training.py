@@ -1,5 +1,6 @@
 """`Client` does what the commands do: it makes tasks, trains, watches, shows figures and exports."""
 
+import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +13,7 @@ from sqlalchemy import insert
 
 from adserver.client import Client
 from adserver.client.local import LocalAdServer
+from adserver.client.tasks import read_encoder_of, read_measurement_of
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
@@ -165,3 +167,36 @@ def test_a_client_finds_its_ad_server_as_commands_do(
     monkeypatch.delenv("ADSERVER_HELPER_1")
     with pytest.raises(InvalidTask, match="ADSERVER_HELPER_1 is not set"):
         Client.from_environment()
+
+
+def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Server:
+        def aggregate(self, **given: Any) -> None:
+            asked.append(given)
+
+    client = Client.of(Server())  # type: ignore[arg-type]  # the one operation that is called
+    for group_by in ("campaign", ["campaign"], ("campaign",)):
+        client.aggregate("count", group_by=group_by, histograms="paid", where={"device": "phone"})
+    assert asked[0] == asked[1] == asked[2]
+    assert (asked[0]["group_by"], asked[0]["histograms"]) == (["campaign"], ["paid"])
+
+    encoder = fit({"a": ["1", "2"], "y": ["no", "yes"]}, FitSettings(label="y"))
+    (tmp_path / "encoder.json").write_bytes(encode(encoder))
+    for given in (
+        encoder,
+        tmp_path / "encoder.json",
+        str(tmp_path / "encoder.json"),
+        json.loads(encode(encoder)),
+    ):
+        assert read_encoder_of(given) == encoder
+    settings = {"min_cell_count": 2, "keys": [{"name": "k", "categories": ["a", "b"]}]}
+    (tmp_path / "measurement.json").write_text(json.dumps(settings))
+    measurement = read_measurement_of(settings)
+    assert measurement is not None
+    for said in (measurement, tmp_path / "measurement.json", str(tmp_path / "measurement.json")):
+        assert read_measurement_of(said) == measurement
+    for read in (read_encoder_of, read_measurement_of):
+        with pytest.raises(InvalidTask, match="cannot read the"):
+            read(tmp_path / "none.json")

@@ -85,3 +85,44 @@ def test_what_a_helper_said_is_text_next_to_the_bar(tmp_path: Path, monkeypatch:
     assert "[/red] [link=http://evil]here \\x9b31m\\u202e" in shown
     assert "\x1b]8" not in written.getvalue()  # a link's sequence
     site.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("changes", "now_s", "told"),
+    [
+        ({}, 3.0, []),
+        ({}, 60.0, ["waits for `adserver serve`, which has not taken it yet"]),
+        ({"state": JobState.RUNNING, "lease_until_s": 58.0}, 60.0, []),
+        (
+            {"state": JobState.RUNNING, "lease_until_s": 50.0},
+            60.0,
+            ["`adserver serve`, which has ended"],
+        ),
+        ({"state": JobState.WAITING, "reason": "x", "cause": "helper 0 is away"}, 60.0, ["helper 0 is away"]),
+    ],
+)
+def test_what_a_job_waits_for_is_told_once(
+    changes: dict[str, Any], now_s: float, told: list[str], tmp_path: Path
+) -> None:
+    site, said, moments = Site(tmp_path, OF), list[str](), iter([0.0])
+    job_id = site.submit(plan_for(OF))
+    with site.engine.begin() as connection:
+        connection.execute(update(jobs).values(**changes) if changes else update(jobs).values(rounds_done=0))
+    polls = iter(range(3))
+
+    def sleep(_seconds: float) -> None:
+        if next(polls, None) is None:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        watch(
+            source(site),
+            job_id,
+            is_shown=False,
+            tell=said.append,
+            sleep=sleep,
+            clock=lambda: next(moments, now_s),
+        )
+    assert len(said) == len(told)
+    assert all(part in line for part, line in zip(told, said, strict=True))
+    site.engine.dispose()

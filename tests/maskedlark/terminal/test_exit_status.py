@@ -1,0 +1,82 @@
+"""A command ends with one line where a part is missing, and with a traceback only at a bug."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE, run
+from maskedlark.terminal.missing_parts import how_to_install
+
+
+def ended(app: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    with pytest.raises(SystemExit) as end:
+        run(app)
+    return end.value.code, capsys.readouterr().err
+
+
+def refuse(error: BaseException) -> Callable[[], object]:
+    def app() -> object:
+        raise error
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (InvalidTask("no task"), REFUSED, "InvalidTask: no task"),
+        (HelperUnavailable("away"), UNAVAILABLE, "HelperUnavailable: away"),
+        (PermissionError(13, "Permission denied", "/keys"), REFUSED, "/keys: Permission denied"),
+        (
+            ModuleNotFoundError("none", name="prometheus_client.core"),
+            REFUSED,
+            "prometheus_client is not installed, and this command needs it: pip install 'masked-lark[",
+        ),
+    ],
+)
+def test_what_is_refused_or_missing_is_one_line(
+    error: BaseException, status: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = ended(refuse(error), capsys)
+    assert code == status
+    assert said.startswith(line)
+    assert said.count("\n") == 1
+
+
+def test_a_bug_has_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = ended(refuse(ValueError("a bug")), capsys)
+    assert (code, "Traceback" in said) == (REFUSED, True)
+
+
+def test_a_part_that_is_missing_is_named_with_the_extra_of_its_party(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    def app() -> None:
+        from adserver.training.inference import check_loads
+
+        check_loads(b"")
+
+    code, said = ended(app, capsys)
+    assert code == REFUSED
+    assert said == (
+        "onnxruntime is not installed, and this command needs it: pip install 'masked-lark[adserver]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "needed_by", "wanted"),
+    [
+        ("onnx", "adserver.training.model_file", "masked-lark[adserver]"),
+        ("onnx", "helper.core", "masked-lark[helper]"),
+        ("httpx", "browser_sim.task_host", "masked-lark[browser]"),
+        ("psycopg", "maskedlark.runtime.database", "masked-lark[postgres]"),
+        ("grpc_health.v1", "helper.serving.server", "masked-lark[helper]"),
+        ("nowhere", "helper.core", "nowhere"),
+    ],
+)
+def test_extras(missing: str, needed_by: str, wanted: str) -> None:
+    assert how_to_install(missing, needed_by).endswith(f"pip install '{wanted}'")
