@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from adserver.records.defaults import ALL_DECOYS, GROUP
+from adserver.records.defaults import ALL_DECOYS, GROUP, MAY_BE_HIDDEN
 from maskedlark import canonical
 from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
 from maskedlark.errors import InvalidTask
@@ -94,13 +94,14 @@ def measurement_of_settings(settings: Any) -> Measurement:
     """Build the measurement that plain settings declare; a key that lists categories needs no size.
 
     Raises:
-        InvalidTask: a setting is wrong, or a value has the name that results call their groups by.
+        InvalidTask: a setting is wrong, or a value has a name that results use.
     """
     measurement = canonical.build(Measurement, _with_sizes(settings))
-    if measurement.value(GROUP) is not None:
-        raise InvalidTask(
-            f"a value may not be named {GROUP!r}, because results use this name for groups: rename the value"
-        )
+    for reserved in (GROUP, MAY_BE_HIDDEN):
+        if measurement.value(reserved) is not None:
+            raise InvalidTask(
+                f"a value may not be named {reserved!r}, because results use this name: rename the value"
+            )
     return measurement
 
 

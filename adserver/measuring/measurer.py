@@ -3,16 +3,19 @@
 Ask both helpers, add their shares, and read the sums of every cell with what the noise makes of them.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from statistics import NormalDist
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
-from adserver.measuring.intervals import half_width
+from adserver.measuring.intervals import CONFIDENCE, half_width
 from adserver.measuring.query_runner import Asking, release_fields
 from adserver.measuring.request import Request, keys_to_discover, plan_discovery, plan_query
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, ResultRow
@@ -24,7 +27,13 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, system_randomness
-from maskedlark.releases.counting import key_index, measurement_of
+from maskedlark.releases.counting import (
+    COUNT_UNITS,
+    cell_margin,
+    count_noise_units,
+    key_index,
+    measurement_of,
+)
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import decode_domains
 from maskedlark.releases.query import (
@@ -33,10 +42,11 @@ from maskedlark.releases.query import (
     check_answer_possible,
     measure_columns,
     num_numbers,
+    report_range,
     sum_noise_units,
 )
 from maskedlark.releases.release import deviation_of_both
-from maskedlark.reports.measurement import Key
+from maskedlark.reports.measurement import COUNT, Key
 from maskedlark.reports.task import Task
 
 
@@ -129,6 +139,8 @@ def read_query(
         columns=_columns(task, spec),
         rows=_rows(task, planned, answer.total),
         min_cell_count=measurement_of(task).min_cell_count,
+        threshold_noise=_threshold_noise(task, spec),
+        threshold_margin=cell_margin(task, spec) / COUNT_UNITS,
     )
 
 
@@ -163,6 +175,7 @@ def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> 
         task.mechanism
     )
     factor = half_width(task.mechanism)
+    hidden = _numbers_of_hidden(task, spec)
     rows: list[ResultRow] = []
     for level, estimate in zip(spec.levels, _estimates(task, spec, total), strict=True):
         spread = np.sqrt(estimate.variances)[:, None] * errors
@@ -175,12 +188,83 @@ def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> 
                 )
                 for value, error in zip(values, deviations, strict=True)
             )
-            rows.append(ResultRow(group=group, estimates=estimates))
+            is_always_shown = REST in group and spec.are_rests_shown
+            row = ResultRow(group=group, estimates=estimates)
+            rows.append(row if is_always_shown else _widen(row, hidden, task.mechanism))
     return tuple(rows)
 
 
+def _threshold_noise(task: Task, spec: QuerySpec) -> float:
+    """Return the standard deviation of the noise on the counts that decide which cells are shown."""
+    return count_noise_units(task, spec) / COUNT_UNITS * _deviation_of_one(task.mechanism)
+
+
+def _deviation_of_one(mechanism: Mechanism) -> float:
+    """Return the standard deviation of a noise of scale 1."""
+    return math.sqrt(2) if mechanism is Mechanism.LAPLACE else 1.0
+
+
+@frozen
+class _Hidden:
+    """What a hidden cell may have.
+
+    Attributes:
+        counted: The column of the count, if the query has one.
+        least: By column, the least sum.
+        most: By column, the most.
+    """
+
+    counted: int | None
+    least: tuple[float, ...]
+    most: tuple[float, ...]
+
+
+def _numbers_of_hidden(task: Task, spec: QuerySpec) -> _Hidden:
+    """Return what a cell may have that is hidden with a probability of half of what intervals may miss."""
+    measurement = measurement_of(task)
+    rare = (1 - CONFIDENCE) / 2
+    scale = count_noise_units(task, spec) / COUNT_UNITS
+    match task.mechanism:
+        case Mechanism.NONE:
+            noise = -1.0  # a cell of k reports is shown
+        case Mechanism.GAUSSIAN:
+            noise = scale * NormalDist().inv_cdf(1 - rare)
+        case Mechanism.LAPLACE:
+            noise = scale * math.log(1 / (2 * rare))
+        case _:
+            assert_never(task.mechanism)
+    records = measurement.min_cell_count + cell_margin(task, spec) / COUNT_UNITS + noise
+    ranges = [
+        report_range(measurement, measure)
+        for measure in spec.measures
+        for _ in measure_columns(measurement, measure)
+    ]
+    sums = [column.value == COUNT and column.bucket is None for column in _columns(task, spec)]
+    return _Hidden(
+        counted=sums.index(True) if any(sums) else None,
+        least=tuple(records * low for low, _ in ranges),
+        most=tuple(records * high for _, high in ranges),
+    )
+
+
+def _widen(row: ResultRow, hidden: _Hidden, mechanism: Mechanism) -> ResultRow:
+    """Return a row whose intervals hold what a hidden cell may have, unless it is surely shown.
+
+    A hidden cell shows noise around zero. Its count tells, or else that no column is clear of zero.
+    """
+    decisive = row.estimates if hidden.counted is None else (row.estimates[hidden.counted],)
+    reach = half_width(mechanism, 1 - (1 - CONFIDENCE) / len(decisive))
+    if any(abs(one.value) > reach * one.standard_error for one in decisive):
+        return row
+    estimates = tuple(
+        replace(one, low=min(one.low, least), high=max(one.high, most))
+        for one, least, most in zip(row.estimates, hidden.least, hidden.most, strict=True)
+    )
+    return replace(row, estimates=estimates, may_be_hidden=estimates != row.estimates)
+
+
 def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[LevelEstimate]:
-    """Return the sums in the values' own units, by level; without noise they are exact and left unchanged."""
+    """Return the sums in the values' own units, by level; fitted to each other where parts add up."""
     measurement = measurement_of(task)
     scales = np.array(
         [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)], np.int64
@@ -189,7 +273,7 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
     values: NDArray[np.float64] = whole + rest / scales
     ends = np.cumsum([spec.num_cells(level) for level in spec.levels])
     levels = np.split(values, ends[:-1])
-    if task.mechanism is Mechanism.NONE or len(levels) == 1:
+    if task.mechanism is Mechanism.NONE or not spec.are_rests_shown:  # parts add up only with their rests
         return [LevelEstimate(values=one, variances=np.ones(len(one))) for one in levels]
     return consistent(
         levels, [1 if level == 0 else spec.group_by[level - 1].size + 1 for level in spec.levels]

@@ -116,6 +116,7 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
             "where": _conditions(request, measurement),
             "noise_multiplier": 0.0,
             "threshold_noise_multiplier": 0.0,
+            "are_rests_shown": (request.is_rolled_up and bool(axes) and measurement.small_cell_delta is None),
         },
     )
     share = 1 - DISCOVERY_SHARE if request.is_discovered else 1.0

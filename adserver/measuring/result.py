@@ -106,10 +106,13 @@ class ResultRow:
         group: A category or code for each key of the grouping; `ALL` where the cell is of a coarser level,
             `REST` for the reports outside the domain or in cells that are too small to be shown.
         estimates: One for each column.
+        may_be_hidden: Whether these may be the numbers of a cell that is too small to be shown. Then the
+            intervals hold what such a cell may have.
     """
 
     group: tuple[str, ...]
     estimates: tuple[Estimate, ...]
+    may_be_hidden: bool = False
 
 
 @frozen
@@ -141,20 +144,25 @@ class ReleasedResult:
 class AggregateResult(ReleasedResult):
     """The answer to a query.
 
-    A cell of fewer than min_cell_count reports shows noise around zero; its reports are in the rest of its
-    group.
+    A cell of fewer than about min_cell_count reports shows noise around zero; its reports are in the rest of
+    its group.
 
     Attributes:
         group_by: The keys, the coarsest first.
         columns: What the numbers are.
         rows: The cells, the coarsest level first.
         min_cell_count: The k of each cell.
+        threshold_noise: The standard deviation of the noise on the counts that are compared with k.
+        threshold_margin: How far above k a noisy count must be for its cell to be shown, in a task that
+            hides small cells strictly; otherwise 0.
     """
 
     group_by: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[ResultRow, ...]
     min_cell_count: int
+    threshold_noise: float = 0.0
+    threshold_margin: float = 0.0
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each cell: its keys, then each column's estimate, standard error and interval."""

@@ -16,7 +16,7 @@ from adserver.measuring.result import (
 )
 from adserver.messages.base import Message, RequestBody, Whole, finite
 from adserver.messages.budget import EpsilonsMessage
-from adserver.records.defaults import GROUP
+from adserver.records.defaults import GROUP, MAY_BE_HIDDEN
 from adserver.records.summaries import QuerySummary
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.accounting import Epsilons
@@ -33,6 +33,7 @@ QueryId = Annotated[
     ),
 ]
 _RELEASE = ("query_id", "task_id", "dataset_id", "records", "delta", "mechanism")
+_THRESHOLD = ("min_cell_count", "threshold_noise", "threshold_margin")
 _UNBOUNDED = Epsilons(ad_server=math.inf, colluding=math.inf)
 
 
@@ -95,11 +96,12 @@ def release_fields(result: ReleasedResult) -> dict[str, Any]:
 
 
 class RowMessage(Message):
-    """A cell: its group, and an estimate under the name of each column."""
+    """A cell: its group, whether it may be hidden, and an estimate under the name of each column."""
 
     model_config = ConfigDict(extra="allow")
 
     group: dict[str, str]
+    may_be_hidden: bool = False
     __pydantic_extra__: dict[str, EstimateMessage]
 
 
@@ -107,6 +109,8 @@ class ResultMessage(ReleaseMessage):
     """The answer to a query."""
 
     min_cell_count: Whole
+    threshold_noise: float
+    threshold_margin: float
     columns: tuple[Column, ...]
     rows: tuple[RowMessage, ...]
 
@@ -117,13 +121,14 @@ class ResultMessage(ReleaseMessage):
         rows = (
             {
                 GROUP: dict(zip(result.group_by, row.group, strict=True)),
+                MAY_BE_HIDDEN: row.may_be_hidden,
                 **dict(zip(names, row.estimates, strict=True)),
             }
             for row in result.rows
         )
         return cls(
             **release_fields(result),
-            min_cell_count=result.min_cell_count,
+            **pick_attributes(result, _THRESHOLD),
             columns=result.columns,
             rows=tuple(map(RowMessage.model_validate, rows)),
         )
@@ -143,10 +148,11 @@ class ResultMessage(ReleaseMessage):
                 ResultRow(
                     group=tuple(row.group.values()),
                     estimates=tuple(row.__pydantic_extra__[name].estimate() for name in names),
+                    may_be_hidden=row.may_be_hidden,
                 )
                 for row in self.rows
             ),
-            min_cell_count=self.min_cell_count,
+            **pick_attributes(self, _THRESHOLD),
         )
 
 

@@ -18,6 +18,7 @@ DEFAULT_COLLUSION_FACTOR: Final = 2.0
 Jobs over whole datasets spend both budgets at about this ratio: the ad server alone faces two noises.
 """
 GROUP: Final = "group"
+MAY_BE_HIDDEN: Final = "may_be_hidden"
 """What a row of a result calls its group, beside its values by their names."""
 
 CLIP_QUANTILE: Final = 0.9

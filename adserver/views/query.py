@@ -4,7 +4,7 @@ JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for pe
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +41,16 @@ def write_result(result: AggregateResult, path: Path) -> None:
 
 def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
     """Return the rows of a table: the group, then each estimate with half of its interval."""
-    return [(*row.group, *(format_estimate(estimate) for estimate in row.estimates)) for row in result.rows]
+    return [(*row.group, *_cells_of(row)) for row in result.rows]
+
+
+def _cells_of(row: ResultRow) -> Iterator[str]:
+    """Yield a row's estimates; of one that may be hidden, what such a cell may have."""
+    for one in row.estimates:
+        if row.may_be_hidden and one.no_interval is None:
+            yield f"{one.low:,.0f} to {one.high:,.0f} (may be hidden)"
+        else:
+            yield format_estimate(one)
 
 
 def format_estimate(estimate: Estimate) -> str:
@@ -64,10 +73,20 @@ def summary_lines(result: AggregateResult) -> list[str]:
     )
     scales = scales or f"{result.columns[0].noise_scale:.4g}"
     return [
-        f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show"
-        " noise around zero",
+        f"{result.records:,} reports; {_threshold(result)} are in the rest, and show noise around zero",
         *noise_lines(result, f": {scales}; ± is half of a 99 % interval"),
     ]
+
+
+def _threshold(result: AggregateResult) -> str:
+    """Describe which cells are hidden."""
+    least, noise = result.min_cell_count, result.threshold_noise
+    if not noise:
+        return f"cells of fewer than {least}"
+    if not result.threshold_margin:
+        return f"cells of fewer than about {least} (by counts with a noise of {noise:.3g})"
+    shown = least + result.threshold_margin
+    return f"cells of fewer than {least}, and most below {shown:.0f} (by counts with a noise of {noise:.3g})"
 
 
 def noise_lines(result: ReleasedResult, scale: str) -> list[str]:

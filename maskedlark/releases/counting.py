@@ -12,7 +12,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.lengths import root_up
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import noise_scale
+from maskedlark.privacy.noise import beyond_bits, noise_scale
 from maskedlark.releases.release import ReleaseSpec, check_noise_fits_task
 from maskedlark.reports.measurement import MAX_CODE, Measurement, Name
 from maskedlark.reports.task import Task
@@ -110,6 +110,20 @@ def count_noise_units(task: Task, spec: CountingQuery) -> int:
         return noise_scale(task.mechanism, spec.count_multiplier, count_sensitivity(spec, task.mechanism))
     except ValueError as error:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
+
+
+def cell_margin(task: Task, spec: CountingQuery) -> int:
+    """Return by how much a cell's noisy count must pass k, in `COUNT_UNITS`; 0 unless the task is strict.
+
+    Noise reaches it with probability at most the task's `small_cell_delta`, so a cell of fewer than k reports
+    is shown with no more. See `beyond_bits`: both helpers come to the same number.
+    """
+    delta = measurement_of(task).small_cell_delta
+    if delta is None:
+        return 0
+    numerator, denominator = delta.as_integer_ratio()
+    bits = (denominator // numerator).bit_length()
+    return beyond_bits(task.mechanism, count_noise_units(task, spec), bits)
 
 
 def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:

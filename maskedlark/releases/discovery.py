@@ -24,6 +24,7 @@ from maskedlark.releases.counting import (
     VERSION,
     Condition,
     Multiplier,
+    cell_margin,
     check_conditions,
     count_charge,
     count_noise_units,
@@ -168,7 +169,8 @@ def _discover(
     present, records = np.unique(codes, return_counts=True)
     scale = count_noise_units(task, spec)
     noisy = records.astype(np.int64) * COUNT_UNITS + noise_vector(task.mechanism, scale, len(present), common)
-    least = measurement_of(task).min_cell_count * COUNT_UNITS + discovery_margin(task.mechanism, scale, spec)
+    margin = max(discovery_margin(task.mechanism, scale, spec), cell_margin(task, spec))
+    least = measurement_of(task).min_cell_count * COUNT_UNITS + margin
     by_size = np.argsort(-noisy, kind="stable")[: spec.max_codes]
     shown = np.sort(present[by_size[noisy[by_size] >= least]]).astype(np.int64)
     found = np.zeros(1 + spec.max_codes, np.int64)

@@ -23,7 +23,14 @@ from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.numbers.field import FieldVector, from_limbs, multiply
 from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import Randomness
-from maskedlark.releases.counting import COUNT_UNITS, Condition, count_noise_units, key_index, measurement_of
+from maskedlark.releases.counting import (
+    COUNT_UNITS,
+    Condition,
+    cell_margin,
+    count_noise_units,
+    key_index,
+    measurement_of,
+)
 from maskedlark.releases.query import (
     Domain,
     QuerySpec,
@@ -152,7 +159,7 @@ def cells_to_show(
 
     First all cells' noisy counts are compared with k. From the coarsest level on, records of a cell that
     fails move to the rest of their group, and into no cell at finer levels. Then the rests' noisy counts
-    are compared with k too.
+    are compared with k too, unless the query shows rests whatever their size.
     """
     measurement = measurement_of(task)
     levels = _levels(measurement, spec, measured, domains, interrupt)
@@ -169,6 +176,8 @@ def cells_to_show(
         in_rest = alive & (level.rest >= 0) & ~alive_own
         placed.append(np.where(alive_own, level.cell, np.where(in_rest, level.rest, NOWHERE)))
         alive = alive_own
+    if spec.are_rests_shown:
+        return tuple(placed)
     return tuple(
         _without_small_rests(task, spec, common, level, cell)
         for level, cell in zip(levels, placed, strict=True)
@@ -247,12 +256,11 @@ def matching(
 def _is_enough(
     task: Task, spec: QuerySpec, common: Randomness, cell: CellIndex, count: int
 ) -> NDArray[np.bool_]:
-    """Return (count,) whether each cell's noisy number of records reaches k."""
+    """Return (count,) whether each cell's noisy number of records reaches k, and a strict task's margin."""
     records = np.bincount(cell[cell >= 0], minlength=count).astype(np.int64)
     noise = noise_vector(task.mechanism, count_noise_units(task, spec), count, common)
-    enough: NDArray[np.bool_] = (
-        records * COUNT_UNITS + noise >= measurement_of(task).min_cell_count * COUNT_UNITS
-    )
+    least = measurement_of(task).min_cell_count * COUNT_UNITS + cell_margin(task, spec)
+    enough: NDArray[np.bool_] = records * COUNT_UNITS + noise >= least
     return enough
 
 

@@ -7,7 +7,8 @@ A query sums values over groups of reports. `group_by` names keys, each with a d
 *level* l are the combinations of codes of the first l keys. For the l-th key there is one more cell, the
 rest: reports whose code is outside the domain, or whose cell is too small to be shown. Level 0 is one cell.
 Levels that are released together roll up: cells add to the cell above them, and all of them are charged
-together.
+together. In a roll-up from the total on, rests may be shown whatever their size (`are_rests_shown`): a rest
+is what its group's shown cells leave of the cell above, which is released too, so hiding it hides nothing.
 
 A *discovery* (`maskedlark.releases.discovery`) asks which codes of some keys occur at all, so that a domain
 need not be known beforehand.
@@ -15,6 +16,7 @@ need not be known beforehand.
 
 from dataclasses import replace
 from enum import StrEnum, unique
+from operator import not_
 from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -121,6 +123,8 @@ class QuerySpec(AnsweredOnce):
         noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without
             noise.
         threshold_noise_multiplier: The same, of the noise on the counts that decide which cells are shown.
+        are_rests_shown: Whether rests are shown whatever their size. Only of a roll-up from the total on, and
+            not in a task that hides small cells strictly.
     """
 
     kind: ClassVar[str] = "query"
@@ -135,6 +139,7 @@ class QuerySpec(AnsweredOnce):
     where: Annotated[tuple[Condition, ...], Field(max_length=MAX_KEYS)] = ()
     noise_multiplier: Multiplier
     threshold_noise_multiplier: Multiplier
+    are_rests_shown: Annotated[bool, Field(exclude_if=not_)] = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -145,6 +150,8 @@ class QuerySpec(AnsweredOnce):
                 raise ValueError("keys must be distinct")
         if len({(one.value, one.kind) for one in self.measures}) != len(self.measures):
             raise ValueError("measures must be distinct")
+        if self.are_rests_shown and not (self.group_by and self.levels[0] == 0):
+            raise ValueError("are_rests_shown requires groups, and all levels from the total on")
         return self
 
     @property
@@ -171,6 +178,12 @@ class QuerySpec(AnsweredOnce):
             JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
         """
         measurement = check_conditions(task, self)
+        if self.are_rests_shown and measurement.small_cell_delta is not None:
+            raise JobRefused(
+                JobReason.MALFORMED,
+                "are_rests_shown is true, but this task hides small cells strictly (small_cell_delta): "
+                "leave it out",
+            )
         for axis in self.group_by:
             key_index(measurement, axis.key)
         numbers = num_numbers(task, self)
@@ -189,8 +202,8 @@ class QuerySpec(AnsweredOnce):
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
         """Return the charges of a query: its sums, and all its noisy counts. Called by all parties."""
-        # The cells are compared with k first, and then the rests, which hold what the cells left.
-        looks = 2 if self.group_by else 1
+        # The cells are compared with k first, and then the rests that may be hidden, of what the cells left.
+        looks = 2 if self.group_by and not self.are_rests_shown else 1
         counts = count_charge(task, self.threshold_noise_multiplier, rounds=looks)
         return (charge_of(task, self.noise_multiplier), counts) * rounds
 
@@ -271,7 +284,7 @@ def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, r
     least: list[int] = []
     most: list[int] = []
     for measure in spec.measures:
-        low, high = _range(measurement, measure)
+        low, high = report_range(measurement, measure)
         columns = len(measure_columns(measurement, measure))
         least += [records * measure.scale * low] * columns
         most += [records * measure.scale * high] * columns
@@ -292,11 +305,11 @@ def sum_noise_units(task: Task, spec: QuerySpec) -> int:
 
 def _bound(measurement: Measurement, measure: Measure) -> int:
     """Return the most that a report adds to a measure, in its own unit."""
-    low, high = _range(measurement, measure)
+    low, high = report_range(measurement, measure)
     return max(-low, high)
 
 
-def _range(measurement: Measurement, measure: Measure) -> tuple[int, int]:
+def report_range(measurement: Measurement, measure: Measure) -> tuple[int, int]:
     """Return the least and the most that a report adds to one column of a measure; 0 is within."""
     value = measurement.value(measure.value)
     match measure.kind:

@@ -157,14 +157,20 @@ class Measurement:
     """What the reports of a task hold to be summed, and to group by.
 
     Attributes:
-        min_cell_count: The k of k-anonymity of one cell of a query: fewer reports show as noise around zero.
+        min_cell_count: The k of k-anonymity of one cell of a query. Noisy counts are compared with it, so
+            that cells of about k reports are shown or not by chance; hidden ones look like noise around zero.
         values: The declared values, in the order in which reports hold them.
         keys: The declared keys, in the order in which reports hold them.
+        small_cell_delta: If set, a cell of fewer than k reports is shown with at most this probability: a
+            count must pass k by a margin of the noise on it.
     """
 
     min_cell_count: Annotated[int, Field(ge=1, le=1 << 30)]
     values: Annotated[tuple[Value, ...], Field(max_length=MAX_VALUES)] = ()
     keys: Annotated[tuple[Key, ...], Field(max_length=MAX_KEYS)] = ()
+    small_cell_delta: Annotated[
+        float | None, Field(ge=2.0**-60, lt=0.5, exclude_if=lambda delta: delta is None)
+    ] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -8,6 +8,7 @@ sampling of records too. What a query's must cover is the records' own sum, mean
 - `coverage_least`, `coverage_most`: over all cells where at least half of the answers have an interval, of
   those that have one. Of quantiles whose interval is six buckets or fewer, which is mostly their own
   width, only the least counts.
+  Nor do cells of about k reports count there: their intervals hold what a hidden cell may have.
 - `cells`: how many these are; `cells_without`: in how many fewer answers have an interval.
 - `wrong_most`: the largest share of a cell's answers whose interval does not cover, of all its answers.
 """
@@ -28,14 +29,17 @@ from adserver.measuring.evaluation_result import GROUPS, INTERVALS
 from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.measurer import read_query
 from adserver.measuring.request import Request, plan_query
-from adserver.measuring.result import REST, AggregateResult, Estimate
+from adserver.measuring.result import ALL, REST, AggregateResult, Estimate, ResultRow
 from adserver.records.asked_query import PlannedQuery, StoredAnswer
 from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.randomness import seeded
 from maskedlark.releases.evaluation import UNITS, evaluation_noise_units
+from maskedlark.releases.grouping import cells_to_show
 from maskedlark.releases.query import QuerySpec, sum_noise_units
 from maskedlark.releases.release import deviation_of_both
+from maskedlark.reports.input_shares import MeasuredShares
 from tests.bench.harness import bench_parser, show
 from tests.builders import World
 from tests.measured import dataset_of, measuring_world
@@ -54,6 +58,7 @@ _SUMS: Final = 8_192
 _HISTOGRAMS: Final = 2_048
 """Data sets of a query: cells of one key."""
 _QUANTILES: Final = {"median": 0.5, "quantile .9": 0.9}
+_HOLD_HIDDEN: Final = ("cells of about k", "cells of a roll-up")
 _RESOLVED: Final = 6
 
 
@@ -78,7 +83,8 @@ class Cell:
     coverage: float
     wrong: float
     width: float
-    is_resolved: bool = False
+    is_wider: bool = False
+    """Whether the interval holds more than noise and sampling, so that only the least coverage counts."""
 
 
 def settings(shapes: Sequence[str] = SHAPES) -> list[Setting]:
@@ -233,6 +239,110 @@ def answered(of: World, asked: Request, truth: NDArray[np.int64], seed: int) -> 
     return result
 
 
+SIZES: Final = (1, 5, 10, 15, 20, 25, 40, 60, 100, 150, 300, 1_000)
+"""Reports in the cells of `threshold_cells`, over and over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """A query whose cells are compared with k."""
+
+    mechanism: Mechanism
+    epsilon: float
+    least: int
+    value: str = "count"
+
+
+def threshold_cells(asked_of: Threshold, data_sets: int, seed: int) -> list[Cell]:
+    """Cells of about k reports with and without a roll-up, and a roll-up's totals and rests.
+
+    Which are shown is decided by the helpers' own function. What an interval must cover is the cell's own
+    number, hidden or not; of a rest, what the shown cells of its group leave.
+    """
+    of = measuring_world(
+        {
+            "min_cell_count": asked_of.least,
+            "values": [{"name": "purchase", "low": 0, "high": 1}],
+            "keys": [{"name": "campaign", "size": 4}, {"name": "place", "size": 6}],
+        },
+        mechanism=asked_of.mechanism.value,
+        norm="l1" if asked_of.mechanism is Mechanism.LAPLACE else "l2",
+        epsilon=20.0,
+        collusion_epsilon=1_000.0,
+    )
+    sizes = np.resize(SIZES, 4 * 6)
+    keys = np.repeat(np.array(list(np.ndindex(4, 6)), np.uint32), sizes, axis=0)
+    measured = MeasuredShares(keys=keys, value_shares=np.zeros((len(keys), 2), np.uint64))
+    setting = Setting(
+        mechanism=asked_of.mechanism,
+        epsilon=asked_of.epsilon,
+        records=len(keys),
+        positives=1.0,
+        shape=f"k {asked_of.least}, {asked_of.value}",
+    )
+    found: dict[str, list[tuple[Estimate, float]]] = {}
+    for rolled in (False, True):
+        asked = Request(
+            values=(asked_of.value,),
+            group_by=("campaign", "place"),
+            is_rolled_up=rolled,
+            epsilon=asked_of.epsilon,
+        )
+        dataset = dataset_of(of, len(keys))
+        planned = plan_query(asked, task=of.task, dataset=dataset, query_id=bytes(16))
+        spec = planned.spec
+        scale = spec.measures[0].scale
+        for number in range(data_sets):
+            shown = cells_to_show(of.task, spec, seeded(seed, f"{rolled} {number}"), measured, [None, None])
+            counts = [
+                np.bincount(cell[cell >= 0], minlength=spec.num_cells(level))
+                for level, cell in zip(spec.levels, shown, strict=True)
+            ]
+            units = np.concatenate(counts)[:, None] * scale
+            scale_of_noise = sum_noise_units(of.task, spec)
+            noise = noise_of_both(asked_of.mechanism, scale_of_noise, units.shape, [seed, rolled, number])
+            answer = StoredAnswer(
+                total=(units + np.rint(noise).astype(np.int64)).reshape(-1),
+                dataset_spent=Epsilons(ad_server=0.0, colluding=0.0),
+            )
+            rows = read_query(of.task, dataset, planned, answer).rows
+            for row, true in zip(rows, _truths(rows, np.concatenate(counts), sizes), strict=True):
+                kind = "cells of about k" if not rolled else "cells of a roll-up"
+                if row.group[0] == ALL:
+                    kind = "total of a roll-up"
+                elif REST in row.group and rolled:
+                    kind = "rests of a roll-up"
+                found.setdefault(kind, []).append((row.estimates[0], true))
+    return [
+        judge_estimates(kind, setting, [one for one, _ in each], [true for _, true in each])
+        for kind, each in found.items()
+    ]
+
+
+def _truths(rows: Sequence[ResultRow], shown: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[float]:
+    """Yield each row's own number of reports; of a rest, what the shown cells of its group leave."""
+    table = sizes.reshape(4, 6)
+    released = {row.group: int(count) for row, count in zip(rows, shown, strict=True)}
+    for row in rows:
+        if REST not in row.group:
+            place = tuple(int(name) if name != ALL else slice(None) for name in row.group)
+            yield float(table[place].sum())
+            continue
+        above = row.group[: row.group.index(REST)]
+        is_part = {
+            group: count
+            for group, count in released.items()
+            if group[: len(above)] == above
+            and group != row.group
+            and group[len(above)] not in (ALL, REST)
+            and (len(above) == 1 or group[1] == ALL)
+        }
+        whole = released.get((*above, *[ALL] * (2 - len(above))))
+        if whole is None:
+            whole = int(table[tuple(int(name) for name in above)].sum())
+        yield float(whole - sum(is_part.values()))
+
+
 def judge_estimates(figure: str, setting: Setting, found: Sequence[Estimate], true: Any) -> Cell:
     """A cell of estimates and their truths."""
     is_none = np.array([one.no_interval is not None for one in found])
@@ -252,9 +362,8 @@ def judge(figure: str, setting: Setting, low: Numbers, high: Numbers, true: Numb
         coverage=float(is_within[is_known].mean()) if is_known.any() else float("nan"),
         wrong=float((is_known & ~is_within).mean()),
         width=float(np.median(widths)) if len(widths) else float("nan"),
-        is_resolved=figure in ("median", "quantile .9")
-        and bool(len(widths))
-        and float(np.median(widths)) == 0,
+        is_wider=figure in _HOLD_HIDDEN
+        or (figure in _QUANTILES and bool(len(widths)) and float(np.median(widths)) < _RESOLVED),
     )
 
 
@@ -268,14 +377,14 @@ def summary(cells: Sequence[Cell]) -> dict[str, Any]:
     """What the bench prints."""
     counted = [cell for cell in cells if cell.with_interval >= 0.5]
     least = min(counted, key=lambda cell: cell.coverage)
-    most = max((cell for cell in counted if not cell.is_resolved), key=lambda cell: cell.coverage)
+    most = max((cell for cell in counted if not cell.is_wider), key=lambda cell: cell.coverage)
     return {
         "coverage_least": least.coverage,
         "coverage_most": most.coverage,
         "cells": len(counted),
         "cells_without": len(cells) - len(counted),
         "wrong_most": max(cell.wrong for cell in cells),
-        "cells_of_few_buckets": sum(cell.is_resolved for cell in counted),
+        "cells_wider": sum(cell.is_wider for cell in counted),
         "least": _named(least),
         "most": _named(most),
         "by_figure": dict(_by_figure(counted)),
@@ -308,6 +417,13 @@ def main() -> None:
     work = partial(cells_of, data_sets=1_000 if arguments.quick else arguments.data_sets, seed=arguments.seed)
     with ProcessPoolExecutor(2) as pool:
         cells = [cell for found in pool.map(work, grid) for cell in found]
+        thresholds = [
+            Threshold(mechanism=mechanism, epsilon=epsilon, least=least, value=value)
+            for value in ("count", "purchase")
+            for mechanism, epsilon, least in product(MECHANISMS, (1.0, 2.0, 4.0, 8.0), (20, 100))
+        ]
+        work = partial(threshold_cells, data_sets=100 if arguments.quick else 400, seed=arguments.seed)
+        cells += [cell for found in pool.map(work, thresholds) for cell in found]
     told = summary(cells)
     if arguments.rows or arguments.json:
         told["rows"] = [

@@ -227,7 +227,7 @@ def cells_to_show(
         placed.append([-1 if cell is None else cell for cell in row])
         alive = still
     for at, level in enumerate(spec["levels"]):
-        if level:
+        if level and not spec.get("are_rests_shown", False):
             width = sizes[level - 1] + 1
             in_rest_of = [
                 cell // width if cell >= 0 and cell % width == width - 1 else None for cell in placed[at]

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -150,6 +151,17 @@ def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
     assert (
         summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"
     )
+
+
+def test_people_read_what_a_threshold_hides() -> None:
+    one = result({"count": [5.25, 70.0]})
+    hidden = replace(one.rows[0], may_be_hidden=True, estimates=(replace(estimate(1.0), high=46.0),))
+    noisy = replace(one, rows=(hidden, one.rows[1]), threshold_noise=12.0)
+    assert table_rows(noisy) == [("a", "-2 to 46 (may be hidden)"), ("b", "70.0 ± 3.0")]
+    assert "fewer than 20 are" in summary_lines(one)[0]
+    assert "fewer than about 20 (by counts with a noise of 12)" in summary_lines(noisy)[0]
+    assert "most below 83" in summary_lines(replace(noisy, threshold_margin=63.0))[0]
+    assert ResultMessage.of(noisy).value() == noisy
 
 
 def test_without_noise_there_is_no_epsilon() -> None:

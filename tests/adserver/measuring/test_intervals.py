@@ -11,11 +11,13 @@ from maskedlark.privacy.mechanism import Mechanism
 from tests.bench.intervals import (
     Cell,
     Setting,
+    Threshold,
     evaluation_cells,
     evaluation_noise,
     noise_of_both,
     query_cells,
     summary,
+    threshold_cells,
 )
 
 DATA_SETS = 1_000
@@ -55,6 +57,28 @@ def test_intervals_of_queries_cover(mechanism: Mechanism) -> None:
     for cell in query_cells(setting(mechanism, 1.0, 500, 0.2), 1, data_sets=(4_000, 500)):
         assert cell.with_interval > 0.95, cell
         assert 0.985 <= cell.coverage <= 0.9999, cell
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Threshold(mechanism=Mechanism.GAUSSIAN, epsilon=4.0, least=100),
+        Threshold(mechanism=Mechanism.LAPLACE, epsilon=1.0, least=20),
+        Threshold(mechanism=Mechanism.GAUSSIAN, epsilon=2.0, least=20, value="purchase"),
+        Threshold(mechanism=Mechanism.LAPLACE, epsilon=4.0, least=100, value="purchase"),
+    ],
+)
+def test_roll_ups_and_hidden_cells_are_covered(asked: Threshold) -> None:
+    cells = {cell.figure: cell for cell in threshold_cells(asked, 40, seed=2)}
+    assert set(cells) == {
+        "cells of about k",
+        "cells of a roll-up",
+        "rests of a roll-up",
+        "total of a roll-up",
+    }
+    for cell in cells.values():
+        assert cell.with_interval == 1
+        assert cell.coverage >= (0.9 if cell.figure.startswith("total") else 0.98), cell
 
 
 def readings(histogram: list[list[float]], scale: float, mechanism: Mechanism) -> Readings:

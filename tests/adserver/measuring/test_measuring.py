@@ -145,9 +145,10 @@ class Laboratory:
         return [[float(sums[row.group, at]) for at in range(len(columns))] for row in result.rows]
 
 
-def shop(k: int = 1, **changes: Any) -> Laboratory:
+def shop(k: int = 1, delta: float | None = None, **changes: Any) -> Laboratory:
     keys, values = sessions()
-    return Laboratory(measuring_world({**SHOP, "min_cell_count": k}, **changes), keys, values)
+    declared = {**SHOP, "min_cell_count": k, "small_cell_delta": delta}
+    return Laboratory(measuring_world(declared, **changes), keys, values)
 
 
 REQUESTS = [
@@ -198,6 +199,18 @@ def test_rolled_up_parts_add_to_the_whole_under_noise() -> None:
         assert sum(row.estimates[1].value for row in parts) == pytest.approx(
             result.estimate("purchase", month, ALL).value
         )
+
+
+def test_a_strict_task_says_its_margin_and_does_not_fit_its_levels() -> None:
+    asked = replace(REQUESTS[3], epsilon=2.0)
+    strict = shop(k=20, mechanism="gaussian", norm="l2", delta=1e-6).measurer(3).measure(asked)
+    usual = shop(k=20, mechanism="gaussian", norm="l2").measurer(3).measure(asked)
+    assert usual.threshold_margin == 0 < usual.threshold_noise < strict.threshold_noise
+    assert 5 * strict.threshold_noise < strict.threshold_margin < 5.6 * strict.threshold_noise
+    assert [row.group for row in usual.rows if row.may_be_hidden]
+    assert all(row.estimates[0].high >= 20 for row in usual.rows if row.may_be_hidden)
+    months = [row for row in strict.rows if row.group[0] != ALL and row.group[1] == ALL]
+    assert sum(row.estimates[1].value for row in months) != pytest.approx(strict.estimate("purchase").value)
 
 
 def test_noise_is_in_proportion_to_each_values_own_bound() -> None:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from maskedlark.errors import JobReason
+from maskedlark.canonical import encode
+from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.numbers.field import MODULUS, FieldVector
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
@@ -117,7 +118,8 @@ def oracle(
             ]
         )
         for cell in cells:
-            numbers += sums.get(cell, [0, 0]) if members[cell] >= k else [0, 0]
+            is_looked_at = not (spec.are_rests_shown and cell and cell[-1] == "rest")
+            numbers += sums.get(cell, [0, 0]) if members[cell] >= k or not is_looked_at else [0, 0]
         alive = own
     return numbers
 
@@ -135,7 +137,12 @@ def test_without_noise_the_answer_is_the_sums_in_the_clear(
     listed = np.array([100, 101, 103, 999], np.uint32)
     axes = (Axis(key="campaign", size=4, codes_digest=codes_digest(listed)), Axis(key="place", size=2))
     spec = query(
-        of, measures=(COUNT, PURCHASE), group_by=axes, levels=tuple(range(first_level, 3)), where=where
+        of,
+        measures=(COUNT, PURCHASE),
+        group_by=axes,
+        levels=tuple(range(first_level, 3)),
+        where=where,
+        are_rests_shown=first_level == 0 and k != 12,
     )
     first, second = answers(of, spec, keys, columns, [listed, None])
     assert combine(first, second).tolist() == oracle(spec, keys, columns, [listed, None], k)
@@ -150,12 +157,68 @@ def test_a_small_cell_looks_like_an_empty_one_and_its_reports_are_in_the_rest() 
     assert combine(first, second).tolist() == [7, 4, 0, 0, 3]
 
 
-def test_a_rest_that_is_too_small_is_not_shown_either() -> None:
+@pytest.mark.parametrize(
+    ("levels", "are_rests_shown", "shown"),
+    [((1,), False, [4, 0, 0, 0]), ((0, 1), True, [6, 4, 0, 0, 2]), ((0, 1), False, [6, 4, 0, 0, 0])],
+    ids=["its total is not released", "the total less its parts", "a roll-up that hides rests"],
+)
+def test_a_rest_that_is_too_small_is_hidden_where_that_hides_anything(
+    levels: tuple[int, ...], are_rests_shown: bool, shown: list[int]
+) -> None:
     of = with_k(3)
     keys = np.array([[0, place, 0] for place in [0, 0, 0, 0, 1, 2]], np.uint32)
-    spec = query(of, measures=(COUNT,), group_by=(Axis(key="place", size=3),), levels=(0, 1))
+    spec = query(
+        of,
+        measures=(COUNT,),
+        group_by=(Axis(key="place", size=3),),
+        levels=levels,
+        are_rests_shown=are_rests_shown,
+    )
     first, second = answers(of, spec, keys, np.ones((6, 8), np.int64), [None])
-    assert combine(first, second).tolist() == [6, 4, 0, 0, 0]
+    assert combine(first, second).tolist() == shown
+
+
+@pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("gaussian", "l2")])
+@pytest.mark.parametrize("levels", [(0, 1), (1,)])
+def test_a_strict_task_hides_cells_and_rests_of_fewer_than_k(
+    mechanism: str, norm: str, levels: tuple[int, ...]
+) -> None:
+    """The worst case: 2,000 cells of k - 1 reports, and rests of as many."""
+    places, k, shown = 2_000, 5, {}
+    keys = np.array([[0, place, 0] for place in range(places) for _ in range(k - 1)], np.uint32)
+    measured = MeasuredShares(keys=keys, value_shares=np.zeros((len(keys), 8), np.uint64))
+    for delta in (None, 0.01):
+        declared = {
+            **SHOP,
+            "min_cell_count": k,
+            "small_cell_delta": delta,
+            "keys": [
+                {"name": "campaign"},
+                {"name": "place", "size": places},
+                {"name": "language", "size": 4},
+            ],
+        }
+        of = measuring_world(declared, mechanism=mechanism, norm=norm)
+        spec = query(
+            of,
+            measures=(COUNT,),
+            group_by=(Axis(key="place", size=places),),
+            levels=levels,
+            noise_multiplier=1.0,
+            threshold_noise_multiplier=6.0,
+        )
+        cells = cells_to_show(of.task, spec, seeded(3), measured, [None])[-1]
+        shown[delta] = len(set(cells.tolist()) & set(range(places))) / places
+    assert shown[None] > 0.3
+    assert shown[0.01] <= 0.01
+
+
+def test_a_tasks_bytes_are_the_same_unless_it_hides_strictly() -> None:
+    assert b"small_cell_delta" not in encode(with_k(3).task)
+    strict = measuring_world({**SHOP, "small_cell_delta": 2.0**-20})
+    assert b'"small_cell_delta"' in encode(strict.task)
+    with pytest.raises(InvalidTask):
+        measuring_world({**SHOP, "small_cell_delta": 0.5})
 
 
 def test_a_dataset_of_fewer_than_the_minimum_shows_nothing() -> None:

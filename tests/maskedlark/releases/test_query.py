@@ -161,6 +161,31 @@ def test_sums_are_charged_once_and_looks_at_counts_against_the_ad_server_alone()
     assert whole.ad_server > alone.ad_server
 
 
+def test_a_second_look_is_charged_where_rests_may_be_hidden() -> None:
+    task, axes = NOISY[Mechanism.GAUSSIAN].task, (Axis(key="place", size=3),)
+    for is_shown, looks in ((True, 1), (False, 2)):
+        spec = query(
+            noise_multiplier=3.0,
+            threshold_noise_multiplier=9.0,
+            group_by=axes,
+            levels=(0, 1),
+            are_rests_shown=is_shown,
+        )
+        assert spec.charges(task)[1].rounds == looks
+
+
+def test_rests_are_shown_only_where_hiding_them_hides_nothing() -> None:
+    axes = (Axis(key="place", size=3),)
+    for wrong in ({"group_by": axes, "levels": (1,)}, {"levels": (0,)}):
+        with pytest.raises(InvalidTask, match="are_rests_shown"):
+            query(are_rests_shown=True, **wrong)
+    strict = measuring_world({**SHOP, "small_cell_delta": 1e-6})
+    spec = query(group_by=axes, levels=(0, 1), are_rests_shown=True)
+    with refused(JobReason.MALFORMED):
+        spec.check(strict.task, records=10)
+    replace(spec, are_rests_shown=False).check(strict.task, records=10)
+
+
 def test_a_query_without_groups_is_charged_one_look_at_its_count() -> None:
     task = NOISY[Mechanism.GAUSSIAN].task
     _, counts = query(noise_multiplier=3.0, threshold_noise_multiplier=9.0).charges(task)

@@ -1,7 +1,7 @@
 // What a task measures: named values that are summed, named keys to group by. maskedlark/reports/measurement.py
 
 import { invalidExample } from "./errors.ts";
-import { boolean, Fields, integer, list, must, nullable, type Read, text } from "./shape.ts";
+import { boolean, Fields, float, integer, list, must, nullable, type Read, text } from "./shape.ts";
 
 const MAX_MAGNITUDE = 2 ** 31 - 1;
 const MAX_CODE = 2 ** 32 - 1;
@@ -66,8 +66,11 @@ const readKey: Read<Key> = (node, name) => {
 };
 
 export const readMeasurement: Read<Measurement> = (node, name) => {
-  const fields = new Fields(node, name, ["keys", "min_cell_count", "values"]);
+  const fields = new Fields(node, name, ["keys", "min_cell_count", "values"], ["small_cell_delta"]);
   fields.get("min_cell_count", integer(1, 2 ** 30));
+  if (fields.has("small_cell_delta")) {
+    fields.get("small_cell_delta", float((delta) => delta >= 2 ** -60 && delta < 0.5));
+  }
   const measurement = {
     values: fields.get("values", list(0, 64, readValue)),
     keys: fields.get("keys", list(0, 16, readKey)),
