@@ -229,6 +229,7 @@ paper: $(STAMP)  ## The Masked LARk paper's figures 3, 4 and 5 with its networks
 
 table: $(STAMP)  ## Accuracy of masked training, with noise and without, beside plain training (ARGS="--only wbcd --json")
 	$(BIN)/python -m tests.bench.accuracy $(ARGS)
+	$(BIN)/python -m tests.bench.repeated $(ARGS)
 
 figures: $(STAMP)  ## Measure docs/explanation/utility.md anew: accuracy against epsilon, clip bound and local noise; client level at K = 10,000 (ARGS=--quick)
 	$(BIN)/python -m tests.bench.privacy $(ARGS)

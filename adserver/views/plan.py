@@ -69,8 +69,8 @@ def _print_comparison(compared: Comparison) -> None:
     typer.echo("the marked job with either noise, each the least that fits:")
     print_table(("noise", "multiplier", "epsilon", "dataset", "ratio", "worth"), rows)
     typer.echo(
-        "ratio of correlated noise: of independent noise that leaves the weights the same error; it needs one"
-        " clip bound for all rounds and a model on the exact path"
+        "ratio of correlated noise: of independent noise that leaves the weights the same error; it has one"
+        " clip bound in all rounds (--clip-norm) and needs a model on the exact path"
     )
 
 

@@ -20,8 +20,10 @@ from helper.gradient.choose import choose_engine
 from maskedlark.model import weights
 from maskedlark.model.graph import Model
 from maskedlark.privacy import adaptive_clip
+from maskedlark.privacy.correlated import StepStreams, draw_step_noise
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector
-from maskedlark.randomness import system_randomness
+from maskedlark.randomness import STREAM_KEY_BYTES, Stream, derive_key, system_randomness
 from maskedlark.releases.job import job_clip, num_values
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum, aggregate, transcript
@@ -48,6 +50,7 @@ class TwoHelpers:
         ones = np.ones(candidates.shape, np.uint64)
         real = InputShares(features=features, labels=candidates, mask_shares=ones)
         self._shares = (real, replace(real, mask_shares=np.zeros_like(ones)))
+        self._before: list[bytes | None] = [None, None]
 
     def answers(self, round_index: int, sent: bytes) -> tuple[AggregateShare, AggregateShare]:
         """Both answers to what the ad server sends for a round."""
@@ -82,13 +85,25 @@ class TwoHelpers:
                 records=len(self._shares[role]),
                 masked_sum=of_shares(self._shares[role], masked_sum),
                 num_values=num_values(plan.job, self._model.num_parameters),
-                noise=lambda mechanism, scale, count: noise_vector(
-                    mechanism, scale, count, system_randomness
-                ),
+                noise=lambda mechanism, scale, count: self._noise(role, mechanism, scale, count),
                 clip=clip,
             )
 
         return share(0, by_helper_0), share(1, by_helper_1)
+
+    def _noise(self, role: int, mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
+        """Draw one helper's noise of a round."""
+        carried = self._plan.job.carried
+        if carried is None:
+            return noise_vector(mechanism, scale, count, system_randomness)
+        seed, before = system_randomness(STREAM_KEY_BYTES), self._before[role]
+        self._before[role] = seed
+        streams = StepStreams(
+            kept=Stream(derive_key(seed, b"kept")),
+            own=Stream(derive_key(seed, b"own")),
+            before=None if before is None else Stream(derive_key(before, b"kept")),
+        )
+        return draw_step_noise(carried, scale, count, streams)
 
 
 def train_in_process(

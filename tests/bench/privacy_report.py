@@ -66,15 +66,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """The repeats of one point: their mean, and the standard error of that."""
+    """The repeats of one point: their mean, and their standard deviation."""
 
     x: float
     score: float
-    error: float
+    deviation: float
     first: Point
 
     def __str__(self) -> str:
-        return f"{self.score:.3f} ± {self.error:.3f}"
+        return f"{self.score:.3f} ± {self.deviation:.3f}"
 
 
 def write(points: Sequence[Point], path: Path) -> None:
@@ -95,8 +95,8 @@ def means(points: Sequence[Point], figure: Figure, setup: str, series: str) -> l
     for x in sorted({point.x for point in mine}):
         repeats = [point for point in mine if point.x == x]
         scores = [point.score for point in repeats]
-        error = statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-        found.append(Mean(x=x, score=statistics.fmean(scores), error=error, first=repeats[0]))
+        deviation = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        found.append(Mean(x=x, score=statistics.fmean(scores), deviation=deviation, first=repeats[0]))
     return found
 
 
@@ -114,9 +114,9 @@ def _panel(axes: Axes, points: Sequence[Point], figure: Figure, setup: str) -> N
     for colour, series in zip(_COLOURS, _series(points, figure), strict=False):
         line = means(points, figure, setup, series)
         finite = [mean for mean in line if math.isfinite(mean.x)]
-        heights, errors = [mean.score for mean in finite], [mean.error for mean in finite]
+        heights, spreads = [mean.score for mean in finite], [mean.deviation for mean in finite]
         axes.errorbar(
-            [mean.x for mean in finite], heights, errors, marker="o", capsize=3, color=colour, label=series
+            [mean.x for mean in finite], heights, spreads, marker="o", capsize=3, color=colour, label=series
         )
         for mean in line:
             if math.isinf(mean.x):

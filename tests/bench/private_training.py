@@ -35,6 +35,7 @@ from maskedlark.privacy.noise import noise_bytes
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.releases.job import charge
 from maskedlark.releases.samples import sampling_numerator
+from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from tests.bench import mnist
 from tests.bench.in_process import TwoHelpers
 from tests.builders import World, fitting_noise, job_spec, world
@@ -63,6 +64,9 @@ class Setup:
         is_auc: Whether the area under the ROC curve is reported, and not the accuracy.
         seeds: How often it is repeated: another split (where there is no fixed test set), initial model,
             sample and noise each time.
+        epoch_steps: Of random allocation; None for Poisson samples.
+        carried: Of correlated noise.
+        records: How many of the training records are used; None: all.
     """
 
     name: str
@@ -72,6 +76,9 @@ class Setup:
     learning_rate: float
     seeds: int
     is_auc: bool = False
+    epoch_steps: int | None = None
+    carried: int | None = None
+    records: int | None = None
 
     @property
     def loss(self) -> Loss:
@@ -158,11 +165,12 @@ class Outcome:
 @lru_cache(maxsize=4)
 def load(setup: Setup, seed: int) -> Data:
     """The records of one repeat: a fifth is kept to test with, where there is no fixed test set."""
-    if setup.name == "mnist":
+    if setup.name.startswith("mnist"):
         features, labels = mnist.load_training_set()
+        features, labels = features[: setup.records], labels[: setup.records]
         test_features, test_labels = mnist.load_test_set()
         return Data(features=features, labels=labels, test_features=test_features, test_labels=test_labels)
-    if setup.name == "wbcd":
+    if setup.name.startswith("wbcd"):
         records = load_wbcd().records
     else:
         csv = TableSettings(
@@ -285,7 +293,11 @@ def _plan(
     setup: Setup, privacy: Privacy, of: World, model: Model, *, records: int, job_id: bytes
 ) -> TrainingPlan:
     """The job at both helpers, with its noise."""
-    numerator = sampling_numerator(expected_batch_size=setup.batch_size or records, dataset_size=records)
+    numerator = (
+        sampling_numerator(expected_batch_size=setup.batch_size or records, dataset_size=records)
+        if setup.epoch_steps is None
+        else SAMPLING_DENOMINATOR // setup.epoch_steps
+    )
     job = job_spec(
         job_id=job_id,
         task_id=of.task.task_id,
@@ -293,6 +305,8 @@ def _plan(
         loss=setup.loss,
         rounds=setup.rounds,
         sampling_numerator=numerator,
+        epoch_steps=setup.epoch_steps,
+        carried=setup.carried,
     )
     if privacy.noise_multiplier is not None:
         job = replace(job, noise_multiplier=privacy.noise_multiplier)
