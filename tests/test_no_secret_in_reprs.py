@@ -19,6 +19,7 @@ import maskedlark
 _SECRET: Final = re.compile(r"(^|_)(key|secret|seed|token|blind|password)$")
 _PUBLIC: Final = {
     "adserver.store.paging.PageMarker.key",  # where a page of a list begins
+    "helper.releases.statements.Statements.verify_key",
     "maskedlark.reports.sealing.HpkeKey.public_key",
     "maskedlark.reports.sealing.KeyList.verify_key",
     "maskedlark.reports.task.HelperIdentity.agreement_key",

@@ -19,6 +19,7 @@ from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Axis, Measure, QuerySpec
+from maskedlark.releases.statement import Evidence, ReleaseStatement, SignedStatement
 from maskedlark.releases.update import UpdateSpec
 from maskedlark.releases.update_job import Phase, UpdateJob, UpdateRound
 from maskedlark.reports.measurement import Key, Measurement, Value
@@ -53,6 +54,9 @@ OBJECTS: Final[dict[str, type[Any]]] = {
         Phase,
         UpdateRound,
         UpdateSpec,
+        ReleaseStatement,
+        SignedStatement,
+        Evidence,
     )
 }
 HEAD: Final = "| field | value | written |\n|---|---|---|"
