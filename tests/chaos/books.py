@@ -10,9 +10,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from docs.tutorial.fleet import HELPERS, Fleet
+from maskedlark.audit_log import verify_lines
+from maskedlark.errors import InvalidTask
 
 STOPPED: Final = frozenset({"done", "refused", "failed", "cancelled"})
 KEY_REASONS: Final = ("unknown_key", "not_opened")
+_OF_HELPER: Final = {
+    "sign_task": "count(*) FROM tasks",
+    "commit_dataset": "count(*) FROM datasets",
+    "open_job": "count(*) FROM jobs",
+    "close_job": "count(*) FROM jobs WHERE is_closed",
+    "answer_round": "coalesce(sum(rounds_answered), 0) FROM jobs",
+    "answer_query": "count(*) FROM queries",
+}
+_OF_AD_SERVER: Final = {
+    "create_task": "count(*) FROM tasks",
+    "seal_dataset": "count(*) FROM datasets WHERE state = 'committed'",
+    "submit_job": "count(*) FROM jobs",
+    "ask_query": "count(*) FROM queries",
+}
+_ACTS: Final = {"adserver": _OF_AD_SERVER} | dict.fromkeys(HELPERS, _OF_HELPER)
+"""By party and act: what of its tables there are as many of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +158,20 @@ class Books:
             )
             wrong += abs(len(used) - size) + len(used ^ ours)
         return int(wrong)
+
+    def unlogged_acts(self) -> int:
+        """Acts without an entry in an audit log, entries without an act, and chains that do not hold."""
+        wrong = 0
+        for party, acts in _ACTS.items():
+            logged = dict(self.rows(party, "SELECT act, count(*) FROM audit_log WHERE is_done GROUP BY act"))
+            for act, counted in acts.items():
+                wrong += abs(logged.get(act, 0) - self.rows(party, f"SELECT {counted}")[0][0])
+            entries = self.rows(party, "SELECT entry FROM audit_log ORDER BY sequence")
+            try:
+                verify_lines(bytes(entry) for (entry,) in entries)
+            except InvalidTask:
+                wrong += 1
+        return wrong
 
     def half_sealed(self) -> int:
         """Datasets that are not committed, or not at the ad server and both helpers alike."""

@@ -66,6 +66,8 @@ class Outcome(JobsUnderFire):
         datasets: Sealed meanwhile.
         datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not
             finished.
+        unlogged_acts: Acts without an entry in the audit log of a helper or the ad server, and the other way
+            round; and logs whose chain does not hold.
         double_charges: Rounds that a helper charged and the ad server did not use, or that it used and a
             helper did not charge.
         stuck: How often a state of a job or of a dataset lasted longer than two leases, all who could change
@@ -83,6 +85,7 @@ class Outcome(JobsUnderFire):
     participations_twice: int
     datasets: int
     datasets_half_sealed: int
+    unlogged_acts: int
     double_charges: int
     stuck: int
     failed_opens: int
@@ -95,6 +98,7 @@ class Outcome(JobsUnderFire):
             self.reports_lost
             + self.reports_used_twice
             + self.datasets_half_sealed
+            + self.unlogged_acts
             + self.double_charges
             + self.stuck
             + self.failed_opens
@@ -184,6 +188,7 @@ def observed(
         participations_twice=len(counted.violations()),
         datasets=books.num_datasets(),
         datasets_half_sealed=books.half_sealed(),
+        unlogged_acts=books.unlogged_acts(),
         double_charges=books.wrong_charges(jobs),
         stuck=watched.stuck + books.unfinished_datasets(),
         failed_opens=books.failed_opens(),
