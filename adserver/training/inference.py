@@ -57,7 +57,7 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
     model = parse(encoded_model, num_features=features.shape[1])
     outputs = [np.empty((0, model.output_width), np.float32)]
     try:
-        session = _session(encoded_model)
+        session = open_session(encoded_model)
         batch = 1 if session.get_inputs()[0].shape[0] == 1 else _BATCH
         for start in range(0, len(features), batch):
             scaled = features[start : start + batch].astype(np.float32) / np.float32(256.0)
@@ -130,14 +130,15 @@ def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) 
 def check_loads(encoded: bytes) -> None:
     """Raise InvalidModel unless onnxruntime loads a graph of ours."""
     try:
-        _session(encoded)
+        open_session(encoded)
     except ModuleNotFoundError:
         raise  # the command line says what to install
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot load the graph: {error}") from error
 
 
-def _session(encoded_model: bytes) -> "InferenceSession":
+def open_session(encoded_model: bytes) -> "InferenceSession":
+    """Load a graph into onnxruntime, on the processor; its exceptions have no common base."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -16,6 +16,7 @@ from adserver.records.submissions import PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.merged_parameters import separate_parameters
+from adserver.training.vocabulary import check_vocabulary
 from maskedlark.model.heads import check_trained, trained_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.reports.task_kinds import LabelKind
@@ -39,7 +40,10 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     """
     dataset = DatasetStore(engine).find(asked.dataset)
     task = TaskStore(engine).find(dataset.task_id.hex()).bundle.task
-    parsed = parse(separate_parameters(asked.model), num_features=task.num_features)
+    model = separate_parameters(asked.model)
+    parsed = parse(model, num_features=task.num_features)
+    if (encoder := TaskStore(engine).encoder(task.task_id)) is not None:
+        check_vocabulary(model, encoder)
     if asked.loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_trained(parsed, trained_loss(asked.loss), classes)

@@ -34,17 +34,21 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.submission import plan_job
+    from adserver.training.vocabulary import check_vocabulary
 
     submission = replace(submission, model=separate_parameters(submission.model))
     dataset = DatasetStore(engine).find(submission.dataset)
+    task = TaskStore(engine).find(submission.task or dataset.task_id.hex()).bundle.task
     plan = plan_job(
         submission,
-        task=TaskStore(engine).find(submission.task or dataset.task_id.hex()).bundle.task,
+        task=task,
         dataset=dataset,
         job_id=job_id,
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).held(dataset),
     )
+    if (encoder := TaskStore(engine).encoder(task.task_id)) is not None:
+        check_vocabulary(submission.model, encoder)
     submit(engine, data, plan, model=submission.model, eval_set=submission.eval_set, clock=time.time)
 
 

@@ -3,12 +3,46 @@
 python -m tests.bench.models_ids           prints JSON; a part of `make bench-models`
 """
 
-from typing import Any
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
+from adserver.quickstart.defaults import ROUNDS, choose_learning_rate
+from adserver.quickstart.project import TaskSettings
+from adserver.records.defaults import CLIP_QUANTILE
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.inference import predict
+from helper.gradient.engine import Batch
+from helper.gradient.exact.engine import ExactEngine
+from maskedlark.encoding.encoder import Encoder, IdColumn, count_bytes
+from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.model.weights import quantise
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.privacy.mechanism import Mechanism
+from tests.bench.in_process import train_in_process
+from tests.bench.mnist import FOLDER
+from tests.builders import fitting_noise, job_spec, world
 from tests.onnx_builders import encoded, node, tensor, weights
+from tests.training_plans import training_plan
+
+DELTA: Final = 1e-5
+CLIP: Final = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
+_FEW: Final = 4_096
+_MANY: Final = 16_384
 
 
 def bytes_of_rows(rows: int) -> int:
@@ -48,3 +82,177 @@ def wide_network(*, tables: int, rows: int, width: int, hidden: int) -> bytes:
         weights("c", 1),
     ]
     return encoded(nodes, held, width=tables * spelt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrappeTable:
+    """Frappe's cells by column, and whether each line is a use of the app."""
+
+    cells: dict[str, list[str | None]]
+    labels: NDArray[np.int64]
+
+    def part(self, chosen: NDArray[np.int64]) -> "FrappeTable":
+        """The chosen rows."""
+        cells = {name: [column[row] for row in chosen] for name, column in self.cells.items()}
+        return FrappeTable(cells=cells, labels=self.labels[chosen])
+
+
+def frappe(name: str) -> FrappeTable:
+    """One of Frappe's files: `validation` or `test`."""
+    with gzip.open(FOLDER.parent / "ads" / f"frappe.{name}.libfm.gz", "rt") as file:
+        lines = [line.split() for line in file]
+    columns = zip(*(line[1:] for line in lines), strict=True)
+    return FrappeTable(
+        cells={
+            f"field {place}": [one.split(":")[0] for one in column] for place, column in enumerate(columns)
+        },
+        labels=np.array([float(line[0]) > 0 for line in lines], np.int64),
+    )
+
+
+def logistic_on_ids(encoder: Encoder) -> bytes:
+    """A logistic regression: a number for each row of each column, all in one table that begins at zero."""
+    starts = [0, *accumulate(column.rows for column in encoder.columns if isinstance(column, IdColumn))]
+    powers = np.zeros((encoder.num_features, len(encoder.columns)))
+    feature = 0
+    for place, column in enumerate(encoder.columns):
+        for byte in range(count_bytes(column)):
+            powers[feature, place] = 256.0 ** (byte + 1)
+            feature += 1
+    nodes = [
+        node("Constant", [], ["powers"], value=tensor("", powers)),
+        node("Constant", [], ["starts"], value=tensor("", starts[:-1], np.int64)),
+        node("MatMul", ["x", "powers"], ["numbers"]),
+        node("Cast", ["numbers"], ["ids"], to=7),
+        node("Add", ["ids", "starts"], ["rows"]),
+        node("Gather", ["table", "rows"], ["entries"]),
+        node("ReduceSum", ["entries", "axes"], ["y"], keepdims=0),
+    ]
+    held = [tensor("table", np.zeros((starts[-1], 1))), tensor("axes", [1], np.int64)]
+    return encoded(nodes, held, width=encoder.num_features)
+
+
+def frappe_auc(*, seed: int, words: int | None = None, epsilon: float = 3.0) -> float:
+    """The AUC on Frappe's test file after training on four fifths of the other, with both helpers' noise.
+
+    Every field is a column of ids; with no number of words, the vocabularies are planned.
+    """
+    seen, test = frappe("validation"), frappe("test")
+    order = np.random.default_rng(seed).permutation(len(seen.labels))
+    reported = seen.part(order[len(order) // 5 :])
+    rows = len(reported.labels)
+    training = PlannedTraining(reports=rows, epsilon=epsilon)
+    encoder = fit(reported.cells, FitSettings(words=dict.fromkeys(reported.cells, words), training=training))
+    onnx = logistic_on_ids(encoder)
+    model = parse(onnx, num_features=encoder.num_features)
+    settings = TaskSettings()
+    of = world(
+        num_features=encoder.num_features,
+        min_batch_size=settings.min_batch_size,
+        mechanism=Mechanism.GAUSSIAN,
+        clip_norm=settings.clip_norm,
+        epsilon=epsilon,
+        collusion_epsilon=settings.collusion_epsilon,
+        delta=DELTA,
+    )
+    noise = fitting_noise(
+        epsilon,
+        DELTA,
+        mechanism=Mechanism.GAUSSIAN,
+        sampling_rate=1.0,
+        rounds=ROUNDS,
+        already=(),
+        collusion_epsilon=settings.collusion_epsilon,
+    )
+    rate = choose_learning_rate(rows=rows, epsilon=epsilon, parameters=model.num_parameters, is_linear=True)
+    job = job_spec(
+        of.task.task_id,
+        job_id=seed.to_bytes(16, "big"),
+        model_digest=model.digest,
+        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+        rounds=ROUNDS,
+        noise_multiplier=noise,
+        is_clip_adaptive=True,
+    )
+    plan = training_plan(
+        of.task,
+        job,
+        records=rows,
+        optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate),
+        schedule=Schedule(kind=ScheduleKind.COSINE),
+        adaptive_clip=AdaptiveClip(quantile=CLIP_QUANTILE),
+    )
+    values = train_in_process(of, plan, model, encoder.features(reported.cells), reported.labels)
+    trained = replace_parameters(onnx, model, values)
+    return float(roc_auc_score(test.labels, predict(trained, encoder.features(test.cells))[:, 0]))
+
+
+def us_per_record(rows: tuple[int, ...] = (256, 100_000), *, tables: int = 10, turns: int = 7) -> list[float]:
+    """Processor microseconds of one record more, for each number of rows: best times, taken in turns.
+
+    What a round takes for its parameters alone, whatever its records, is in neither.
+    """
+    runs = [_runs_of(tables, count) for count in rows]
+    best = [[np.inf, np.inf] for _ in rows]
+    for _ in range(turns):
+        for place, pair in enumerate(runs):
+            for size, run in enumerate(pair):
+                started = time.process_time()
+                run()
+                best[place][size] = min(best[place][size], time.process_time() - started)
+    return [1e6 * (large - small) / (_MANY - _FEW) for small, large in best]
+
+
+def _runs_of(tables: int, rows: int) -> list[Callable[[], object]]:
+    """A round of few and one of many records, whose ids are of any row alike."""
+    spelt, rng = bytes_of_rows(rows), np.random.default_rng(1)
+    model = parse(wide_network(tables=tables, rows=rows, width=8, hidden=32), num_features=tables * spelt)
+    engine = ExactEngine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, CLIP)
+    tensors = tuple(quantise(value) for value in model.initial_values)
+
+    def run_of(records: int) -> Callable[[], object]:
+        ids = rng.integers(0, rows, (records, tables, 1))
+        features = (ids >> 8 * np.arange(spelt) & 255).astype(np.uint8).reshape(records, -1)
+        labels = np.broadcast_to(np.arange(2, dtype=np.uint32), (records, 2)).copy()
+        shares = rng.integers(0, 1 << 63, (records, 2)).astype(np.uint64)
+        batch = Batch(features=features, labels=labels, mask_shares=shares)
+        return lambda: engine.masked_sum(tensors, batch)
+
+    return [run_of(_FEW), run_of(_MANY)]
+
+
+def ids_figures(seeds: int = 2) -> dict[str, float]:
+    """The keys of this module for `make bench-models`."""
+    few, many = us_per_record()
+    planned = [frappe_auc(seed=seed) for seed in range(1, seeds + 1)]
+    return {
+        "us_per_record_10_tables_256_rows": few,
+        "us_per_record_10_tables_100000_rows": many,
+        "us_per_record_wide_over_narrow": many / few,
+        "frappe_wide_auc": float(np.mean(planned)),
+        "frappe_wide_auc_spread": float(np.std(planned, ddof=1)) if seeds > 1 else 0.0,
+    }
+
+
+def vocabularies() -> dict[str, float]:
+    """The AUC of one seed by epsilon and words a column; docs/how-to/own-data.md shows it."""
+    return {
+        f"epsilon {epsilon:g}, {words or 'planned'}": frappe_auc(seed=1, words=words, epsilon=epsilon)
+        for epsilon in (3.0, 1.0)
+        for words in (254, 1_000, 4_082, None)
+    }
+
+
+def main() -> None:
+    """Measure and print JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--vocabularies", action="store_true", help="the AUC by words a column and epsilon")
+    asked = parser.parse_args()
+    print(json.dumps(vocabularies() if asked.vocabularies else ids_figures(asked.seeds)))
+
+
+if __name__ == "__main__":
+    main()
