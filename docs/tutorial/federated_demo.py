@@ -22,11 +22,14 @@ from rich.console import Console
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
 from browser_sim.devices.device_data import dealing_stream, mnist_in_shards
+from browser_sim.download import download
 from browser_sim.draws import Draws
 from browser_sim.kinds import HoldingKind
 from browser_sim.sources.mnist import default_folder, load_mnist
 from docs.tutorial.fleet import ORIGIN, Fleet
 from maskedlark.canonical import build
+from maskedlark.encoding.idx import TEST, TRAIN
+from maskedlark.errors import MaskedLarkError
 from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.strategy import ServerState
@@ -75,7 +78,8 @@ def run(out: Path, folder: Path | None, size: Size) -> dict[str, Any]:
     started = time.monotonic()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    test = load_mnist(folder or default_folder()).own_test
+    folder = folder or images(out)
+    test = load_mnist(folder).own_test
     if test is None:
         raise AssertionError("MNIST has a test set of its own")
     np.savez(out / "test.npz", features=test.features, labels=test.labels.astype(np.int64))
@@ -99,6 +103,51 @@ def run(out: Path, folder: Path | None, size: Size) -> dict[str, Any]:
         "bit_equal": is_equal,
         "seconds": round(time.monotonic() - started, 1),
     }
+
+
+def images(out: Path) -> Path:
+    """A folder with images of digits: MNIST, or what is made of scikit-learn's where it cannot be fetched."""
+    folder = default_folder()
+    if is_there(folder):
+        return folder
+    folder = out / "mnist"
+    try:
+        say(f"MNIST is not in {default_folder()}: fetching it to {folder} (11 MB)")
+        download(folder)
+    except MaskedLarkError as error:
+        say(
+            f"it cannot be fetched ({error}): the images are scikit-learn's 1,797 digits, enlarged and "
+            "shifted"
+        )
+        write_digits(folder)
+    return folder
+
+
+def is_there(folder: Path) -> bool:
+    """Whether all four files of MNIST are in a folder, packed or not."""
+    return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in (*TRAIN, *TEST))
+
+
+def write_digits(folder: Path, *, train: int = 60_000, test: int = 10_000) -> None:
+    """Write files like MNIST's four: digits of scikit-learn, enlarged threefold and shifted in 28 x 28.
+
+    Digits of the test file are none of those of the other.
+    """
+    from sklearn.datasets import load_digits  # of the dev extra
+
+    small, labels = load_digits(return_X_y=True)
+    large = np.kron(small.reshape(-1, 8, 8) * 15, np.ones((3, 3))).astype(np.uint8)
+    chance = np.random.default_rng(SEED)
+    split = len(large) * 5 // 6
+    folder.mkdir(parents=True, exist_ok=True)
+    for names, count, first, last in ((TRAIN, train, 0, split), (TEST, test, split, len(large))):
+        chosen, shifts = chance.integers(first, last, count), chance.integers(0, 5, (count, 2))
+        made = np.zeros((count, 28, 28), np.uint8)
+        for image, digit, (down, right) in zip(made, large[chosen], shifts, strict=True):
+            image[down : down + 24, right : right + 24] = digit
+        for name, values in zip(names, (made, labels[chosen].astype(np.uint8)), strict=True):
+            header = np.array([0x800 + values.ndim, *values.shape], ">u4")
+            (folder / name).write_bytes(header.tobytes() + values.tobytes())
 
 
 def trained(
