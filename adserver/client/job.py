@@ -8,6 +8,7 @@ from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
 from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
 from adserver.records.frames import frame
+from adserver.records.html_table import html_table
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
@@ -33,6 +34,13 @@ class Job:
 
     job_id: bytes
     at: "AdServer" = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"Job({self.job_id.hex()!r})"
+
+    def _repr_html_(self) -> str:
+        """Return settings, progress and cost as a table, for a notebook."""
+        return html_table((), [(name, value) for name, value in self.summary().items() if value is not None])
 
     @property
     def record(self) -> JobRecord:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
 from adserver.records.frames import frame
+from adserver.records.html_table import html_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
@@ -176,6 +177,16 @@ class AggregateResult(ReleasedResult):
                 },
             }
             for row in self.rows
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the cells with their intervals as a table, for a notebook."""
+        return html_table(
+            (*self.group_by, *(column.name for column in self.columns)),
+            [
+                (*row.group, *(f"{one.value:.6g} ({one.low:.6g} to {one.high:.6g})" for one in row.estimates))
+                for row in self.rows
+            ],
         )
 
     def estimate(self, column: str, *group: str) -> Estimate:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, Select, delete, select, update
 
 from adserver.records.dataset_state import DatasetEvent, DatasetState, after
+from adserver.records.html_table import html_table
 from adserver.store import reports
 from adserver.store.audit_log import log_act
 from adserver.store.database import find_id
@@ -52,6 +53,18 @@ class Dataset:
     view_mismatch: int
     dataset_id: bytes | None
     dropped: tuple[Counter[ReportReason], Counter[ReportReason]]
+
+    def _repr_html_(self) -> str:
+        """Return its reports and what became of them as a table, for a notebook."""
+        dropped = [
+            (f"dropped by helper {role}: {reason.value}", count)
+            for role, counts in enumerate(self.dropped)
+            for reason, count in sorted(counts.items())
+        ]
+        rows = [("dataset", (self.dataset_id or b"").hex()), ("task", self.task_id.hex())]
+        rows += [("state", self.state.value)]
+        counted = [("received", self.received), ("admitted by both helpers", self.size)]
+        return html_table((), [*rows, *counted, *dropped])
 
     def check_usable(self, task_id: bytes) -> None:
         """Refuse a dataset that is not of the task, or not committed.

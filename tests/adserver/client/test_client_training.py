@@ -169,6 +169,13 @@ def test_a_client_finds_its_ad_server_as_commands_do(
         Client.from_environment()
 
 
+def test_jobs_and_datasets_show_themselves_in_a_notebook(client: Client) -> None:
+    job = client.train(module(), **{**settings(), "wait": False})
+    assert repr(job) == f"Job({job.job_id.hex()!r})"
+    assert "<td>state</td><td>queued</td>" in job._repr_html_()
+    assert f"<td>received</td><td>{RECORDS}</td>" in client.dataset()._repr_html_()
+
+
 def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
 

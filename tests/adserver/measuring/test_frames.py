@@ -6,6 +6,7 @@ import pytest
 
 from adserver.measuring.evaluation_result import EvaluationResult, Metric
 from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
+from adserver.records.html_table import html_table
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -39,6 +40,16 @@ def test_sums_become_a_row_for_each_cell() -> None:
     assert list(table.columns) == ["month", "count", "count_standard_error", "count_low", "count_high"]
     assert table["count"].tolist() == [40.0, 7.0]
     assert table.loc[1].tolist() == ["5", 7.0, 1.0, 4.0, 10.0]
+    shown = result._repr_html_()
+    assert "<th>month</th><th>count</th>" in shown
+    assert "<td>5</td><td>7 (4 to 10)</td>" in shown
+
+
+def test_names_are_text_in_a_notebook() -> None:
+    assert html_table(("<i>",), [("a\x1b<b>", 0.25)]) == (
+        "<table><thead><tr><th>&lt;i&gt;</th></tr></thead>"
+        "<tbody><tr><td>a\\x1b&lt;b&gt;</td><td>0.25</td></tr></tbody></table>"
+    )
 
 
 def evaluated() -> EvaluationResult:

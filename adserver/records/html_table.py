@@ -1,0 +1,26 @@
+"""Tables as a notebook shows them, of names and numbers that others may have written.
+
+>>> html_table((), [("<b>", 3)])
+'<table><tbody><tr><td>&lt;b&gt;</td><td>3</td></tr></tbody></table>'
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape as escape_html
+
+from maskedlark.escape import escape
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return an HTML table; without a head, of rows alone. Every cell is text."""
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    names = "".join(f"<th>{_text(name)}</th>" for name in head)
+    top = f"<thead><tr>{names}</tr></thead>" if names else ""
+    return f"<table>{top}<tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    return f"<td>{_text(f'{value:.6g}' if isinstance(value, float) else value)}</td>"
+
+
+def _text(value: object) -> str:
+    return escape_html(escape(str(value)))
