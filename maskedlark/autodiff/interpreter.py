@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from maskedlark.autodiff.recurrent import gru, lstm
-from maskedlark.model.graph import Constant, Model
+from maskedlark.model.graph import Constant, Model, Node
 
 _Attributes: TypeAlias = Mapping[str, Any]  # maskedlark.model.operators fixed their types
 _Operator: TypeAlias = Callable[[_Attributes, Sequence[Tensor]], Tensor | Sequence[Tensor]]
 
 _ABSENT: Final = torch.empty(0)
+_NOTHING: Final[Mapping[str, Tensor]] = {}
 _STEP_ENTRIES: Final = 5
 """Of each gate at each step of a recurrence: its sums, its activation and the states that are made of it."""
 
@@ -40,38 +41,91 @@ class Interpreter:
 
         Shapes: parameters as the model's, float64; features float64 (d,); the result (output_width,).
         """
-        outputs = self._values(self._constants, parameters, features)[self._model.output_name]
-        return outputs.reshape(self._model.output_width)
+        return self.trace(parameters, features)[0]
+
+    def trace(
+        self,
+        parameters: Sequence[Tensor],
+        features: Tensor,
+        *,
+        given: Mapping[str, Tensor] = _NOTHING,
+        added: Mapping[str, Tensor] = _NOTHING,
+        names: Sequence[str] = (),
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the outputs for one record, and values of the graph on the way.
+
+        Args:
+            parameters: As the model's, float64.
+            features: float64 (d,).
+            given: Values by name, in place of what a node would compute.
+            added: By the name of a node's first output, what is added to it.
+            names: Of the values to return.
+        """
+        values = self._values(self._constants, parameters, features, given, added)
+        outputs = values[self._model.output_name].reshape(self._model.output_width)
+        return outputs, tuple(values[name] for name in names)
+
+    def values(self, names: Sequence[str], features: Tensor) -> tuple[Tensor, ...]:
+        """Return values of the graph for one record that depend on no parameter.
+
+        Raises:
+            KeyError: a value depends on a parameter.
+        """
+        needed, nodes = set(names), list[Node]()
+        for node in reversed(self._model.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.inputs)
+                nodes.append(node)
+        values = {**self._constants, self._model.input_name: features.unsqueeze(0)}
+        _run(nodes[::-1], values)
+        return tuple(values[name] for name in names)
 
     def count_elements(self) -> int:
         """Count the entries of all values of one record, in recurrences too: what is held in memory.
 
         Only shapes are computed, so that a model is refused before it takes the memory.
         """
+        values = self.shapes()
+        within = sum(
+            _STEP_ENTRIES * values[node.inputs[0]][0] * values[node.inputs[1]][:2].numel()
+            for node in self._model.nodes
+            if node.operator in {"LSTM", "GRU"}
+        )
+        return within + sum(shape.numel() for shape in values.values())
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Return the shape of every value of the graph for one record, computing no value."""
         values = self._values(
             {name: value.to("meta") for name, value in self._constants.items()},
             [_without_values(parameter.shape) for parameter in self._model.parameters],
             _without_values((self._model.input_width,)),
         )
-        within = sum(
-            _STEP_ENTRIES * len(values[node.inputs[0]]) * values[node.inputs[1]].shape[:2].numel()
-            for node in self._model.nodes
-            if node.operator in {"LSTM", "GRU"}
-        )
-        return within + sum(value.numel() for value in values.values())
+        return {name: value.shape for name, value in values.items()}
 
     def _values(
-        self, constants: Mapping[str, Tensor], parameters: Sequence[Tensor], features: Tensor
+        self,
+        constants: Mapping[str, Tensor],
+        parameters: Sequence[Tensor],
+        features: Tensor,
+        given: Mapping[str, Tensor] = _NOTHING,
+        added: Mapping[str, Tensor] = _NOTHING,
     ) -> dict[str, Tensor]:
         """Return every value of the graph by name, including parameters and constants."""
-        values = {**constants, self._model.input_name: features.unsqueeze(0)}
+        values = {**constants, self._model.input_name: features.unsqueeze(0), **given}
         values.update(zip((parameter.name for parameter in self._model.parameters), parameters, strict=True))
-        for node in self._model.nodes:
-            inputs = [values[name] if name else _ABSENT for name in node.inputs]
-            result = _OPERATORS[node.operator](node.attributes, inputs)
-            outputs = (result,) if isinstance(result, Tensor) else result
-            values.update(zip(node.outputs, outputs, strict=False))  # a node may leave later outputs unnamed
+        _run([node for node in self._model.nodes if node.outputs[0] not in given], values, added)
         return values
+
+
+def _run(nodes: Sequence[Node], values: dict[str, Tensor], added: Mapping[str, Tensor] = _NOTHING) -> None:
+    """Evaluate nodes in order, and put their outputs among the values."""
+    for node in nodes:
+        inputs = [values[name] if name else _ABSENT for name in node.inputs]
+        result = _OPERATORS[node.operator](node.attributes, inputs)
+        outputs = (result,) if isinstance(result, Tensor) else result
+        values.update(zip(node.outputs, outputs, strict=False))  # a node may leave later outputs unnamed
+        if node.outputs[0] in added:
+            values[node.outputs[0]] = values[node.outputs[0]] + added[node.outputs[0]]
 
 
 def _without_values(shape: Sequence[int]) -> Tensor:

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, Reclippable, never
 from helper.gradient.general.masked_products import MAX_ROWS, MaskedProducts
-from helper.gradient.general.output_gradients import output_gradients
 from helper.gradient.general.rounding import MAX_PARAMETERS, MAX_SENSITIVITY, clip_to_integers, with_count
 from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.autodiff.one_thread import one_thread
+from maskedlark.autodiff.output_gradients import output_gradients
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model.graph import Model
 from maskedlark.model.heads import TrainedLoss, bind, check_trained

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helper.gradient.exact.layers.losses import count_seeds, seeds
-from helper.gradient.general.output_gradients import output_gradients
+from maskedlark.autodiff.output_gradients import output_gradients
 from maskedlark.model.losses import Loss
 
 FORMULAS: Final[dict[Loss, Callable[[Tensor, int], Tensor]]] = {

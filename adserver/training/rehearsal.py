@@ -1,0 +1,451 @@
+"""A job rehearsed in the clear on labelled examples of one's own, before a budget is spent.
+
+    rehearsal = rehearse(submission, task, examples, Rehearsal(reports=50_000, epsilons=(0.5, 1.0, 3.0)))
+
+The job itself is trained in this process: its network, optimizer, schedule, samples, clip and both helpers'
+noise, as `plan_job` fixes them for as many reports as are planned. Those reports are drawn with replacement
+from three quarters of the examples; the other quarter tests. Nothing of it concerns the people who will
+report, so it costs no budget.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import field, replace
+from multiprocessing import get_context
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.records.dataset_state import DatasetState
+from adserver.records.submissions import Submission
+from adserver.records.training_plan import TrainingPlan
+from adserver.store.datasets import Dataset
+from adserver.training import inference
+from adserver.training.eval_set import EvalSet
+from adserver.training.runner import mean_excess
+from adserver.training.submission import plan_job
+from adserver.training.trainer import Trainer
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, loss_named
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.weights import quantise
+from maskedlark.privacy.accounting import Epsilons, spent
+from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.correlated import DENOMINATOR
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
+from maskedlark.randomness import seeded
+from maskedlark.releases.job import charge
+from maskedlark.releases.release import units_of_each_helper
+from maskedlark.reports.task import Task
+
+_PARTS: Final = 4
+"""Each seed tests with the next of so many parts of the examples, and trains with the others."""
+_LEAST_EXAMPLES: Final = 40
+_HOPELESS: Final = 0.02
+"""A learning rate whose first score is worse than the best by more than this is not repeated."""
+_CHECKS: Final = 20
+"""How often training on the examples alone looks whether it is at its best."""
+
+OnProgress = Callable[[int, int], None]
+"""Gets the trainings that are done, and all there are."""
+
+
+@frozen
+class Wish:
+    """What to rehearse.
+
+    Attributes:
+        reports: How many reports the dataset is planned to have, fake ones included.
+        epsilons: The job's, one after the other; each decides its noise.
+        learning_rates: Each is tried.
+        seeds: How often each training is repeated: another split, dataset, sample and noise.
+        workers: Processes to train in. The result does not depend on it.
+    """
+
+    reports: int
+    epsilons: tuple[float, ...]
+    learning_rates: tuple[float, ...]
+    seeds: int = 3
+    workers: int = 1
+
+
+@frozen
+class Score:
+    """How a training did on the examples that test.
+
+    Attributes:
+        value: Area under the ROC curve for one output with a binary loss, accuracy for classes, the negative
+            loss for numbers: more is better.
+        loss: The mean loss of an example.
+        mean_over_rate: The mean prediction over the share of positives; None but for a binary loss.
+    """
+
+    value: float
+    loss: float
+    mean_over_rate: float | None = None
+
+
+@frozen
+class Rehearsed:
+    """One setting, and how it did.
+
+    Attributes:
+        name: `epsilon 1`, `no noise`, or `examples alone`: plain training on the examples without the job.
+        epsilon: Of the job; None without noise.
+        costs: What the accountant charges; None without noise.
+        noise_multiplier: As the job would name it.
+        learning_rate: As the job would name it.
+        scores: One a seed; fewer where the first one was hopeless; none where the job was refused.
+        clipped: The share of gradients that were clipped, in the last tenth of the rounds.
+        refused: Why there are no scores.
+    """
+
+    name: str
+    epsilon: float | None
+    costs: Epsilons | None
+    noise_multiplier: float
+    learning_rate: float
+    scores: tuple[Score, ...]
+    clipped: float | None = None
+    refused: str = ""
+
+    @property
+    def value(self) -> float:
+        """The mean score; -inf without one."""
+        return float(np.mean([one.value for one in self.scores])) if self.scores else -math.inf
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over seeds; NaN for fewer than two."""
+        values = [one.value for one in self.scores]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+
+@frozen
+class Rehearsal:
+    """All settings, in the order in which they were asked for.
+
+    Attributes:
+        metric: What `Score.value` is: roc_auc, accuracy or negative_loss.
+        settings: Of the job at each epsilon, without noise, and of the examples alone.
+    """
+
+    metric: str
+    settings: tuple[Rehearsed, ...]
+
+    def best(self, name: str) -> Rehearsed:
+        """Return the setting of a name whose mean score is the highest."""
+        return max((one for one in self.settings if one.name == name), key=lambda one: one.value)
+
+    def names(self) -> list[str]:
+        """Return the names of the settings, each once."""
+        return list(dict.fromkeys(one.name for one in self.settings))
+
+
+NO_NOISE: Final = "no noise"
+ALONE: Final = "examples alone"
+
+
+@frozen
+class _Row:
+    """One setting to train at: `plan` is None where the job is refused."""
+
+    name: str
+    epsilon: float | None
+    learning_rate: float
+    plan: TrainingPlan | None
+    refused: str = ""
+
+
+@frozen
+class _Training:
+    """Everything that a process needs for one training."""
+
+    model: bytes = field(repr=False)
+    examples: EvalSet = field(repr=False)
+    plan: TrainingPlan
+    name: str
+    seed: int
+
+
+@frozen
+class _Trained:
+    score: Score | None
+    clipped: float | None = None
+    refused: str = ""
+
+
+def rehearse(
+    submission: Submission,
+    task: Task,
+    examples: EvalSet,
+    wish: Wish,
+    progress: OnProgress = lambda _done, _all: None,
+) -> Rehearsal:
+    """Train the job at each epsilon and learning rate, without noise, and plainly on the examples alone.
+
+    Guarantees: equal arguments give equal results on one kind of machine, whatever `workers` is; no helper
+        is asked, and no budget spent.
+
+    Args:
+        submission: The job; the wish's epsilons and learning rates replace its own.
+        task: The job's task, whose budgets bound the epsilons.
+        examples: Labelled, of the model's width.
+        wish: What to rehearse.
+        progress: See `OnProgress`.
+
+    Raises:
+        InvalidModel, JobRefused: model, loss, examples and task do not fit each other.
+        InvalidTask: too few examples, or nothing to try.
+    """
+    model, loss = parse(submission.model, num_features=task.num_features), loss_named(submission.loss)
+    examples.check_fits(model, loss)
+    _check(wish, task, examples)
+    rows = _rows(submission, task, wish)
+    found: dict[int, list[_Trained]] = {place: [] for place, row in enumerate(rows) if row.plan is not None}
+    done, total = 0, len(found) * wish.seeds
+    with ProcessPoolExecutor(wish.workers, mp_context=get_context("spawn")) as pool:
+        for seeds in (range(1), range(1, wish.seeds)):
+            places = _promising(rows, found)
+            jobs = [(place, seed) for place in places for seed in seeds]
+            total = done + len(jobs) + (0 if seeds.start else len(places) * (wish.seeds - 1))
+            trainings = [_training(submission, examples, rows[place], seed) for place, seed in jobs]
+            for (place, _), trained in zip(jobs, pool.map(_train, trainings), strict=True):
+                found[place].append(trained)
+                done += 1
+                progress(done, total)
+    settings = tuple(_rehearsed(row, found.get(place, [])) for place, row in enumerate(rows))
+    return Rehearsal(metric=_metric(loss), settings=settings)
+
+
+def _check(wish: Wish, task: Task, examples: EvalSet) -> None:
+    if len(examples) < _LEAST_EXAMPLES:
+        raise InvalidTask(
+            f"a rehearsal needs at least {_LEAST_EXAMPLES} labelled examples, and there are {len(examples)}"
+        )
+    if not wish.learning_rates or min(wish.seeds, wish.workers, wish.reports) < 1:
+        raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
+    if task.mechanism is not Mechanism.NONE and not wish.epsilons:
+        raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
+
+
+def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
+    """Return what is to be trained; without noise and on the examples alone each rate once."""
+    epsilons = wish.epsilons if task.mechanism is not Mechanism.NONE else ()
+    noisy: list[tuple[str, float | None]] = [(f"epsilon {one:g}", one) for one in epsilons]
+    rows = []
+    for name, epsilon in [*noisy, (NO_NOISE, None), (ALONE, None)]:
+        asked = epsilons[-1] if epsilon is None and epsilons else epsilon
+        for rate in wish.learning_rates:
+            plan: TrainingPlan | None
+            try:
+                plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
+            except JobRefused as error:
+                plan, refused = None, str(error)
+            rows.append(_Row(name=name, epsilon=epsilon, learning_rate=rate, plan=plan, refused=refused))
+    return rows
+
+
+def _plan(
+    submission: Submission, task: Task, reports: int, rate: float, epsilon: float | None
+) -> TrainingPlan:
+    """Plan the job over a dataset of as many reports as are planned, on which nothing is spent."""
+    dataset = Dataset(
+        handle=bytes(16),
+        task_id=task.task_id,
+        state=DatasetState.COMMITTED,
+        created_at=0.0,
+        received=reports,
+        size=reports,
+        view_mismatch=0,
+        dataset_id=bytes(32),
+        dropped=(Counter(), Counter()),
+    )
+    optimizer = replace(submission.optimizer, learning_rate=rate)
+    asked = replace(
+        submission, epsilon=epsilon, noise_multiplier=None, optimizer=optimizer, eval_set=None, dataset=""
+    )
+    return plan_job(asked, task=task, dataset=dataset, job_id=bytes(16), now_s=0.0)
+
+
+def _promising(rows: Sequence[_Row], found: dict[int, list[_Trained]]) -> list[int]:
+    """Return the places of rows that are worth another training: at first, all that a job can be made of."""
+    scores = {place: trained[0].score for place, trained in found.items() if trained}
+    if not scores:
+        return list(found)
+    best: dict[str, float] = {}
+    for place, score in scores.items():
+        if score is not None:
+            best[rows[place].name] = max(best.get(rows[place].name, -math.inf), score.value)
+    return [
+        place
+        for place, score in scores.items()
+        if score is not None and score.value >= best[rows[place].name] - _HOPELESS
+    ]
+
+
+def _training(submission: Submission, examples: EvalSet, row: _Row, seed: int) -> _Training:
+    if row.plan is None:
+        raise AssertionError("a job that was refused is not trained")
+    return _Training(model=submission.model, examples=examples, plan=row.plan, name=row.name, seed=seed)
+
+
+def _rehearsed(row: _Row, trained: Sequence[_Trained]) -> Rehearsed:
+    is_noisy = row.plan is not None and row.name not in {NO_NOISE, ALONE}
+    job = None if row.plan is None else row.plan.job
+    costs = None
+    if row.plan is not None and job is not None and is_noisy:
+        costs = spent([charge(row.plan.task, job, job.rounds)], row.plan.task.delta)
+    shares = [one.clipped for one in trained if one.clipped is not None]
+    return Rehearsed(
+        name=row.name,
+        epsilon=row.epsilon,
+        costs=costs,
+        noise_multiplier=job.noise_multiplier if job is not None and is_noisy else 0.0,
+        learning_rate=row.learning_rate,
+        scores=tuple(one.score for one in trained if one.score is not None),
+        clipped=float(np.mean(shares)) if shares else None,
+        refused=row.refused or next((one.refused for one in trained if one.refused), ""),
+    )
+
+
+def _train(training: _Training) -> _Trained:
+    """Train once, in a process of its own, and test."""
+    from maskedlark.autodiff.one_thread import one_thread
+
+    with one_thread():
+        try:
+            return _Run(training).run()
+        except InvalidModel as error:
+            return _Trained(score=None, refused=str(error))
+
+
+class _Run:
+    """One training over reports that are drawn from the examples."""
+
+    def __init__(self, training: _Training) -> None:
+        from maskedlark.autodiff.clipped_sums import ClippedSums
+
+        self._plan, self._name = training.plan, training.name
+        self._loss = training.plan.job.loss
+        repeat, part = divmod(training.seed, _PARTS)
+        self._random = np.random.default_rng([training.seed, len(training.examples)])
+        self._noise = seeded(training.seed, f"rehearsal {training.name}")
+        parts = np.array_split(np.random.default_rng(repeat).permutation(len(training.examples)), _PARTS)
+        self._test = _select(training.examples, parts.pop(part))
+        self._train = _select(training.examples, np.concatenate(parts))
+        self._model: Model = parse(training.model, num_features=self._plan.task.num_features)
+        self._sums = ClippedSums(self._model, self._loss)
+        self._trainer = Trainer(model=self._model, plan=self._plan)
+        self._before: list[NDArray[np.float64]] = []
+
+    def run(self) -> _Trained:
+        """Train to the end, or on the examples alone to the best moment, and test."""
+        rounds = self._plan.job.rounds
+        best, clipped = None, list[float]()
+        for round_index, times in enumerate(self._batches()):
+            share = self._step(times)
+            if round_index >= rounds - max(1, rounds // 10):
+                clipped.append(share)
+            is_check = round_index % max(1, rounds // _CHECKS) == 0 or round_index == rounds - 1
+            if self._name == ALONE and is_check:
+                score = self._score()
+                best = score if best is None or score.value > best.value else best
+        if self._name == ALONE:
+            return _Trained(score=best)
+        return _Trained(score=self._score(), clipped=float(np.mean(clipped)))
+
+    def _batches(self) -> Iterator[NDArray[np.int64]]:
+        """Yield how often each example is in each round's sample."""
+        job, size = self._plan.job, len(self._train)
+        if self._name == ALONE:
+            for _ in range(job.rounds):
+                yield np.ones(size, np.int64)
+            return
+        real = round(self._plan.dataset_size * (1 - self._plan.task.fake_report_rate))
+        drawn = self._random.integers(0, size, real)  # a dataset of people like the examples
+        slots = np.empty(0, np.int64)
+        for round_index in range(job.rounds):
+            if job.epoch_steps is None:
+                chosen = drawn[self._random.random(real) < job.sampling_rate]
+            else:
+                step = round_index % job.epoch_steps
+                if step == 0:
+                    slots = self._random.integers(0, job.epoch_steps, real)
+                chosen = drawn[slots == step]
+            yield np.bincount(chosen, minlength=size)
+
+    def _step(self, times: NDArray[np.int64]) -> float:
+        """Take one step, and return the share of gradients that were clipped."""
+        plan, clip = self._plan, self._trainer.clip()
+        is_plain = self._name == ALONE
+        weights = [quantise(value).to_float() for value in self._trainer.values()]
+        chosen = np.flatnonzero(times)
+        summed = self._sums.of(
+            weights,
+            self._train.features[chosen],
+            self._train.labels[chosen],
+            replace(clip, bound=math.inf, is_per_layer=False) if is_plain else clip,
+            times[chosen],
+        )
+        count = int(times.sum())
+        vector = summed.vector
+        if clip.is_counted:
+            unit = math.ldexp(clip.count_units, -clip.frac_bits)
+            vector = np.append(vector, (2 * summed.within - count) * unit)
+        if self._name not in {NO_NOISE, ALONE}:
+            vector = vector + self._both_noises(clip, len(vector))
+        mean = vector / (max(1, count) if is_plain else plan.denominator)
+        size = self._model.num_parameters
+        # an adaptive job's step is in units of the bound, which plain training does not have
+        self._trainer.step(mean[:size] * (clip.bound if is_plain and clip.is_counted else 1.0))
+        if clip.is_counted and not is_plain:
+            self._trainer.follow_quantile(mean_excess(plan, clip, float(mean[size])))
+        return 1 - summed.within / max(1, count)
+
+    def _both_noises(self, clip: Clip, count: int) -> NDArray[np.float64]:
+        """Draw both helpers' noise of one step, in the units of the gradient."""
+        task, job = self._plan.task, self._plan.job
+        units = units_of_each_helper(task, job.noise_multiplier, clip.released_sensitivity)
+        drawn = [noise_vector(task.mechanism, units, count, self._noise).astype(np.float64) for _ in range(2)]
+        now = np.ldexp(sum(drawn), -clip.frac_bits)
+        if job.carried is None:
+            return np.asarray(now)
+        before = self._before.pop() if self._before else np.zeros(count)
+        self._before.append(now)
+        return np.asarray(now - job.carried / DENOMINATOR * before)
+
+    def _score(self) -> Score:
+        weights = [quantise(value).to_float() for value in self._trainer.values()]
+        return score(self._sums.outputs(weights, self._test.features), self._test.labels, self._loss)
+
+
+def score(outputs: NDArray[np.float64], labels: NDArray[np.generic], loss: Loss) -> Score:
+    """Score a model's outputs (records, width) against labels (records,)."""
+    found = inference.evaluate_outputs(outputs, labels, loss)
+    if found.auc is not None and found.base_rate:
+        first = outputs[:, 0]
+        chance = first if loss is Loss.BINARY_CROSS_ENTROPY else np.exp(-np.logaddexp(0.0, -first))
+        over = float(chance.mean()) / found.base_rate
+        return Score(value=found.auc, loss=found.loss, mean_over_rate=over)
+    return Score(value=-found.loss if found.accuracy is None else found.accuracy, loss=found.loss)
+
+
+def _metric(loss: Loss) -> str:
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            return "accuracy"
+        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            return "roc_auc"
+        case Loss.MSE | Loss.POISSON:
+            return "negative_loss"
+
+
+def _select(examples: EvalSet, chosen: NDArray[np.intp]) -> EvalSet:
+    return EvalSet(features=examples.features[chosen], labels=examples.labels[chosen])

@@ -1,0 +1,153 @@
+"""A rehearsal is the job: its plan, samples, noise and steps, without the helpers."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.submissions import Submission
+from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.eval_set import EvalSet
+from adserver.training.rehearsal import ALONE, NO_NOISE, Rehearsal, Wish, rehearse, score
+from maskedlark.errors import InvalidTask
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.releases.sampling import StepNoise
+from maskedlark.reports.task import Task
+from tests.builders import world
+
+WIDTH = 4
+WISH = Wish(reports=20_000, epsilons=(0.5, 8.0), learning_rates=(0.001, 0.5), seeds=2)
+SUBMISSION = Submission(
+    model=dense_network([WIDTH, 1], "relu", seed=1),
+    loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+    rounds=30,
+    batch_size=2_000.0,
+    epsilon=None,
+    noise_multiplier=None,
+    optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=1.0),
+    schedule=Schedule(),
+    eval_set=None,
+    eval_every=None,
+    clip_norm=1.0,
+)
+
+
+def task_of(**changes: Any) -> Task:
+    """A task for two classes with room for an epsilon of 16."""
+    settings = {
+        "mechanism": "gaussian",
+        "epsilon": 16.0,
+        "collusion_epsilon": 400.0,
+        "delta": 1e-5,
+        **changes,
+    }
+    labels = {"kind": "classes", "size": 2}
+    return world(num_features=WIDTH, labels=labels, min_batch_size=20, clip_norm=2.0, **settings).task
+
+
+def examples(count: int = 800) -> EvalSet:
+    """Labels that the first two features decide but for some noise."""
+    chance = np.random.default_rng(1)
+    features = chance.integers(0, 256, (count, WIDTH)).astype(np.uint8)
+    edge = features[:, 0].astype(float) - features[:, 1] + chance.normal(0, 40, count)
+    return EvalSet(features=features, labels=(edge > 60).astype(np.int64))
+
+
+def trained(submission: Submission = SUBMISSION, wish: Wish = WISH, task: Task | None = None) -> Rehearsal:
+    return rehearse(submission, task or task_of(), examples(), wish)
+
+
+@pytest.fixture(scope="module")
+def rehearsal() -> Rehearsal:
+    return trained()
+
+
+def test_each_epsilon_no_noise_and_the_examples_alone_are_rows(rehearsal: Rehearsal) -> None:
+    assert rehearsal.metric == "roc_auc"
+    assert rehearsal.names() == ["epsilon 0.5", "epsilon 8", NO_NOISE, ALONE]
+    assert [one.learning_rate for one in rehearsal.settings] == [0.001, 0.5] * 4
+
+
+def test_a_larger_epsilon_costs_more_and_has_less_noise(rehearsal: Rehearsal) -> None:
+    small, large = rehearsal.best("epsilon 0.5"), rehearsal.best("epsilon 8")
+    assert small.costs is not None
+    assert large.costs is not None
+    assert small.costs.ad_server <= 0.5 < large.costs.ad_server <= 8.0
+    assert small.noise_multiplier > large.noise_multiplier > 0
+    assert rehearsal.best(NO_NOISE).costs is None
+
+
+def test_the_better_rate_is_the_best_and_a_hopeless_one_is_tried_once(rehearsal: Rehearsal) -> None:
+    best = rehearsal.best(NO_NOISE)
+    assert best.learning_rate == 0.5
+    assert best.value > 0.9
+    assert len(best.scores) == WISH.seeds
+    poor = next(one for one in rehearsal.settings if one.name == NO_NOISE and one.learning_rate == 0.001)
+    assert len(poor.scores) == 1
+    assert best.clipped is not None
+    assert 0 <= best.clipped <= 1
+
+
+def test_the_number_of_processes_changes_nothing(rehearsal: Rehearsal) -> None:
+    assert trained(wish=replace(WISH, workers=2)).settings == rehearsal.settings
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"adaptive_clip": AdaptiveClip(quantile=0.9), "clip_norm": None},
+        {"is_clip_per_layer": True},
+        {"noise": StepNoise.CORRELATED},
+        {"is_allocated": False, "batch_size": 1_000.0},
+    ],
+    ids=["adaptive", "per layer", "correlated", "poisson"],
+)
+def test_every_kind_of_job_can_be_rehearsed(changes: dict[str, Any]) -> None:
+    wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.2,), seeds=1)
+    found = trained(replace(SUBMISSION, **changes), wish)
+    assert all(one.scores for one in found.settings)
+    assert found.best(NO_NOISE).value > 0.85
+
+
+def test_noise_that_leaves_nothing_shows() -> None:
+    wish = replace(WISH, reports=200, epsilons=(0.02,), learning_rates=(0.5,), seeds=2)
+    found = trained(replace(SUBMISSION, batch_size=None), wish)
+    assert found.best("epsilon 0.02").value < found.best(NO_NOISE).value - 0.1
+
+
+def test_a_job_that_helpers_would_refuse_is_a_row_with_the_reason() -> None:
+    found = trained(wish=replace(WISH, reports=10, epsilons=(8.0,), learning_rates=(0.5,), seeds=1))
+    assert {one.refused.partition(":")[0] for one in found.settings} != {""}
+    assert not any(one.scores for one in found.settings)
+
+
+def test_weights_that_leave_the_range_are_a_row_with_the_reason() -> None:
+    model = parse(SUBMISSION.model, num_features=WIDTH)
+    huge = tuple(np.full(value.shape, 3e38, np.float32) for value in model.initial_values)
+    submission = replace(SUBMISSION, model=replace_parameters(SUBMISSION.model, model, huge))
+    found = trained(submission, replace(WISH, epsilons=(8.0,), learning_rates=(1.0,), seeds=1))
+    assert "above 2^29" in found.best("epsilon 8").refused
+
+
+@pytest.mark.parametrize("field", ["epsilons", "learning_rates"])
+def test_nothing_to_try_is_refused(field: str) -> None:
+    with pytest.raises(InvalidTask, match="at least one"):
+        trained(wish=replace(WISH, **dict[str, Any]({field: ()})))
+
+
+def test_too_few_examples_are_refused() -> None:
+    with pytest.raises(InvalidTask, match="at least 40 labelled examples, and there are 39"):
+        rehearse(SUBMISSION, task_of(), examples(39), WISH)
+
+
+def test_scores_are_those_of_an_evaluation() -> None:
+    outputs, labels = np.array([[-2.0], [1.0], [0.5], [3.0]]), np.array([0, 0, 1, 1])
+    found = score(outputs, labels, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    assert found.value == 0.75
+    assert found.mean_over_rate == pytest.approx((1 / (1 + np.exp(-outputs))).mean() / 0.5)
+    assert score(np.eye(4)[:, :3], labels, Loss.CROSS_ENTROPY).value == 0.25
