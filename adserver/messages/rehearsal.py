@@ -1,0 +1,66 @@
+"""What a rehearsal found, for programs."""
+
+import math
+from typing import Self
+
+from adserver.messages.base import Message
+from adserver.messages.budget import EpsilonsMessage
+from adserver.training.rehearsal import Rehearsal, Rehearsed, Score
+from maskedlark.frozen import pick_attributes
+
+_SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused")
+
+
+class ScoreMessage(Message):
+    """How one training did."""
+
+    value: float
+    loss: float
+    mean_over_rate: float | None
+
+    @classmethod
+    def of(cls, score: Score) -> Self:
+        """Describe a score."""
+        return cls(**pick_attributes(score, ("value", "loss", "mean_over_rate")))
+
+
+class RehearsedMessage(Message):
+    """One setting; `mean` and `spread` are over its scores, null where there are too few."""
+
+    name: str
+    epsilon: float | None
+    noise_multiplier: float
+    learning_rate: float
+    clipped: float | None
+    refused: str
+    costs: EpsilonsMessage | None
+    scores: list[ScoreMessage]
+    mean: float | None
+    spread: float | None
+    is_best: bool
+
+    @classmethod
+    def of(cls, one: Rehearsed, *, is_best: bool) -> Self:
+        """Describe a setting."""
+        return cls(
+            **pick_attributes(one, _SAME),
+            costs=None if one.costs is None else EpsilonsMessage.of(one.costs),
+            scores=[ScoreMessage.of(score) for score in one.scores],
+            mean=one.value if one.scores else None,
+            spread=None if math.isnan(one.spread) else one.spread,
+            is_best=is_best,
+        )
+
+
+class RehearsalMessage(Message):
+    """All settings of a rehearsal: `metric` says what a score's value is."""
+
+    metric: str
+    settings: list[RehearsedMessage]
+
+    @classmethod
+    def of(cls, found: Rehearsal) -> Self:
+        """Describe a rehearsal."""
+        best = {name: found.best(name) for name in found.names()}
+        settings = [RehearsedMessage.of(one, is_best=one == best[one.name]) for one in found.settings]
+        return cls(metric=found.metric, settings=settings)

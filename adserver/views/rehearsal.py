@@ -1,0 +1,97 @@
+"""A rehearsal as people see it: a table, a picture of score against epsilon, and how to submit the best job."""
+
+import math
+from pathlib import Path
+
+import typer
+
+from adserver.training.rehearsal import ALONE, NO_NOISE, Rehearsal, Rehearsed
+from adserver.views.printing import print_table, write_as
+from maskedlark.terminal.pictures import as_png, new_figure
+
+_NAMES = {"roc_auc": "AUC", "accuracy": "accuracy", "negative_loss": "minus the loss"}
+_BASE_RATE_OFF = 0.1
+"""A mean prediction that differs from the share of positives by more than this is worth a word."""
+
+
+def print_rehearsal(found: Rehearsal) -> None:
+    """Print each setting, the best learning rate at each epsilon, and what stands out."""
+    print_table(
+        ("", "rate", _NAMES[found.metric], "±", "loss", "mean/rate", "clipped", "noise", "with a helper"),
+        [_row(one, is_best=one == found.best(one.name)) for one in found.settings],
+    )
+    typer.echo(
+        "* best rate. ±: standard deviation over seeds. mean/rate: mean prediction over the share of positives;"
+        " with a helper: epsilon if one colludes"
+    )
+    for line in remarks(found):
+        typer.echo(line)
+
+
+def remarks(found: Rehearsal) -> list[str]:
+    """Return what to do about the best settings, one line each."""
+    lines = []
+    alone = found.best(ALONE)
+    for name in found.names():
+        best = found.best(name)
+        if best.epsilon is None or not best.scores:
+            continue
+        if alone.scores and best.value <= alone.value:
+            lines.append(f"{name}: the examples alone do as well ({alone.value:.4f} against {best.value:.4f})")
+        over = best.scores[0].mean_over_rate
+        if over is not None and abs(over - 1) > _BASE_RATE_OFF:
+            lines.append(f"{name}: predictions are {over:.2f} of the base rate on average: calibrate the model")
+        lines.append(f"{name}: submit with --epsilon {best.epsilon:g} --learning-rate {best.learning_rate:g}")
+    return lines
+
+
+def _row(one: Rehearsed, *, is_best: bool) -> tuple[str, ...]:
+    name = f"{'* ' if is_best and one.scores else '  '}{one.name}"
+    if not one.scores:
+        return (name, f"{one.learning_rate:g}", f"refused: {one.refused}", *("",) * 6)
+    over = one.scores[0].mean_over_rate
+    return (
+        name,
+        f"{one.learning_rate:g}",
+        f"{one.value:.4f}",
+        "" if math.isnan(one.spread) else f"{one.spread:.4f}",
+        f"{sum(score.loss for score in one.scores) / len(one.scores):.4f}",
+        "" if over is None else f"{over:.2f}",
+        "" if one.clipped is None else f"{one.clipped:.0%}",
+        f"{one.noise_multiplier:.4g}" if one.noise_multiplier else "",
+        "" if one.costs is None else f"{one.costs.colluding:.3g}",
+    )
+
+
+def write_plot(found: Rehearsal, path: Path) -> None:
+    """Draw the best score at each epsilon beside those without noise and of the examples alone.
+
+    Raises:
+        InvalidTask: the file's name does not end in .png.
+    """
+    write_as({".png": _png}, found, path, "the rehearsal is")
+
+
+def _png(found: Rehearsal) -> bytes:
+    figure = new_figure(6.4, 4.2)
+    axes = figure.subplots()
+    best = [found.best(name) for name in found.names()]
+    noisy = [one for one in best if one.epsilon is not None and one.scores]
+    spreads = [0.0 if math.isnan(one.spread) else one.spread for one in noisy]
+    axes.errorbar(
+        [one.epsilon or 0.0 for one in noisy],
+        [one.value for one in noisy],
+        yerr=spreads,
+        fmt="o-",
+        capsize=3,
+        label="the job",
+    )
+    for name, style in ((NO_NOISE, "--"), (ALONE, ":")):
+        one = found.best(name)
+        if one.scores:
+            axes.axhline(one.value, linestyle=style, color="grey", label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel("epsilon against the ad server")
+    axes.set_ylabel(_NAMES[found.metric])
+    axes.legend()
+    return as_png(figure)
