@@ -15,8 +15,10 @@ def _commands(module: str, *names: str) -> dict[str, Lazy]:
     return {name: Lazy(f"adserver.cli.{module}:{name.replace('-', '_')}_command") for name in names}
 
 
-_JOB: Final = _commands("plan", "plan") | _commands(
-    "job", "submit", "list", "show", "watch", "cancel", "resume"
+_JOB: Final = (
+    _commands("plan", "plan")
+    | _commands("rehearse", "rehearse")
+    | _commands("job", "submit", "list", "show", "watch", "cancel", "resume")
 )
 _FEDERATED: Final = _commands("simulate_draws", "simulate-draws") | _commands("simulate", "simulate")
 COMMANDS: Final = {

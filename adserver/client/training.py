@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from adserver.client.connection import Connection
 from adserver.client.job import Job
@@ -16,6 +16,9 @@ from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import heads_of
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.sampling import Sampling, StepNoise
+
+if TYPE_CHECKING:
+    from adserver.training.rehearsal import Rehearsal
 
 _ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
 
@@ -146,6 +149,45 @@ class Training(Connection):
             dataset=dataset,
         )
         return self.submit(submission, wait=wait, progress=progress)
+
+    def rehearse(
+        self,
+        submission: Submission,
+        examples: str | Path,
+        *,
+        reports: int,
+        epsilons: Sequence[float] = (0.5, 1.0, 3.0),
+        learning_rates: Sequence[float] = (),
+        seeds: int = 4,
+        workers: int = 1,
+    ) -> "Rehearsal":
+        """Train a job in the clear on labelled examples: `adserver job rehearse`. It spends nothing.
+
+        Args:
+            submission: The job; its task must be named if there are several.
+            examples: An .npz of features and labels of your own.
+            reports: How many reports the dataset is planned to have.
+            epsilons: What the job may cost; each decides its noise.
+            learning_rates: Those to try beside the submission's.
+            seeds: How often each training is repeated.
+            workers: Processes to train in; the result does not depend on it.
+
+        Raises:
+            InvalidModel, InvalidTask, JobRefused
+        """
+        from adserver.training.eval_set import read_eval_set
+        from adserver.training.rehearsal import Wish, rehearse
+
+        rates = dict.fromkeys((submission.optimizer.learning_rate, *learning_rates))
+        wish = Wish(
+            reports=reports,
+            epsilons=tuple(epsilons),
+            learning_rates=tuple(rates),
+            seeds=seeds,
+            workers=workers,
+        )
+        task = self.server.task(submission.task).stored.bundle.task
+        return rehearse(submission, task, read_eval_set(Path(examples).read_bytes()), wish)
 
     def submit(self, submission: AnySubmission, *, wait: bool = False, progress: bool = True) -> Job:
         """Submit a job of any kind: over a dataset, on devices with helpers, or on devices without.

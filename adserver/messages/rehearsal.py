@@ -44,7 +44,7 @@ class RehearsedMessage(Message):
         """Describe a setting."""
         return cls(
             **pick_attributes(one, _SAME),
-            costs=None if one.costs is None else EpsilonsMessage.of(one.costs),
+            costs=one.costs,
             scores=[ScoreMessage.of(score) for score in one.scores],
             mean=one.value if one.scores else None,
             spread=None if math.isnan(one.spread) else one.spread,

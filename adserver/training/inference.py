@@ -96,7 +96,7 @@ def evaluate(
     if isinstance(loss, Heads):
         model = parse(encoded_model, num_features=features.shape[1])
         return Evaluation(loss=float(_losses_of_heads(outputs, labels, loss, model).mean()), accuracy=None)
-    return evaluate_outputs(outputs, labels, loss)
+    return _evaluation(outputs, labels, loss)
 
 
 def evaluate_heads(
@@ -114,12 +114,11 @@ def evaluate_heads(
         targets = np.array([target or 0 for target in head.targets]) / UNITS
         if rows.any():
             told = targets[labels[rows].astype(np.int64)]
-            found[head.name] = evaluate_outputs(outputs[rows][:, columns_of(model, head)], told, head.loss)
+            found[head.name] = _evaluation(outputs[rows][:, columns_of(model, head)], told, head.loss)
     return found
 
 
-def evaluate_outputs(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> Evaluation:
-    """Return how outputs (examples, width) of a model do on labels (examples,)."""
+def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> Evaluation:
     return Evaluation(
         loss=float(_losses(outputs, labels, loss).mean()),
         accuracy=_accuracy(outputs, labels, loss),

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import field, replace
+from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Final
 
@@ -31,8 +32,9 @@ from adserver.training.trainer import Trainer
 from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
-from maskedlark.model.losses import Loss, loss_named
-from maskedlark.model.onnx_file import parse
+from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.model.weights import quantise
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.clip import Clip
@@ -80,8 +82,8 @@ class Score:
     """How a training did on the examples that test.
 
     Attributes:
-        value: Area under the ROC curve for one output with a binary loss, accuracy for classes, the negative
-            loss for numbers: more is better.
+        value: Area under the ROC curve for a binary loss (with heads their mean), accuracy for classes, the
+            negative loss for numbers: more is better.
         loss: The mean loss of an example.
         mean_over_rate: The mean prediction over the share of positives; None but for a binary loss.
     """
@@ -204,7 +206,7 @@ def rehearse(
         InvalidModel, JobRefused: model, loss, examples and task do not fit each other.
         InvalidTask: too few examples, or nothing to try.
     """
-    model, loss = parse(submission.model, num_features=task.num_features), loss_named(submission.loss)
+    model, loss = parse(submission.model, num_features=task.num_features), trained_loss(submission.loss)
     examples.check_fits(model, loss)
     _check(wish, task, examples)
     rows = _rows(submission, task, wish)
@@ -233,6 +235,8 @@ def _check(wish: Wish, task: Task, examples: EvalSet) -> None:
         raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
     if task.mechanism is not Mechanism.NONE and not wish.epsilons:
         raise InvalidTask("the task adds noise: give at least one epsilon to rehearse")
+    if find_spec("torch") is None:
+        raise InvalidTask("a rehearsal needs torch: pip install 'masked-lark[rehearse]'")
 
 
 def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
@@ -332,7 +336,7 @@ class _Run:
     def __init__(self, training: _Training) -> None:
         from maskedlark.autodiff.clipped_sums import ClippedSums
 
-        self._plan, self._name = training.plan, training.name
+        self._encoded, self._plan, self._name = training.model, training.plan, training.name
         self._loss = training.plan.job.loss
         repeat, part = divmod(training.seed, _PARTS)
         self._random = np.random.default_rng([training.seed, len(training.examples)])
@@ -422,27 +426,36 @@ class _Run:
         return np.asarray(now - job.carried / DENOMINATOR * before)
 
     def _score(self) -> Score:
-        weights = [quantise(value).to_float() for value in self._trainer.values()]
-        return score(self._sums.outputs(weights, self._test.features), self._test.labels, self._loss)
+        encoded = replace_parameters(self._encoded, self._model, self._trainer.values())
+        return score(encoded, self._test, self._loss)
 
 
-def score(outputs: NDArray[np.float64], labels: NDArray[np.generic], loss: Loss) -> Score:
-    """Score a model's outputs (records, width) against labels (records,)."""
-    found = inference.evaluate_outputs(outputs, labels, loss)
-    if found.auc is not None and found.base_rate:
-        first = outputs[:, 0]
-        chance = first if loss is Loss.BINARY_CROSS_ENTROPY else np.exp(-np.logaddexp(0.0, -first))
-        over = float(chance.mean()) / found.base_rate
-        return Score(value=found.auc, loss=found.loss, mean_over_rate=over)
-    return Score(value=-found.loss if found.accuracy is None else found.accuracy, loss=found.loss)
+def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
+    """Score a model on examples. With heads it is the mean area under the ROC curve of those that have one.
+
+    Raises:
+        InvalidModel: onnxruntime cannot run the model.
+    """
+    features, labels = examples.features, examples.labels
+    found = inference.evaluate(encoded_model, features, labels, loss)
+    if isinstance(loss, Heads):
+        areas = [one.auc for one in inference.evaluate_heads(encoded_model, features, labels, loss).values()]
+        known = [one for one in areas if one is not None]
+        return Score(value=float(np.mean(known)) if known else -found.loss, loss=found.loss)
+    if found.auc is None or not found.base_rate:
+        return Score(value=-found.loss if found.accuracy is None else found.accuracy, loss=found.loss)
+    first = inference.predict(encoded_model, features)[:, 0].astype(np.float64)
+    chance = first if loss is Loss.BINARY_CROSS_ENTROPY else np.exp(-np.logaddexp(0.0, -first))
+    over = float(chance.mean()) / found.base_rate
+    return Score(value=found.auc, loss=found.loss, mean_over_rate=over)
 
 
-def _metric(loss: Loss) -> str:
+def _metric(loss: TrainedLoss) -> str:
     match loss:
+        case Heads() | Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            return "roc_auc"
         case Loss.CROSS_ENTROPY:
             return "accuracy"
-        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
-            return "roc_auc"
         case Loss.MSE | Loss.POISSON:
             return "negative_loss"
 

@@ -1,4 +1,4 @@
-"""A rehearsal as people see it: a table, a picture of score against epsilon, and how to submit the best job."""
+"""A rehearsal as people see it: a table, a picture, and how to submit the best job."""
 
 import math
 from pathlib import Path
@@ -21,8 +21,8 @@ def print_rehearsal(found: Rehearsal) -> None:
         [_row(one, is_best=one == found.best(one.name)) for one in found.settings],
     )
     typer.echo(
-        "* best rate. ±: standard deviation over seeds. mean/rate: mean prediction over the share of positives;"
-        " with a helper: epsilon if one colludes"
+        "*: the best rate. ±: standard deviation over seeds. mean/rate: mean prediction over the share of "
+        "positives; with a helper: epsilon if one colludes"
     )
     for line in remarks(found):
         typer.echo(line)
@@ -37,10 +37,10 @@ def remarks(found: Rehearsal) -> list[str]:
         if best.epsilon is None or not best.scores:
             continue
         if alone.scores and best.value <= alone.value:
-            lines.append(f"{name}: the examples alone do as well ({alone.value:.4f} against {best.value:.4f})")
+            lines.append(f"{name}: the examples alone do as well: {alone.value:.4f} and {best.value:.4f}")
         over = best.scores[0].mean_over_rate
         if over is not None and abs(over - 1) > _BASE_RATE_OFF:
-            lines.append(f"{name}: predictions are {over:.2f} of the base rate on average: calibrate the model")
+            lines.append(f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model")
         lines.append(f"{name}: submit with --epsilon {best.epsilon:g} --learning-rate {best.learning_rate:g}")
     return lines
 

@@ -20,7 +20,7 @@ from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.autodiff.output_gradients import output_gradients
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model, Node
-from maskedlark.model.losses import Loss
+from maskedlark.model.heads import TrainedLoss, bind
 from maskedlark.privacy.clip import Clip, Norm
 
 _CHUNK_NUMBERS: Final = 1 << 22
@@ -99,8 +99,8 @@ class _Whole:
 class ClippedSums:
     """One model and loss, ready to sum the clipped gradients of any records at any weights."""
 
-    def __init__(self, model: Model, loss: Loss) -> None:
-        self._model, self._loss = model, loss
+    def __init__(self, model: Model, loss: TrainedLoss) -> None:
+        self._model, self._loss = model, bind(loss, model)
         self._interpreter = Interpreter(model)
         uses = _only_uses(model)
         self._lookups = [one for one in uses if _is_lookup(one.node, self._interpreter, model.input_width)]
@@ -140,17 +140,6 @@ class ClippedSums:
                 one.add(total, factor * repeats[part])
             within += int(is_within.to(torch.float64) @ repeats[part])
         return ClippedSum(torch.cat([total.reshape(-1) for total in totals]).numpy(), within)
-
-    def outputs(
-        self, weights: Sequence[NDArray[np.generic]], features: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
-        """Return the model's outputs (records, width)."""
-        tensors = [torch.from_numpy(np.asarray(weight, np.float64)) for weight in weights]
-        reals = torch.from_numpy(features.astype(np.float64) / 256.0)
-        found: NDArray[np.float64] = torch.func.vmap(
-            lambda record: self._interpreter.evaluate(tensors, record), chunk_size=4 * _MAX_CHUNK
-        )(reals).numpy()
-        return found
 
     def _gradients(
         self, weights: Sequence[Tensor], features: NDArray[np.uint8], labels: NDArray[np.generic]

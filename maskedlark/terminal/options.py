@@ -57,8 +57,9 @@ def takes(
         @takes(tls=tls_files)
         def status_command(*, address: str, tls: TlsFiles) -> None: ...
 
-    A maker's parameter that the command declares too is one option for both. What is made may be annotated
-    by a name in quotes, of a class that the command's module does not import: help does without it.
+    A maker's parameter that the command or an earlier maker declares too is one option for both. What is made
+    may be annotated by a name in quotes, of a class that the command's module does not import: help does
+    without it.
 
     Args:
         without: Parameters of makers that are no option of this command: they have their defaults.
@@ -74,10 +75,10 @@ def takes(
         }
         parameters: list[Parameter] = []
         for name, one in said.parameters.items():
-            made = (
-                (each for each in needed[name].values() if each.name not in own) if name in needed else (one,)
-            )
-            parameters += (each.replace(kind=Parameter.KEYWORD_ONLY) for each in made)
+            made = list(needed[name].values()) if name in needed else [one]
+            taken = {each.name for each in parameters} | (own if name in needed else set())
+            new = [each for each in made if each.name not in taken]
+            parameters += [each.replace(kind=Parameter.KEYWORD_ONLY) for each in new]
 
         @wraps(command)
         def with_options(**given: Any) -> Any:

@@ -258,3 +258,17 @@ def test_a_created_model_is_what_show_says(adserver: Adserver, tmp_path: Path) -
 
 def test_layers_that_are_no_numbers_are_a_wrong_option(adserver: Adserver) -> None:
     assert "30,50,50,1" in adserver("model create --layers thirty new.onnx", exit_code=2).output
+
+
+def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, site: Site) -> None:
+    job = "--model model.onnx --loss binary_cross_entropy_with_logits --learning-rate 0.5 --rounds 2 --batch-size 20"
+    wish = f"--examples panel.npz --reports {RECORDS} --epsilon 1 --also-rate 0.1 --seeds 2 --workers 1"
+    found = json.loads(adserver(f"job rehearse {job} {wish} --json").stdout)
+    assert found["metric"] == "roc_auc"
+    assert [one["learning_rate"] for one in found["settings"]] == [0.5, 0.1] * 3
+    assert [one["name"] for one in found["settings"][::2]] == ["epsilon 1", "no noise", "examples alone"]
+    assert found["settings"][0]["costs"]["ad_server"] <= 1.0
+    assert site.store.all() == ()
+    shown = adserver(f"job rehearse {job} {wish} --plot picture.png").stdout
+    assert "submit with --epsilon 1 --learning-rate" in shown
+    assert Path("picture.png").stat().st_size > 5_000

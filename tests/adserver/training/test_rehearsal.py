@@ -10,9 +10,11 @@ from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
+from adserver.training.inference import evaluate_heads, predict
 from adserver.training.rehearsal import ALONE, NO_NOISE, Rehearsal, Wish, rehearse, score
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
+from maskedlark.model.heads import heads_of
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -145,9 +147,23 @@ def test_too_few_examples_are_refused() -> None:
         rehearse(SUBMISSION, task_of(), examples(39), WISH)
 
 
-def test_scores_are_those_of_an_evaluation() -> None:
-    outputs, labels = np.array([[-2.0], [1.0], [0.5], [3.0]]), np.array([0, 0, 1, 1])
-    found = score(outputs, labels, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
-    assert found.value == 0.75
-    assert found.mean_over_rate == pytest.approx((1 / (1 + np.exp(-outputs))).mean() / 0.5)
-    assert score(np.eye(4)[:, :3], labels, Loss.CROSS_ENTROPY).value == 0.25
+def test_heads_score_by_their_mean_area() -> None:
+    model = dense_network([WIDTH, 2], "relu", seed=1)
+    found = examples()
+    labels = found.labels + (found.features[:, 2] > 200) * found.labels
+    name = parse(model, num_features=WIDTH).output_name
+    heads: list[dict[str, Any]] = [
+        {"output": f"{name}[0]", "targets": [0, 1, 1]},
+        {"output": f"{name}[1]", "targets": [None, 0, 1]},
+    ]
+    scored = score(model, EvalSet(features=found.features, labels=labels), heads_of(heads))
+    evaluated = evaluate_heads(model, found.features, labels, heads_of(heads))
+    assert scored.value == pytest.approx(np.mean([one.auc for one in evaluated.values()]))
+    assert scored.mean_over_rate is None
+
+
+def test_a_binary_score_has_the_mean_prediction_over_the_base_rate() -> None:
+    found = examples()
+    scored = score(SUBMISSION.model, found, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    logits = predict(SUBMISSION.model, found.features)[:, 0]
+    assert scored.mean_over_rate == pytest.approx((1 / (1 + np.exp(-logits))).mean() / found.labels.mean())

@@ -1,0 +1,98 @@
+"""`adserver job rehearse`: a job trained on examples of one's own, before anything is spent."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adserver.cli.options import JsonOption, TaskOption
+from adserver.cli.submission import submission_of
+from adserver.cli.target import server_of
+from adserver.views.printing import print_json
+from maskedlark.terminal.options import panel, takes
+
+if TYPE_CHECKING:
+    from adserver.client.ad_server import AdServer
+    from adserver.records.submissions import Submission
+    from adserver.training.rehearsal import OnProgress
+
+_rehearsal = panel("Rehearsal")
+
+
+@takes(
+    server=server_of,
+    submission=submission_of,
+    without=["epsilon", "noise_multiplier", "until_budget", "eval_set", "eval_every", "dataset"],
+)
+def rehearse_command(
+    *,
+    server: "AdServer",
+    submission: "Submission | None",
+    examples: Annotated[
+        Path,
+        _rehearsal(
+            "An .npz file of your own with features and labels, as of `job submit --eval-set`.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    reports: Annotated[int, _rehearsal("Planned number of reports in the dataset.", min=1)],
+    epsilon: Annotated[
+        list[float] | None, _rehearsal("Epsilon of the job; may be repeated.", show_default="0.5, 1, 3")
+    ] = None,
+    also_rate: Annotated[
+        list[float] | None,
+        _rehearsal("Another learning rate to try beside --learning-rate; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, _rehearsal("How often each training is repeated.", min=1, max=100)] = 4,
+    workers: Annotated[
+        int | None, _rehearsal("Processes to train in.", min=1, show_default="one a core")
+    ] = None,
+    plot: Annotated[
+        Path | None, _rehearsal("Also draw score against epsilon to this .png file.", dir_okay=False)
+    ] = None,
+    task: TaskOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Train a job in the clear on labelled examples of your own, at each epsilon and rate. It spends nothing.
+
+    The table has the job at each epsilon, the job without noise, and training on the examples alone.
+    """
+    from adserver.messages.rehearsal import RehearsalMessage
+    from adserver.training.eval_set import read_eval_set
+    from adserver.training.rehearsal import Wish, rehearse
+    from adserver.views.rehearsal import print_rehearsal, write_plot
+
+    if submission is None:
+        raise typer.BadParameter(
+            "the job is incomplete: give --model, --loss or --heads, and --learning-rate"
+        )
+    wish = Wish(
+        reports=reports,
+        epsilons=tuple(epsilon or (0.5, 1.0, 3.0)),
+        learning_rates=tuple(dict.fromkeys((submission.optimizer.learning_rate, *(also_rate or ())))),
+        seeds=seeds,
+        workers=workers or os.cpu_count() or 1,
+    )
+    described = server.task(task).stored.bundle.task
+    with _progress(is_shown=not as_json) as progress:
+        found = rehearse(submission, described, read_eval_set(examples.read_bytes()), wish, progress)
+    if plot is not None:
+        write_plot(found, plot)
+    if as_json:
+        print_json(RehearsalMessage.of(found).model_dump(mode="json"))
+    else:
+        print_rehearsal(found)
+
+
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator["OnProgress"]:
+    """Show on a terminal how many trainings are done, and how long the others will take."""
+    from adserver.views.printing import progress_bars
+
+    with progress_bars(is_shown=is_shown) as bars:
+        bar = bars.add_task("rehearsing", total=None)
+        yield lambda done, of: bars.update(bar, completed=done, total=of)

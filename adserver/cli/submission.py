@@ -1,0 +1,154 @@
+"""The options of a job over a dataset, as `job submit` and `job rehearse` have them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adserver.cli.heads import read_loss
+from adserver.cli.options import DatasetOption, TaskOption, privacy, sampling_of
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.records.sampling_options import SamplingOptions
+from maskedlark.model.losses import Loss
+from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from adserver.records.submissions import Submission
+
+_training = panel("Training")
+_evaluation = panel("Evaluation")
+
+
+@takes(samples=sampling_of)
+def submission_of(
+    *,
+    model: Annotated[
+        Path | None,
+        option("The model as an ONNX file; training starts from its weights.", exists=True, dir_okay=False),
+    ] = None,
+    loss: Annotated[Loss | None, _training("The loss to minimise.")] = None,
+    heads: Annotated[
+        Path | None,
+        _training(
+            "Instead of --loss: a .json file with the heads of the model, each with its output and a target "
+            "for every label code.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        _training(
+            "Learning rate of the optimizer, before the schedule; an adaptive clip divides the gradient by "
+            "its bound first."
+        ),
+    ] = None,
+    task: TaskOption = "",
+    dataset: DatasetOption = "",
+    rounds: Annotated[
+        int | None, _training("Number of optimizer steps; each sends one request to both helpers.", min=1)
+    ] = None,
+    batch_size: Annotated[
+        float | None, _training("Expected number of reports in a round; default: the whole dataset.")
+    ] = None,
+    optimizer: Annotated[OptimizerKind, _training("The optimizer.")] = OptimizerKind.SGD,
+    momentum: Annotated[float, _training("Momentum, for --optimizer momentum.")] = 0.9,
+    schedule: Annotated[
+        ScheduleKind, _training("The schedule of the learning rate over the rounds.")
+    ] = ScheduleKind.CONSTANT,
+    final_factor: Annotated[
+        float, _training("For --schedule cosine: the last factor of the learning rate.")
+    ] = 0.0,
+    step_rounds: Annotated[int, _training("For --schedule step: rounds between steps.")] = 100,
+    step_factor: Annotated[float, _training("For --schedule step: the factor of each step.")] = 0.5,
+    warmup_rounds: Annotated[int, _training("Warm-up rounds, for --schedule linear-warmup.")] = 10,
+    epsilon: Annotated[
+        float | None, privacy("Epsilon that this job may cost against this ad server; determines the noise.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, privacy("Each helper's noise, divided by the clip norm; instead of --epsilon.")
+    ] = None,
+    until_budget: Annotated[
+        bool,
+        privacy(
+            "Run as many rounds as fit with --noise-multiplier, until the budget (or --epsilon) is "
+            "spent; instead of --rounds.",
+            "--until-budget",
+        ),
+    ] = False,
+    samples: SamplingOptions,
+    per_layer_clip: Annotated[
+        bool,
+        privacy(
+            "Clip each layer's gradient separately, to an equal share of the clip norm.", "--per-layer-clip"
+        ),
+    ] = False,
+    clip_norm: Annotated[
+        float | None,
+        privacy(
+            "The largest clip bound, at most the task's; without --adaptive-clip the bound of all rounds.",
+            show_default="the task's",
+        ),
+    ] = None,
+    adaptive_clip: Annotated[
+        float | None,
+        privacy(
+            "Let the clip bound privately follow this quantile (0 to 1) of the gradients' norms, and divide "
+            "the gradient by the bound before --learning-rate applies.",
+            show_default="0.9, unless --clip-norm, --per-layer-clip or correlated noise fixes the bound",
+        ),
+    ] = None,
+    clip_learning_rate: Annotated[float, privacy("For --adaptive-clip: learning rate of the bound.")] = 0.2,
+    initial_clip: Annotated[
+        float, privacy("For --adaptive-clip: the first bound, as a share of the largest.")
+    ] = 0.1,
+    eval_set: Annotated[
+        Path | None,
+        _evaluation("An .npz file of your own with features and labels.", exists=True, dir_okay=False),
+    ] = None,
+    eval_every: Annotated[int | None, _evaluation("Rounds between evaluations.", min=1)] = None,
+) -> "Submission | None":
+    """Return the job that is asked for; None without a model, a loss or a learning rate."""
+    from adserver.records.submissions import Submission
+    from adserver.records.training_plan import Optimizer, Schedule
+    from adserver.training.model_file import read_model
+    from maskedlark.canonical import build
+    from maskedlark.privacy.adaptive_clip import AdaptiveClip
+
+    minimised = read_loss(loss, heads)
+    if model is None or minimised is None or learning_rate is None:
+        return None
+    if (rounds is None) != until_budget:
+        raise typer.BadParameter("expected exactly one of --rounds and --until-budget")
+    return Submission(
+        model=read_model(model),
+        loss=minimised,
+        rounds=rounds,
+        batch_size=batch_size,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        optimizer=build(Optimizer, {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum}),
+        schedule=build(
+            Schedule,
+            {
+                "kind": schedule,
+                "final_factor": final_factor,
+                "step_rounds": step_rounds,
+                "step_factor": step_factor,
+                "warmup_rounds": warmup_rounds,
+            },
+        ),
+        eval_set=eval_set.read_bytes() if eval_set else None,
+        eval_every=eval_every,
+        is_clip_per_layer=per_layer_clip,
+        clip_norm=clip_norm,
+        adaptive_clip=None
+        if adaptive_clip is None
+        else build(
+            AdaptiveClip,
+            {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
+        ),
+        dataset=dataset,
+        task=task,
+        **samples.sampling(),
+    )
