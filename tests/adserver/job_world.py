@@ -30,17 +30,18 @@ from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import add, from_signed, multiply, total
+from maskedlark.privacy import adaptive_clip
+from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases import round as rounds
-from maskedlark.releases.job import JobSpec
+from maskedlark.releases.job import JobSpec, job_clip
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World, examples, of_shares, reports, world
 from tests.patience import HANGS_S
@@ -88,12 +89,12 @@ def clipped_gradients(
     tensors: tuple[weights.QuantisedTensor, ...],
     features: NDArray[np.uint8],
     labels: NDArray[Any],
-    task: Task,
+    clip: Clip,
 ) -> NDArray[np.int64]:
     """Per (record, label): the logistic loss's gradient of a linear model, clipped in L2, in units, toward
     zero.
 
-    Shapes: features (n, d), labels (n, L) -> (n, L, d + 1).
+    Shapes: features (n, d), labels (n, L) -> (n, L, d + 1), and one more if the clip counts who is within.
     """
     weight, bias = (tensor.to_float() for tensor in tensors)
     inputs = np.hstack([features / 256.0, np.ones((len(features), 1))])
@@ -101,18 +102,19 @@ def clipped_gradients(
     deltas = 1 / (1 + np.exp(-logits))[:, None] - labels
     gradients = deltas[:, :, None] * inputs[:, None, :]
     norms = np.linalg.norm(gradients, axis=2, keepdims=True)
-    clipped = gradients * np.minimum(1.0, task.clip_norm / np.maximum(norms, 1e-300))
-    units: NDArray[np.int64] = np.trunc(np.ldexp(clipped * (1 - 2.0**-40), task.frac_bits)).astype(np.int64)
-    return units
+    clipped = gradients * np.minimum(1.0, clip.bound / np.maximum(norms, 1e-300))
+    units: NDArray[np.int64] = np.trunc(np.ldexp(clipped * (1 - 2.0**-40), clip.frac_bits)).astype(np.int64)
+    counts = np.where(norms <= clip.bound, clip.count_units, -clip.count_units)
+    return np.concatenate([units, counts], 2) if clip.is_counted else units
 
 
-def masked_sum(task: Task, tensors: tuple[weights.QuantisedTensor, ...], batch: InputShares) -> MaskedSum:
-    values = clipped_gradients(tensors, batch.features, batch.labels, task)
+def masked_sum(clip: Clip, tensors: tuple[weights.QuantisedTensor, ...], batch: InputShares) -> MaskedSum:
+    values = clipped_gradients(tensors, batch.features, batch.labels, clip)
     products = multiply(from_signed(values), np.broadcast_to(batch.mask_shares[:, :, None], values.shape))
     return MaskedSum(
         vector=total(products.reshape(-1, values.shape[2])),
         values_digest=sha256(values.tobytes()).digest(),
-        sensitivity=task.clip.sensitivity,
+        sensitivity=clip.released_sensitivity,
     )
 
 
@@ -194,7 +196,11 @@ class MemoryHelper:
 
     def _answer(self, job: JobSpec, round_index: int, encoded: bytes, num_parameters: int) -> bytes:
         self.computed += 1
-        tensors = weights.decode(encoded, MODEL.parameters)
+        sent, clip = encoded, job_clip(self.of.task, job)
+        if job.is_clip_adaptive:
+            sent, bound = adaptive_clip.decode(encoded, clip)
+            clip = job_clip(self.of.task, job, bound)
+        tensors = weights.decode(sent, MODEL.parameters)
         return rounds.aggregate(
             task=self.of.task,
             job=job,
@@ -204,8 +210,9 @@ class MemoryHelper:
                 job, round_index=round_index, weights=encoded, numerics=NUMERICS
             ),
             records=len(self.dataset),
-            masked_sum=of_shares(self.dataset.shares, partial(masked_sum, self.of.task, tensors)),
+            masked_sum=of_shares(self.dataset.shares, partial(masked_sum, clip, tensors)),
             num_values=num_parameters,
+            clip=clip,
             noise=partial(noise_vector, randomness=seeded(round_index, f"noise of helper {self.role}")),
         ).encode()
 

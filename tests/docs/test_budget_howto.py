@@ -16,7 +16,7 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from helper.cli.main import app as helper_app
-from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
+from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
 from tests.helper.parties import Scene
 
@@ -69,6 +69,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     scene = Scene(tmp_path / "helpers", mechanism="gaussian")
     scene.start(scene.job(scene.seal(20), rounds=5, noise_multiplier=10.0))
     (tmp_path / "model.onnx").write_bytes(ENCODED_MODEL)
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
     monkeypatch.setenv("ADSERVER_DATA", str(site.data_dir))
     monkeypatch.setenv("HELPER_DATA", str(scene.parties[0].data))
     monkeypatch.chdir(tmp_path)

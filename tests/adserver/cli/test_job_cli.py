@@ -261,7 +261,8 @@ def test_layers_that_are_no_numbers_are_a_wrong_option(adserver: Adserver) -> No
 
 
 def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, site: Site) -> None:
-    job = "--model model.onnx --loss binary_cross_entropy_with_logits --learning-rate 0.5 --rounds 2 --batch-size 20"
+    job = "--model model.onnx --loss binary_cross_entropy_with_logits"
+    job += " --learning-rate 0.5 --rounds 2 --batch-size 20"
     wish = f"--examples panel.npz --reports {RECORDS} --epsilon 1 --also-rate 0.1 --seeds 2 --workers 1"
     found = json.loads(adserver(f"job rehearse {job} {wish} --json").stdout)
     assert found["metric"] == "roc_auc"

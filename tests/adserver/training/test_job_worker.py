@@ -105,7 +105,7 @@ def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.flo
             plan.job.sampling_numerator,
         )
         gradients = clipped_gradients(
-            tensors, shares.features[drawn], of.real_labels[drawn, None], of.of.task
+            tensors, shares.features[drawn], of.real_labels[drawn, None], of.of.task.clip
         )
         mean = gradients.sum(axis=(0, 1)) / 2.0**of.of.task.frac_bits / (plan.job.sampling_rate * RECORDS)
         weight, bias = np.split(mean.astype(np.float32), [4])
