@@ -130,16 +130,20 @@ def _print_json(result: "AggregateResult", statistics: Sequence[_Statistic]) -> 
 
 
 def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
-    from adserver.views.query import UNKNOWN, format_estimate, summary_lines, table_rows
+    from adserver.views.query import format_estimate, summary_lines, table_rows
 
-    derived = [[format_estimate(estimate) for _, estimate in one.read(result)] for one in statistics]
+    derived = [[estimate for _, estimate in one.read(result)] for one in statistics]
     columns = (
         *result.group_by,
         *(column.name for column in result.columns),
         *(one.name for one in statistics),
     )
-    rows = [(*row, *(one[place] for one in derived)) for place, row in enumerate(table_rows(result))]
-    told = rows if is_all_shown else [row for row in rows if UNKNOWN not in row]
+    rows = [
+        (*row, *(format_estimate(one[place]) for one in derived))
+        for place, row in enumerate(table_rows(result))
+    ]
+    is_known = [all(one[place].no_interval is None for one in derived) for place in range(len(rows))]
+    told = [row for row, known in zip(rows, is_known, strict=True) if known or is_all_shown]
     print_table(columns, told)
     if len(told) < len(rows):
         typer.echo(
