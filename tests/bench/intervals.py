@@ -422,7 +422,7 @@ def main() -> None:
             for value in ("count", "purchase")
             for mechanism, epsilon, least in product(MECHANISMS, (1.0, 2.0, 4.0, 8.0), (20, 100))
         ]
-        work = partial(threshold_cells, data_sets=100 if arguments.quick else 400, seed=arguments.seed)
+        work = partial(threshold_cells, data_sets=400 if arguments.quick else 4_000, seed=arguments.seed)
         cells += [cell for found in pool.map(work, thresholds) for cell in found]
     told = summary(cells)
     if arguments.rows or arguments.json:
