@@ -56,7 +56,7 @@ def sample(pair: bytes, job: bytes, round_index: int, script: bytes, records: in
     if steps is None:
         drawn = taken(words(derive(pair, b"sample", script), 4), records)
         return [i for i, word in enumerate(drawn) if word < spec["sampling_numerator"]]
-    epoch = round_index // steps
+    epoch = 0 if spec.get("carried") else round_index // steps
     key = derive(pair, b"slots", framed("job", job) + epoch.to_bytes(8, "little"))
     mask = (1 << (steps - 1).bit_length()) - 1
     slots: list[int] = []
