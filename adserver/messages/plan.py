@@ -11,7 +11,7 @@ from adserver.messages.base import File, Message, Whole
 from adserver.messages.budget import EpsilonsMessage
 from adserver.messages.submission import HeadSetting, SamplingRequest, loss_received, loss_sent
 from adserver.records.submissions import PlanConstraints, PlanRequest
-from adserver.training.planning import Planned
+from adserver.training.planning import GeneralPath, Planned
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
@@ -75,6 +75,13 @@ class ComparisonMessage(Message):
         )
 
 
+class GeneralPathMessage(Message):
+    """Why a model trains on the general path, and how many times the noise it needs there."""
+
+    reasons: tuple[str, ...]
+    noise_factor: float | None
+
+
 class PlanMessage(Message):
     """What fits a dataset's budgets. Without noise the epsilons are null."""
 
@@ -89,6 +96,7 @@ class PlanMessage(Message):
     recommended: OptionMessage
     alternatives: tuple[OptionMessage, ...]
     compared: ComparisonMessage | None = None
+    general_path: GeneralPathMessage | None = None
 
     @classmethod
     def of(cls, planned: Planned) -> Self:
@@ -106,6 +114,7 @@ class PlanMessage(Message):
             recommended=OptionMessage.of(plan.recommended),
             alternatives=tuple(map(OptionMessage.of, plan.alternatives)),
             compared=planned.compared and ComparisonMessage.of(planned.compared),
+            general_path=planned.general and GeneralPathMessage(**planned.general._asdict()),
         )
 
     def value(self, task: Task) -> Planned:
@@ -116,7 +125,8 @@ class PlanMessage(Message):
             gradient_norm=self.assumed_gradient_norm,
         )
         room = JobLimits(task=task, dataset_size=self.dataset_size, epsilon=self.epsilon_asked)
-        return Planned(plan, room, None if self.compared is None else self.compared.value())
+        general = None if self.general_path is None else GeneralPath(**dict(self.general_path))
+        return Planned(plan, room, None if self.compared is None else self.compared.value(), general)
 
 
 class PlanJob(SamplingRequest):

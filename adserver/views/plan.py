@@ -6,13 +6,21 @@ from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.plan import submit_options
+from adserver.training.planning import GeneralPath
 from adserver.views.printing import print_table
+from maskedlark.escape import escape
 from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import number
 
 
-def print_plan(plan: Plan, room: JobLimits, compared: Comparison | None = None) -> None:
+def print_plan(
+    plan: Plan,
+    room: JobLimits,
+    compared: Comparison | None = None,
+    general: GeneralPath | None = None,
+) -> None:
     """Print the table of what fits, with the recommended row marked, and how to submit it."""
     task, best = room.task, plan.recommended
     is_clip = plan.gradient_norm == task.clip_norm
@@ -44,7 +52,21 @@ def print_plan(plan: Plan, room: JobLimits, compared: Comparison | None = None) 
     typer.echo(f"{held}, at delta {task.delta:.2g}")
     if compared is not None:
         _print_comparison(compared)
-    typer.echo(f"submit the marked one with: {submit_options(best)}")
+    if general is not None:
+        _print_general_path(general)
+    public = " --public-samples" if general is not None and task.mechanism is not Mechanism.NONE else ""
+    typer.echo(f"submit the marked one with: {submit_options(best)}{public}")
+
+
+def _print_general_path(general: GeneralPath) -> None:
+    """Print why a model is not exact, and what that costs."""
+    typer.echo(
+        "the model trains on the general path, a hundred times slower, and with samples charged as public:"
+    )
+    for reason in general.reasons:
+        typer.echo(f"  {escape(reason)}")
+    if general.noise_factor is not None:
+        typer.echo(f"on the exact path the marked job would need 1/{general.noise_factor:.3g} of the noise")
 
 
 def _print_comparison(compared: Comparison) -> None:

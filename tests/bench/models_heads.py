@@ -47,7 +47,7 @@ from tests.training_plans import training_plan
 EPSILON: Final = 3.0
 ROUNDS: Final = 120
 BATCH: Final = 4_096
-RATE: Final = 0.5
+RATE: Final = 4.0
 HOURS: Final = 12
 CODES: Final = 4
 EARNS: Final[dict[str, Any]] = {"name": "earns", "output": "earns", "targets": [0, 1, 0, 1]}
@@ -80,7 +80,7 @@ class Network(nn.Module):
         torch.manual_seed(seed)
         self.tables = nn.ModuleList([nn.Embedding(256, 4) for _ in range(columns)])
         for table in self.tables:
-            nn.init.normal_(table.weight, 0.0, 0.1)  # type: ignore[arg-type]
+            nn.init.normal_(table.weight, 0.0, 0.3)  # type: ignore[arg-type]
         self.trunk = nn.Linear(4 * columns, 32)
         self.heads = nn.ModuleList([nn.Linear(32, 1) for _ in range(outputs)])
 

@@ -18,7 +18,7 @@ def test_every_block_of_the_page_on_models_runs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(PAGE.read_text())
     kinds = [kind for kind, _ in blocks]
-    assert kinds == ["python", "bash", "python", "python", "bash", "python", "bash", "python", "bash"]
+    assert kinds == ["python", "bash", "python", *["python", "bash"] * 4]
     known: dict[str, object] = {}
     shown = []
     for kind, text in blocks:
@@ -40,5 +40,6 @@ def test_every_block_of_the_page_on_models_runs(tmp_path: Path, monkeypatch: pyt
     assert "780 parameters, 1 outputs" in shown[1]
     assert "40345 parameters, 1 outputs" in shown[2]
     assert "15 parameters, 1 outputs" in shown[3]
+    assert "15 parameters, 1 outputs" in shown[4]
     assert (tmp_path / "net.onnx.data").exists()
     assert not (tmp_path / "legacy.onnx.data").exists()

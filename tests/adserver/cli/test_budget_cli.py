@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from sqlalchemy import insert
 from typer.testing import CliRunner, Result
@@ -224,3 +225,24 @@ def test_rounds_and_until_budget_are_one_or_the_other(adserver: Adserver) -> Non
     with pytest.raises(JobRefused) as refusal:
         adserver(f"{SUBMIT} --until-budget --epsilon 2")
     assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
+
+
+def test_a_plan_says_why_a_model_is_not_exact_and_what_that_costs(
+    site: Site, adserver: Adserver, tmp_path: Path
+) -> None:
+    proto = onnx.ModelProto.FromString(ENCODED_MODEL)
+    ends_in = proto.graph.output[0].name
+    proto.graph.node.append(onnx.helper.make_node("Erf", [ends_in], ["end"]))
+    proto.graph.output[0].name = "end"
+    (tmp_path / "general.onnx").write_bytes(proto.SerializeToString())
+    line = "job plan --model general.onnx --epsilon 2 --rounds 5 --batch-size 20"
+    found = json.loads(adserver(f"{line} --json").stdout)
+    exact = json.loads(adserver(f"{line.replace('general', 'model')} --json").stdout)
+    assert exact["general_path"] is None
+    assert "the operator Erf" in found["general_path"]["reasons"][0]
+    needed = found["recommended"]["noise_multiplier"] / exact["recommended"]["noise_multiplier"]
+    assert found["general_path"]["noise_factor"] == pytest.approx(needed, rel=0.02)
+    assert needed >= 1  # samples of so few records are public anyway
+    said = adserver(line).stdout
+    assert "general path" in said
+    assert "--public-samples" in said

@@ -1,0 +1,86 @@
+"""Why a model would train on the general path, as far as its graph shows before a helper has seen it.
+
+A helper decides when a job opens (`helper.gradient.choose`): what is listed here forces the general path,
+where samples are no secret and records take a hundred times as long. A graph of which nothing is listed may
+still have a form that the exact path does not take; the job then says so.
+"""
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from maskedlark.model.graph import Model, Node
+from maskedlark.model.heads import TrainedLoss
+from maskedlark.model.losses import Loss
+
+_EXACT: Final = frozenset(
+    {
+        "Add", "AveragePool", "BatchNormalization", "Cast", "Concat", "Conv", "Div", "Elu", "Expand",
+        "Gather", "GatherND", "Gemm", "LayerNormalization", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pow",
+        "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Softplus", "Split",
+        "Sub", "Tanh", "Transpose",
+    }
+)  # fmt: skip
+_INSTEAD: Final = {
+    "Gelu": "Relu, Elu or Softplus",
+    "Erf": "Relu, Elu or Softplus, where it is a part of GELU",
+    "LSTM": "convolutions over the steps",
+    "GRU": "convolutions over the steps",
+    "PRelu": "LeakyRelu",
+    "Clip": "Relu",
+    "LogSoftmax": "the loss cross_entropy on the values before it",
+    "Exp": "the loss poisson on the log-rate",
+    "Where": "a sum of products",
+    "Sqrt": "LayerNormalization, where it is a part of one",
+}
+
+
+def why_general(model: Model, loss: TrainedLoss | None) -> tuple[str, ...]:
+    """Return what forces a model to the general path, each with what to write instead; empty if nothing does.
+
+    Args:
+        model: The checked graph.
+        loss: What the job minimises, where it is known.
+    """
+    nodes, found = list(model.nodes), []
+    if loss is Loss.BINARY_CROSS_ENTROPY:
+        if nodes[-1].operator == "Sigmoid":
+            nodes.pop()
+        else:
+            found.append(
+                "binary_cross_entropy without a last Sigmoid: use binary_cross_entropy_with_logits on logits"
+            )
+    elif loss in (Loss.CROSS_ENTROPY, None) and nodes[-1].operator == "LogSoftmax":
+        nodes.pop()
+    for operator in sorted({node.operator for node in nodes} - _EXACT):
+        instead = _INSTEAD.get(operator)
+        found.append(f"the operator {operator}" + (f": use {instead}" if instead else ""))
+    names = {parameter.name for parameter in model.parameters}
+    # One table may be read by several Gathers; any other parameter has one use.
+    uses = Counter(name for node in nodes for name in node.inputs if name in names)
+    looked_up = {node.inputs[0] for node in nodes if node.operator == "Gather"}
+    others = {name for node in nodes if node.operator != "Gather" for name in node.inputs}
+    found += [
+        f"the parameter {name!r} has {count} uses: give each its own"
+        for name, count in uses.items()
+        if count > 1 and (name in others or name not in looked_up)
+    ]
+    found += [why for node in nodes if (why := _why(model, node, names))]
+    return tuple(dict.fromkeys(found))
+
+
+def _why(model: Model, node: Node, names: set[str]) -> str | None:
+    """Return what of a node's inputs has no exact form."""
+    known = [name in model.constants for name in node.inputs]
+    if node.operator == "Div" and not known[1]:
+        return "Div by a computed value: multiply instead"
+    power = model.constants.get(node.inputs[-1]) if node.operator == "Pow" else None
+    if node.operator == "Pow" and (power is None or not (np.asarray(power) == 2).all()):
+        return "Pow with another exponent than 2"
+    if node.operator == "MatMul" and not any(known) and names.isdisjoint(node.inputs):
+        made = {
+            name for one in model.nodes if one.operator in ("Transpose", "Reshape") for name in one.outputs
+        }
+        return None if made & set(node.inputs) else "MatMul of two computed values (attention)"
+    return None
