@@ -39,10 +39,10 @@ WIDTHS: Final = (784, 10)
 SEED: Final = 1
 FRAC_BITS: Final = 24
 CLIP_NORM: Final = 1.0
-EPSILON: Final = 32.0
-COLLUSION_EPSILON: Final = 64.0
+EPSILON: Final = 8.0
+COLLUSION_EPSILON: Final = 16.0
 DELTA: Final = 1e-5
-HELPER_OPTIONS: Final = ("--max-epsilon", "64", "--max-collusion-epsilon", "128")
+HELPER_OPTIONS: Final = ("--max-epsilon", "8", "--max-collusion-epsilon", "16")
 
 _OUT: Final = Console(stderr=True)
 
@@ -60,11 +60,11 @@ class Size:
             simulation has no late devices.
     """
 
-    devices: int = 100
-    shard_size: int = 300
+    devices: int = 200
+    shard_size: int = 150
     rounds: int = 12
     quiet_rounds: int = 3
-    least_devices: int = 90
+    least_devices: int = 180
 
     @property
     def settings(self) -> dict[str, Any]:

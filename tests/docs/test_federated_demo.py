@@ -20,8 +20,8 @@ def test_the_federated_demo_trains_over_the_network_what_a_simulation_trains(tmp
     told = run(tmp_path / "out", tmp_path / "mnist", SMALL)
     assert told["bit_equal"] is True
     assert (told["rounds"], told["devices"], told["reports"]) == (2, 20, 40)
-    assert 0 < told["epsilon"] <= 32
-    assert told["epsilon"] < told["collusion_epsilon"] <= 64
+    assert 0 < told["epsilon"] <= 8
+    assert told["epsilon"] < told["collusion_epsilon"] <= 16
     assert 0 <= told["test_accuracy"] <= 1
 
 
