@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +25,12 @@ from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.inference import predict
+from docs.tutorial.fleet import HELPERS, Fleet
 from helper.gradient.engine import Batch
 from helper.gradient.exact.engine import ExactEngine
 from maskedlark.encoding.encoder import Encoder, IdColumn, count_bytes
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
+from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.model.weights import quantise
@@ -34,8 +38,11 @@ from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.mechanism import Mechanism
 from tests.bench.in_process import train_in_process
+from tests.bench.job import LIMITS
 from tests.bench.mnist import FOLDER
+from tests.bench.wide_job import peak_mb
 from tests.builders import fitting_noise, job_spec, world
+from tests.fleet_commands import create_task, seal, send_reports, submit
 from tests.onnx_builders import encoded, node, tensor, weights
 from tests.training_plans import training_plan
 
@@ -229,9 +236,39 @@ def ids_figures(seeds: int = 2) -> dict[str, float]:
         "us_per_record_10_tables_256_rows": few,
         "us_per_record_10_tables_100000_rows": many,
         "us_per_record_wide_over_narrow": many / few,
+        "peak_mb": peak_mb_of_helpers(),
         "frappe_wide_auc": float(np.mean(planned)),
         "frappe_wide_auc_spread": float(np.std(planned, ddof=1)) if seeds > 1 else 0.0,
     }
+
+
+def peak_mb_of_helpers() -> float:
+    """The most resident memory of a helper in a job of ten million weights, through real processes.
+
+    Ten tables of 100,000 rows of 10, 256 reports, two rounds with noise.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        limits = f"{LIMITS} --max-parameters {MOST_PARAMETERS}".split()
+        with Fleet(folder=folder, helper_options=tuple(limits)) as fleet:
+            task = create_task(
+                fleet,
+                "wide",
+                "--classes 2 --num-features 30 --min-batch-size 100 --mechanism gaussian --epsilon 3"
+                f" --collusion-epsilon 1000000 --delta {DELTA} --clip-norm 1",
+            )
+            source = "--source synthetic --synthetic-features 30 --synthetic-rows 256 --seed 1"
+            send_reports(fleet, task, source)
+            dataset = seal(fleet, task)["dataset_id"]
+            model = folder / "model.onnx"
+            model.write_bytes(wide_network(tables=10, rows=100_000, width=10, hidden=32))
+            job = submit(
+                fleet,
+                f"--model {model} --loss binary_cross_entropy_with_logits --rounds 2 --learning-rate 0.3"
+                f" --clip-norm 1 --epsilon 3 --dataset {dataset}",
+            )["job_id"]
+            fleet.adserver("job", "watch", job, options=False)
+            return max(peak_mb(fleet.pid(one)) for one in HELPERS)
 
 
 def vocabularies() -> dict[str, float]:
