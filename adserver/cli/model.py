@@ -59,6 +59,10 @@ def create_command(
     centred: Annotated[
         bool, option("For --layers: let features enter as 2x - 1, in [-1, 1) instead of [0, 1).", "--centred")
     ] = False,
+    base_rate: Annotated[
+        float | None,
+        option("For --encoder: the share of label 1, at which predictions begin.", min=1e-6, max=1 - 1e-6),
+    ] = None,
     seed: Annotated[int, option("Seed for the initial weights.")] = 0,
 ) -> None:
     """Write a network with random weights: fully connected, or over the columns of an encoder.
@@ -84,6 +88,7 @@ def create_command(
             outputs=outputs,
             seed=seed,
             are_numbers_in_tables=not word_tables_only,
+            base_rate=base_rate,
         )
     write_durably(out, made)
 

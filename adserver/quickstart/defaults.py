@@ -9,7 +9,7 @@ from typing import Final
 from maskedlark.frozen import frozen
 
 ROUNDS: Final = 120
-"""Full batches. Twice as many double the work, and gain less than a rate that is off by a factor of two."""
+"""Of all reports: amplification by smaller batches would not count against a colluding helper."""
 _LARGE: Final = 10_000
 """Rows times epsilon from which 256 rows of a table a number learn more than their noise costs."""
 _WIDE: Final = 100
@@ -22,40 +22,55 @@ _MOST_RATE_OF_HIDDEN: Final = 2.0
 """Hidden layers diverge at longer steps."""
 _MOST_RATE_OF_SMALL: Final = 1.0
 """Few rows are soon fitted, and longer steps then only add noise."""
+_MOST_RATE_OF_RARE: Final = 4.0
+_RARE: Final = 0.05
+"""The share of a label below which the quantile .9 of the gradients' norms clips all that tell of it."""
+CLIP_OF_RARE: Final = 6.0
+"""A bound that a rare label's gradient hardly exceeds, with up to some fifteen columns."""
 
 
 @frozen
 class Network:
-    """The default network.
+    """The default network and clip.
 
     Attributes:
         hidden: Widths of its hidden layers; empty for a linear one.
         are_numbers_in_tables: Whether each number picks a row of a table, beside its straight line.
+        clip_norm: The clip bound in all rounds; None: it follows the gradients.
     """
 
     hidden: tuple[int, ...]
     are_numbers_in_tables: bool
+    clip_norm: float | None = None
 
 
-def choose_network(*, rows: int, epsilon: float, columns: int) -> Network:
-    """Return the network for a dataset of so many rows, with so many columns of bytes."""
-    is_large = rows * epsilon >= _LARGE
-    is_wide = columns > _WIDE
+def choose_network(*, rows: int, epsilon: float, columns: int, rarest: float = 0.5) -> Network:
+    """Return the network for a dataset of so many rows, with so many columns of bytes.
+
+    `rarest` is the share of the rarer one of two labels.
+    """
+    if rarest < _RARE:
+        return Network(hidden=(), are_numbers_in_tables=False, clip_norm=CLIP_OF_RARE)
+    is_large, is_wide = rows * epsilon >= _LARGE, columns > _WIDE
     return Network(
         hidden=_HIDDEN if is_large and is_wide else (), are_numbers_in_tables=is_large and not is_wide
     )
 
 
-def choose_learning_rate(*, rows: int, epsilon: float, parameters: int, is_linear: bool) -> float:
-    """Return the rate of SGD with momentum .9 under a cosine schedule, of gradients over an adaptive bound.
+def choose_learning_rate(*, rows: int, epsilon: float, parameters: int, network: Network | None) -> float:
+    """Return the rate of SGD with momentum .9 under a cosine schedule, of gradients over the clip bound.
 
     The signal of a round, its mean gradient's length over its noise's, is proportional to
     rows x epsilon / sqrt(parameters). The rate is the signal over 170, to the power of 1.5: steps are short
-    where noise is most of them. It is between .1 and 8; at most 2 for a model with hidden layers, and 1 for
-    rows x epsilon below 10,000.
+    where noise is most of them. It is between .1 and 8; at most 4 where a label is rare, 2 for a network of
+    hidden layers or of a person's own (None), and 1 for rows x epsilon below 10,000.
     """
     signal = rows * epsilon / sqrt(parameters)
-    most = _MOST_RATE if is_linear else _MOST_RATE_OF_HIDDEN
+    most = _MOST_RATE
+    if network is None or network.hidden:
+        most = _MOST_RATE_OF_HIDDEN
+    elif network.clip_norm is not None:
+        most = _MOST_RATE_OF_RARE
     if rows * epsilon < _LARGE:
         most = _MOST_RATE_OF_SMALL
     return float(f"{min(most, max(_LEAST_RATE, (signal / _SIGNAL_OF_RATE_1) ** 1.5)):.2g}")

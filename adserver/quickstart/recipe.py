@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -262,15 +263,31 @@ class Recipe:
     def _network(self, rows: int) -> Network:
         """Return the network for so many rows, with the project's hidden layers if it names them."""
         settings = self._project.settings
-        columns = self._steps.done["table"]["features"]
-        network = choose_network(rows=rows, epsilon=settings.training.epsilon, columns=columns)
+        rate = self._base_rate
+        network = choose_network(
+            rows=rows,
+            epsilon=settings.training.epsilon,
+            columns=self._steps.done["table"]["features"],
+            rarest=0.5 if rate is None else min(rate, 1 - rate),
+        )
         return network if settings.model.hidden is None else replace(network, hidden=settings.model.hidden)
+
+    @cached_property
+    def _base_rate(self) -> float | None:
+        """The share of label 1 among the panel's rows, half a row away from 0 and 1; None for more labels."""
+        import numpy as np
+
+        labels = np.load(self._steps.folder / "panel.npz", allow_pickle=False)["labels"]
+        if labels.max(initial=1) > 1:
+            return None
+        return float((labels.sum() + 0.5) / (len(labels) + 1))
 
     def _model(self, described: RecipeSection, *, rows: int) -> Path:
         """Return the model's file: the project's, or the default network for so many rows."""
-        model, network = self._project.settings.model, self._network(rows)
+        model = self._project.settings.model
         if model.onnx:
             return self._project.path(model.onnx)
+        network = self._network(rows)
         untrained = self._steps.folder / "untrained.onnx"
         if described.encoder is None:
             widths = (described.num_features, *network.hidden, described.num_outputs)
@@ -279,25 +296,30 @@ class Recipe:
             form = ["--encoder", str(described.encoder), "--outputs", str(described.num_outputs)]
             form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
             form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
+            form += [] if self._base_rate is None else ["--base-rate", f"{self._base_rate:.6f}"]
         self._run("adserver", "model", "create", str(untrained), *form, "--seed", str(model.seed))
         return untrained
 
-    def _learning_rate(self, rows: int, model: Path) -> float:
-        """Return the project's learning rate, or the default one for so many rows and a model's file."""
+    def _steps_of(self, rows: int, model: Path) -> list[str]:
+        """Return the options of the learning rate and the clip for so many rows and a model's file."""
         settings = self._project.settings
-        if settings.training.learning_rate is not None:
-            return settings.training.learning_rate
-        is_linear = not settings.model.onnx and not self._network(rows).hidden
-        features = str(self._steps.done["table"]["features"])
-        shown = self._json("adserver", "model", "show", str(model), "--num-features", features)
-        rate = choose_learning_rate(
-            rows=rows,
-            epsilon=settings.training.epsilon,
-            parameters=shown["parameters"],
-            is_linear=is_linear,
-        )
-        self._tell(f"learning rate {rate:g}, for {rows} reports and {shown['parameters']} parameters")
-        return rate
+        network = None if settings.model.onnx else self._network(rows)
+        rate, clip = settings.training.learning_rate, None if network is None else network.clip_norm
+        if rate is None:
+            features = str(self._steps.done["table"]["features"])
+            shown = self._json("adserver", "model", "show", str(model), "--num-features", features)
+            rate = choose_learning_rate(
+                rows=rows,
+                epsilon=settings.training.epsilon,
+                parameters=shown["parameters"],
+                network=network,
+            )
+            self._tell(f"learning rate {rate:g}, for {rows} reports and {shown['parameters']} parameters")
+        if clip is None:
+            return ["--learning-rate", str(rate)]
+        clip = min(clip, settings.task.clip_norm)
+        self._tell(f"a label is rare: the clip bound is {clip:g} in all rounds")
+        return ["--learning-rate", str(rate / clip), "--clip-norm", str(clip)]
 
     def _submit(self, task: str, dataset: dict[str, Any], model: Path, loss: Loss) -> str:
         """Submit the job, unless an interrupted run has done so; return its id."""
@@ -323,8 +345,7 @@ class Recipe:
             str(training.rounds),
             "--optimizer",
             training.optimizer.value,
-            "--learning-rate",
-            str(self._learning_rate(dataset["admitted"], model)),
+            *self._steps_of(dataset["admitted"], model),
             "--schedule",
             training.schedule.value,
             "--epsilon",

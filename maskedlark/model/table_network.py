@@ -7,7 +7,7 @@ the outputs: then the network is linear in what the tables say.
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import sqrt
+from math import log, sqrt
 from typing import Final, assert_never
 
 import numpy as np
@@ -39,7 +39,13 @@ _BYTE: Final = 256.0
 
 
 def table_network(
-    encoder: Encoder, *, hidden: Sequence[int], outputs: int, seed: int, are_numbers_in_tables: bool = True
+    encoder: Encoder,
+    *,
+    hidden: Sequence[int],
+    outputs: int,
+    seed: int,
+    are_numbers_in_tables: bool = True,
+    base_rate: float | None = None,
 ) -> bytes:
     """Build an ONNX file of a network over an encoder's features. Called by the ad server.
 
@@ -50,12 +56,15 @@ def table_network(
         seed: Of the initial weights.
         are_numbers_in_tables: Whether a number also picks a row of a table of 256 rows, so that its effect
             need not be a straight line; it takes thousands of records to learn one.
+        base_rate: The share of label 1, if it is known: the last bias begins at its logit, so that no rounds
+            are spent on it.
 
     Guarantees: the same arguments give the same bytes with one version of onnx, `parse` accepts the file, and
         helpers train it on the exact path.
 
     Raises:
         InvalidModel(WRONG_SHAPE): a width below 1.
+        ValueError: a base rate that is not between 0 and 1.
     """
     if min([*hidden, outputs]) < 1:
         raise InvalidModel(ModelReason.WRONG_SHAPE, f"widths must be positive, not {[*hidden, outputs]}")
@@ -74,7 +83,8 @@ def table_network(
         parts.append(graph.centred(numbers))
     value = graph.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
     for layer, (fan_in, fan_out) in enumerate(pairwise([width, *hidden, outputs])):
-        value = graph.dense(value, layer, fan_in, fan_out)
+        first = log(base_rate / (1 - base_rate)) if base_rate and layer == len(hidden) else None
+        value = graph.dense(value, layer, fan_in, fan_out, first)
         if layer < len(hidden):
             value = graph.node("Relu", value)
     return graph.encoded(encoder.num_features, value, outputs)
@@ -132,11 +142,15 @@ class _Graph:
         """Return columns of numbers in [-1, 1), (records, columns)."""
         return self.node("Mul", self.node("Sub", self._columns(columns), "half"), "unit")
 
-    def dense(self, value: str, layer: int, fan_in: int, fan_out: int) -> str:
-        """Return a layer's sums, (records, fan_out)."""
+    def dense(self, value: str, layer: int, fan_in: int, fan_out: int, bias_at: float | None) -> str:
+        """Return a layer's sums, (records, fan_out); its bias begins at a number, or at random."""
         most = 1.0 / sqrt(fan_in)
         weight = self._parameter(f"{layer}.weight", (fan_out, fan_in), most)
-        bias = self._parameter(f"{layer}.bias", (fan_out,), most)
+        bias = f"{layer}.bias"
+        if bias_at is None:
+            self._parameter(bias, (fan_out,), most)
+        else:
+            self._initializers.append(float_tensor(bias, np.full(fan_out, bias_at, np.float32)))
         return self.node("Gemm", value, weight, bias, transB=1)
 
     def encoded(self, features: int, value: str, outputs: int) -> bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
+from adserver.quickstart.defaults import CLIP_OF_RARE, Network, choose_learning_rate, choose_network
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,16 @@ def test_small_data_get_a_linear_model_large_tables_of_numbers_and_pixels_a_hidd
 def test_the_rate_follows_the_signal_of_a_round(
     rows: int, epsilon: float, parameters: int, is_linear: bool, rate: float
 ) -> None:
-    assert (
-        choose_learning_rate(rows=rows, epsilon=epsilon, parameters=parameters, is_linear=is_linear) == rate
-    )
+    network = Network(hidden=() if is_linear else (64,), are_numbers_in_tables=is_linear)
+    found = choose_learning_rate(rows=rows, epsilon=epsilon, parameters=parameters, network=network)
+    assert found == rate
+
+
+def test_a_rare_label_gets_a_bound_that_holds_its_gradients() -> None:
+    network = choose_network(rows=20_000, epsilon=3.0, columns=14, rarest=0.01)
+    assert network == Network(hidden=(), are_numbers_in_tables=False, clip_norm=CLIP_OF_RARE)
+    assert choose_learning_rate(rows=20_000, epsilon=3.0, parameters=970, network=network) == 4.0
+
+
+def test_a_network_of_ones_own_gets_no_longer_steps_than_hidden_layers() -> None:
+    assert choose_learning_rate(rows=10**6, epsilon=3.0, parameters=970, network=None) == 2.0

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adserver.quickstart import recipe as module
@@ -35,6 +36,8 @@ class Commands:
     def answer(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         name = " ".join((program, *arguments[:2]))
         name = f"{program} {arguments[0]}" if program == "browser-sim" else name
+        if "--holdout" in arguments:
+            np.savez(arguments[arguments.index("--holdout") + 1], labels=np.arange(100) % 3 == 0)
         self.ran.append(name)
         fails = self.failing.get(name)
         if isinstance(fails, BaseException):

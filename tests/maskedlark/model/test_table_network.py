@@ -81,3 +81,9 @@ def test_an_id_reads_the_row_of_all_its_bytes() -> None:
 def test_a_width_below_one_is_refused(hidden: tuple[int, ...], outputs: int) -> None:
     with refused(ModelReason.WRONG_SHAPE):
         table_network(MIXED, hidden=hidden, outputs=outputs, seed=0)
+
+
+def test_predictions_begin_at_the_base_rate() -> None:
+    made = table_network(MIXED, hidden=(), outputs=1, seed=3, base_rate=0.01)
+    rows = [[a, b, c] for a in range(0, 256, 51) for b in range(4) for c in range(0, 256, 85)]
+    assert float(np.median(1 / (1 + np.exp(-outputs_of(made, rows))))) == pytest.approx(0.01, rel=0.7)
