@@ -296,7 +296,7 @@ class Recipe:
             form = ["--encoder", str(described.encoder), "--outputs", str(described.num_outputs)]
             form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
             form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
-            form += [] if self._base_rate is None else ["--base-rate", f"{self._base_rate:.6f}"]
+            form += ["--base-rate", f"{self._base_rate:.6f}"] if network.clip_norm is not None else []
         self._run("adserver", "model", "create", str(untrained), *form, "--seed", str(model.seed))
         return untrained
 

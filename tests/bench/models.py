@@ -116,7 +116,7 @@ def train_by_defaults(
         outputs=1,
         seed=seed,
         are_numbers_in_tables=network.are_numbers_in_tables,
-        base_rate=base_rate,
+        base_rate=None if network.clip_norm is None else base_rate,
     )
     model = parse(encoded, num_features=len(encoder.columns))
     of = world(
