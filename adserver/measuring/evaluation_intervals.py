@@ -167,6 +167,14 @@ def normalised_entropy(counts: NoisyCounts) -> Interval:
     return _interval(counts, _weighted(counts, _losses(counts), weights, below), _clearness(counts))
 
 
+def mean_over_rate(counts: NoisyCounts) -> Interval:
+    """Return the interval of the mean score over the share of positives."""
+    ones = np.ones(counts.noisy.shape[-2:])
+    scores, positives = ones * bin_scores(counts.noisy.shape[-1]), ones * [[0.0], [1.0]]
+    total = counts.noisy[..., 1, :].sum(-1)
+    return _interval(counts, _weighted(counts, scores, positives, total))
+
+
 def roc_auc(counts: NoisyCounts) -> Interval:
     """Return the interval of the probability that a positive scores above a negative."""
     negatives, positives = counts.noisy[..., 0, :], counts.noisy[..., 1, :]

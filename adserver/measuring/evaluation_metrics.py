@@ -78,6 +78,12 @@ def share_of_positives(counts: Histogram) -> NDArray[np.float64]:
     return _ratio(_rows(counts)[1].sum(-1), counts.sum((-1, -2)))
 
 
+def mean_over_rate(counts: Histogram) -> NDArray[np.float64]:
+    """Return the mean score over the share of positives: 1 where predictions add up."""
+    records = counts.sum(-2)
+    return _ratio((records * bin_scores(counts.shape[-1])).sum(-1), _rows(counts)[1].sum(-1))
+
+
 def roc_auc(counts: Histogram) -> NDArray[np.float64]:
     """Return the probability that a positive scores above a negative; a shared bin counts one half."""
     negatives, positives = _rows(counts)
@@ -147,6 +153,7 @@ OF_LABELS: Final[Mapping[str, Figure]] = {
     "roc_auc": roc_auc,
     "pr_auc": pr_auc,
     "positives": share_of_positives,
+    "mean_over_rate": mean_over_rate,
 }
 """What is read off a model of one output: positives are the records of label 1."""
 

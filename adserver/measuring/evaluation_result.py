@@ -34,6 +34,7 @@ INTERVALS: Final[Mapping[Figure, Callable[[NoisyCounts], intervals.Interval]]] =
     metrics.roc_auc: evaluation_intervals.roc_auc,
     metrics.pr_auc: evaluation_intervals.pr_auc,
     metrics.share_of_positives: evaluation_intervals.share_of_positives,
+    metrics.mean_over_rate: evaluation_intervals.mean_over_rate,
 }
 """How the interval of each figure is computed."""
 

@@ -179,6 +179,7 @@ def test_without_noise_every_figure_is_scikit_learns_on_the_binned_scores(bins: 
         "roc_auc": sk.roc_auc_score(labels, binned),
         "pr_auc": sk.average_precision_score(labels, binned),
         "positives": labels.mean(),
+        "mean_over_rate": binned.mean() / labels.mean(),
     }
     assert {one.name: one.estimate.value for one in result.metrics} == pytest.approx(expected, rel=1e-12)
 
