@@ -54,6 +54,12 @@ FIGURES: Final[Mapping[str, Mapping[str, Cells]]] = {
         "MNIST, 784-500-10, 192 rounds of 2,083": _accuracy(2),
         "MNIST, 784-500-10, 120 rounds of 8,333": _accuracy(3),
     },
+    "make bench-models": {
+        "Adult: AUC": "{adult_quickstart_auc:.4f}",
+        "Adult: log loss": "{adult_quickstart_log_loss:.4f}",
+        "Adult, one positive in a hundred: mean over base rate": "{rare_positives_mean_over_rate:.3f}",
+        "Adult, one positive in a hundred: AUC": "{rare_positives_auc:.3f}",
+    },
     "make bench-load": {
         "reports a second and core, five minutes at 5,000/s": "{reports_per_core_s:,.0f}",
         "a batch of 200, p50 and p99": "{p50_ms:.0f} and {p99_ms:.0f} ms",
