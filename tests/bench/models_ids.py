@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from adserver.quickstart.defaults import ROUNDS, choose_learning_rate
+from adserver.quickstart.defaults import ROUNDS, Network, choose_learning_rate
 from adserver.quickstart.project import TaskSettings
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
@@ -171,7 +171,8 @@ def frappe_auc(*, seed: int, words: int | None = None, epsilon: float = 3.0) -> 
         already=(),
         collusion_epsilon=settings.collusion_epsilon,
     )
-    rate = choose_learning_rate(rows=rows, epsilon=epsilon, parameters=model.num_parameters, is_linear=True)
+    network = Network(hidden=(), are_numbers_in_tables=False)
+    rate = choose_learning_rate(rows=rows, epsilon=epsilon, parameters=model.num_parameters, network=network)
     job = job_spec(
         of.task.task_id,
         job_id=seed.to_bytes(16, "big"),
