@@ -12,6 +12,7 @@ from maskedlark.rpc.receipts import METADATA_KEY, decode_receipt, encode_receipt
 
 class ReceiptExchange(
     grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]  # grpc-stubs make them generic, grpc does not
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
@@ -35,5 +36,6 @@ class ReceiptExchange(
             self._book.keep(self._address, receipt)
 
     intercept_unary_unary = _intercept  # type: ignore[assignment]  # one body for all shapes
+    intercept_unary_stream = _intercept  # type: ignore[assignment]
     intercept_stream_unary = _intercept  # type: ignore[assignment]
     intercept_stream_stream = _intercept  # type: ignore[assignment]

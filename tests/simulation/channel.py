@@ -31,6 +31,12 @@ class Channel:
             self, path, request_serializer, response_deserializer, is_stream_in=False, is_stream_out=False
         )
 
+    def unary_stream(self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
+        """A method of this shape."""
+        return _Method(
+            self, path, request_serializer, response_deserializer, is_stream_in=False, is_stream_out=True
+        )
+
     def stream_unary(self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """A method of this shape."""
         return _Method(

@@ -113,7 +113,7 @@ class Desk:
             except JobRefused as refusal:
                 if refusal.reason is not JobReason.DATASET_CHANGED:
                     raise
-                store.give_back(dataset)
+                store.abandon(dataset)
         return "commits finished"
 
     def abandon(self, task: Task, running: Running) -> str:
@@ -122,7 +122,7 @@ class Desk:
         dataset = store.committing(task.task_id)
         if dataset is None:
             return "nothing to abandon"
-        store.give_back(dataset)
+        store.abandon(dataset)
         return "abandoned"
 
     def submit(self, task: Task, number: int, running: Running) -> str:

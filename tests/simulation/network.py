@@ -105,6 +105,7 @@ def _handle(handler: Any, context: Context, requests: list[bytes], cut_after: in
 
     shapes = {
         (False, False): handler.unary_unary,
+        (False, True): handler.unary_stream,
         (True, False): handler.stream_unary,
         (True, True): handler.stream_stream,
     }

@@ -13,30 +13,34 @@ from maskedlark.canonical import encode
 _add_query = Ledger.add_query
 
 
-def answers_queries_for_nothing(_ledger: Ledger, _stored: StoredQuery, _check: Callable[..., None]) -> bool:
+def answers_queries_for_nothing(*_: Any) -> bool:
     return True
 
 
-def charges_queries_twice(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
+def charges_queries_twice(
+    ledger: Ledger, stored: StoredQuery, check: Callable[..., None], *actor: Any
+) -> bool:
     """Under two ids; the second charge escapes the check of the budget."""
-    is_new = _add_query(ledger, stored, check)
+    is_new = _add_query(ledger, stored, check, *actor)
     if is_new:
         spec = stored.spec
         row = {"task_id": spec.task_id, "query_id": spec.query_id[::-1], "dataset_id": spec.dataset_id}
         with ledger._engine.begin() as connection:
             connection.execute(
                 insert(QUERIES).values(
-                    row | {"kind": spec.kind, "spec": encode(spec), "answer": stored.answer}
+                    row | {"kind": spec.kind, "spec": encode(spec), "answer": stored.answer, "entry": 0}
                 )
             )
     return is_new
 
 
-def answers_queries_anew(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
+def answers_queries_anew(
+    ledger: Ledger, stored: StoredQuery, check: Callable[..., None], *actor: Any
+) -> bool:
     """Each time with fresh noise, in place of what was stored."""
     with ledger._engine.begin() as connection:
         connection.execute(delete(QUERIES).where(QUERIES.c.query_id == stored.spec.query_id))
-    return _add_query(ledger, stored, check)
+    return _add_query(ledger, stored, check, *actor)
 
 
 def never(*_: Any, **__: Any) -> None:

@@ -14,7 +14,7 @@ from adserver.store.queries import QueryStore
 from adserver.store.reports import ReportStore
 from helper.ledger import ledger as helper_ledger
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import StoredQuery, StoredRound
+from helper.ledger.records import StoredQuery
 from helper.ledger.schema import DATASETS
 from helper.ledger.witness import Witness
 from helper.releases import jobs as helper_jobs
@@ -48,9 +48,7 @@ _add_query, _add_reports = Ledger.add_query, ReportStore.add
 _answer_round, _run_query = RunningJob.answer, HelperClient.run_query
 
 
-def _charges_a_round_after_its_release(
-    _ledger: Ledger, _job_id: bytes, _index: int, _answered: StoredRound
-) -> bool:
+def _charges_a_round_after_its_release(*_: Any, **__: Any) -> bool:
     """The answer leaves first, and then the process dies."""
     return True
 
@@ -73,11 +71,13 @@ def _asks_each_helper_another_query(
     return _run_query(client, asked, codes, length, **how)
 
 
-def _refuses_at_one_helper(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
+def _refuses_at_one_helper(
+    ledger: Ledger, stored: StoredQuery, check: Callable[..., None], *actor: Any
+) -> bool:
     """What it has budget for."""
     if "south" in str(ledger._engine.url):
         raise JobRefused(JobReason.BUDGET_EXHAUSTED, "it does not fit, they say")
-    return _add_query(ledger, stored, check)
+    return _add_query(ledger, stored, check, *actor)
 
 
 def _adds_one(*shares: Any) -> Any:
@@ -201,7 +201,7 @@ def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_mad
     """It takes a person who gives up a dataset that one helper has committed and the other has not."""
 
     def add_dataset(
-        ledger: Ledger, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], _: object
+        ledger: Ledger, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], *_: object
     ) -> None:
         with ledger._engine.begin() as connection:
             connection.execute(
