@@ -28,6 +28,10 @@ class Context:
         self.failure: CallFailed | None = None
         self._metadata = metadata
 
+    def peer(self) -> str:
+        """Where the call comes from, as gRPC writes it."""
+        return "ipv4:127.0.0.1:1"
+
     def auth_context(self) -> dict[str, list[bytes]]:
         return {"transport_security_type": [b"insecure"]}
 
