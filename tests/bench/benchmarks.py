@@ -36,6 +36,13 @@ def _accuracy(row: int) -> Callable[[Any], str]:
     return lambda ran: form.format(**ran[row])
 
 
+def _repeated(ran: Any) -> str:
+    (row,) = ran
+    spread = f"{row['accuracy']:.4g} ± {row['standard_deviation']:.2g}"
+    seeds = f"{row['seeds'][0]} to {row['seeds'][-1]}"
+    return f"{spread} | {seeds} | {row['epsilon']:.3g} | {row['collusion_epsilon']:.3g}"
+
+
 def _opened(ran: Any) -> str:
     phase = ran["jobs"]["mnist"]["phases"]["prepare"]
     return f"{5e5 * (phase['helper-0'] + phase['helper-1']) / ran['jobs']['mnist']['reports']:.0f} us"
@@ -53,6 +60,12 @@ FIGURES: Final[Mapping[str, Mapping[str, Cells]]] = {
         "MNIST, 784-32-10, 192 rounds of 2,083": _accuracy(1),
         "MNIST, 784-500-10, 192 rounds of 2,083": _accuracy(2),
         "MNIST, 784-500-10, 120 rounds of 8,333": _accuracy(3),
+    },
+    "python -m tests.bench.repeated --only wbcd": {
+        "WBCD, 30-50-50-1, 60 full-batch rounds, noise 7.67": _repeated,
+    },
+    "python -m tests.bench.repeated --only mnist": {
+        "MNIST, 784-500-10, 192 rounds of 2,083, correlated noise 9.04, 60 of 64 taken out": _repeated,
     },
     "make bench-models": {
         "Adult: AUC": "{adult_quickstart_auc:.4f}",
@@ -203,7 +216,8 @@ def measure(command: str) -> Any:
     else:
         words = [sys.executable, *words[1:], "--json"]
     printed = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(printed[min(place for place in map(printed.find, "{[") if place >= 0) :])
+    start = min(place for place in map(printed.find, "{[") if place >= 0)
+    return json.JSONDecoder().raw_decode(printed[start:])[0]
 
 
 def main() -> None:
