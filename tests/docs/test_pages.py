@@ -70,6 +70,7 @@ CHECKS: Final[dict[str, Callable[[Reading], None]]] = {
     "docs/how-to/dashboard.md": dashboard,
 }
 ELSEWHERE: Final = {
+    "docs/how-to/audit-log.md": "tests/docs/test_operations.py",
     "docs/how-to/backup.md": "tests/docs/test_operations.py",
     "docs/how-to/budget.md": "tests/docs/test_budget_howto.py",
     "docs/how-to/onnx.md": "tests/docs/test_onnx_how_to.py",
