@@ -167,16 +167,23 @@ def evaluate_command(
         else {}
     )
     if as_json:
-        found = {"examples": len(examples), **asdict(evaluation)}
+        found = {"examples": len(examples), **asdict(evaluation), "warnings": evaluation.warnings()}
         print_json({**found, "heads": {name: asdict(one) for name, one in each.items()}} if each else found)
         return
     for name, one in each.items():
         typer.echo(f"{name}: {_figures(one)}")
     typer.echo(f"{_figures(evaluation)} on {len(examples)} examples")
+    for warning in evaluation.warnings():
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _figures(found: "Evaluation") -> str:
-    figures = {"accuracy": found.accuracy, "AUC": found.auc, "base rate": found.base_rate}
+    figures = {
+        "accuracy": found.accuracy,
+        "AUC": found.auc,
+        "base rate": found.base_rate,
+        "mean prediction over it": found.mean_over_rate,
+    }
     shown = "".join(f", {name} {value:.4f}" for name, value in figures.items() if value is not None)
     return f"loss {found.loss:.4f}{shown}"
 

@@ -59,6 +59,8 @@ class Trained:
         auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
             classes.
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
+        mean_over_rate: The mean prediction over the base rate, of two classes.
+        warnings: What is wrong with the model, each with what to do about it.
     """
 
     run: str
@@ -72,6 +74,8 @@ class Trained:
     accuracy: float | None
     auc: float | None
     base_rate: float | None
+    mean_over_rate: float | None
+    warnings: tuple[str, ...]
     epsilon: float
     collusion_epsilon: float
     model: str
@@ -160,13 +164,16 @@ class Recipe:
             reports=sent["accepted"],
             dataset_size=dataset["admitted"],
             rounds=job["rounds_done"],
-            **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate")},
+            **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},
+            warnings=tuple(tested["warnings"]),
             epsilon=job["epsilon_spent"],
             collusion_epsilon=job["collusion_epsilon_spent"],
             model=str(trained),
             curves=str(curves),
         )
         steps.finish(asdict(result))
+        for warning in result.warnings:
+            self._tell(f"warning: {warning}")
         return result
 
     def _describe(self, folder: Path) -> RecipeSection:

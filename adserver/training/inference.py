@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _BATCH: Final = 1_024
 _ERRORS_ONLY: Final = 3
 _SMALLEST_PROBABILITY: Final = 1e-12
+_CHANCE: Final = 0.52
+"""An area under the curve up to this is worth no more than a coin."""
+_OFF: Final = 0.1
+"""Predictions whose mean is further from the base rate than this share of it are worth a warning."""
 _OF_TWO_CLASSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 
 
@@ -38,12 +42,30 @@ class Evaluation:
             None for other losses than those of two classes, and where one class is absent.
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent; None for the
             losses of numbers.
+        mean_over_rate: The mean prediction of class 1 over its share; None for other losses than those of two
+            classes, and where class 1 is absent.
     """
 
     loss: float
     accuracy: float | None
     auc: float | None = None
     base_rate: float | None = None
+    mean_over_rate: float | None = None
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is wrong with the model, if anything is, each with what to do about it."""
+        found = []
+        if self.auc is not None and self.auc <= _CHANCE:
+            found.append(
+                f"the scores order examples no better than chance (AUC {self.auc:.3f}): use more reports or "
+                "a larger epsilon, and check that the features say something about the label"
+            )
+        if self.mean_over_rate is not None and abs(self.mean_over_rate - 1) > _OFF:
+            found.append(
+                f"the mean prediction is {self.mean_over_rate:.2f} of the base rate: run `adserver model "
+                "calibrate`, or use a larger --clip-norm"
+            )
+        return tuple(found)
 
 
 def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -124,6 +146,7 @@ def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) 
         accuracy=_accuracy(outputs, labels, loss),
         auc=_auc(outputs[:, 0], labels == 1) if loss in _OF_TWO_CLASSES else None,
         base_rate=_base_rate(labels, loss),
+        mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, loss),
     )
 
 
@@ -204,6 +227,14 @@ def _base_rate(labels: NDArray[Any], loss: Loss) -> float | None:
             return float((labels == 1).mean())
         case _:
             assert_never(loss)
+
+
+def _mean_over_rate(scores: NDArray[np.float64], is_positive: NDArray[np.bool_], loss: Loss) -> float | None:
+    """Return the mean prediction over the share of positives."""
+    if loss not in _OF_TWO_CLASSES or not is_positive.any():
+        return None
+    chance = scores if loss is Loss.BINARY_CROSS_ENTROPY else np.exp(-np.logaddexp(0.0, -scores))
+    return float(chance.mean() / is_positive.mean())
 
 
 def _auc(scores: NDArray[np.float64], is_positive: NDArray[np.bool_]) -> float | None:

@@ -442,12 +442,9 @@ def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
         areas = [one.auc for one in inference.evaluate_heads(encoded_model, features, labels, loss).values()]
         known = [one for one in areas if one is not None]
         return Score(value=float(np.mean(known)) if known else -found.loss, loss=found.loss)
-    if found.auc is None or not found.base_rate:
+    if found.auc is None:
         return Score(value=-found.loss if found.accuracy is None else found.accuracy, loss=found.loss)
-    first = inference.predict(encoded_model, features)[:, 0].astype(np.float64)
-    chance = first if loss is Loss.BINARY_CROSS_ENTROPY else np.exp(-np.logaddexp(0.0, -first))
-    over = float(chance.mean()) / found.base_rate
-    return Score(value=found.auc, loss=found.loss, mean_over_rate=over)
+    return Score(value=found.auc, loss=found.loss, mean_over_rate=found.mean_over_rate)
 
 
 def _metric(loss: TrainedLoss) -> str:

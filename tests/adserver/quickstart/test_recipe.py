@@ -59,7 +59,13 @@ class Commands:
             "adserver job submit": {"job_id": JOB},
             "adserver job watch": self.job,
             "adserver model show": {"parameters": 31},
-            "adserver model evaluate": {"loss": 0.4, "accuracy": 0.8, "auc": 0.7, "base_rate": 0.3},
+            "adserver model evaluate": {
+                "loss": 0.4,
+                "accuracy": 0.8,
+                "auc": 0.7,
+                "base_rate": 0.3,
+                "warnings": ["off"],
+            },
         }.get(name)
         return subprocess.CompletedProcess(name, 0, json.dumps(said), "")
 
@@ -77,9 +83,11 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, commands: Commands) -> None:
-    trained = Recipe(project, lambda _: None).run()
+    told: list[str] = []
+    trained = Recipe(project, told.append).run()
+    assert told[-1] == "warning: off"
     summary = json.loads((project.folder / "runs" / "1" / "summary.json").read_text())
-    assert summary == asdict(trained)
+    assert summary == {**asdict(trained), "warnings": ["off"]}
     rows = summary["rows"]
     assert rows["left_out"] == {
         "column 'y': no label": 7,

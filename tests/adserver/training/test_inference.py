@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adserver.training.inference import evaluate, predict
+from adserver.training.inference import Evaluation, evaluate, predict
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
@@ -120,8 +120,28 @@ def test_auc_is_that_of_scikit_learn_with_ties_and_none_without_both_classes() -
     found = evaluate(file, x, labels, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     assert found.auc == pytest.approx(roc_auc_score(labels, predict(file, x)[:, 0]))
     assert found.base_rate == pytest.approx(labels.mean())
+    chance = 1 / (1 + np.exp(-predict(file, x)[:, 0].astype(float)))
+    assert found.mean_over_rate == pytest.approx(chance.mean() / labels.mean())
     assert evaluate(file, x, np.zeros(60, np.int64), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).auc is None
     of_numbers = evaluate(file, x, labels, Loss.MSE)
     assert (of_numbers.auc, of_numbers.base_rate) == (None, None)
     three = dense_network([2, 3], "relu", seed=2, final="linear")
     assert evaluate(three, x[:3], np.array([2, 2, 1]), Loss.CROSS_ENTROPY).base_rate == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("auc", "over", "warned"),
+    [
+        (0.8, 1.05, []),
+        (0.5, 1.0, ["no better than chance"]),
+        (0.8, 0.7, ["0.70 of the base rate"]),
+        (0.4, 1.2, ["no better than chance", "1.20 of the base rate"]),
+        (None, None, []),
+    ],
+)
+def test_a_model_that_says_little_is_warned_of(
+    auc: float | None, over: float | None, warned: list[str]
+) -> None:
+    found = Evaluation(loss=0.5, accuracy=0.8, auc=auc, base_rate=0.2, mean_over_rate=over).warnings()
+    assert len(found) == len(warned)
+    assert all(part in warning for part, warning in zip(warned, found, strict=True))
