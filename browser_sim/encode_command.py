@@ -1,4 +1,4 @@
-"""`browser-sim encode`: an encoder fitted to one table, and used for every other."""
+"""`browser-sim encode`: an encoder fitted to one table, or to images, and used for every other."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,8 @@ from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
     from browser_sim.source import RowCounts, Source
-    from browser_sim.sources.table import FittedEncoder, TableSettings
+    from browser_sim.sources.table import TableSettings
+    from maskedlark.encoding.encoder import Encoder
 
 
 @takes(table=table_of)
@@ -27,7 +28,14 @@ def encode_command(
     *,
     fit: Annotated[Path | None, option("Fit an encoder to this table.", "--fit", metavar="CSV")] = None,
     csv: Annotated[Path | None, option("Apply the encoder to this table; writes an .npz.", "--csv")] = None,
-    encoder: Annotated[Path | None, option("The encoder to apply to --csv.", "--encoder")] = None,
+    encoder: Annotated[Path | None, option("The encoder to apply to --csv or --images.", "--encoder")] = None,
+    images: Annotated[
+        Path | None,
+        option(
+            "An idx file of images: fit an encoder to them, or apply --encoder.", "--images", metavar="IDX"
+        ),
+    ] = None,
+    labels: Annotated[Path | None, option("The idx file of the labels of --images.", metavar="IDX")] = None,
     out: Annotated[
         Path | None,
         option("The output file: the encoder as JSON, or features and labels as .npz.", "--out", "-o"),
@@ -35,23 +43,28 @@ def encode_command(
     table: "Callable[[Path], TableSettings]",
     as_json: JsonOption = False,
 ) -> None:
-    """Fit an encoder to a table (--fit), or apply one to a table (--encoder, --csv).
+    """Fit an encoder to a table (--fit) or images, or apply one (--encoder) to a table (--csv) or images.
 
-    Columns of measured values (--value) are secret and are not features. The output for `--csv`, with labels,
-    is the input of `adserver job submit --eval-set` and `adserver model evaluate`: for panel data only.
+    Columns of measured values (--value) are secret and are not features. The output of applying one, with
+    labels, is the input of `adserver job submit --eval-set` and `adserver model evaluate`: for panel data
+    only.
     """
     from browser_sim.source import save_records
     from browser_sim.sources.table import fit_counting, load_table
-    from maskedlark.canonical import encode
 
-    if (fit is None) == (csv is None) or (csv is None) is not (encoder is None):
-        raise typer.BadParameter("nothing to do: give --fit CSV, or both --encoder FILE and --csv FILE")
-    if fit is not None:
+    if images is not None or labels is not None:
+        if images is None or labels is None or fit is not None or csv is not None:
+            raise typer.BadParameter("give both --images IDX and --labels IDX, without --fit and --csv")
+        told = _encode_images(images, labels, encoder, out)
+    elif (fit is None) == (csv is None) or (csv is None) is not (encoder is None):
+        raise typer.BadParameter(
+            "nothing to do: give --fit CSV, both --encoder FILE and --csv FILE, or both --images IDX and "
+            "--labels IDX"
+        )
+    elif fit is not None:
         fitted = fit_counting(table(fit))
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_bytes(encode(fitted.encoder))
-        told = _of_encoder(fitted)
+        _write(fitted.encoder, out)
+        told = _of_encoder(fitted.encoder) | {"rows": _of_rows(fitted.rows)}
     elif csv is not None and encoder is not None:
         source = load_table(replace(table(csv), encoder=load_encoder(encoder)))
         if out is not None:
@@ -60,11 +73,32 @@ def encode_command(
     typer.echo(json.dumps(told) if as_json else "\n".join(f"{name}: {said}" for name, said in told.items()))
 
 
-def _of_encoder(fitted: "FittedEncoder") -> dict[str, object]:
+def _encode_images(images: Path, labels: Path, encoder: Path | None, out: Path | None) -> dict[str, object]:
+    from browser_sim.source import save_records
+    from browser_sim.sources.images import fit_images, load_images
+
+    if encoder is None:
+        fitted = fit_images(images, labels)
+        _write(fitted, out)
+        return _of_encoder(fitted)
+    source = load_images(images, labels, load_encoder(encoder))
+    if out is not None:
+        save_records(out, source.records, source.label_kind)
+    return _of_table(source)
+
+
+def _write(encoder: "Encoder", out: Path | None) -> None:
+    from maskedlark.canonical import encode
+
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(encode(encoder))
+
+
+def _of_encoder(encoder: "Encoder") -> dict[str, object]:
     from maskedlark.canonical import encode
     from maskedlark.encoding.encoder import ClassLabel
 
-    encoder = fitted.encoder
     kinds = [column.kind for column in encoder.columns]
     label = encoder.label
     return {
@@ -73,10 +107,10 @@ def _of_encoder(fitted: "FittedEncoder") -> dict[str, object]:
         "numbers": kinds.count("number"),
         "categories": kinds.count("category"),
         "ids": kinds.count("id") + kinds.count("hash"),
+        "images": kinds.count("image"),
         "label": None if label is None else label.name,
         "classes": list(label.classes) if isinstance(label, ClassLabel) else None,
         "bytes": len(encode(encoder)),
-        "rows": _of_rows(fitted.rows),
     }
 
 

@@ -9,6 +9,7 @@ from time import monotonic, time
 from browser_sim.delivery import Delivered, connect, deliver
 from browser_sim.draws import Draws, permutation
 from browser_sim.endpoint import Protection, host_of
+from browser_sim.kinds import SourceKind
 from browser_sim.people import Campaign, Habits, live_through
 from browser_sim.sealing import seal_all, workers_for
 from browser_sim.source import PanelSplit, Source, check_fits, save_records, split_panel, with_measurement
@@ -122,21 +123,25 @@ def run(
 
 
 def with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
-    """Return the source with the task's encoder, if it names one and the source is a table.
+    """Return the source with the task's encoder, if it names one and the source is a table or MNIST.
 
     Raises:
         InvalidTask: another encoder was given, or the task host has none of this digest.
         HelperUnavailable: the task host does not answer.
     """
     table = settings.source.table
-    if table is None or task.encoder is None:
+    is_mnist = settings.source.kind is SourceKind.MNIST
+    if task.encoder is None or (table is None and not is_mnist):
         return settings.source
-    encoder = table.encoder or load_encoder_of(settings.task, settings.protection)
+    given = settings.source.image_encoder if table is None else table.encoder
+    encoder = given or load_encoder_of(settings.task, settings.protection)
     if encoder.digest != task.encoder:
         raise InvalidTask(
             f"the encoder has the digest {encoder.digest.hex()}, but the task requires "
             f"{task.encoder.hex()}: give the task's encoder"
         )
+    if table is None:
+        return replace(settings.source, image_encoder=encoder)
     return replace(settings.source, table=replace(table, encoder=encoder))
 
 

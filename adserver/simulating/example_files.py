@@ -60,7 +60,9 @@ def _examples(folder: Path, names: tuple[str, str]) -> Examples:
     found = idx_pair(names, lambda name: _content(folder, name))
     if not len(found.labels):
         raise InvalidTask(f"{names[1]} contains no labels")
-    return Examples(features=found.images, labels=found.labels.astype(np.int64))
+    return Examples(
+        features=found.images.reshape(len(found.images), -1), labels=found.labels.astype(np.int64)
+    )
 
 
 def _content(folder: Path, name: str) -> bytes:

@@ -26,6 +26,7 @@ from maskedlark.encoding.encoder import (
     Encoder,
     HashColumn,
     IdColumn,
+    ImageColumn,
     NumberColumn,
     coder,
     count_bytes,
@@ -70,7 +71,7 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
     `Encoder.features` gives.
 
     Raises:
-        InvalidTask: the model takes another number of features, or the encoder hashes a column.
+        InvalidTask: the model takes another number of features, or the encoder has hashes or images.
     """
     build = _Build(encoded)
     if build.width != encoder.num_features:
@@ -161,6 +162,11 @@ def _features(build: _Build, column: Column) -> str:
             return _category(build, column)
         case IdColumn():
             return _id(build, column)
+        case ImageColumn():
+            raise InvalidTask(
+                f"column {column.name!r} holds images, whose histograms are not exported: export with "
+                "--with-bytes, and encode images by the encoder"
+            )
         case HashColumn():
             raise InvalidTask(
                 f"column {column.name!r} is hashed, which no ONNX operator does: export with --with-bytes, "

@@ -19,6 +19,7 @@ from maskedlark.encoding.encoder import (
     Encoder,
     HashColumn,
     IdColumn,
+    ImageColumn,
     NumberColumn,
     count_bytes,
 )
@@ -88,6 +89,8 @@ def _last_code(column: Column) -> int:
             return max(column.missing, column.other)
         case IdColumn() | HashColumn():
             return column.rows - 1
+        case ImageColumn():
+            return (1 << 8 * count_bytes(column)) - 1
     assert_never(column)
 
 

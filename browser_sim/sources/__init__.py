@@ -10,6 +10,7 @@ from maskedlark.frozen import frozen
 
 if TYPE_CHECKING:
     from browser_sim.sources.table import TableSettings
+    from maskedlark.encoding.encoder import Encoder
 
 
 @frozen
@@ -20,6 +21,7 @@ class SourceSettings:
         kind: The source.
         table: For csv.
         mnist_folder: For mnist: the folder of idx files; None for the default one.
+        image_encoder: For mnist: what makes features of images; None for pixels.
         synthetic_features: For synthetic: the width.
         synthetic_rows: For synthetic: how many records.
         truth: For synthetic: where to write the true model, or None.
@@ -28,6 +30,7 @@ class SourceSettings:
     kind: SourceKind
     table: "TableSettings | None" = None
     mnist_folder: Path | None = None
+    image_encoder: "Encoder | None" = None
     synthetic_features: int = 8
     synthetic_rows: int = 10_000
     truth: Path | None = None
@@ -47,7 +50,7 @@ def load_source(settings: SourceSettings, draws: Draws) -> Source:
         case SourceKind.MNIST:
             from browser_sim.sources.mnist import default_folder, load_mnist
 
-            return load_mnist(settings.mnist_folder or default_folder())
+            return load_mnist(settings.mnist_folder or default_folder(), settings.image_encoder)
         case SourceKind.CSV:
             if settings.table is None:
                 raise InvalidSource("source csv needs --csv FILE and --label COLUMN")

@@ -8,6 +8,7 @@ task, and used for every file and by every browser, so that equal cells give equ
     nothing       the byte `missing`
     an id         its row's bytes, lowest first: 0 if missing, 1 for the rest, then a place among `words`
     a hashed id   the bytes of its row: 0 if missing, else one of the others by a hash
+    an image      the bytes of its histograms (`maskedlark.encoding.images`); the cell is its pixels in hex
 
 Only comparisons of float64 numbers and integer arithmetic: any language can do the same bit for bit
 (tests/vectors/encoder holds vectors).
@@ -17,6 +18,7 @@ Only comparisons of float64 numbers and integer arithmetic: any language can do 
 [1, 2, 3, 0]
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -28,6 +30,7 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical, decode, digest, encode
 from maskedlark.encoding.cells import number
+from maskedlark.encoding.images import CELL, MAX_SIDE, hog, hog_bytes
 from maskedlark.errors import InvalidTask
 
 TOP: Final = 255
@@ -40,9 +43,11 @@ MAX_WORD: Final = 200
 _WORD_MASK: Final = (1 << 64) - 1
 _FNV_OFFSET: Final = 0xCBF29CE484222325
 _FNV_PRIME: Final = 0x100000001B3
+_HEX: Final = re.compile("[0-9A-Fa-f]*")
 
 Byte = Annotated[int, Field(ge=0, le=TOP)]
 First = Annotated[int, Field(ge=0, le=1)]
+Side = Annotated[int, Field(ge=CELL, le=MAX_SIDE, multiple_of=CELL)]
 ColumnName = Annotated[str, Field(min_length=1, max_length=MAX_WORD)]
 Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD)]
 
@@ -188,6 +193,39 @@ class HashColumn:
 
 
 @canonical
+class ImageColumn:
+    """A column of grey images of one size, which become histograms of oriented gradients.
+
+    Attributes:
+        kind: "image".
+        name: The column's name.
+        height: Rows of pixels.
+        width: Pixels of a row.
+    """
+
+    kind: Literal["image"] = "image"
+    name: ColumnName
+    height: Side
+    width: Side
+
+    @property
+    def num_pixels(self) -> int:
+        """Bytes of an image."""
+        return self.height * self.width
+
+    def pixels(self, cell: str | None) -> bytes:
+        """Read one cell, two hexadecimal digits a pixel, row by row; ValueError for any other."""
+        if cell is None:
+            raise ValueError("the image is missing")
+        digits = 2 * self.num_pixels
+        if len(cell) != digits or not _HEX.fullmatch(cell):
+            raise ValueError(
+                f"an image of {self.height} x {self.width} pixels has {digits} hexadecimal digits"
+            )
+        return bytes.fromhex(cell)
+
+
+@canonical
 class ClassLabel:
     """A label column of classes.
 
@@ -240,7 +278,9 @@ class ValueLabel:
         return value
 
 
-Column = Annotated[NumberColumn | CategoryColumn | IdColumn | HashColumn, Field(discriminator="kind")]
+CodedColumn = NumberColumn | CategoryColumn | IdColumn | HashColumn
+"""A column whose cells are each one number."""
+Column = Annotated[CodedColumn | ImageColumn, Field(discriminator="kind")]
 Label = Annotated[ClassLabel | ValueLabel, Field(discriminator="kind")]
 
 
@@ -250,7 +290,7 @@ class Encoder:
 
     Attributes:
         version: Of these rules.
-        columns: In the order of the report's bytes: of one feature each, ids of up to three.
+        columns: In the order of the report's bytes: of one feature each, ids of up to three, images of many.
         label: The label's column, or None for a table without labels.
     """
 
@@ -272,7 +312,7 @@ class Encoder:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The name of each feature: the column's, with `byte 1`, `byte 2` for further bytes of an id."""
+        """The name of each feature: the column's, with `byte 1`, `byte 2` for its further bytes."""
         return tuple(
             column.name if place == 0 else f"{column.name} byte {place}"
             for column in self.columns
@@ -288,14 +328,28 @@ class Encoder:
         """Encode a table as u8 (rows, features); cells by column, as `said` gives them.
 
         Raises:
-            WrongCell: a word in a column of numbers.
+            WrongCell: a word in a column of numbers, or an image of another size.
             InvalidTask: a column is missing.
         """
-        features = []
-        for column in self.columns:
-            codes = np.array(_each(column.name, _cells(cells, column.name), coder(column)), np.int64)
-            features += [(codes >> 8 * place & TOP).astype(np.uint8) for place in range(count_bytes(column))]
-        return np.stack(features, axis=1)
+        return np.concatenate(
+            [_features(column, _cells(cells, column.name)) for column in self.columns], axis=1
+        )
+
+    def image_features(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Encode images (n, height, width) as `features` would, for an encoder of images alone.
+
+        Raises:
+            InvalidTask: the encoder has other columns, or its images have another size.
+        """
+        column = self.columns[0]
+        if len(self.columns) > 1 or not isinstance(column, ImageColumn):
+            raise InvalidTask("the encoder reads columns of a table: give it one that was fitted to images")
+        if images.shape[1:] != (column.height, column.width):
+            size, expected = (
+                "{} x {}".format(*pair) for pair in (images.shape[1:], (column.height, column.width))
+            )
+            raise InvalidTask(f"images have {size} pixels, but the encoder takes {expected}")
+        return hog(images)
 
     def labels(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.float64]:
         """Return the labels of a table, (rows,).
@@ -316,10 +370,12 @@ def count_bytes(column: Column) -> int:
             return 1
         case IdColumn() | HashColumn():
             return max(1, -(-(column.rows - 1).bit_length() // 8))
+        case ImageColumn():
+            return hog_bytes(column.height, column.width)
     assert_never(column)
 
 
-def coder(column: Column) -> Callable[[str | None], int]:
+def coder(column: CodedColumn) -> Callable[[str | None], int]:
     """Return what encodes one cell of a column, None where missing, as its byte, or its row for an id.
 
     It raises ValueError for a cell that the column does not hold.
@@ -361,6 +417,16 @@ def _cells(cells: Mapping[str, Sequence[str | None]], name: str) -> Sequence[str
     if name not in cells:
         raise InvalidTask(f"the encoder reads column {name!r}, and the table has none of this name")
     return cells[name]
+
+
+def _features(column: Column, cells: Sequence[str | None]) -> NDArray[np.uint8]:
+    """Encode one column, (rows, `count_bytes`)."""
+    if isinstance(column, ImageColumn):
+        pixels = b"".join(_each(column.name, cells, column.pixels))
+        return hog(np.frombuffer(pixels, np.uint8).reshape(-1, column.height, column.width))
+    codes = np.array(_each(column.name, cells, coder(column)), np.int64)
+    places = [(codes >> 8 * place & TOP).astype(np.uint8) for place in range(count_bytes(column))]
+    return np.stack(places, axis=1)
 
 
 def _each(name: str, cells: Sequence[str | None], coded: Callable[[str | None], _T]) -> list[_T]:

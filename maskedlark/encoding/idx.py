@@ -19,7 +19,7 @@ _UNSIGNED_BYTE: Final = 0x08
 
 
 class ImagesAndLabels(NamedTuple):
-    """Shapes: images (n, pixels), labels (n,)."""
+    """Shapes: images (n, height, width), labels (n,)."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.uint8]
@@ -34,7 +34,7 @@ def idx_pair(names: tuple[str, str], read: Callable[[str], bytes]) -> ImagesAndL
     images, labels = (parse_idx(read(name), size, name) for name, size in zip(names, (3, 1), strict=True))
     if len(images) != len(labels):
         raise InvalidTask(f"{names[0]} has {len(images)} images, {names[1]} {len(labels)} labels")
-    return ImagesAndLabels(images.reshape(len(images), -1), labels)
+    return ImagesAndLabels(images, labels)
 
 
 def parse_idx(content: bytes, dimensions: int, what: str) -> NDArray[np.uint8]:

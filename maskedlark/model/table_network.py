@@ -1,8 +1,8 @@
 """Networks over an encoder's columns: a trained table for each column, and each number beside its table.
 
 For `adserver model create --encoder` and quickstart. A column's bytes pick a row of its table, so that words
-need no order and numbers no straight line. The rows and the centred numbers feed dense layers, or directly
-the outputs: then the network is linear in what the tables say.
+need no order and numbers no straight line. The rows, the centred numbers and the bytes of images feed dense
+layers, or directly the outputs: then the network is linear in what the tables say.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,7 @@ from maskedlark.encoding.encoder import (
     Encoder,
     HashColumn,
     IdColumn,
+    ImageColumn,
     NumberColumn,
     count_bytes,
 )
@@ -78,7 +79,15 @@ def table_network(
         for place, (column, (start, end)) in enumerate(zip(encoder.columns, pairwise(starts), strict=True))
         if (rows := _table_rows(column, are_numbers_in_tables=are_numbers_in_tables))
     ]
-    width = WIDTH * len(parts) + len(numbers)
+    pictured = [
+        at
+        for column, (start, end) in zip(encoder.columns, pairwise(starts), strict=True)
+        if isinstance(column, ImageColumn)
+        for at in range(start, end)
+    ]
+    width = WIDTH * len(parts) + len(numbers) + len(pictured)
+    if pictured:
+        parts.append(graph.columns(pictured, "images"))
     if numbers:
         parts.append(graph.centred(numbers))
     value = graph.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
@@ -99,6 +108,8 @@ def _table_rows(column: Column, *, are_numbers_in_tables: bool) -> int:
             return TOP + 1 if are_numbers_in_tables else 0
         case IdColumn() | HashColumn():
             return column.rows
+        case ImageColumn():
+            return 0
         case _:
             assert_never(column)
 
@@ -131,7 +142,7 @@ class _Graph:
 
     def _byte(self, feature: int) -> str:
         """Return a feature's byte as an integer, (records, 1)."""
-        byte = self.node("Mul", self._columns([feature]), "scale")
+        byte = self.node("Mul", self.columns([feature]), "scale")
         return self.node("Cast", byte, to=onnx.TensorProto.INT64)
 
     def _base(self) -> str:
@@ -140,7 +151,7 @@ class _Graph:
 
     def centred(self, columns: list[int]) -> str:
         """Return columns of numbers in [-1, 1), (records, columns)."""
-        return self.node("Mul", self.node("Sub", self._columns(columns), "half"), "unit")
+        return self.node("Mul", self.node("Sub", self.columns(columns), "half"), "unit")
 
     def dense(self, value: str, layer: int, fan_in: int, fan_out: int, bias_at: float | None) -> str:
         """Return a layer's sums, (records, fan_out); its bias begins at a number, or at random."""
@@ -167,8 +178,9 @@ class _Graph:
         )
         return bytes(model.SerializeToString(deterministic=True))
 
-    def _columns(self, columns: list[int]) -> str:
-        name = self._integers(f"columns.{'.'.join(map(str, columns))}", columns)
+    def columns(self, columns: list[int], named: str | None = None) -> str:
+        """Return some features, (records, columns)."""
+        name = self._integers(named or f"columns.{'.'.join(map(str, columns))}", columns)
         return self.node("Gather", "features", name, axis=1)
 
     def _integers(self, name: str, values: list[int]) -> str:

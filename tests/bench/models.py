@@ -46,8 +46,12 @@ COLUMNS: Final = (
     "income",
 )  # fmt: skip
 _LABEL: Final = "income"
-_OTHERS: Final = {"models_ids": "ids_figures", "models_heads": "heads_figures"}
-"""Modules with further keys, and their functions: wide ids, and several heads with logistic regressions."""
+_OTHERS: Final = {
+    "models_ids": "ids_figures",
+    "models_heads": "heads_figures",
+    "models_images": "images_figures",
+}
+"""Modules with further keys, and their functions: wide ids, several heads, logistic regressions, images."""
 _RARE: Final = 100
 """One positive in so many records."""
 

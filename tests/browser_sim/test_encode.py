@@ -1,6 +1,7 @@
 """An encoder that lasts: fitted once, the same bytes from every file, served beside its task."""
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from browser_sim.kinds import SourceKind
 from browser_sim.people import Habits
 from browser_sim.run import RunSettings, with_encoder_of
 from browser_sim.source import InvalidCell, InvalidSource
-from browser_sim.sources import SourceSettings
+from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.table import TableSettings, fit_table, load_table
 from maskedlark.canonical import encode
 from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import Encoder, read_encoder
+from maskedlark.encoding.idx import TEST, TRAIN
 from maskedlark.errors import InvalidTask
+from tests.browser_sim.idx import idx, write_mnist
 from tests.browser_sim.sinks import http_sink
 from tests.builders import world
 
@@ -277,3 +280,68 @@ def test_columns_of_ids_that_are_not_said_right_are_refused(
     refused = invoke("encode", "--fit", table(tmp_path, ROWS), "--label", "y", *options)
     assert refused.exit_code == 2
     assert why in " ".join(refused.output.replace("│", " ").split())
+
+
+def test_images_are_fitted_applied_and_reported_with_the_tasks_encoder(tmp_path: Path) -> None:
+    write_mnist(tmp_path, train=30, test=20, packed=True)
+    train, test = ([tmp_path / f"{name}.gz" for name in names] for names in (TRAIN, TEST))
+    out, rows = tmp_path / "new" / "encoder.json", tmp_path / "panel.npz"
+    fitted = invoke("encode", "--images", train[0], "--labels", train[1], "-o", out, "--json")
+    told = json.loads(fitted.stdout)
+    assert (told["features"], told["images"], told["classes"]) == (392, 1, list("0123456789"))
+    encoder = read_encoder(out.read_bytes())
+    applied = ("--images", test[0], "--labels", test[1], "--encoder", out, "-o", rows, "--json")
+    assert json.loads(invoke("encode", *applied).stdout)["rows"] == 20
+    task = world(num_features=392, encoder=encoder.digest).task
+    with http_sink(files={"/v1/tasks/t/encoder": encode(encoder)}) as url:
+        asked = replace(
+            settings(out, f"{url}/v1/tasks/t"),
+            source=SourceSettings(kind=SourceKind.MNIST, mnist_folder=tmp_path),
+        )
+        source = load_source(with_encoder_of(task, asked), Draws(seed=1))
+    assert source.feature_names == encoder.feature_names
+    assert source.records.features.shape == (30, 392)
+    with np.load(rows, allow_pickle=False) as saved:
+        assert source.own_test is not None
+        assert (saved["features"] == source.own_test.features).all()
+        assert saved["labels"].tolist() == source.own_test.labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "labels", "why"),
+    [
+        ((2, 28, 30), [0, 1], "width"),
+        ((2, 2, 4), [0, 1], "height"),
+        ((2, 260, 4), [0, 1], "height"),
+        ((2, 8, 8), [0], "2 images"),
+        ((0, 8, 8), [], "classes"),
+    ],
+)
+def test_images_that_no_encoder_takes_are_refused(
+    tmp_path: Path, shape: tuple[int, ...], labels: list[int], why: str
+) -> None:
+    images, named = tmp_path / "images", tmp_path / "labels"
+    images.write_bytes(idx(np.zeros(shape, np.uint8)))
+    named.write_bytes(idx(np.array(labels, np.uint8)))
+    refused = invoke("encode", "--images", images, "--labels", named)
+    assert refused.exit_code == 1
+    assert why in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_an_encoder_is_of_a_table_or_of_images_of_one_size(tmp_path: Path) -> None:
+    path, out = table(tmp_path, ROWS), tmp_path / "encoder.json"
+    images, labels = tmp_path / "images", tmp_path / "labels"
+    images.write_bytes(idx(np.zeros((2, 8, 8), np.uint8)))
+    labels.write_bytes(idx(np.array([0, 1], np.uint8)))
+    given = ("--images", images, "--labels", labels)
+    assert invoke("encode", "--fit", path, "--label", "y", "-o", out).exit_code == 0
+    assert "fitted to images" in invoke("encode", *given, "--encoder", out).stderr
+    assert invoke("encode", *given, "-o", out).exit_code == 0
+    images.write_bytes(idx(np.zeros((2, 8, 12), np.uint8)))
+    assert "the encoder takes 8 x 8" in invoke("encode", *given, "--encoder", out).stderr
+    labels.write_bytes(idx(np.array([0, 7], np.uint8)))
+    images.write_bytes(idx(np.zeros((2, 8, 8), np.uint8)))
+    assert "none of the encoder's 2 classes" in invoke("encode", *given, "--encoder", out).stderr
+    for half in (given[:2], given[2:], (*given, "--fit", path)):
+        assert invoke("encode", *half).exit_code == 2

@@ -4,7 +4,14 @@ import pytest
 from torch import Tensor, cat, nn
 
 from adserver.training.vocabulary import check_vocabulary
-from maskedlark.encoding.encoder import CategoryColumn, Encoder, HashColumn, IdColumn, NumberColumn
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    ImageColumn,
+    NumberColumn,
+)
 from maskedlark.errors import ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.table_network import table_network
@@ -67,6 +74,8 @@ def test_a_table_needs_a_row_for_each_that_its_column_names(
 
 def test_the_network_over_the_encoder_fits_it_and_one_without_tables_fits_any() -> None:
     check_vocabulary(table_network(ENCODER, hidden=(4,), outputs=1, seed=1), ENCODER)
+    pictured = Encoder(columns=(ImageColumn(name="shown", height=8, width=8), *ENCODER.columns))
+    check_vocabulary(table_network(pictured, hidden=(), outputs=1, seed=1), pictured)
     check_vocabulary(dense_network([ENCODER.num_features, 1], "relu", seed=1), ENCODER)
     other = Encoder(columns=(*ENCODER.columns[:3], HashColumn(name="user", rows=70_001)))
     with refused(ModelReason.WRONG_SHAPE, "70000 rows, but the encoder's columns name rows up to 70000"):

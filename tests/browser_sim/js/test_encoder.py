@@ -10,7 +10,14 @@ from playwright.sync_api import Page
 
 from maskedlark.canonical import digest, encode
 from maskedlark.encoding.cells import said
-from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn, WrongCell, read_encoder
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    Encoder,
+    ImageColumn,
+    NumberColumn,
+    WrongCell,
+    read_encoder,
+)
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask
 from tests.browser_sim.js.scene import open_world
@@ -153,6 +160,63 @@ def test_random_cells_get_the_bytes_of_python(at: Page) -> None:
     assert coded(at, encode(encoder).decode(), {"n": cells, "w": cells}) == expected
 
 
+IMAGED: Final = """
+async ({ encoder, named, images }) => {
+  const { openEncoder } = await import("/dist/encoder.js"), { fromHex } = await import("/dist/core.js");
+  const opened = await openEncoder(new TextEncoder().encode(encoder), fromHex(named));
+  return images.map((image) => {
+    try {
+      return [...opened.features({ i: fromHex(image), n: "0" })];
+    } catch (error) {
+      if (error.kind !== "InvalidExample") throw error;
+      return error.message;
+    }
+  });
+}
+"""
+
+
+def test_images_as_bytes_get_the_histograms_of_python(at: Page) -> None:
+    dice = np.random.default_rng(51)
+    images = dice.integers(0, 256, (200, 16, 12), dtype=np.uint8)
+    images[50:100] = np.where(images[50:100] > 200, images[50:100], 0)  # mostly black
+    images[100:150] >>= 6  # faint: few directions, most lengths below the least norm
+    encoder = Encoder(
+        columns=(
+            ImageColumn(name="i", height=16, width=12),
+            NumberColumn(name="n", first=0, missing=0, edges=()),
+        )
+    )
+    hexed = [image.tobytes().hex() for image in images]
+    asked = {"encoder": encode(encoder).decode(), "named": encoder.digest.hex()}
+    expected = encoder.features({"i": hexed, "n": ["0"] * len(hexed)}).tolist()
+    assert at.evaluate(IMAGED, {**asked, "images": hexed}) == expected
+    for wrong in ("", hexed[0][:-2], hexed[0] + "00"):
+        (said_why,) = at.evaluate(IMAGED, {**asked, "images": [wrong]})
+        assert "16 x 12 pixels has 192 bytes" in said_why
+
+
+def test_a_page_reports_an_image_as_bytes_and_one_of_another_size_is_refused(scenes: Any) -> None:
+    encoder = Encoder(columns=(ImageColumn(name="i", height=8, width=8),))
+    scene = scenes(open_world(encoder=encoder.digest, num_features=encoder.num_features), encoder=encoder)
+    assert scene.open()
+    image = np.arange(64, dtype=np.uint8).tobytes().hex()
+    scene.call("saveImpression", row={"i": image}, matchValue=1, lifetimeDays=1)
+    scene.call("measureConversion", label=1, matchValues=[1], lookbackDays=1)
+    as_bytes = """async (pixels) => lark.saveImpression(
+        { row: { i: Uint8Array.from(pixels) }, matchValue: 2, lifetimeDays: 1 })"""
+    scene.page.evaluate(as_bytes, list(range(64)))
+    scene.call("measureConversion", label=1, matchValues=[2], lookbackDays=1)
+    for wrong in (list(range(63)), [0] * ((1 << 20) + 1)):
+        with pytest.raises(Exception, match=r"InvalidExample.*(8 x 8 pixels|characters)"):
+            scene.page.evaluate(as_bytes, wrong)
+    with pytest.raises(Exception, match=r'InvalidExample.*column "i": an image of 8 x 8 pixels'):
+        scene.call("saveImpression", row={"i": image[:-2]}, matchValue=1, lifetimeDays=1)
+    scene.skip_days(2)
+    scene.await_reports(2)
+    assert scene.sent.found()[0].tolist() == 2 * encoder.features({"i": [image]}).tolist()
+
+
 def spoiled() -> dict[str, str]:
     """Encoders with one thing wrong, or nothing wrong though it is rare."""
     people = fit(
@@ -212,6 +276,15 @@ def spoiled() -> dict[str, str]:
         "an empty category": changed("columns/1/categories", [""]),
         "classes twice": changed("label/classes", ["a", "a"]),
         "no classes": changed("label/classes", []),
+        "images": changed("columns/0", {"kind": "image", "name": "i", "height": 256, "width": 4}),
+        "images of no height": changed("columns/0", {"kind": "image", "name": "i", "height": 0, "width": 4}),
+        "images of odd width": changed("columns/0", {"kind": "image", "name": "i", "height": 8, "width": 10}),
+        "images too high": changed("columns/0", {"kind": "image", "name": "i", "height": 260, "width": 8}),
+        "images of 2^40": changed("columns/0", {"kind": "image", "name": "i", "height": 1 << 40, "width": 8}),
+        "images without width": changed("columns/0", {"kind": "image", "name": "i", "height": 8}),
+        "images with more": changed(
+            "columns/0", {"kind": "image", "name": "i", "height": 8, "width": 8, "missing": 0}
+        ),
         "a label of no kind": changed("label/kind", "words"),
         "a label of values with classes": changed("label/kind", "values"),
         "a label of values": changed("label", {"kind": "values", "name": "y"}),

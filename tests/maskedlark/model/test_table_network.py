@@ -5,7 +5,15 @@ import onnxruntime
 import pytest
 
 from helper.gradient.choose import choose_engine
-from maskedlark.encoding.encoder import CategoryColumn, Column, Encoder, HashColumn, IdColumn, NumberColumn
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    Column,
+    Encoder,
+    HashColumn,
+    IdColumn,
+    ImageColumn,
+    NumberColumn,
+)
 from maskedlark.errors import ModelReason
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
@@ -17,6 +25,7 @@ WORDS = CategoryColumn(name="device", first=1, missing=0, categories=("phone", "
 NUMBER = NumberColumn(name="pages", first=0, missing=0, edges=(1.0, 2.0, 3.0))
 OTHER = NumberColumn(name="minutes", first=0, missing=0, edges=(5.0,))
 IDS = IdColumn(name="item", words=tuple(f"item {index}" for index in range(300)))
+IMAGES = ImageColumn(name="shown", height=8, width=8)
 HASHED = HashColumn(name="user", rows=70_000)
 MIXED = Encoder(columns=(NUMBER, WORDS, OTHER))
 CLIP = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
@@ -35,6 +44,8 @@ def outputs_of(onnx: bytes, rows: list[list[int]]) -> np.ndarray:
         (MIXED.columns, (5,), 3, False, WIDTH * 4 + (WIDTH + 2 + 1) * 5 + 6 * 3),
         ((WORDS,), (), 1, True, WIDTH * 4 + WIDTH + 1),
         ((NUMBER, OTHER), (), 2, False, 2 * 2 + 2),
+        ((IMAGES,), (5,), 3, True, 33 * 5 + 6 * 3),
+        ((WORDS, IMAGES, NUMBER), (), 1, False, WIDTH * 4 + (WIDTH + 32 + 1) + 1),
         ((IDS, NUMBER, HASHED), (), 1, False, WIDTH * (302 + 70_000) + (2 * WIDTH + 1) + 1),
     ],
 )

@@ -14,10 +14,12 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from maskedlark.canonical import encode
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.column_kinds import Binning, ColumnKind
-from maskedlark.encoding.encoder import Encoder, WrongCell
+from maskedlark.encoding.encoder import Encoder, ImageColumn, NumberColumn, WrongCell
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 
 FILE: Final = Path(__file__).with_name("vectors.json")
@@ -39,8 +41,32 @@ _HARD: Final = [
 ]  # fmt: skip
 
 
+def pictures(height: int, width: int) -> list[str]:
+    """Images whose gradients have every direction and length, and blank ones, in hexadecimal."""
+    y, x = np.mgrid[:height, :width]
+    drawn = [
+        np.zeros((height, width)),
+        np.full((height, width), 255),
+        (y * 37 + x * 101 + y * x * 13) % 256,
+        255 * ((x // 2 + y // 3) % 2),
+        x + y,
+        255 * (x > y),
+        (y * y + 3 * x) % 251,
+        np.where(x == width // 2, 255, 1),
+    ]
+    return [image.astype(np.uint8).tobytes().hex() for image in drawn]
+
+
 def vectors() -> dict[str, Any]:
     """All cases."""
+    pair = Encoder(
+        columns=(
+            ImageColumn(name="shown", height=12, width=8),
+            NumberColumn(name="n", first=0, missing=0, edges=(1.0,)),
+            ImageColumn(name="small", height=4, width=4),
+        )
+    )
+    digit = Encoder(columns=(ImageColumn(name="i", height=28, width=28),))
     people = fit(_clean(_PEOPLE), FitSettings(label="income", kinds={"code": ColumnKind.CATEGORY}))
     spelt = {"n": _CELLS}
     hard = {"n": _HARD}
@@ -82,6 +108,10 @@ def vectors() -> dict[str, Any]:
                 fit(_clean(shown), FitSettings(hashed={"user": 70_000})),
                 {"user": ["u0", "é", "日本", "NA", "u0 ", ""], "age": ["1", "2", "1", "2", "1", "2"]},
             ),
+            "images": _case(digit, {"i": pictures(28, 28)}),
+            "images beside a number": _case(
+                pair, {"shown": pictures(12, 8), "n": ["0", "1"] * 4, "small": pictures(4, 4)}
+            ),
             "classes that are numbers": _case(
                 fit({"n": ["1", "2"], "y": ["10", "9.5"]}, FitSettings(label="y")),
                 {"n": ["1", "2", "3"], "y": ["9.50", "10.0", "1e1"]},
@@ -94,6 +124,9 @@ def vectors() -> dict[str, Any]:
         "refused": {
             "a word among numbers": _refused(fit({"n": ["1"]}, FitSettings()), {"n": ["1", "0x10"]}),
             "too large a number": _refused(fit({"n": ["1"]}, FitSettings()), {"n": ["1e309"]}),
+            "an image of another size": _refused(digit, {"i": [pictures(28, 28)[2], pictures(28, 24)[2]]}),
+            "an image that is missing": _refused(digit, {"i": [pictures(28, 28)[2].upper(), "?"]}),
+            "an image that is no hexadecimal": _refused(digit, {"i": ["0x" + "00" * 783]}),
             "a class that is not there": _refused(
                 fit({"n": ["1"], "y": ["a"]}, FitSettings(label="y")), {"n": ["1", "1"], "y": ["a", "b"]}
             ),

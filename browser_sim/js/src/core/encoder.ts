@@ -7,6 +7,7 @@
 import { type Bytes, digest, equal } from "./bytes.ts";
 import { MAX_ENCODER_BYTES, parse } from "./canonical.ts";
 import { MaskedLarkError } from "./errors.ts";
+import { hog, MAX_SIDE, PIXELS_OF_CELL } from "./images.ts";
 import { Fields, float, integer, list, must, nullable, oneOf, type Read, text } from "./shape.ts";
 
 const TOP = 255;
@@ -21,8 +22,8 @@ const NUMBER = /^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$/;
 
 /** What a cell says: its text as it would stand in a file, a number, or null where nothing is known. */
 export type Cell = string | number | null;
-/** A row by the names of its columns. */
-export type Row = Readonly<Record<string, Cell>>;
+/** A row by the names of its columns; an image may be its pixels' bytes, row by row. */
+export type Row = Readonly<Record<string, Cell | Bytes>>;
 
 type Code = (said: string | null) => number;
 
@@ -31,9 +32,10 @@ interface Coded {
   readonly code: Code;
 }
 
-/** A column and how many features it becomes: its code's bytes, lowest first. */
-interface Spelled extends Coded {
-  readonly bytes: number;
+/** A column, and the features that a cell becomes. */
+interface Spelled {
+  readonly name: string;
+  readonly features: (cell: Cell | Bytes) => ArrayLike<number>;
 }
 
 /** A cell is not what its column holds. The message names the column and never the cell. */
@@ -56,13 +58,12 @@ export class Encoder {
     this.#label = label;
   }
 
-  /** The features of a row. Throws WrongCell for a column that the row lacks, and for a word among numbers. */
+  /** The features of a row. Throws WrongCell for a column that the row lacks, a word among numbers, and an image of another size. */
   features(row: Row): Bytes {
     return Uint8Array.from(
-      this.#columns.flatMap((column) => {
-        if (!Object.hasOwn(row, column.name)) throw new WrongCell(column.name, "the row has no cell of this name");
-        const code = coded(column, row[column.name] ?? null);
-        return Array.from({ length: column.bytes }, (_, place) => (code >> (8 * place)) & TOP);
+      this.#columns.flatMap(({ name, features }) => {
+        if (!Object.hasOwn(row, name)) throw new WrongCell(name, "the row has no cell of this name");
+        return Array.from(named(name, () => features(row[name] ?? null)));
       }),
     );
   }
@@ -112,12 +113,41 @@ function number(spelled: string): number | undefined {
 }
 
 function coded(column: Coded, cell: Cell): number {
+  return named(column.name, () => column.code(said(cell)));
+}
+
+function named<T>(column: string, read: () => T): T {
   try {
-    return column.code(said(cell));
+    return read();
   } catch (error) {
-    if (error instanceof Wrong) throw new WrongCell(column.name, error.message);
+    if (error instanceof Wrong) throw new WrongCell(column, error.message);
     throw error;
   }
+}
+
+/** A column whose cells are each one number: the features are its bytes, lowest first. */
+function spelled(name: string, code: Code, bytes: number): Spelled {
+  const features = (cell: Cell | Bytes) => {
+    if (cell instanceof Uint8Array) throw new Wrong("it holds bytes, which only a column of images has");
+    const found = code(said(cell));
+    return Array.from({ length: bytes }, (_, place) => (found >> (8 * place)) & TOP);
+  };
+  return { name, features };
+}
+
+/** The pixels of a cell: as they are, or two hexadecimal digits each. */
+function pixels(cell: Cell | Bytes, height: number, width: number): Bytes {
+  const count = height * width;
+  if (cell instanceof Uint8Array) {
+    if (cell.length !== count) throw new Wrong(`an image of ${height} x ${width} pixels has ${count} bytes`);
+    return cell;
+  }
+  const digits = said(cell);
+  if (digits === null) throw new Wrong("the image is missing");
+  if (digits.length !== 2 * count || !/^[0-9A-Fa-f]*$/.test(digits)) {
+    throw new Wrong(`an image of ${height} x ${width} pixels has ${2 * count} hexadecimal digits`);
+  }
+  return Uint8Array.from({ length: count }, (_, at) => parseInt(digits.slice(2 * at, 2 * at + 2), 16));
 }
 
 /** What is wrong with a cell, before it is known which column it stands in. */
@@ -125,8 +155,19 @@ class Wrong extends Error {}
 
 const word = text(1, 200);
 
+const side: Read<number> = (node, name) => {
+  const pixels = integer(PIXELS_OF_CELL, MAX_SIDE)(node, name);
+  must(pixels % PIXELS_OF_CELL === 0, `${name} is a multiple of ${PIXELS_OF_CELL}`);
+  return pixels;
+};
+
 const readColumn: Read<Spelled> = (node, name) => {
-  const kind = kindOf(node, name, "category", "hash", "id", "number");
+  const kind = kindOf(node, name, "category", "hash", "id", "image", "number");
+  if (kind === "image") {
+    const fields = new Fields(node, name, ["height", "kind", "name", "width"]);
+    const [height, width] = [fields.get("height", side), fields.get("width", side)];
+    return { name: fields.get("name", word), features: (cell) => hog(pixels(cell, height, width), height, width) };
+  }
   if (kind === "hash" || kind === "id") {
     const own = kind === "id" ? "words" : "rows";
     const fields = new Fields(node, name, ["kind", "name", own]);
@@ -134,7 +175,7 @@ const readColumn: Read<Spelled> = (node, name) => {
     const rows = words === null ? fields.get(own, integer(2, MAX_ROWS)) : words.length + ID_ROWS;
     const row = words === null ? hashed(rows) : listed(words);
     const code: Code = (cell) => (cell === null ? 0 : row(cell));
-    return { name: fields.get("name", word), code, bytes: rows <= 1 << 8 ? 1 : rows <= 1 << 16 ? 2 : 3 };
+    return spelled(fields.get("name", word), code, rows <= 1 << 8 ? 1 : rows <= 1 << 16 ? 2 : 3);
   }
   const own = kind === "number" ? "edges" : "categories";
   const fields = new Fields(node, name, [own, "first", "kind", "missing", "name"]);
@@ -144,7 +185,7 @@ const readColumn: Read<Spelled> = (node, name) => {
     kind === "number"
       ? binned(fields.get("edges", list(0, TOP, float(() => true))), first)
       : placed(fields.get("categories", list(0, TOP, word)), first);
-  return { name: fields.get("name", word), code: (cell) => (cell === null ? missing : code(cell)), bytes: 1 };
+  return spelled(fields.get("name", word), (cell) => (cell === null ? missing : code(cell)), 1);
 };
 
 const readLabel: Read<Coded> = (node, name) => {

@@ -20,7 +20,7 @@ export interface OpenOptions {
 export interface ImpressionOptions {
   /** The bytes that the task takes; or a row, of which the task's own encoder makes them. */
   readonly features?: Uint8Array;
-  /** Raw cells by column, where the task names an encoder. They are encoded at once and not kept. */
+  /** Raw cells by column (an image as its pixels' bytes), where the task names an encoder. They are encoded at once and not kept. */
   readonly row?: Row;
   readonly measured?: { readonly keys: readonly number[]; readonly values: readonly number[] };
   /** What a conversion must name to match; 0 if not given. */

@@ -122,8 +122,9 @@ function readRow(given: unknown): Row {
   let columns = 0;
   let characters = 0;
   for (const name in row) {
-    const said = cell(row[name], "row");
-    characters += name.length + (typeof said === "string" ? said.length : 0);
+    const given = row[name];
+    const said = given instanceof Uint8Array ? given : cell(given, "row");
+    characters += name.length + (said instanceof Uint8Array || typeof said === "string" ? said.length : 0);
     if (++columns > MOST_COLUMNS || characters > MOST_ROW_CHARACTERS) {
       throw wrong("row", `at most ${MOST_COLUMNS} columns and ${MOST_ROW_CHARACTERS} characters`);
     }
