@@ -3,7 +3,7 @@
 python -m tests.bench.models_images [--seeds N]          prints JSON; a part of `make bench-models`
 
 MNIST's 60,000 training images as 392 bytes each, 64 tanh units, 20 epochs of 24 steps, momentum, a cosine
-schedule, tested on the 10,000 others. Samples are Poisson's.
+schedule, tested on the 10,000 others. Each record takes part in one step of each epoch (random allocation).
 Epsilon counts both helpers' noises and secret samples; the colluding budget counts one helper's noise, and
 samples that this helper knows.
 """
@@ -63,12 +63,14 @@ def train(
         loss=Loss.CROSS_ENTROPY,
         rounds=rounds,
         sampling_numerator=SAMPLING_DENOMINATOR // STEPS,
+        epoch_steps=STEPS,
         noise_multiplier=fitting_noise(
             epsilon,
             DELTA,
             mechanism=Mechanism.GAUSSIAN,
-            sampling_rate=1 / STEPS,
-            rounds=rounds,
+            sampling_rate=1.0,
+            epoch_steps=STEPS,
+            rounds=EPOCHS,
             already=(),
             collusion_epsilon=math.inf,
         ),
