@@ -13,9 +13,10 @@ LADDERS: Final[dict[str, tuple[str, ...]]] = {
     "maskedlark/model/losses.py:Loss": (
         "maskedlark/model/losses.py",
         "helper/gradient/exact/layers/losses.py",
-        "helper/gradient/general/output_gradients.py",
+        "maskedlark/autodiff/output_gradients.py",
         "adserver/training/inference.py",
         "adserver/training/eval_set.py",
+        "adserver/training/rehearsal.py",
     ),
     "maskedlark/privacy/mechanism.py:Mechanism": (
         "maskedlark/privacy/noise.py",
@@ -26,8 +27,8 @@ LADDERS: Final[dict[str, tuple[str, ...]]] = {
         "maskedlark/releases/query.py",
         "maskedlark/releases/counting.py",
         "adserver/collecting/task_settings.py",
-        "adserver/measuring/result.py",
-        "adserver/measuring/evaluation_result.py",
+        "adserver/measuring/intervals.py",
+        "adserver/measuring/measurer.py",
     ),
     "maskedlark/privacy/mechanism.py:NoiseDivision": ("maskedlark/releases/release.py",),
     "maskedlark/privacy/clip.py:Norm": ("maskedlark/privacy/clip.py", "helper/gradient/general/rounding.py"),

@@ -201,7 +201,13 @@ def _threshold_noise(task: Task, spec: QuerySpec) -> float:
 
 def _deviation_of_one(mechanism: Mechanism) -> float:
     """Return the standard deviation of a noise of scale 1."""
-    return math.sqrt(2) if mechanism is Mechanism.LAPLACE else 1.0
+    match mechanism:
+        case Mechanism.NONE:
+            return 0.0
+        case Mechanism.GAUSSIAN:
+            return 1.0
+        case Mechanism.LAPLACE:
+            return math.sqrt(2)
 
 
 @frozen

@@ -14,7 +14,7 @@ alone the slot is secret, which hides what slots far apart do not have in common
 >>> round(sensitivity(0, steps=29, epochs=7) ** 2, 6)
 7.0
 >>> round(sensitivity(61, steps=29, epochs=7), 3)
-10.781
+10.836
 >>> slots_apart(61, steps=29, epochs=7).slots
 3
 >>> best_carried(steps=29, epochs=7, momentum=0.9)

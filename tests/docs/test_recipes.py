@@ -30,7 +30,7 @@ LOSS = {
             "        case Loss.POISSON:\n",
         ),
     ],
-    "helper/gradient/general/output_gradients.py": [
+    "maskedlark/autodiff/output_gradients.py": [
         (
             "        case Loss.POISSON:\n",
             "        case Loss.QUARTIC:\n"
@@ -45,7 +45,19 @@ LOSS = {
             "            return np.asarray((first - truth) ** 4)\n"
             "        case Loss.POISSON:\n",
         ),
-        ("case Loss.MSE | Loss.POISSON:", "case Loss.MSE | Loss.POISSON | Loss.QUARTIC:"),
+        *(
+            (
+                f"case Loss.MSE | Loss.POISSON:\n            return None\n{following}",
+                f"case Loss.MSE | Loss.POISSON | Loss.QUARTIC:\n            return None\n{following}",
+            )
+            for following in (
+                "        case Loss.CROSS_ENTROPY:\n            predicted",
+                "        case Loss.CROSS_ENTROPY:\n            return float(np.unique",
+            )
+        ),
+    ],
+    "adserver/training/rehearsal.py": [
+        ("case Loss.MSE | Loss.POISSON:", "case Loss.MSE | Loss.POISSON | Loss.QUARTIC:")
     ],
     "adserver/training/eval_set.py": [
         ("case Loss.MSE | Loss.POISSON:", "case Loss.MSE | Loss.POISSON | Loss.QUARTIC:")

@@ -219,7 +219,7 @@ spec:
                 {{- if .own.keysSecret }}
                 for one in /keys/*; do cp -L "$one" "$data.new/"; done
                 {{- else }}
-                {{ $variable }}_DATA="$data.new" {{ .party }} keygen "$@" > "$data.new/keygen.txt"
+                {{ $variable }}_DATA="$data.new" {{ ternary "lark-helper" .party (eq .party "helper") }} keygen "$@" > "$data.new/keygen.txt"
                 {{- end }}
                 mv "$data.new" "$data"
               fi

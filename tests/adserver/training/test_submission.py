@@ -96,8 +96,10 @@ def test_an_epsilon_becomes_the_least_noise_that_keeps_within_it() -> None:
     assert job_epsilons(less, made.job.rounds).ad_server > 2.0
 
 
-def test_a_generous_epsilon_is_held_to_the_budget_of_a_dataset() -> None:
-    made = plan(epsilon=1_000.0)
+def test_an_epsilon_above_the_whole_budget_is_refused() -> None:
+    with pytest.raises(InvalidTask, match="epsilon is 1000, but the whole budget"):
+        plan(epsilon=1_000.0)
+    made = plan(epsilon=TASK.epsilon)
     assert job_epsilons(made, made.job.rounds).ad_server <= TASK.epsilon
 
 

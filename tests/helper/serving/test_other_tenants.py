@@ -444,6 +444,14 @@ def attacks() -> Iterator[tuple[str, Attack]]:
     )
     for parts in some("task", "handle", "dataset"):
         yield f"commit: {', '.join(parts)}", partial(commit_as, parts=parts)
+    yield (
+        "statements: task",
+        lambda tenant, ids: list(
+            tenant.stubs[0].GetStatements(
+                pb.StatementsRequest(task_id=ids.label_task.task_id), timeout=HANGS_S
+            )
+        ),
+    )
     for name, call in (
         ("start", Tenant.start),
         ("round", start_and_run),
@@ -473,6 +481,7 @@ def test_the_matrix_has_every_call_of_the_service() -> None:
         "RunRound": "round",
         "CloseJob": "close",
         "RunQuery": "query",
+        "GetStatements": "statements",
     }
     assert set(attacked) == calls
     assert set(attacked.values()) <= {name.partition(":")[0] for name in ATTACKS}

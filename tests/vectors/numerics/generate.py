@@ -99,6 +99,16 @@ def wide_ids(seed: int) -> bytes:
     return graph.encode(graph.gemm(graph.node("Tanh", graph.gemm(value, 5, 4)), 4, 2), 2)
 
 
+def crosses(seed: int) -> bytes:
+    """Parameters and values that are added and multiplied, repeated entries, a layer's normalisation."""
+    graph = GraphBuilder(6, seed)
+    first = graph.node("Tanh", graph.gemm("x", 6, 4))
+    value = graph.node("Add", graph.node("Mul", first, graph.gemm(first, 4, 1)), graph.weight(4))
+    value = graph.node("LayerNormalization", value, graph.weight(4, scale=1.0), graph.weight(4), epsilon=1e-5)
+    value = graph.node("Mul", graph.node("Sub", value, first), graph.weight(1, scale=1.0))
+    return graph.encode(graph.gemm(value, 4, 3), 3)
+
+
 WIDE_IDS = ((599, 257, 299), (300, 300, 256), (0, 256, 0), (600, 255, 300))
 """Rows of the three lookups, each record's; the last record's are beyond the tables."""
 L1, L2 = Clip(norm=Norm.L1, bound=1.5, frac_bits=32), Clip(norm=Norm.L2, bound=0.5, frac_bits=32)
@@ -114,6 +124,7 @@ CASES: list[tuple[str, Callable[[int], bytes], Loss, Clip]] = [
     ("average_pool_l1", image("AveragePool"), Loss.CROSS_ENTROPY, L1),
     ("categories", categories, Loss.CROSS_ENTROPY, L2),
     ("wide_ids", wide_ids, Loss.CROSS_ENTROPY, L2),
+    ("crosses", crosses, Loss.CROSS_ENTROPY, L2),
 ]
 
 

@@ -258,7 +258,7 @@ def test_the_highest_index_of_a_byte_has_a_first_place_too() -> None:
     """In Python, where an index past the end is an error and not a write into other memory."""
     deltas = np.arange(1.0, 5.0).reshape(1, 2, 2)
     indices = np.array([[255, 255], [0, 255]], np.uint8)
-    gathered = np.zeros_like(deltas)
+    gathered, first = np.zeros_like(deltas), np.zeros(256, indices.dtype)
     in_python: Any = _gather_equal
-    in_python.py_func(deltas, indices, gathered)
+    in_python.py_func(deltas, indices, first, gathered)
     assert gathered.tolist() == [[[3.0, 0.0], [3.0, 4.0]]]
