@@ -10,8 +10,9 @@ report, so it costs no budget.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import field, replace
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -212,13 +213,17 @@ def rehearse(
     rows = _rows(submission, task, wish)
     found: dict[int, list[_Trained]] = {place: [] for place, row in enumerate(rows) if row.plan is not None}
     done, total = 0, len(found) * wish.seeds
-    with ProcessPoolExecutor(wish.workers, mp_context=get_context("spawn")) as pool:
+    with ExitStack() as stack:
+        run_all: Callable[..., Iterable[_Trained]] = map  # one worker is this process
+        if wish.workers > 1:
+            pool = ProcessPoolExecutor(wish.workers, mp_context=get_context("spawn"))
+            run_all = stack.enter_context(pool).map
         for seeds in (range(1), range(1, wish.seeds)):
             places = _promising(rows, found)
             jobs = [(place, seed) for place in places for seed in seeds]
             total = done + len(jobs) + (0 if seeds.start else len(places) * (wish.seeds - 1))
             trainings = [_training(submission, examples, rows[place], seed) for place, seed in jobs]
-            for (place, _), trained in zip(jobs, pool.map(_train, trainings), strict=True):
+            for (place, _), trained in zip(jobs, run_all(_train, trainings), strict=True):
                 found[place].append(trained)
                 done += 1
                 progress(done, total)
