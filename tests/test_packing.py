@@ -1,4 +1,4 @@
-"""Two builds of the source distribution; `make dist` compares those of the wheel too, which takes minutes."""
+"""Two builds of the source distribution (in CI `make dist` compares them, and those of the wheel)."""
 
 import subprocess
 import tarfile
@@ -9,7 +9,7 @@ import pytest
 from tests.installed import ROOT, check_same_bytes, copy_source, packed, packed_elsewhere
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_source_distributions_have_the_same_bytes(tmp_path: Path) -> None:
     """Built from copies of other times and modes, in other folders and time zones, under another umask."""
     first = packed_elsewhere(ROOT, tmp_path / "first", "--sdist")
@@ -22,7 +22,7 @@ def test_two_source_distributions_have_the_same_bytes(tmp_path: Path) -> None:
     check_same_bytes(first, second)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_git_does_not_track_is_not_in_a_source_distribution(tmp_path: Path) -> None:
     source = tmp_path / "source"
     copy_source(ROOT, source)
