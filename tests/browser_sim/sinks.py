@@ -5,7 +5,6 @@ A real gRPC intake and a real HTTP intake that keep what they get, and can be to
 
 import json
 import ssl
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import report_from_message
 from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
 from tests.grpc_server import grpc_server
+from tests.serving import serving
 
 
 @dataclass
@@ -131,11 +131,5 @@ def http_sink(
     server = Server(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(server):
         yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -24,6 +24,7 @@ from tests.adserver.client.test_remote import DATASET, RUNNING, served
 from tests.adserver.painted import Painted
 from tests.maskedlark.test_escape import HOSTILE, OBEYED
 from tests.patience import HANGS_S
+from tests.serving import serving
 
 __all__ = ["served"]
 
@@ -77,12 +78,8 @@ def between(url: str, change: Change, *, refuses: bool = False) -> Iterator[str]
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(server):
         yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def printed(capsys: pytest.CaptureFixture[str], url: str, token: str, *command: str) -> str:
@@ -261,12 +258,8 @@ def pages(page: dict[str, Any] | None = None) -> Iterator[str]:
             """Nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(server):
         yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_all_pages_of_a_list_have_one_bound_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

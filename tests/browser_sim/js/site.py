@@ -10,6 +10,8 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.serving import POLL_S
+
 DIST: Final = Path(__file__).parents[3] / "browser_sim" / "js" / "dist"
 _TYPES: Final = {".js": "text/javascript", ".html": "text/html", ".json": "application/json"}
 
@@ -88,7 +90,7 @@ class Site:
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._scheme = "https" if tls else "http"
-        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = Thread(target=self._server.serve_forever, args=(POLL_S,), daemon=True)
 
     @property
     def origin(self) -> str:

@@ -3,7 +3,9 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from itertools import product
+from subprocess import PIPE
 
 import pytest
 from hypothesis import given
@@ -82,32 +84,44 @@ PARTS = (
 # fmt: on
 
 
-def browsers_origins(texts: list[str]) -> list[str | None]:
-    """Return each text's origin as browsers serialise it, None where it has none."""
+@pytest.fixture(scope="module")
+def browsers_origins() -> Iterator[Callable[[list[str]], list[str | None]]]:
+    """Ask Node for each text's origin as browsers serialise it, None where it has none."""
     script = (
-        "const texts = JSON.parse(require('fs').readFileSync(0));"
         "const origin = (text) => { try { return new URL(text).origin } catch { return null } };"
-        "process.stdout.write(JSON.stringify(texts.map(origin)))"
+        "require('readline').createInterface({ input: process.stdin })"
+        ".on('line', (texts) => console.log(JSON.stringify(JSON.parse(texts).map(origin))))"
     )
     node = shutil.which("node")
-    assert node is not None
-    done = subprocess.run(
-        [node, "-e", script], input=json.dumps(texts).encode(), capture_output=True, check=True, timeout=60
-    )
-    origins: list[str | None] = json.loads(done.stdout)
-    return origins
+    if node is None:
+        pytest.skip("Node's URL is the browsers'")
+    with subprocess.Popen([node, "-e", script], stdin=PIPE, stdout=PIPE) as asked:
+        assert asked.stdin is not None
+        assert asked.stdout is not None
+        into, out = asked.stdin, asked.stdout
+
+        def origins(texts: list[str]) -> list[str | None]:
+            into.write(json.dumps(texts).encode() + b"\n")
+            into.flush()
+            found: list[str | None] = json.loads(out.readline())
+            return found
+
+        yield origins
+        into.close()  # at the end of its input Node ends
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="Node's URL is the browsers'")
 @given(texts=st.lists(st.tuples(*PARTS).map("".join), min_size=300, max_size=300))
-def test_what_is_accepted_is_what_a_browser_makes_of_it(texts: list[str]) -> None:
+def test_what_is_accepted_is_what_a_browser_makes_of_it(
+    browsers_origins: Callable[[list[str]], list[str | None]], texts: list[str]
+) -> None:
     for text, origin in zip(texts, browsers_origins(texts), strict=True):
         if split_origin(text) is not None:
             assert origin == text
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="Node's URL is the browsers'")
-def test_what_browsers_make_of_simple_urls_is_accepted() -> None:
+def test_what_browsers_make_of_simple_urls_is_accepted(
+    browsers_origins: Callable[[list[str]], list[str | None]],
+) -> None:
     hosts = [
         "ads.example",
         "a.b.c",

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.bucket import open_bucket
 from maskedlark.runtime.objects import ObjectExists, ObjectLost, ObjectStore, ObjectTooLong, StoreFailed
+from tests.serving import serving
 from tests.stores import InMemory
 
 
@@ -104,22 +104,17 @@ class _Answers(BaseHTTPRequestHandler):
 def answering(monkeypatch: pytest.MonkeyPatch, **answer: object) -> Iterator[ObjectStore]:
     """A bucket whose endpoint gives one answer."""
     pytest.importorskip("obstore", reason="needs the extra cluster")
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), answer)) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            for name, value in {
-                "AWS_ACCESS_KEY_ID": "id",
-                "AWS_SECRET_ACCESS_KEY": "key",
-                "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
-                "AWS_ALLOW_HTTP": "true",
-            }.items():
-                monkeypatch.setenv(name, value)
-            yield open_bucket("s3://bucket/prefix")
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), answer))
+    with serving(server):
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "id",
+            "AWS_SECRET_ACCESS_KEY": "key",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield open_bucket("s3://bucket/prefix")
 
 
 @pytest.mark.parametrize("body", [b"", b"default backend - 404", b"<Error><Code>NoSuchBucket</Code></Error>"])
