@@ -28,7 +28,7 @@ _CHANCE: Final = 0.52
 """An area under the curve up to this is worth no more than a coin."""
 _OFF: Final = 0.1
 """Predictions whose mean is further from the base rate than this share of it are worth a warning."""
-_OF_TWO_CLASSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+OF_TWO_CLASSES: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 
 
 @frozen
@@ -144,7 +144,7 @@ def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) 
     return Evaluation(
         loss=float(_losses(outputs, labels, loss).mean()),
         accuracy=_accuracy(outputs, labels, loss),
-        auc=_auc(outputs[:, 0], labels == 1) if loss in _OF_TWO_CLASSES else None,
+        auc=_auc(outputs[:, 0], labels == 1) if loss in OF_TWO_CLASSES else None,
         base_rate=_base_rate(labels, loss),
         mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, loss),
     )
@@ -231,7 +231,7 @@ def _base_rate(labels: NDArray[Any], loss: Loss) -> float | None:
 
 def _mean_over_rate(scores: NDArray[np.float64], is_positive: NDArray[np.bool_], loss: Loss) -> float | None:
     """Return the mean prediction over the share of positives."""
-    if loss not in _OF_TWO_CLASSES or not is_positive.any():
+    if loss not in OF_TWO_CLASSES or not is_positive.any():
         return None
     chance = scores if loss is Loss.BINARY_CROSS_ENTROPY else np.exp(-np.logaddexp(0.0, -scores))
     return float(chance.mean() / is_positive.mean())

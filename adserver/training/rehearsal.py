@@ -1,11 +1,14 @@
 """A job rehearsed in the clear on labelled examples of one's own, before a budget is spent.
 
-    rehearsal = rehearse(submission, task, examples, Rehearsal(reports=50_000, epsilons=(0.5, 1.0, 3.0)))
+    wish = Wish(reports=50_000, epsilons=(0.5, 1.0, 3.0), learning_rates=(0.3, 1.0))
+    found = rehearse(submission, task, examples, wish)
+    found.best("epsilon 1").value
 
 The job itself is trained in this process: its network, optimizer, schedule, samples, clip and both helpers'
 noise, as `plan_job` fixes them for as many reports as are planned. Those reports are drawn with replacement
 from three quarters of the examples; the other quarter tests. Nothing of it concerns the people who will
-report, so it costs no budget.
+report, so it costs no budget. What a helper would check of the real dataset, such as its least batch, is not
+checked.
 """
 
 import math
@@ -27,6 +30,8 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training import inference
 from adserver.training.eval_set import EvalSet
+from adserver.training.inference import OF_TWO_CLASSES
+from adserver.training.merged_parameters import separate_parameters
 from adserver.training.runner import mean_excess
 from adserver.training.submission import plan_job
 from adserver.training.trainer import Trainer
@@ -124,6 +129,17 @@ class Rehearsed:
         return float(np.mean([one.value for one in self.scores])) if self.scores else -math.inf
 
     @property
+    def loss(self) -> float:
+        """The mean loss; NaN without a score."""
+        return float(np.mean([one.loss for one in self.scores])) if self.scores else math.nan
+
+    @property
+    def mean_over_rate(self) -> float | None:
+        """The mean over seeds of `Score.mean_over_rate`."""
+        known = [one.mean_over_rate for one in self.scores if one.mean_over_rate is not None]
+        return float(np.mean(known)) if known else None
+
+    @property
     def spread(self) -> float:
         """The standard deviation over seeds; NaN for fewer than two."""
         values = [one.value for one in self.scores]
@@ -207,9 +223,10 @@ def rehearse(
         InvalidModel, JobRefused: model, loss, examples and task do not fit each other.
         InvalidTask: too few examples, or nothing to try.
     """
+    submission = replace(submission, model=separate_parameters(submission.model))
     model, loss = parse(submission.model, num_features=task.num_features), trained_loss(submission.loss)
     examples.check_fits(model, loss)
-    _check(wish, task, examples)
+    _check(wish, task, loss, examples)
     rows = _rows(submission, task, wish)
     found: dict[int, list[_Trained]] = {place: [] for place, row in enumerate(rows) if row.plan is not None}
     done, total = 0, len(found) * wish.seeds
@@ -231,11 +248,17 @@ def rehearse(
     return Rehearsal(metric=_metric(loss), settings=settings)
 
 
-def _check(wish: Wish, task: Task, examples: EvalSet) -> None:
+def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None:
     if len(examples) < _LEAST_EXAMPLES:
         raise InvalidTask(
             f"a rehearsal needs at least {_LEAST_EXAMPLES} labelled examples, and there are {len(examples)}"
         )
+    if loss in OF_TWO_CLASSES:
+        fewest = min(int((examples.labels == label).sum()) for label in (0, 1))
+        if fewest < _PARTS:
+            raise InvalidTask(
+                f"a rehearsal needs at least {_PARTS} examples of each label, and of one there are {fewest}"
+            )
     if not wish.learning_rates or min(wish.seeds, wish.workers, wish.reports) < 1:
         raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
     if task.mechanism is not Mechanism.NONE and not wish.epsilons:
@@ -250,12 +273,12 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
     noisy: list[tuple[str, float | None]] = [(f"epsilon {one:g}", one) for one in epsilons]
     rows = []
     for name, epsilon in [*noisy, (NO_NOISE, None), (ALONE, None)]:
-        asked = epsilons[-1] if epsilon is None and epsilons else epsilon
+        asked = min(epsilons) if epsilon is None and epsilons else epsilon
         for rate in wish.learning_rates:
             plan: TrainingPlan | None
             try:
                 plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
-            except JobRefused as error:
+            except (InvalidTask, JobRefused) as error:
                 plan, refused = None, str(error)
             rows.append(_Row(name=name, epsilon=epsilon, learning_rate=rate, plan=plan, refused=refused))
     return rows
@@ -346,7 +369,9 @@ class _Run:
         repeat, part = divmod(training.seed, _PARTS)
         self._random = np.random.default_rng([training.seed, len(training.examples)])
         self._noise = seeded(training.seed, f"rehearsal {training.name}")
-        parts = np.array_split(np.random.default_rng(repeat).permutation(len(training.examples)), _PARTS)
+        order = np.random.default_rng(repeat).permutation(len(training.examples))
+        order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
+        parts = [order[start::_PARTS] for start in range(_PARTS)]
         self._test = _select(training.examples, parts.pop(part))
         self._train = _select(training.examples, np.concatenate(parts))
         self._model: Model = parse(training.model, num_features=self._plan.task.num_features)

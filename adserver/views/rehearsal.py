@@ -38,7 +38,7 @@ def remarks(found: Rehearsal) -> list[str]:
             continue
         if alone.scores and best.value <= alone.value:
             lines.append(f"{name}: the examples alone do as well: {alone.value:.4f} and {best.value:.4f}")
-        over = best.scores[0].mean_over_rate
+        over = best.mean_over_rate
         if over is not None and abs(over - 1) > _BASE_RATE_OFF:
             lines.append(f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model")
         lines.append(f"{name}: submit with --epsilon {best.epsilon:g} --learning-rate {best.learning_rate:g}")
@@ -49,13 +49,13 @@ def _row(one: Rehearsed, *, is_best: bool) -> tuple[str, ...]:
     name = f"{'* ' if is_best and one.scores else '  '}{one.name}"
     if not one.scores:
         return (name, f"{one.learning_rate:g}", f"refused: {one.refused}", *("",) * 6)
-    over = one.scores[0].mean_over_rate
+    over = one.mean_over_rate
     return (
         name,
         f"{one.learning_rate:g}",
         f"{one.value:.4f}",
         "" if math.isnan(one.spread) else f"{one.spread:.4f}",
-        f"{sum(score.loss for score in one.scores) / len(one.scores):.4f}",
+        f"{one.loss:.4f}",
         "" if over is None else f"{over:.2f}",
         "" if one.clipped is None else f"{one.clipped:.0%}",
         f"{one.noise_multiplier:.4g}" if one.noise_multiplier else "",

@@ -146,8 +146,7 @@ class ClippedSums:
     ) -> list[_Product | _Rows | _Whole]:
         """Return each parameter's gradients for some records."""
         reals = torch.from_numpy(features.astype(np.float64) / 256.0)
-        indices = self._indices(reals)
-        rows = tuple(weights[one.parameter][index] for one, index in zip(self._lookups, indices, strict=True))
+        indices, rows = self._look_up(weights, reals)
         zeros = tuple(
             reals.new_zeros(len(reals), *self._shapes[one.node.outputs[0]]) for one in self._products
         )
@@ -183,16 +182,24 @@ class ClippedSums:
             found[one.parameter] = _Product(x=x.flatten(1), g=g.flatten(1), is_transposed=is_transposed)
         return [found[index] for index in range(len(self._model.parameters))]
 
-    def _indices(self, reals: Tensor) -> list[Tensor]:
-        """Return each lookup's rows (records, *indices), in range."""
+    def _look_up(self, weights: Sequence[Tensor], reals: Tensor) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Return each lookup's indices (records, *indices), in range, and the rows there.
+
+        A row beyond its table is NaN, so that its record counts as zero.
+        """
         if not self._lookups:
-            return []
+            return [], ()
         names = [one.node.inputs[1] for one in self._lookups]
         found = torch.func.vmap(lambda record: self._interpreter.values(names, record))(reals)
-        return [
-            torch.remainder(index, self._model.parameters[one.parameter].shape[0])
-            for one, index in zip(self._lookups, found, strict=True)
-        ]
+        indices, rows = [], []
+        for one, index in zip(self._lookups, found, strict=True):
+            table = weights[one.parameter]
+            indices.append(torch.remainder(index, len(table)))
+            is_inside = ((index >= -len(table)) & (index < len(table))).reshape(
+                *index.shape, *(1,) * (table.ndim - 1)
+            )
+            rows.append(torch.where(is_inside, table[indices[-1]], torch.nan))
+        return indices, tuple(rows)
 
 
 def _only_uses(model: Model) -> list[_Use]:

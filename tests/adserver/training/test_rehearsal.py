@@ -128,6 +128,26 @@ def test_a_job_that_helpers_would_refuse_is_a_row_with_the_reason() -> None:
     assert not any(one.scores for one in found.settings)
 
 
+def test_an_epsilon_above_the_tasks_budget_is_a_row_with_the_reason() -> None:
+    found = trained(wish=replace(WISH, epsilons=(8.0, 17.0), learning_rates=(0.5,), seeds=1))
+    assert "ask for at most that" in found.best("epsilon 17").refused
+    assert found.best("epsilon 8").scores
+    assert found.best(NO_NOISE).scores
+
+
+def test_rare_labels_are_in_every_part() -> None:
+    labels = np.zeros(800, np.int64)
+    labels[:4] = 1
+    rare = EvalSet(features=examples().features, labels=labels)
+    found = rehearse(
+        SUBMISSION, task_of(), rare, replace(WISH, epsilons=(8.0,), learning_rates=(0.5,), seeds=4)
+    )
+    assert all(score.mean_over_rate is not None for one in found.settings for score in one.scores)
+    labels[3] = 0
+    with pytest.raises(InvalidTask, match="at least 4 examples of each label, and of one there are 3"):
+        rehearse(SUBMISSION, task_of(), rare, WISH)
+
+
 def test_weights_that_leave_the_range_are_a_row_with_the_reason() -> None:
     model = parse(SUBMISSION.model, num_features=WIDTH)
     huge = tuple(np.full(value.shape, 3e38, np.float32) for value in model.initial_values)
