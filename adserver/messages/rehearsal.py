@@ -15,13 +15,14 @@ class ScoreMessage(Message):
     """How one training did."""
 
     value: float
+    measured: float
     loss: float
     mean_over_rate: float | None
 
     @classmethod
     def of(cls, score: Score) -> Self:
         """Describe a score."""
-        return cls(**pick_attributes(score, ("value", "loss", "mean_over_rate")))
+        return cls(**pick_attributes(score, ("value", "measured", "loss", "mean_over_rate")))
 
 
 class RehearsedMessage(Message):

@@ -6,9 +6,12 @@
 
 The job itself is trained in this process: its network, optimizer, schedule, samples, clip and both helpers'
 noise, as `plan_job` fixes them for as many reports as are planned. Those reports are drawn with replacement
-from three quarters of the examples; the other quarter tests. Nothing of it concerns the people who will
-report, so it costs no budget. What a helper would check of the real dataset, such as its least batch, is not
-checked.
+from three quarters of the examples; the other quarter tests. Examples are fewer than reports, and a model
+gains by more of them: each training runs with half of the examples too, and what the other half gained is
+continued to the planned number, in proportion to one over the number.
+
+Nothing of it concerns the people who will report, so it costs no budget. What a helper would check of the
+real dataset, such as its least batch, is not checked.
 """
 
 import math
@@ -57,6 +60,8 @@ _PARTS: Final = 4
 _LEAST_EXAMPLES: Final = 40
 _HOPELESS: Final = 0.02
 """A learning rate whose first score is worse than the best by more than this is not repeated."""
+_PLAIN_RATES: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
+"""Learning rates of plain training on the examples alone: a job's may be in units of its clip bound."""
 _CHECKS: Final = 20
 """How often training on the examples alone looks whether it is at its best."""
 
@@ -85,16 +90,18 @@ class Wish:
 
 @frozen
 class Score:
-    """How a training did on the examples that test.
+    """How a training does on the examples that test.
 
     Attributes:
-        value: Area under the ROC curve for a binary loss (with heads their mean), accuracy for classes, the
-            negative loss for numbers: more is better.
-        loss: The mean loss of an example.
+        value: Predicted for as many reports as are planned, more is better: area under the ROC curve for a
+            binary loss (with heads their mean), accuracy for classes, the negative loss for numbers.
+        measured: The same figure as it came out, from the examples that there are.
+        loss: The mean loss of an example, predicted like the value.
         mean_over_rate: The mean prediction over the share of positives; None but for a binary loss.
     """
 
     value: float
+    measured: float
     loss: float
     mean_over_rate: float | None = None
 
@@ -108,7 +115,7 @@ class Rehearsed:
         epsilon: Of the job; None without noise.
         costs: What the accountant charges; None without noise.
         noise_multiplier: As the job would name it.
-        learning_rate: As the job would name it.
+        learning_rate: As the job would name it; of the examples alone that of plain training.
         scores: One a seed; fewer where the first one was hopeless; none where the job was refused.
         clipped: The share of gradients that were clipped, in the last tenth of the rounds.
         refused: Why there are no scores.
@@ -274,7 +281,7 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
     rows = []
     for name, epsilon in [*noisy, (NO_NOISE, None), (ALONE, None)]:
         asked = min(epsilons) if epsilon is None and epsilons else epsilon
-        for rate in wish.learning_rates:
+        for rate in _PLAIN_RATES if name == ALONE else wish.learning_rates:
             plan: TrainingPlan | None
             try:
                 plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
@@ -353,15 +360,35 @@ def _train(training: _Training) -> _Trained:
 
     with one_thread():
         try:
-            return _Run(training).run()
+            whole, half = (_Run(training, share=share).run() for share in (1.0, 0.5))
         except InvalidModel as error:
             return _Trained(score=None, refused=str(error))
+    size = len(training.examples) * (1 - 1 / _PARTS)
+    reports = len(training.examples) if training.name == ALONE else training.plan.dataset_size
+    return replace(whole, score=_extrapolate(whole.score, half.score, max(0.0, 1 - size / reports)))
+
+
+def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Score | None:
+    """Continue what the second half of the examples gained.
+
+    Args:
+        whole: With n examples.
+        half: With n / 2.
+        further: 1 - n / N for N examples, as 1 / n falls from n to N by so much of its fall from n / 2 to n.
+    """
+    if whole is None or half is None:
+        return whole
+    return replace(
+        whole,
+        value=whole.value + further * (whole.value - half.value),
+        loss=whole.loss + further * (whole.loss - half.loss),
+    )
 
 
 class _Run:
-    """One training over reports that are drawn from the examples."""
+    """One training over reports that are drawn from a share of the examples that do not test."""
 
-    def __init__(self, training: _Training) -> None:
+    def __init__(self, training: _Training, share: float) -> None:
         from maskedlark.autodiff.clipped_sums import ClippedSums
 
         self._encoded, self._plan, self._name = training.model, training.plan, training.name
@@ -373,7 +400,8 @@ class _Run:
         order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
         parts = [order[start::_PARTS] for start in range(_PARTS)]
         self._test = _select(training.examples, parts.pop(part))
-        self._train = _select(training.examples, np.concatenate(parts))
+        others = self._random.permutation(np.concatenate(parts))
+        self._train = _select(training.examples, others[: round(share * len(others))])
         self._model: Model = parse(training.model, num_features=self._plan.task.num_features)
         self._sums = ClippedSums(self._model, self._loss)
         self._trainer = Trainer(model=self._model, plan=self._plan)
@@ -471,10 +499,12 @@ def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
     if isinstance(loss, Heads):
         areas = [one.auc for one in inference.evaluate_heads(encoded_model, features, labels, loss).values()]
         known = [one for one in areas if one is not None]
-        return Score(value=float(np.mean(known)) if known else -found.loss, loss=found.loss)
-    if found.auc is None:
-        return Score(value=-found.loss if found.accuracy is None else found.accuracy, loss=found.loss)
-    return Score(value=found.auc, loss=found.loss, mean_over_rate=found.mean_over_rate)
+        value = float(np.mean(known)) if known else -found.loss
+    elif found.auc is not None:
+        value = found.auc
+    else:
+        value = -found.loss if found.accuracy is None else found.accuracy
+    return Score(value=value, measured=value, loss=found.loss, mean_over_rate=found.mean_over_rate)
 
 
 def _metric(loss: TrainedLoss) -> str:

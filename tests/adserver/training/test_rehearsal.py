@@ -11,7 +11,17 @@ from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate_heads, predict
-from adserver.training.rehearsal import ALONE, NO_NOISE, Rehearsal, Wish, rehearse, score
+from adserver.training.rehearsal import (
+    ALONE,
+    NO_NOISE,
+    Rehearsal,
+    Wish,
+    _plan,
+    _Run,
+    _Training,
+    rehearse,
+    score,
+)
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.model.heads import heads_of
@@ -72,7 +82,34 @@ def rehearsal() -> Rehearsal:
 def test_each_epsilon_no_noise_and_the_examples_alone_are_rows(rehearsal: Rehearsal) -> None:
     assert rehearsal.metric == "roc_auc"
     assert rehearsal.names() == ["epsilon 0.5", "epsilon 8", NO_NOISE, ALONE]
-    assert [one.learning_rate for one in rehearsal.settings] == [0.001, 0.5] * 4
+    rates = {
+        name: [one.learning_rate for one in rehearsal.settings if one.name == name]
+        for name in rehearsal.names()
+    }
+    assert rates.pop(ALONE) == [0.03, 0.1, 0.3, 1.0, 3.0]
+    assert all(tried == [0.001, 0.5] for tried in rates.values())
+
+
+def test_what_more_examples_gain_is_continued_to_the_planned_reports() -> None:
+    wish = replace(WISH, epsilons=(8.0,), learning_rates=(0.5,), seeds=1)
+    job = replace(SUBMISSION, batch_size=None)
+    few, many = (
+        trained(job, replace(wish, reports=reports)).best(NO_NOISE).scores[0] for reports in (600, 100_000)
+    )
+    assert few.value == few.measured  # of 800 examples, 600 train
+    gained = many.value - many.measured
+    half = _Run(
+        _Training(
+            model=job.model,
+            examples=examples(),
+            plan=_plan(job, task_of(), 100_000, 0.5, 8.0),
+            name=NO_NOISE,
+            seed=0,
+        ),
+        share=0.5,
+    ).run()
+    assert half.score is not None
+    assert gained == pytest.approx((many.measured - half.score.measured) * (1 - 600 / 100_000))
 
 
 def test_a_larger_epsilon_costs_more_and_has_less_noise(rehearsal: Rehearsal) -> None:
