@@ -104,6 +104,26 @@ def test_labels_that_a_logit_separates_keep_finite_numbers() -> None:
     assert abs(found.shift) < 100.0
 
 
+@pytest.mark.parametrize(
+    ("middle", "width"), [(0, 1e-6), (50, 1), (-400, 0.1), (1_000, 100), (0, 1e4), (1e6, 1e5)]
+)
+def test_the_predictions_add_up_however_large_the_logits_are(middle: float, width: float) -> None:
+    draw = np.random.default_rng(4)
+    standard = draw.normal(size=4_000)
+    labels = (draw.random(4_000) < 1 / (1 + np.exp(2 - standard))).astype(np.float64)
+    logits = middle + width * standard
+    found = fit(logits, labels, 1 - labels)
+    assert (1 / (1 + np.exp(-(found.scale * logits + found.shift)))).mean() == pytest.approx(
+        labels.mean(), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("logit", [np.inf, -np.inf, np.nan])
+def test_a_model_whose_output_is_no_number_is_refused(logit: float) -> None:
+    with pytest.raises(InvalidTask, match="not finite"):
+        fit(np.array([logit, 0.0, 1.0]), np.array([1.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0]))
+
+
 @pytest.mark.parametrize("loss", [one for one in Loss if one not in FINAL])
 def test_a_model_without_a_probability_of_one_label_is_refused(loss: Loss) -> None:
     with pytest.raises(InvalidTask, match="no probability to calibrate"):
