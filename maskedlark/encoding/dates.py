@@ -26,7 +26,8 @@ _AT: Final = "@"
 _WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _EPOCH: Final = date(1970, 1, 1)
 _TIME: Final = (
-    r"(?:[T ]+([0-9]{1,2}):[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?(?: ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?)?"
+    r"(?:[T ]+([01]?[0-9]|2[0-3]):[0-5][0-9](?::[0-6][0-9](?:[.,][0-9]+)?)?"
+    r"(?: ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?)?"
 )
 _ISO: Final = re.compile(rf"([0-9]{{4}})[-/.]([0-9]{{1,2}})[-/.]([0-9]{{1,2}}){_TIME}")
 _DOTTED: Final = re.compile(rf"([0-9]{{1,2}})\.([0-9]{{1,2}})\.([0-9]{{4}}){_TIME}")
@@ -105,16 +106,17 @@ def with_parts(columns: Mapping[str, Cells], wanted: Sequence[str]) -> dict[str,
 
 def _moments(cells: set[str]) -> dict[str, _Moment] | None:
     """Parse distinct cells; None if one is no date."""
-    if all(_UNIX.fullmatch(cell) for cell in cells):
-        return {cell: _unix(cell) for cell in cells}
+    unix = {cell: matched for cell in cells if (matched := _UNIX.fullmatch(cell))}
+    if len(unix) == len(cells):
+        return {cell: _unix(matched) for cell, matched in unix.items()}
     order = _order(cells)
     found = {cell: _moment(cell, order) for cell in cells}
     moments = {cell: one for cell, one in found.items() if one is not None}
     return moments if len(moments) == len(cells) else None
 
 
-def _unix(cell: str) -> _Moment:
-    seconds = float(cell) / (1_000 if _UNIX.fullmatch(cell)[2] else 1)  # type: ignore[index]  # it matches
+def _unix(matched: re.Match[str]) -> _Moment:
+    seconds = float(matched[0]) / (1_000 if matched[2] else 1)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     return _Moment(day=moment.date(), hour=moment.hour)
 
@@ -149,8 +151,6 @@ def _moment(cell: str, order: _Order | None) -> _Moment | None:
     else:
         return None
     try:
-        return _Moment(
-            day=date(int(year), int(month), int(day)), hour=None if hour is None else int(hour) % 24
-        )
+        return _Moment(day=date(int(year), int(month), int(day)), hour=None if hour is None else int(hour))
     except ValueError:
         return None

@@ -39,7 +39,7 @@ _NO_TEXT: Final = {
     b"%PDF": "a PDF document",
 }
 _DECIMAL_COMMA: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
-_SEP_LINE: Final = re.compile(r"\ufeff?sep=(.)\r?\n")
+_SEP_LINE: Final = re.compile(r'\ufeff?sep=(\t|[^\s"])\r?\n')
 """The first line by which Excel says what parts cells."""
 
 
@@ -85,13 +85,15 @@ def parse_table(content: bytes, name: str) -> Table:
         text, skipped, delimiter = text[declared.end() :], 1, declared[1]
     else:
         delimiter = _delimiter(text)
-    lines, rows = list[int](), list[list[str | None]]()
+    lines = list[int]()
+    known = dict[str, str | None]()  # equal cells are one string: that takes a third of the memory
     try:
         reader = csv.reader(
             StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
         )
         header = [one.strip() for one in next(reader, [])]
         _check_header(header, name)
+        columns: dict[str, list[str | None]] = {one: [] for one in header}
         for cells in reader:
             if cells:
                 line = reader.line_num + skipped
@@ -101,14 +103,15 @@ def parse_table(content: bytes, name: str) -> Table:
                         "each "
                         f"column of the header (cells are parted by {_PARTED.get(delimiter, delimiter)})"
                     )
-                rows.append([said(cell) for cell in cells])
+                for column, cell in zip(columns.values(), cells, strict=True):
+                    if cell not in known:
+                        known[cell] = said(cell)
+                    column.append(known[cell])
                 lines.append(line)
     except csv.Error as error:
         raise InvalidTask(
             f"{name}, line {reader.line_num + skipped}: expected a CSV file, but {error}: check its quotes"
         ) from None
-    cells_of = map(list, zip(*rows, strict=True)) if rows else ([] for _ in header)
-    columns: dict[str, Cells] = dict(zip(header, cells_of, strict=True))
     written = [encoding, f"cells parted by {_PARTED.get(delimiter, repr(delimiter))}"]
     if delimiter != "," and (with_points := dict(_with_points(columns))):
         columns |= with_points
@@ -180,7 +183,7 @@ def _check_header(header: list[str], name: str) -> None:
         )
 
 
-def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, Cells]]:
+def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str | None]]]:
     """Yield the columns of numbers with decimal commas, with points instead."""
     for name, cells in columns.items():
         filled = [cell for cell in cells if cell is not None]

@@ -39,7 +39,17 @@ def test_forms_mix_in_a_column() -> None:
 
 
 @pytest.mark.parametrize(
-    "cells", [["yes"], ["2026-11-28", "soon"], ["31.02.2026"], ["12"], [None], ["7", "2026-11-28"]]
+    "cells",
+    [
+        ["yes"],
+        ["2026-11-28", "soon"],
+        ["31.02.2026"],
+        ["12"],
+        [None],
+        ["7", "2026-11-28"],
+        ["2026-11-28 24:00"],
+        ["2026-11-28 23:60"],
+    ],
 )
 def test_other_columns_are_no_dates(cells: list[str | None]) -> None:
     assert not are_dates(cells)

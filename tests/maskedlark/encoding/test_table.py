@@ -36,6 +36,8 @@ def test_encodings_and_delimiters_are_found_and_named(
     ("text", "columns", "lines"),
     [
         ("sep=;\na;b\n1;2\n", {"a": ["1"], "b": ["2"]}, [3]),
+        ("sep=\t\r\na\tb\r\n1\t2\r\n", {"a": ["1"], "b": ["2"]}, [3]),
+        ('sep="\na\n', {'sep="': ["a"]}, [2]),
         ('a;b\n"x;1";"two\nlines"\n', {"a": ["x;1"], "b": ["two\nlines"]}, [3]),
         ("a;b\n1,5;1.234,5\n2;7\n", {"a": ["1.5", "2"], "b": ["1234.5", "7"]}, [2, 3]),
         ("a;b\n1,5;x\nmany;y\n", {"a": ["1,5", "many"], "b": ["x", "y"]}, [2, 3]),
