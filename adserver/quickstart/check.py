@@ -194,6 +194,7 @@ def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
 
 def _problems_of_model(project: Project, features: int, classes: int, loss: Loss) -> Iterator[str]:
     """Yield what is wrong with the model, and with the loss for it."""
+    from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import read_model
     from maskedlark.model.dense import dense_network
     from maskedlark.model.onnx_file import parse
@@ -202,7 +203,7 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
     where = "[model] onnx" if settings.onnx else "[model] hidden"
     try:
         if settings.onnx:
-            encoded = read_model(project.path(settings.onnx))
+            encoded = separate_parameters(read_model(project.path(settings.onnx)))
         else:
             outputs = 1 if classes == 2 else classes
             encoded = dense_network(

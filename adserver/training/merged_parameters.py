@@ -16,11 +16,14 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.limits import Limits
+from maskedlark.model.wire_scan import scan
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 _MADE_OF: Final = "pkg.torch.onnx.fx_node"
 _DECLARED: Final = re.compile(r"^(\w+): (?:PARAMETER|BUFFER) target='([^']+)'", re.MULTILINE)
 _NAMED: Final = re.compile(r"%(\w+)")
+_DEFAULT_LIMITS: Final = Limits()
 _IN_ORDER: Final = frozenset({"BatchNormalization", "LayerNormalization"})
 """Operators whose inputs are the data and then the parameters, in the order in which torch's takes them."""
 
@@ -32,34 +35,50 @@ class _Use(NamedTuple):
     position: int
 
 
-def separate_parameters(encoded: bytes) -> bytes:
+def separate_parameters(encoded: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> bytes:
     """Return an ONNX file with each of torch's parameters on its own; unchanged if none were merged.
 
     Raises:
-        InvalidModel(MERGED_PARAMETERS): several operators read one tensor of equal numbers, and the file does
-            not say whether it was one parameter or several.
+        InvalidModel: MERGED_PARAMETERS (several operators read one tensor of equal numbers, and the file does
+            not say whether it was one parameter or several), TOO_LARGE, or what the parser refuses before it
+            decodes a file.
     """
+    scan(encoded, limits)
     try:
         proto = onnx.ModelProto.FromString(encoded)
     except DecodeError:
         return encoded  # the parser says what is wrong
     graph = proto.graph
-    targets = _targets(graph)
     shared = _shared_tensors(graph)
+    if not shared:
+        return encoded
+    if len(graph.node) > limits.max_nodes:
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"the graph has {len(graph.node)} operators, the limit is {limits.max_nodes}",
+        )
+    there = {tensor.name for tensor in graph.initializer}
+    named, room = _named_parameters(graph), limits.max_bytes - len(encoded)
     for tensor, uses in shared:
-        meant = _meant(graph, uses, tensor.name, targets)
+        meant = _meant(graph, uses, tensor.name, named, there)
         if meant is None:
             raise _reject(tensor.name, len(uses))
         for use, name in zip(uses, meant, strict=True):
             graph.node[use.node].input[use.position] = name
-        there = {known.name for known in graph.initializer}
-        for name in dict.fromkeys(meant):
-            if name not in there:
-                copied = onnx.TensorProto()
-                copied.CopyFrom(tensor)
-                copied.name = name
-                graph.initializer.append(copied)
-    return bytes(proto.SerializeToString(deterministic=True)) if shared else encoded
+        for name in [one for one in dict.fromkeys(meant) if one not in there]:
+            room -= tensor.ByteSize()
+            if room < 0:
+                raise InvalidModel(
+                    ModelReason.TOO_LARGE,
+                    f"with each merged parameter on its own the file has over {limits.max_bytes} bytes, the "
+                    "limit: use a smaller model",
+                )
+            copied = onnx.TensorProto()
+            copied.CopyFrom(tensor)
+            copied.name = name
+            graph.initializer.append(copied)
+            there.add(name)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _targets(graph: onnx.GraphProto) -> dict[str, str]:
@@ -93,27 +112,33 @@ def _is_one_number(tensor: onnx.TensorProto) -> bool:
     return values.size > 0 and bool((values == values[0]).all())
 
 
-def _meant(graph: onnx.GraphProto, uses: list[_Use], name: str, targets: dict[str, str]) -> list[str] | None:
+def _named_parameters(graph: onnx.GraphProto) -> list[list[str]]:
+    """Return for each node the parameters that it was made of, each once, in their order."""
+    targets = _targets(graph)
+    named = []
+    for node in graph.node:
+        said = "".join(entry.value for entry in node.metadata_props if entry.key == _MADE_OF)
+        words = _NAMED.findall(said.partition(" = ")[2])
+        named.append(list(dict.fromkeys(targets[word] for word in words if word in targets)))
+    return named
+
+
+def _meant(
+    graph: onnx.GraphProto, uses: list[_Use], name: str, named: list[list[str]], there: set[str]
+) -> list[str] | None:
     """Return the parameter that each use was of; None if the file does not say of one.
 
     A parameter that is in the file under its own name was not merged into this tensor.
     """
-    there = {tensor.name for tensor in graph.initializer} - {name}
     by_node: defaultdict[int, list[_Use]] = defaultdict(list)
     for use in uses:
         by_node[use.node].append(use)
     found: dict[_Use, str] = {}
     for number, of_node in by_node.items():
-        node = graph.node[number]
-        said = "".join(entry.value for entry in node.metadata_props if entry.key == _MADE_OF)
-        named = list(
-            dict.fromkeys(
-                targets[word] for word in _NAMED.findall(said.partition(" = ")[2]) if word in targets
-            )
-        )
-        if node.op_type in _IN_ORDER and len(named) == len(node.input) - 1:
-            found.update({use: named[use.position - 1] for use in of_node if use.position})
-        elif len(of_node) == len(possible := [target for target in named if target not in there]) == 1:
+        node, known = graph.node[number], named[number]
+        if node.op_type in _IN_ORDER and len(known) == len(node.input) - 1:
+            found.update({use: known[use.position - 1] for use in of_node if use.position})
+        elif len(of_node) == len(possible := [one for one in known if one == name or one not in there]) == 1:
             found[of_node[0]] = possible[0]
     if len(found) < len(uses):
         return None

@@ -1,18 +1,26 @@
-"""A model's file as exporters write it, as one file: weights that lie beside it are folded in.
+"""From a model's file as exporters write it to the one that a job trains.
 
-torch's default exporter writes them to `NAME.onnx.data`. Helpers read no files, so they get one that holds
+    encoded = read_model(Path("model.onnx"))    # weights that lie beside the file are folded in
+    model = prepare_model(encoded, num_features=30, encoder=None)     # before a job is planned or stored
+
+torch's default exporter writes weights to `NAME.onnx.data`. Helpers read no files, so they get one that holds
 all.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError
 
+from adserver.training.merged_parameters import separate_parameters
+from adserver.training.vocabulary import check_vocabulary
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.graph import Model
 from maskedlark.model.limits import Limits
+from maskedlark.model.onnx_file import parse
 
 _EXTERNAL: Final = onnx.TensorProto.EXTERNAL
 
@@ -47,6 +55,31 @@ def read_model(path: Path, *, limits: Limits | None = None) -> bytes:
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+class PreparedModel(NamedTuple):
+    """A model that a job can train: its file, and what the parser made of it."""
+
+    file: bytes
+    parsed: Model
+
+
+def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None) -> PreparedModel:
+    """Separate merged parameters, parse, and check that tables have a row for each word.
+
+    Args:
+        encoded: One ONNX file.
+        num_features: The task's.
+        encoder: The task's; None where there is none: then a table's rows are not checked.
+
+    Raises:
+        InvalidModel: as `separate_parameters`, `parse` and `check_vocabulary`.
+    """
+    file = separate_parameters(encoded)
+    parsed = parse(file, num_features=num_features)
+    if encoder is not None:
+        check_vocabulary(file, encoder)
+    return PreparedModel(file, parsed)
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -16,12 +16,10 @@ from adserver.budgets.reservations import Budgets
 from adserver.records.submissions import PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
-from adserver.training.merged_parameters import separate_parameters
-from adserver.training.vocabulary import check_vocabulary
+from adserver.training.model_file import prepare_model
 from maskedlark.errors import JobRefused
 from maskedlark.model.exactness import why_general
 from maskedlark.model.heads import check_trained, trained_loss
-from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task_kinds import LabelKind
@@ -60,10 +58,8 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     """
     dataset = DatasetStore(engine).find(asked.dataset)
     task = TaskStore(engine).find(dataset.task_id.hex()).bundle.task
-    model = separate_parameters(asked.model)
-    parsed = parse(model, num_features=task.num_features)
-    if (encoder := TaskStore(engine).encoder(task.task_id)) is not None:
-        check_vocabulary(model, encoder)
+    encoder = TaskStore(engine).encoder(task.task_id)
+    parsed = prepare_model(asked.model, num_features=task.num_features, encoder=encoder).parsed
     loss = None if asked.loss is None else trained_loss(asked.loss)
     if loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None

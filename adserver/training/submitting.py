@@ -32,24 +32,22 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
 
 def _submit_training(engine: Engine, data: Path, submission: Submission, job_id: bytes) -> None:
-    from adserver.training.merged_parameters import separate_parameters
+    from adserver.training.model_file import prepare_model
     from adserver.training.submission import plan_job
-    from adserver.training.vocabulary import check_vocabulary
 
-    submission = replace(submission, model=separate_parameters(submission.model))
     dataset = DatasetStore(engine).find(submission.dataset)
     task = TaskStore(engine).find(submission.task or dataset.task_id.hex()).bundle.task
+    encoder = TaskStore(engine).encoder(task.task_id)
+    model = prepare_model(submission.model, num_features=task.num_features, encoder=encoder).file
     plan = plan_job(
-        submission,
+        replace(submission, model=model),
         task=task,
         dataset=dataset,
         job_id=job_id,
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).held(dataset),
     )
-    if (encoder := TaskStore(engine).encoder(task.task_id)) is not None:
-        check_vocabulary(submission.model, encoder)
-    submit(engine, data, plan, model=submission.model, eval_set=submission.eval_set, clock=time.time)
+    submit(engine, data, plan, model=model, eval_set=submission.eval_set, clock=time.time)
 
 
 def _submit_federated(engine: Engine, data: Path, submission: FederatedSubmission, job_id: bytes) -> None:
@@ -64,5 +62,11 @@ def _submit_federated(engine: Engine, data: Path, submission: FederatedSubmissio
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).reservations_of_task(task),
     )
-    submitted = read_submitted_model(submission.model, submission.widths, task, seed=submission.seed)
+    submitted = read_submitted_model(
+        submission.model,
+        submission.widths,
+        task,
+        seed=submission.seed,
+        encoder=TaskStore(engine).encoder(task.task_id),
+    )
     submit(engine, data, plan, model=submitted.file, eval_set=submission.eval_set, clock=time.time)

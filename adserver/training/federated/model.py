@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import Evaluation, evaluate
+from adserver.training.model_file import prepare_model
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
@@ -43,13 +45,25 @@ class Submitted(NamedTuple):
 
 
 def read_submitted_model(
-    encoded: bytes | None, widths: tuple[int, ...], task: Task, *, seed: int
+    encoded: bytes | None,
+    widths: tuple[int, ...],
+    task: Task,
+    *,
+    seed: int,
+    encoder: Encoder | None = None,
 ) -> Submitted:
     """Return the model of a submission: an ONNX file, or the widths of a dense network.
 
+    Args:
+        encoded: The ONNX file, or None.
+        widths: The dense network's, or empty.
+        task: Its task.
+        seed: Of the dense network's weights.
+        encoder: The task's, whose words the file's tables are checked against; None: they are not.
+
     Raises:
         InvalidTask: both are given, or neither.
-        InvalidModel: there is no such model, the parser refuses it, or it is too large for a job.
+        InvalidModel: as `prepare_model`, or it is too large for a job.
     """
     if (encoded is None) == (not widths):
         raise InvalidTask(
@@ -57,15 +71,15 @@ def read_submitted_model(
         )
     if encoded is None:
         return Submitted(DenseModel(widths=widths), dense_network(widths, "relu", seed=seed))
-    parsed = parse(encoded, num_features=task.num_features)
+    file, parsed = prepare_model(encoded, num_features=task.num_features, encoder=encoder)
     check_loss(parsed, Loss.CROSS_ENTROPY, task.labels.size)
     zeros = tuple(np.zeros_like(value) for value in parsed.initial_values)
     model = GraphModel.of_file(
-        replace_parameters(encoded, parsed, zeros),
+        replace_parameters(file, parsed, zeros),
         widths=(task.num_features, parsed.output_width),
         layer_sizes=tuple(parameter.size for parameter in parsed.parameters),
     )
-    return Submitted(model, encoded)
+    return Submitted(model, file)
 
 
 def initial_parameters(submitted: Submitted, *, seed: int) -> Parameters:

@@ -1,5 +1,6 @@
 """Parameters that an exporter merged are separate again where the file says what was meant, else refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from adserver.training.federated.model import read_submitted_model
 from adserver.training.merged_parameters import separate_parameters
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.federated.graph_model import GraphModel
+from maskedlark.model.limits import Limits
 from maskedlark.model.onnx_file import parse
+from tests.federated_site import Site
+from tests.refusals import refused
 from tests.torch_models import export
 
 
@@ -79,9 +85,23 @@ def test_where_the_file_does_not_say_it_is_refused(records: int) -> None:
         if len(sizes(encoded, 14)) == 14:
             assert separate_parameters(encoded) == encoded
             continue
-        with pytest.raises(InvalidModel, match="would tie them") as refused:
+        with pytest.raises(InvalidModel, match="would tie them") as refusal:
             separate_parameters(encoded)
-        assert refused.value.reason is ModelReason.MERGED_PARAMETERS
+        assert refusal.value.reason is ModelReason.MERGED_PARAMETERS
+
+
+def test_devices_are_told_of_separate_parameters_too(tmp_path: Path) -> None:
+    task = Site(tmp_path).scene.task
+    width, classes = task.num_features, task.labels.size
+    first, second = nn.Linear(width, classes), nn.Linear(classes, classes)
+    nn.init.ones_(first.bias)
+    nn.init.ones_(second.bias)
+    module = nn.Sequential(first, nn.ReLU(), second).eval()
+    encoded = export(module, width, 2, dynamo=True)
+    told, file = read_submitted_model(encoded, (), task, seed=0)
+    assert isinstance(told, GraphModel)
+    assert sizes(file, width) == {name: value.numel() for name, value in module.named_parameters()}
+    assert sum(told.layer_sizes) == sum(sizes(encoded, width).values()) + classes
 
 
 def test_a_tensor_of_different_numbers_is_tied_on_purpose(tmp_path: Path) -> None:
@@ -90,7 +110,18 @@ def test_a_tensor_of_different_numbers_is_tied_on_purpose(tmp_path: Path) -> Non
         nn.init.normal_(table.weight)  # type: ignore[arg-type]
     encoded = export(module, 14, 2, dynamo=False)
     assert separate_parameters(encoded) == encoded
-    assert separate_parameters(b"no model") == b"no model"
+    with refused(ModelReason.NOT_ONNX):
+        separate_parameters(b"no model")
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"), [("max_bytes", "on its own"), ("max_nodes", "operators"), ("max_fields", "fields")]
+)
+def test_a_file_that_would_grow_beyond_a_limit_is_refused(limit: str, why: str) -> None:
+    merged = export(Zeros().eval(), 14, 2, dynamo=True)
+    most = {"max_bytes": len(merged) + 11 * 1_024, "max_nodes": 13, "max_fields": 100}[limit]
+    with refused(ModelReason.TOO_LARGE, why):
+        separate_parameters(merged, limits=replace(Limits(), **{limit: most}))
 
 
 def test_a_damaged_tensor_is_left_to_the_parser() -> None:
