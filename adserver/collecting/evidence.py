@@ -10,7 +10,7 @@ from maskedlark.reports.task import TaskBundle
 
 
 def collect_evidence(helpers: tuple[HelperClient, HelperClient], bundle: TaskBundle) -> tuple[Evidence, ...]:
-    """Return the evidence of each job and query of a task, by the first answer of each.
+    """Return the evidence of each job and query of a task, by the last answer of each.
 
     A release that only one helper charged, as while a round is under way, has that helper's statement alone.
 

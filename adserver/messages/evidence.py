@@ -29,6 +29,6 @@ class EvidenceMessage(Message):
 
 
 class EvidenceList(Message):
-    """The evidence of all releases of a task, by the first answer of each."""
+    """The evidence of all releases of a task, by the last answer of each."""
 
     items: tuple[EvidenceMessage, ...]

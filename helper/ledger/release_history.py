@@ -2,17 +2,24 @@
 
 from collections.abc import Iterator
 from hashlib import sha256
+from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Engine, func, select
 
-from helper.ledger.records import ReleaseKey, Reservation
+from helper.ledger.records import ReleaseKey
 from helper.ledger.rows import read_job, read_query, sharing_a_budget
 from helper.ledger.schema import AUDIT_LOG, JOBS, QUERIES, ROUNDS
 from maskedlark.audit_log import AuditEntry
 from maskedlark.canonical import decode
 from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.releases.kinds import AnySpec
 from maskedlark.runtime.database import reading
+
+_PAGE: Final = 1_000
+_ANSWER: Final = np.dtype([("entry", np.int64), ("release", np.int32)])
 
 
 @frozen
@@ -34,6 +41,21 @@ class ChargedRelease:
     last: int
 
 
+@frozen
+class ChargedAnswers:
+    """The answers that one budget was charged for, in order.
+
+    Attributes:
+        specs: Its jobs and queries.
+        entries: int64 (answers,) the number of each answer's entry in the audit log, ascending.
+        releases: int32 (answers,) the place in `specs` of its job or query.
+    """
+
+    specs: tuple[AnySpec, ...]
+    entries: NDArray[np.int64]
+    releases: NDArray[np.int32]
+
+
 class ReleaseHistory:
     """The charges of one ledger. Safe to call from many threads."""
 
@@ -41,39 +63,44 @@ class ReleaseHistory:
         self._engine = engine
 
     def of_task(self, task_id: bytes) -> list[ChargedRelease]:
-        """Return everything of a task that was charged, by first answer."""
+        """Return everything of a task that was charged, by last answer."""
         with reading(self._engine) as connection:
             found = [*_jobs(connection, task_id), *_queries(connection, task_id)]
-        return sorted(found, key=lambda one: one.first)
+        return sorted(found, key=lambda one: one.last)
 
-    def charged_until(self, dataset_id: bytes, entry: int) -> tuple[Reservation, ...]:
-        """Return what a dataset's budget was charged for up to an entry of the audit log, itself included."""
+    def answers(self, dataset_id: bytes) -> ChargedAnswers:
+        """Return every answer that the budget of a dataset was charged for."""
         with reading(self._engine) as connection:
             together = sharing_a_budget(connection, dataset_id)
-            answered = (
-                select(JOBS.c.spec, func.count().label("rounds"))
-                .join_from(JOBS, ROUNDS)
-                .where(JOBS.c.dataset_id.in_(together), ROUNDS.c.entry <= entry)
-                .group_by(JOBS.c.task_id, JOBS.c.job_id, JOBS.c.spec)
-                .order_by(JOBS.c.job_id)
+            jobs = select(JOBS.c.job_id, JOBS.c.spec).where(JOBS.c.dataset_id.in_(together))
+            numbers, specs = {}, list[AnySpec]()
+            for job in connection.execute(jobs):
+                numbers[bytes(job.job_id)] = len(specs)
+                specs.append(read_job(job.spec))
+            rounds = (
+                select(ROUNDS.c.job_id, ROUNDS.c.entry)
+                .join_from(ROUNDS, JOBS)
+                .where(JOBS.c.dataset_id.in_(together))
+                .execution_options(yield_per=_PAGE)
             )
-            asked = select(QUERIES.c.kind, QUERIES.c.spec).where(
-                QUERIES.c.dataset_id.in_(together), QUERIES.c.entry <= entry
+            answered = np.fromiter(
+                ((row.entry, numbers[bytes(row.job_id)]) for row in connection.execute(rounds)), _ANSWER
             )
-            jobs = [
-                Reservation(spec=read_job(row.spec), rounds=row.rounds)
-                for row in connection.execute(answered)
-            ]
-            queries = [
-                Reservation(spec=read_query(row.kind, row.spec), rounds=1)
-                for row in connection.execute(asked.order_by(QUERIES.c.query_id))
-            ]
-        return (*jobs, *queries)
+            queries = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.entry)
+            found = connection.execute(queries.where(QUERIES.c.dataset_id.in_(together))).all()
+        asked = np.fromiter(((row.entry, len(specs) + place) for place, row in enumerate(found)), _ANSWER)
+        specs += (read_query(row.kind, row.spec) for row in found)
+        all_answers = np.sort(np.concatenate([answered, asked]), order="entry")
+        return ChargedAnswers(
+            specs=tuple(specs), entries=all_answers["entry"], releases=all_answers["release"]
+        )
 
-    def answers_digest(self, release: ChargedRelease) -> bytes:
-        """Return SHA-256 of the SHA-256 of each answer of a release, in order."""
+    def answers_digest(self, release: ChargedRelease, interrupt: Interrupt = never) -> bytes:
+        """Return SHA-256 of the SHA-256 of each answer of a release, in order; a job may have 10^6."""
         hasher = sha256()
-        for entry in self._entries(release):
+        for number, entry in enumerate(self._entries(release)):
+            if number % _PAGE == 0:
+                interrupt()
             hasher.update(bytes.fromhex(entry.subject["answer"]))
         return hasher.digest()
 
@@ -95,7 +122,7 @@ class ReleaseHistory:
             .order_by(ROUNDS.c.round_index)
         )
         with reading(self._engine) as connection:
-            for encoded in connection.execute(asked).scalars():
+            for encoded in connection.execute(asked.execution_options(yield_per=_PAGE)).scalars():
                 yield decode(AuditEntry, bytes(encoded))
 
 

@@ -4,15 +4,18 @@ The helper decides this itself, whatever the ad server planned.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
-from helper.ledger.records import Reservation
+from helper.ledger.records import ReleaseKey, Reservation, key_of
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against_ad_server, spent_in_turn
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import AnySpec
 from maskedlark.releases.release import fitting
 from maskedlark.releases.update import UpdateSpec, job_charges, rounds_by_job
+from maskedlark.releases.update_job import UpdateJob
 from maskedlark.reports.task import Task
 
 
@@ -22,6 +25,33 @@ def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
     Infinite without noise.
     """
     return spent_in_turn(_jobs(task, reservations), task.delta)
+
+
+class Spending:
+    """What a budget's jobs and queries cost while they are charged, one answer after the other.
+
+    What each is charged as is worked out when it is charged, and not for each number that is asked for.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._rounds: Counter[ReleaseKey | UpdateJob] = Counter()
+        self._charges: dict[ReleaseKey | UpdateJob, Sequence[Charge]] = {}
+
+    def add(self, spec: AnySpec, answers: int) -> None:
+        """Charge so many more answers of a job, or a query."""
+        if isinstance(spec, UpdateSpec):
+            job = spec.round.job
+            self._rounds[job] = max(self._rounds[job], spec.round.round_index + 1)
+            self._charges[job] = job_charges(self._task, job, self._rounds[job])
+            return
+        name = key_of(spec)
+        self._rounds[name] += answers
+        self._charges[name] = spec.charges(self._task, self._rounds[name])
+
+    def cost(self) -> Epsilons:
+        """Return what `cost` gives of all that was charged."""
+        return spent_in_turn(list(self._charges.values()), self._task.delta)
 
 
 def left(task: Task, reservations: Sequence[Reservation]) -> float:

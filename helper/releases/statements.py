@@ -1,28 +1,36 @@
 """Statements about releases, made from the ledger when they are asked for: rounds take no longer for them."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeAlias
+
+import numpy as np
 
 from helper.datasets.fair_cache import FairCache
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import ReleaseKey, Reservation, key_of
-from helper.ledger.release_history import ChargedRelease, ReleaseHistory
-from helper.ledger.spending import cost
+from helper.ledger.records import ReleaseKey, key_of
+from helper.ledger.release_history import ChargedAnswers, ChargedRelease, ReleaseHistory
+from helper.ledger.spending import Spending
 from helper.releases.answering import Call
 from helper.trust.tasks import Tasks
 from maskedlark.canonical import encode
 from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.statement import ReleaseStatement, SignedStatement
 from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.rpc.trust import host_of
+from maskedlark.runtime.keyed_lock import KeyedLock
 
 _KEPT_BYTES: Final = 32 << 20
 _STATEMENT_BYTES: Final = 2_048
 """Of one in memory, more than it takes."""
+
+_Name: TypeAlias = tuple[ReleaseKey, int, bool]
 
 
 @frozen
@@ -40,13 +48,15 @@ class Statements:
     ledger: Ledger
     sign: Callable[[ReleaseStatement], SignedStatement]
     verify_key: bytes
-    _made: FairCache[tuple[ReleaseKey, int, bool], SignedStatement] = field(
+    _made: FairCache[_Name, SignedStatement] = field(
         default_factory=lambda: FairCache(_KEPT_BYTES), init=False
     )
     """What a statement says never changes, so a call that took too long goes on where it stopped."""
+    _making: KeyedLock = field(default_factory=KeyedLock, init=False)
+    """One ad server has one statement made at a time, in however many calls."""
 
     def of_task(self, task_id: bytes, call: Call) -> Iterator[SignedStatement]:
-        """Yield a statement about each job and query of a task that was charged, by first answer.
+        """Yield a statement about each job and query of a task that was charged, by last answer.
 
         The ad server is told of its own task only, and nothing that it was not answered before.
 
@@ -58,35 +68,37 @@ class Statements:
             JobRefused(UNKNOWN_TASK)
         """
         task = self.tasks.authorize(task_id, call.caller)
-        history = ReleaseHistory(self.ledger.engine)
-        known: dict[tuple[Reservation, ...], Epsilons] = {}
+        history, host = ReleaseHistory(self.ledger.engine), host_of(task.origin)
+        releases = [(one, self._made.get(_name(one))) for one in history.of_task(task_id)]
+        missing = [release for release, made in releases if made is None]
+        budgets: dict[bytes, _SpentUntil] = {}
 
-        def spent_until(release: ChargedRelease, entry: int) -> Epsilons:
-            charged = history.charged_until(release.spec.dataset_id, entry)
-            if charged not in known:  # mostly, what is spent after one is what is spent before the next
+        def make(release: ChargedRelease) -> SignedStatement:
+            with self._making.hold(host.encode()):
                 call.check_awaited()
-                known[charged] = cost(task, charged)
-            return known[charged]
+                budget = _budget_of(task, release)
+                if budget not in budgets:
+                    of_budget = [one for one in missing if _budget_of(task, one) == budget]
+                    answers = history.answers(release.spec.dataset_id)
+                    budgets[budget] = _SpentUntil(task, answers, of_budget)
+                made = self.sign(self._state(task, release, history, budgets[budget], call))
+            self._made.put(_name(release), made, num_bytes=_STATEMENT_BYTES, owner=host)
+            return made
 
-        for release in history.of_task(task_id):
-            name = (key_of(release.spec), release.last, release.is_final)
-            made = self._made.get(name)
-            if made is None:
-                before = spent_until(release, release.first - 1)
-                after = spent_until(release, release.last)
-                made = self.sign(self._state(task, release, history, before, after))
-                self._made.put(name, made, num_bytes=_STATEMENT_BYTES, owner=host_of(task.origin))
-            yield made
+        for release, made in releases:
+            yield made or make(release)
 
     def _state(
         self,
         task: Task,
         release: ChargedRelease,
         history: ReleaseHistory,
-        before: Epsilons,
-        after: Epsilons,
+        spent: "_SpentUntil",
+        call: Call,
     ) -> ReleaseStatement:
         spec, entry = release.spec, history.entry(release.last)
+        before = spent.until(release.first - 1, call.check_awaited)
+        after = spent.until(release.last, call.check_awaited)
         numerics = entry.subject.get("numerics")
         return ReleaseStatement(
             helper=self.verify_key,
@@ -97,7 +109,7 @@ class Statements:
             release_id=spec.release_id,
             spec=sha256(encode(spec)).digest(),
             answers=release.answers,
-            answers_digest=history.answers_digest(release),
+            answers_digest=history.answers_digest(release, call.check_awaited),
             is_final=release.is_final,
             mechanism=task.mechanism,
             noise=task.noise,
@@ -112,6 +124,47 @@ class Statements:
             entry=entry.digest,
             at=entry.at,
         )
+
+
+class _SpentUntil:
+    """What a budget had spent before the first answer and after the last one of some releases.
+
+    Found in one pass over its answers, as far as it is asked for.
+    """
+
+    def __init__(self, task: Task, answers: ChargedAnswers, releases: Iterable[ChargedRelease]) -> None:
+        self._answers = answers
+        self._ahead = deque(sorted({entry for one in releases for entry in (one.first - 1, one.last)}))
+        self._spending = Spending(task)
+        self._charged = 0
+        self._latest = self._spending.cost()
+        self._known: dict[int, Epsilons] = {}
+
+    def until(self, entry: int, interrupt: Interrupt) -> Epsilons:
+        """Return what was spent up to an entry of the audit log, itself included: of those named above."""
+        while entry not in self._known:
+            interrupt()
+            self._advance(self._ahead[0])
+            self._known[self._ahead.popleft()] = self._latest
+        return self._known[entry]
+
+    def _advance(self, entry: int) -> None:
+        charged = int(np.searchsorted(self._answers.entries, entry, side="right"))
+        if charged == self._charged:
+            return  # mostly, what is spent after one release is what is spent before the next
+        more = np.unique(self._answers.releases[self._charged : charged], return_counts=True)
+        for release, answers in zip(*more, strict=True):
+            self._spending.add(self._answers.specs[release], int(answers))
+        self._charged, self._latest = charged, self._spending.cost()
+
+
+def _name(release: ChargedRelease) -> _Name:
+    return key_of(release.spec), release.last, release.is_final
+
+
+def _budget_of(task: Task, release: ChargedRelease) -> bytes:
+    """Return what names the budget that a release of a task was charged to."""
+    return task.task_id if task.unit is PrivacyUnit.USER else release.spec.dataset_id
 
 
 def _finite(epsilon: float) -> float | None:

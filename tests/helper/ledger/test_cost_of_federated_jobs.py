@@ -12,7 +12,7 @@ import pytest
 
 from helper.ledger.budget_report import BudgetReport, open_ledger
 from helper.ledger.records import Reservation
-from helper.ledger.spending import check_fits, cost
+from helper.ledger.spending import Spending, check_fits, cost
 from helper.releases.answering import Call
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent, spent_in_turn
@@ -51,6 +51,17 @@ def test_skipped_rounds_cost_what_they_would_if_they_had_been_released(indexes: 
 def test_the_order_of_rounds_does_not_change_what_they_cost() -> None:
     found = {cost(TASK, released(*order)) for order in permutations((0, 2, 5))}
     assert found == {spent(job_charges(TASK, JOB, 6), TASK.delta)}
+
+
+@pytest.mark.parametrize("order", list(permutations((0, 2, 5))))
+def test_rounds_that_are_charged_in_turn_cost_the_same_at_each_step(order: Sequence[int]) -> None:
+    other = replace(JOB, job_id=b"v" * 16, phases=PHASES[1:])
+    all_rounds = [*released(*order), *released(1, 0, job=other)]
+    spending = Spending(TASK)
+    for step, one in enumerate(all_rounds):
+        assert spending.cost() == cost(TASK, all_rounds[:step])
+        spending.add(one.spec, 1)
+    assert spending.cost() == cost(TASK, all_rounds)
 
 
 def test_rounds_of_two_jobs_are_charged_as_two_jobs() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helper.ledger.records import Reservation
-from helper.ledger.spending import check_fits, cost, left
+from helper.ledger.spending import Spending, check_fits, cost, left
 from maskedlark.errors import JobReason
 from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
@@ -48,6 +48,29 @@ def test_budgets_hold_what_costs_exactly_that_and_nothing_more(settings: dict[st
     ):
         with refused(JobReason.BUDGET_EXHAUSTED):
             check_fits(smaller, before, new)
+
+
+@pytest.mark.parametrize(
+    ("settings", "carried"), [(MECHANISMS[0], None), (MECHANISMS[0], 32), (MECHANISMS[1], None)], ids=str
+)
+def test_jobs_that_are_charged_in_turn_cost_the_same_at_each_step(
+    settings: dict[str, Any], carried: int | None
+) -> None:
+    task = world(**settings, epsilon=100.0, collusion_epsilon=1000.0).task
+    changes: dict[str, Any] = (
+        {"epoch_steps": 2, "sampling_numerator": 1 << 31, "carried": carried} if carried else {}
+    )
+    jobs = [replace(job(task, number, 3.0 + number), **changes) for number in range(3)]
+    spending, rounds = Spending(task), [0, 0, 0]
+    for number, answers in ((0, 1), (2, 2), (0, 1), (1, 1), (2, 1), (0, 2)):
+        spending.add(jobs[number], answers)
+        rounds[number] += answers
+        held = [
+            Reservation(spec=spec, rounds=charged)
+            for spec, charged in zip(jobs, rounds, strict=True)
+            if charged
+        ]
+        assert spending.cost() == cost(task, held)
 
 
 def test_a_task_without_noise_has_no_budget_to_keep() -> None:

@@ -12,11 +12,12 @@ from helper.ledger.records import Reservation, key_of
 from helper.ledger.spending import cost
 from maskedlark import canonical
 from maskedlark.canonical import decode
-from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.statement import Evidence, SignedStatement, read_evidence
+from maskedlark.releases.statement import Evidence, ReleaseStatement, SignedStatement, read_evidence
 from maskedlark.reports.task import Task, signing_bytes
+from maskedlark.reports.task_kinds import PrivacyUnit
 from tests.helper.parties import ASKED, Scene
 from tests.helper.releases.test_queries import Shop, noise
 from tests.refusals import refused
@@ -72,10 +73,10 @@ def test_a_statement_says_what_was_spent_before_and_after(scene: Scene) -> None:
         for one in statements
     ]
     assert told == [
-        (first.job_id, 2, True, (0.0, 0.0), after((first, 2), (second, 1))),
         (second.job_id, 1, False, after((first, 1)), after((first, 1), (second, 1))),
+        (first.job_id, 2, True, (0.0, 0.0), after((first, 2), (second, 1))),
     ]
-    one = statements[0]
+    one = statements[1]
     assert (one.mechanism, one.noise_multiplier, one.min_batch_size) == (
         scene.task.mechanism,
         2.0,
@@ -84,6 +85,75 @@ def test_a_statement_says_what_was_spent_before_and_after(scene: Scene) -> None:
     assert one.numerics is not None
     entry = scene.cores[0].ledger.round(key_of(first), 1)
     assert entry is not None
+
+
+@pytest.mark.parametrize("unit", PrivacyUnit)
+def test_interleaved_jobs_over_two_datasets_say_what_each_budget_had_spent(
+    tmp_path: Path, unit: PrivacyUnit
+) -> None:
+    scene = Scene(
+        tmp_path,
+        unit=unit.value,
+        mechanism=Mechanism.GAUSSIAN,
+        norm=Norm.L2,
+        epsilon=50.0,
+        collusion_epsilon=90.0,
+    )
+    datasets = [scene.seal(seed=number) for number in range(2)]
+    jobs = [
+        scene.job(datasets[number % 2], job_id=bytes([number]) * 16, noise_multiplier=2.0 + number)
+        for number in range(4)
+    ]
+    for job in jobs:
+        scene.start(job)
+    answered = [0, 1, 2, 0, 3, 1, 0, 2]
+    for place, number in enumerate(answered):
+        scene.run(jobs[number], answered[:place].count(number))
+
+    def spent(number: int, until: int) -> float:
+        together = [
+            Reservation(spec=job, rounds=answered[:until].count(place))
+            for place, job in enumerate(jobs)
+            if unit is PrivacyUnit.USER or job.dataset_id == jobs[number].dataset_id
+        ]
+        return cost(scene.task, [one for one in together if one.rounds]).ad_server
+
+    last = {number: place for place, number in enumerate(answered)}
+    assert [
+        (one.statement.release_id, one.statement.epsilon_before, one.statement.epsilon_after)
+        for one in said(scene.cores[0], scene)
+    ] == [
+        (jobs[number].job_id, spent(number, answered.index(number)), spent(number, place + 1))
+        for number, place in sorted(last.items(), key=lambda item: item[1])
+    ]
+
+
+def test_a_call_that_ends_early_leaves_what_was_made_to_the_next_one(scene: Scene) -> None:
+    two_jobs(scene)
+    signed: list[bytes] = []
+    core = scene.cores[0]
+
+    def sign(statement: ReleaseStatement) -> SignedStatement:
+        signed.append(statement.release_id)
+        return core.statements.sign(statement)
+
+    statements = replace(core.statements, sign=sign)
+    begun = statements.of_task(scene.task_id, ASKED)
+    first = next(begun)
+    assert signed == [b"2" * 16]
+    assert [*statements.of_task(scene.task_id, ASKED)] == said(core, scene)
+    assert signed == [b"2" * 16, b"1" * 16]
+    assert [first, *begun] == said(core, scene)
+
+
+def test_a_caller_that_has_gone_ends_the_work(scene: Scene) -> None:
+    two_jobs(scene)
+
+    def gone() -> None:
+        raise JobRefused(JobReason.CANCELLED, "gone")
+
+    with refused(JobReason.CANCELLED):
+        next(scene.cores[0].statements.of_task(scene.task_id, replace(ASKED, check_awaited=gone)))
 
 
 def test_statements_are_the_same_bytes_each_time_and_after_a_restart(scene: Scene) -> None:
@@ -146,7 +216,7 @@ FORGED: dict[str, Callable[[Evidence, Evidence], Evidence]] = {
 @pytest.mark.parametrize("how", FORGED)
 def test_forged_evidence_is_refused(scene: Scene, how: str) -> None:
     two_jobs(scene)
-    one, other = evidence_of(scene)
+    other, one = evidence_of(scene)
     one.verify()
     forged = FORGED[how](one, other)
     with pytest.raises(InvalidTask):
