@@ -39,7 +39,7 @@ from protos import helper_pb2, helper_pb2_grpc, ingest_pb2_grpc
 from tests.bad_frames import check_that_it_ends
 from tests.builders import examples, job_spec
 from tests.fleet_commands import create_task
-from tests.patience import HANGS_S
+from tests.patience import HANGS_S, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 OTHER_ORIGIN = "https://other.example"
@@ -356,7 +356,7 @@ def test_silent_connections_hold_nobody_up_at_a_helper_and_are_ended_and_counted
     """
     host, port = site.helper.rsplit(":", 1)
     before = site.unused_connections(0)
-    silent = [socket.create_connection((host, int(port)), timeout=HANGS_S) for _ in range(99)]
+    silent = [connect((host, int(port))) for _ in range(99)]
     began = time.monotonic()
     for one in silent[33:66]:
         one.sendall(b"\x16\x03\x01")  # the first bytes of a TLS hello

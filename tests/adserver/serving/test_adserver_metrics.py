@@ -38,7 +38,7 @@ from maskedlark.runtime.database import open_database
 from protos import ingest_pb2_grpc
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.builders import NOW, examples, reports, world
-from tests.patience import HANGS_S
+from tests.patience import HANGS_S, connect
 
 OF = sealed()
 WORLD = world(min_batch_size=4)
@@ -251,7 +251,7 @@ def test_a_request_among_too_many_connections_is_told_to_come_again_and_counted(
     monkeypatch.setattr(http_server, "LIMITS", HttpLimits(connections=6))  # three of one address
     with running_ingest(engine, IntakeSettings(), tls=None, metrics=metrics) as addresses:
         host, port = addresses.http.rsplit(":", 1)
-        others = [socket.create_connection((host, int(port)), timeout=HANGS_S) for _ in range(3)]
+        others = [connect((host, int(port))) for _ in range(3)]
         refused = httpx.post(
             f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0]), timeout=HANGS_S
         )

@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE
 from maskedlark.terminal.tls_options import tls_files
-from tests.patience import HANGS_S
+from tests.patience import HANGS_S, connect
 
 HELPER = [sys.executable, "-c", "from helper.cli.main import main; main()"]
 WIDE = {**os.environ, "COLUMNS": "300"}
@@ -95,7 +94,7 @@ def test_strangers_that_connect_and_say_nothing_do_not_use_up_a_helpers_files(da
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_024), hard))
             host, port = address.rsplit(":", 1)
             for _ in range(300):
-                opened.enter_context(socket.create_connection((host, int(port)), HANGS_S))
+                opened.enter_context(connect((host, int(port))))
             with make_channel(address, None) as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
                 told = stub.Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S)

@@ -1,7 +1,6 @@
 """Whoever should not get into a helper does not, is counted, and does not keep others from being served."""
 
 import os
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +39,7 @@ from tests.bad_frames import check_that_it_ends
 from tests.builders import shares_for
 from tests.helper.parties import Scene
 from tests.helper.serving.test_helper_service import HANDLE, chunk_message
-from tests.patience import HANGS_S
+from tests.patience import HANGS_S, connect
 from tests.refusals import refused
 
 IDLE_S = 0.4
@@ -305,7 +304,7 @@ def test_connections_that_say_nothing_hold_nobody_up_and_are_counted(door: Door)
     """That they are ended too shows `tests/e2e/test_strangers.py`, which has the ten seconds that it
     takes."""
     before = refused_handshakes(door)
-    silent = [socket.create_connection(("localhost", door.port)) for _ in range(50)]
+    silent = [connect(("localhost", door.port)) for _ in range(50)]
     for one in silent[:25]:
         one.sendall(b"\x16\x03\x01")  # the first bytes of a TLS hello
     assert door.is_alive()

@@ -37,7 +37,7 @@ from maskedlark.rpc.transport import (
     make_server,
 )
 from protos import helper_pb2, helper_pb2_grpc, report_pb2
-from tests.patience import HANGS_S
+from tests.patience import HANGS_S, connect
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -243,10 +243,7 @@ def test_strangers_connections_take_no_more_files_than_the_limit(
     server, peer = serve(None)
     try:
         with ExitStack() as opened:
-            silent = [
-                opened.enter_context(socket.create_connection(("127.0.0.1", peer.port), HANGS_S))
-                for _ in range(24)
-            ]
+            silent = [opened.enter_context(connect(("127.0.0.1", peer.port))) for _ in range(24)]
             await_closed(silent, 16)
         for _ in range(2):
             call_once_there_is_room(peer)  # those that have left are not counted
