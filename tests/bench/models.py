@@ -9,49 +9,32 @@ rate.
 import gzip
 import math
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from sklearn.metrics import log_loss, roc_auc_score
 
-from adserver.quickstart.defaults import ROUNDS, choose_learning_rate, choose_network
-from adserver.quickstart.project import TaskSettings
-from adserver.records.defaults import CLIP_QUANTILE
-from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.training_plan import Optimizer, Schedule
+from adserver.quickstart.defaults import choose_network
+from adserver.training.inference import predict
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
-from maskedlark.model.losses import Loss
-from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.model.table_network import table_network
-from maskedlark.privacy.accounting import Epsilons, spent
-from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.job import charge
+from maskedlark.privacy.accounting import Epsilons
 from tests.bench.harness import bench_parser, show
-from tests.bench.in_process import train_in_process
 from tests.bench.mnist import FOLDER
-from tests.builders import fitting_noise, job_spec, world
-from tests.training_plans import training_plan
+from tests.bench.models_heads import heads_figures
+from tests.bench.models_ids import ids_figures
+from tests.bench.models_images import images_figures
+from tests.bench.quickstart_job import train_as_quickstart
 
-DELTA: Final = 1e-5
 COLUMNS: Final = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
     "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country",
     "income",
 )  # fmt: skip
 _LABEL: Final = "income"
-_OTHERS: Final = {
-    "models_ids": "ids_figures",
-    "models_heads": "heads_figures",
-    "models_images": "images_figures",
-}
-"""Modules with further keys, and their functions: wide ids, several heads, logistic regressions, images."""
 _RARE: Final = 100
 """One positive in so many records."""
 
@@ -69,12 +52,29 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Four fifths that are reported, and the panel."""
+
+    reported: Examples
+    panel: Examples
+
+
+def split(seen: Examples, seed: int) -> Split:
+    """Draw the panel by a seed."""
+    order = np.random.default_rng(seed).permutation(len(seen.labels))
+    panel = len(order) // 5
+    return Split(reported=seen.part(order[panel:]), panel=seen.part(order[:panel]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """A trained model on records that nobody reported, and what its training cost."""
 
     auc: float
+    accuracy: float
     log_loss: float
     mean_over_rate: float
+    learning_rate: float
     cost: Epsilons
 
 
@@ -104,17 +104,24 @@ def rare(examples: Examples, seed: int) -> Examples:
 
 
 def train_by_defaults(
-    encoder: Encoder, seen: Examples, test: Examples, *, epsilon: float, seed: int
+    encoder: Encoder,
+    split: Split,
+    test: Examples,
+    *,
+    epsilon: float,
+    seed: int,
+    learning_rate: float | None = None,
 ) -> Score:
-    """Train what quickstart would, on four fifths of the records, with both helpers' noise."""
-    reported = seen.part(np.random.default_rng(seed).permutation(len(seen.labels))[len(seen.labels) // 5 :])
-    panel = seen.labels[np.random.default_rng(seed).permutation(len(seen.labels))[: len(seen.labels) // 5]]
+    """Train what quickstart would, with both helpers' noise; a rate that is given replaces the rule's."""
+    panel = split.panel.labels
     base_rate = float((panel.sum() + 0.5) / (len(panel) + 1))
-    rows, settings = len(reported.labels), TaskSettings()
     network = choose_network(
-        rows=rows, epsilon=epsilon, columns=len(encoder.columns), rarest=min(base_rate, 1 - base_rate)
+        rows=len(split.reported.labels),
+        epsilon=epsilon,
+        columns=len(encoder.columns),
+        rarest=min(base_rate, 1 - base_rate),
     )
-    encoded = table_network(
+    untrained = table_network(
         encoder,
         hidden=network.hidden,
         outputs=1,
@@ -122,71 +129,38 @@ def train_by_defaults(
         are_numbers_in_tables=network.are_numbers_in_tables,
         base_rate=None if network.clip_norm is None else base_rate,
     )
-    model = parse(encoded, num_features=len(encoder.columns))
-    of = world(
-        num_features=len(encoder.columns),
-        min_batch_size=settings.min_batch_size,
-        mechanism=Mechanism.GAUSSIAN,
-        clip_norm=settings.clip_norm,
+    trained = train_as_quickstart(
+        untrained,
+        split.reported.features,
+        split.reported.labels,
+        network=network,
         epsilon=epsilon,
-        collusion_epsilon=settings.collusion_epsilon,
-        delta=DELTA,
+        seed=seed,
+        learning_rate=learning_rate,
     )
-    noise = fitting_noise(
-        epsilon,
-        DELTA,
-        mechanism=Mechanism.GAUSSIAN,
-        sampling_rate=1.0,
-        rounds=ROUNDS,
-        already=(),
-        collusion_epsilon=settings.collusion_epsilon,
-    )
-    job = job_spec(
-        of.task.task_id,
-        job_id=seed.to_bytes(16, "big"),
-        model_digest=model.digest,
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
-        rounds=ROUNDS,
-        noise_multiplier=noise,
-        is_clip_adaptive=network.clip_norm is None,
-        clip_norm=network.clip_norm,
-    )
-    rate = choose_learning_rate(rows=rows, epsilon=epsilon, parameters=model.num_parameters, network=network)
-    plan = training_plan(
-        of.task,
-        job,
-        records=rows,
-        optimizer=Optimizer(
-            kind=OptimizerKind.MOMENTUM,
-            learning_rate=rate / (network.clip_norm or 1.0),
-        ),
-        schedule=Schedule(kind=ScheduleKind.COSINE),
-        adaptive_clip=AdaptiveClip(quantile=CLIP_QUANTILE) if network.clip_norm is None else None,
-    )
-    values = train_in_process(of, plan, model, reported.features, reported.labels)
-    chance = _chances(replace_parameters(encoded, model, values), test.features)
+    logits = predict(trained.onnx, test.features)[:, 0]
+    chance = 1 / (1 + np.exp(-logits.astype(np.float64)))
     return Score(
         auc=float(roc_auc_score(test.labels, chance)),
+        accuracy=float(((chance > 0.5) == test.labels).mean()),
         log_loss=float(log_loss(test.labels, chance)),
         mean_over_rate=float(chance.mean() / test.labels.mean()),
-        cost=spent([charge(of.task, job, ROUNDS)], DELTA),
+        learning_rate=trained.learning_rate,
+        cost=trained.cost,
     )
-
-
-def _chances(onnx: bytes, features: NDArray[np.uint8]) -> NDArray[np.float64]:
-    session = onnxruntime.InferenceSession(onnx)
-    logits = session.run(None, {"features": features.astype(np.float32) / 256})[0][:, 0]
-    return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
 
 
 def measure(seeds: int, epsilon: float = 3.0) -> dict[str, Any]:
     """Every figure of this bench, each the mean over its seeds; spreads end in `_spread`."""
     encoder, seen, test = adult()
     scores = [
-        train_by_defaults(encoder, seen, test, epsilon=epsilon, seed=seed) for seed in range(1, seeds + 1)
+        train_by_defaults(encoder, split(seen, seed), test, epsilon=epsilon, seed=seed)
+        for seed in range(1, seeds + 1)
     ]
     few = [
-        train_by_defaults(encoder, rare(seen, seed), rare(test, seed), epsilon=epsilon, seed=seed)
+        train_by_defaults(
+            encoder, split(rare(seen, seed), seed), rare(test, seed), epsilon=epsilon, seed=seed
+        )
         for seed in range(1, seeds + 1)
     ]
     return {
@@ -210,11 +184,7 @@ def main() -> None:
     parser = bench_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     arguments = parser.parse_args()
-    found = measure(arguments.seeds)
-    for name, function in _OTHERS.items():
-        if find_spec(f"tests.bench.{name}") is not None:
-            figures = getattr(import_module(f"tests.bench.{name}"), function, None)
-            found |= {} if figures is None else figures()
+    found = {**measure(arguments.seeds), **ids_figures(), **heads_figures(), **images_figures()}
     show(found, is_json=arguments.json)
 
 

@@ -19,11 +19,7 @@ import onnx
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from adserver.quickstart.defaults import ROUNDS, Network, choose_learning_rate
-from adserver.quickstart.project import TaskSettings
-from adserver.records.defaults import CLIP_QUANTILE
-from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.training_plan import Optimizer, Schedule
+from adserver.quickstart.defaults import Network
 from adserver.training.inference import predict
 from docs.tutorial.fleet import HELPERS, Fleet
 from helper.gradient.engine import Batch
@@ -32,19 +28,15 @@ from maskedlark.encoding.encoder import Encoder, IdColumn, count_bytes
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.model.losses import Loss
-from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
-from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.privacy.mechanism import Mechanism
-from tests.bench.in_process import train_in_process
 from tests.bench.job import LIMITS
 from tests.bench.mnist import FOLDER
+from tests.bench.quickstart_job import train_as_quickstart
 from tests.bench.wide_job import peak_mb
-from tests.builders import fitting_noise, job_spec, world
 from tests.fleet_commands import create_task, seal, send_reports, submit
 from tests.onnx_builders import encoded, node, tensor, weights
-from tests.training_plans import training_plan
 
 DELTA: Final = 1e-5
 CLIP: Final = Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
@@ -139,60 +131,30 @@ def logistic_on_ids(encoder: Encoder) -> bytes:
     return encoded(nodes, held, width=encoder.num_features)
 
 
-def frappe_auc(*, seed: int, words: int | None = None, epsilon: float = 3.0) -> float:
-    """The AUC on Frappe's test file after training on four fifths of the other, with both helpers' noise.
+def frappe_auc(
+    *, seed: int, words: int | None = None, epsilon: float = 3.0, learning_rate: float | None = None
+) -> tuple[float, float]:
+    """The AUC on Frappe's test file after training on four fifths of the other, and the learning rate.
 
-    Every field is a column of ids; with no number of words, the vocabularies are planned.
+    Every field is a column of ids; with no number of words, the vocabularies are planned; with no rate, it is
+    the rule's.
     """
     seen, test = frappe("validation"), frappe("test")
     order = np.random.default_rng(seed).permutation(len(seen.labels))
     reported = seen.part(order[len(order) // 5 :])
-    rows = len(reported.labels)
-    training = PlannedTraining(reports=rows, epsilon=epsilon)
+    training = PlannedTraining(reports=len(reported.labels), epsilon=epsilon)
     encoder = fit(reported.cells, FitSettings(words=dict.fromkeys(reported.cells, words), training=training))
-    onnx = logistic_on_ids(encoder)
-    model = parse(onnx, num_features=encoder.num_features)
-    settings = TaskSettings()
-    of = world(
-        num_features=encoder.num_features,
-        min_batch_size=settings.min_batch_size,
-        mechanism=Mechanism.GAUSSIAN,
-        clip_norm=settings.clip_norm,
+    trained = train_as_quickstart(
+        logistic_on_ids(encoder),
+        encoder.features(reported.cells),
+        reported.labels,
+        network=Network(hidden=(), are_numbers_in_tables=False),
         epsilon=epsilon,
-        collusion_epsilon=settings.collusion_epsilon,
-        delta=DELTA,
+        seed=seed,
+        learning_rate=learning_rate,
     )
-    noise = fitting_noise(
-        epsilon,
-        DELTA,
-        mechanism=Mechanism.GAUSSIAN,
-        sampling_rate=1.0,
-        rounds=ROUNDS,
-        already=(),
-        collusion_epsilon=settings.collusion_epsilon,
-    )
-    network = Network(hidden=(), are_numbers_in_tables=False)
-    rate = choose_learning_rate(rows=rows, epsilon=epsilon, parameters=model.num_parameters, network=network)
-    job = job_spec(
-        of.task.task_id,
-        job_id=seed.to_bytes(16, "big"),
-        model_digest=model.digest,
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
-        rounds=ROUNDS,
-        noise_multiplier=noise,
-        is_clip_adaptive=True,
-    )
-    plan = training_plan(
-        of.task,
-        job,
-        records=rows,
-        optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate),
-        schedule=Schedule(kind=ScheduleKind.COSINE),
-        adaptive_clip=AdaptiveClip(quantile=CLIP_QUANTILE),
-    )
-    values = train_in_process(of, plan, model, encoder.features(reported.cells), reported.labels)
-    trained = replace_parameters(onnx, model, values)
-    return float(roc_auc_score(test.labels, predict(trained, encoder.features(test.cells))[:, 0]))
+    logits = predict(trained.onnx, encoder.features(test.cells))[:, 0]
+    return float(roc_auc_score(test.labels, logits)), trained.learning_rate
 
 
 def us_per_record(rows: tuple[int, ...] = (256, 100_000), *, tables: int = 10, turns: int = 7) -> list[float]:
@@ -232,7 +194,7 @@ def _runs_of(tables: int, rows: int) -> list[Callable[[], object]]:
 def ids_figures(seeds: int = 2) -> dict[str, float]:
     """The keys of this module for `make bench-models`."""
     few, many = us_per_record()
-    planned = [frappe_auc(seed=seed) for seed in range(1, seeds + 1)]
+    planned = [frappe_auc(seed=seed)[0] for seed in range(1, seeds + 1)]
     return {
         "us_per_record_10_tables_256_rows": few,
         "us_per_record_10_tables_100000_rows": many,
@@ -275,7 +237,7 @@ def peak_mb_of_helpers() -> float:
 def vocabularies() -> dict[str, float]:
     """The AUC of one seed by epsilon and words a column; docs/how-to/own-data.md shows it."""
     return {
-        f"epsilon {epsilon:g}, {words or 'planned'}": frappe_auc(seed=1, words=words, epsilon=epsilon)
+        f"epsilon {epsilon:g}, {words or 'planned'}": frappe_auc(seed=1, words=words, epsilon=epsilon)[0]
         for epsilon in (3.0, 1.0)
         for words in (254, 1_000, 4_082, None)
     }
