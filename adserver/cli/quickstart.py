@@ -153,7 +153,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 def _data_settings(csv: Path, report: "TableReport") -> "DataSettings":
     """Return what the report suggests for `[data]`."""
-    from adserver.quickstart.project import DataSettings
+    from adserver.quickstart.project import PLANNED, DataSettings
     from adserver.quickstart.table_report import Use
 
     return DataSettings(
@@ -163,6 +163,7 @@ def _data_settings(csv: Path, report: "TableReport") -> "DataSettings":
         ignore=report.named(Use.LEFT_OUT),
         dates=report.named(Use.DATE),
         codes=report.codes(),
+        words=tuple(f"{name}={PLANNED}" for name in report.ids()),
     )
 
 

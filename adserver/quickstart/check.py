@@ -13,6 +13,9 @@ from typing import Final
 from adserver.quickstart.project import DataSettings, Project, Settings
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from maskedlark.encoding import dates
+from maskedlark.encoding.cells import number
+from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, count_bytes
+from maskedlark.encoding.fit import PlannedTraining, id_column
 from maskedlark.encoding.table import Table, parse_table
 from maskedlark.errors import InvalidModel, InvalidTask
 from maskedlark.frozen import frozen
@@ -74,13 +77,16 @@ def check(project: Project) -> Checked:
         report = read_report(table, settings.data.label)
         kept = _kept(table, settings.data)
         problems += _problems_of_columns(table, report, settings.data, kept)
+        problems += _problems_of_words(settings.data)
         counts = {**report.classes, **report.other_labels}
         chosen = settings.data.classes or tuple(counts)
         problems += _problems_of_classes(counts, settings.data)
         rows, classes = sum(counts.get(name, 0) for name in chosen), len(chosen)
         if not problems:
-            features = sum(_width(table, name, settings.data) for name in kept)
-    reported = rows - round(settings.data.panel * rows)
+            learned = _learned(table, settings.data)
+            planned = PlannedTraining(reports=_reported(rows, settings), epsilon=settings.training.epsilon)
+            features = sum(_width(learned, name, settings.data, planned) for name in kept)
+    reported = _reported(rows, settings)
     loss = settings.training.loss or usual_loss(classes)
     problems += _problems_of_training(settings, reported)
     problems += _problems_of_model(project, features, classes, loss)
@@ -92,6 +98,10 @@ def check(project: Project) -> Checked:
         num_classes=classes,
         loss=loss,
     )
+
+
+def _reported(rows: int, settings: Settings) -> int:
+    return rows - round(settings.data.panel * rows)
 
 
 def usual_loss(num_classes: int) -> Loss:
@@ -115,7 +125,8 @@ def _problems_of_columns(
 ) -> Iterator[str]:
     """Yield what is wrong with the columns that `[data]` names, and with those that become features."""
     for setting, names in (
-        ("ignore", data.ignore), ("dates", data.dates), ("codes", data.codes), ("publish", data.publish)
+        ("ignore", data.ignore), ("dates", data.dates), ("codes", data.codes), ("publish", data.publish),
+        ("words", tuple(data.vocabularies())),
     ):  # fmt: skip
         for name in names:
             if name not in table.columns:
@@ -142,6 +153,16 @@ def _problems_of_columns(
             yield f"[data] dates names {name!r}: {why}"
 
 
+def _problems_of_words(data: DataSettings) -> Iterator[str]:
+    for name, count in data.vocabularies().items():
+        if count is not None and count > MAX_ROWS - ID_ROWS:
+            yield f"[data] words has {count} for {name!r}: a column has rows for {MAX_ROWS - ID_ROWS} words"
+        if name in data.dates:
+            yield f"[data] words names {name!r}, which dates names too: remove it in one of them"
+    if len(data.vocabularies()) < len(data.words):
+        yield "[data] words names a column twice: keep one of them"
+
+
 def _why_no_dates(table: Table, name: str) -> str:
     try:
         dates.parts(table.columns, name)
@@ -150,9 +171,25 @@ def _why_no_dates(table: Table, name: str) -> str:
     return ""
 
 
-def _width(table: Table, name: str, data: DataSettings) -> int:
+def _learned(table: Table, data: DataSettings) -> Table:
+    """Return the rows whose label is learned, as `browser-sim encode` takes them."""
+    labels, numbers = table.columns[data.label], {number(name) for name in data.classes} - {None}
+    kept = [
+        row
+        for row, cell in enumerate(labels)
+        if cell is not None and (not data.classes or cell in data.classes or number(cell) in numbers)
+    ]
+    return table.take(kept)
+
+
+def _width(table: Table, name: str, data: DataSettings, planned: PlannedTraining) -> int:
     """Return how many features a column becomes."""
-    return len(dates.parts(table.columns, name)) if name in data.dates else 1
+    if name in data.dates:
+        return len(dates.parts(table.columns, name))
+    vocabularies = data.vocabularies()
+    if name not in vocabularies:
+        return 1
+    return count_bytes(id_column(name, table.columns[name], vocabularies[name], planned))
 
 
 def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator[str]:

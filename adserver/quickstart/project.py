@@ -21,10 +21,12 @@ from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 
 CONFIG: Final = "lark.toml"
+PLANNED: Final = "planned"
 SAMPLE: Final = "wbcd"
 """The Wisconsin breast-cancer data, which come with scikit-learn."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ColumnWords = Annotated[str, Field(pattern=r"^(?s:.+)=(planned|[0-9]{1,7})$")]
 Address = Annotated[str, Field(pattern=r"^(127\.[0-9.]+|localhost|\[::1\]):[0-9]{1,5}$")]
 
 
@@ -55,6 +57,8 @@ class DataSettings:
         ignore: Its columns that are no features.
         dates: Its columns of dates, which become a weekday, a day and an hour.
         codes: Its columns of numbers that name things, which are read as words.
+        words: Its columns of ids, as COLUMN=N, whose N most frequent words have rows of their own in the
+            model, or as COLUMN=planned, as many as the reports and epsilon carry.
         publish: Its columns whose words may stand in the public encoder though they look like identifiers.
         panel: The share of rows that are never reported: the trained model is tested on them.
     """
@@ -65,8 +69,14 @@ class DataSettings:
     ignore: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
+    words: tuple[ColumnWords, ...] = ()
     publish: tuple[str, ...] = ()
     panel: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+    def vocabularies(self) -> dict[str, int | None]:
+        """Return how many words of each column of ids have rows; None: as many as are planned."""
+        asked = (one.rpartition("=") for one in self.words)
+        return {column: None if count == PLANNED else int(count) for column, _, count in asked}
 
 
 @canonical
@@ -232,6 +242,7 @@ classes = {_list(data.classes, notes)}  # its classes; rows with other labels ar
 ignore = {_list(data.ignore, notes)}           # columns that are no features
 dates = {_list(data.dates, notes)}            # columns of dates: weekday, day and hour become features
 codes = {_list(data.codes, notes)}            # columns of numbers that name things: read as words
+words = {_list(data.words, notes)}            # columns of many words: "item=1000" or "item=planned" rows
 publish = {_list(data.publish, notes)}          # columns of identifiers whose words may be public
 panel = {data.panel:g}            # the share of rows that nobody reports: the model is tested on them
 

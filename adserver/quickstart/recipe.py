@@ -201,9 +201,20 @@ class Recipe:
 
     def _fit(self, data: DataSettings, encoder: Path) -> Any:
         table = str(self._project.path(data.csv))
-        told = self._json("browser-sim", "encode", "--fit", table, *_options_of(data), "-o", str(encoder))
-        self._tell(f"{told['features']} columns become features ({told['categories']} of them words)")
+        options = (*_options_of(data), *self._planning(data), "-o", str(encoder))
+        told = self._json("browser-sim", "encode", "--fit", table, *options)
+        words = told["categories"] + told["ids"]
+        self._tell(
+            f"{told['numbers'] + words} columns become {told['features']} features ({words} columns of words)"
+        )
         return told
+
+    def _planning(self, data: DataSettings) -> tuple[str, ...]:
+        """Return the options that say what vocabularies are planned for, if any is."""
+        if None not in data.vocabularies().values():
+            return ()
+        reports, epsilon = check(self._project).reported, self._project.settings.training.epsilon
+        return ("--planned-reports", str(reports), "--planned-epsilon", str(epsilon))
 
     def _task(self, described: RecipeSection) -> str:
         task = self._project.settings.task
@@ -510,6 +521,7 @@ def _options_of(data: DataSettings) -> tuple[str, ...]:
         "--ignore": data.ignore,
         "--date": data.dates,
         "--publish": data.publish,
+        "--words": data.words,
     }
     options = [part for option, values in named.items() for value in values for part in (option, value)]
     codes = [part for column in data.codes for part in ("--type", f"{column}=category")]

@@ -19,7 +19,7 @@ from typing import Final
 
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
-from maskedlark.encoding.encoder import MAX_WORD
+from maskedlark.encoding.encoder import MAX_WORD, TOP
 from maskedlark.encoding.identifiers import FEWEST_ROWS, NEARLY_UNIQUE, identifiers
 from maskedlark.encoding.table import Cells, Table
 from maskedlark.errors import InvalidTask
@@ -121,6 +121,12 @@ class TableReport:
     def codes(self) -> tuple[str, ...]:
         """Return the columns of numbers that are read as words."""
         return tuple(column.name for column in self.columns if column.use is Use.WORDS and column.why)
+
+    def ids(self) -> tuple[str, ...]:
+        """Return the columns of more words than one byte tells apart."""
+        return tuple(
+            column.name for column in self.columns if column.use is Use.WORDS and column.distinct >= TOP
+        )
 
 
 def read_report(table: Table, label: str) -> TableReport:

@@ -9,9 +9,11 @@ from typer.testing import CliRunner, Result
 from adserver.cli.main import app
 from adserver.quickstart.check import check
 from adserver.quickstart.project import CONFIG, Project
+from browser_sim.sources.table import TableSettings, fit_table
+from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
-from tests.adserver.quickstart.tables import CASES, ROWS, Case, text, visits
+from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, Case, text, visits
 
 
 def invoke(*arguments: object) -> Result:
@@ -48,6 +50,10 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
         ('label = "bought"', 'label = "sold"', "no column 'sold'"),
         ('label = "bought"', 'label = ""', r"\[data\] label is empty"),
         ('"yes",  # ', '"maybe",  # ', r"\[data\] classes names 'maybe', but no row has this label"),
+        ("words = []", 'words = ["cod=planned"]', r"\[data\] words names 'cod', but visits.csv has no such"),
+        ("words = []", 'words = ["device"]', "data.words.0"),
+        ("words = []", 'words = ["device=2000000"]', r"words has 2000000 for 'device': .* 1048574 words"),
+        ("words = []", 'words = ["device=9", "device=planned"]', r"\[data\] words names a column twice"),
         ("codes = []", 'codes = ["cod"]', r"\[data\] codes names 'cod', but visits.csv has no such column"),
         ("dates = []", 'dates = ["device"]', r"\[data\] dates names 'device': .* no date"),
         ("publish = []", 'publish = ["bought"]', r"\[data\] publish names 'bought', which is the label"),
@@ -120,6 +126,32 @@ def test_identifiers_that_the_owner_keeps_need_a_word(tmp_path: Path) -> None:
     assert "column 'device' looks like identifiers" in problem
     path.write_text(kept.replace("publish = []", 'publish = ["device"]'))
     assert not check(Project.open(tmp_path / "play")).problems
+
+
+@pytest.mark.parametrize(("asked", "width"), [("planned", 1), ("299", 2), ("254", 1)])
+def test_a_column_of_many_words_becomes_as_many_features_as_its_rows_need(
+    asked: str, width: int, tmp_path: Path
+) -> None:
+    rows = [(f"app {row % 30 if row % 3 else row // 3}", *cells) for row, cells in enumerate(visits(1_200))]
+    (tmp_path / "visits.csv").write_text(text(rows, header=("app", *HEADER)))
+    made = invoke("new", tmp_path / "play", "--csv", tmp_path / "visits.csv", "--label", "bought")
+    assert made.exit_code == 0
+    path = tmp_path / "play" / CONFIG
+    path.write_text(path.read_text().replace('"app=planned"', f'"app={asked}"'))
+    project = Project.open(tmp_path / "play")
+    assert project.settings.data.words == (f"app={asked}",)
+    found = check(project)
+    assert (found.problems, found.num_features) == ((), 3 + width)
+    fitted = fit_table(
+        TableSettings(
+            path=tmp_path / "visits.csv",
+            label="bought",
+            ignore=("visit",),
+            words=project.settings.data.vocabularies(),
+            training=PlannedTraining(reports=found.reported, epsilon=3.0),
+        )
+    )
+    assert fitted.num_features == found.num_features
 
 
 def test_the_sample_needs_no_table(tmp_path: Path) -> None:
