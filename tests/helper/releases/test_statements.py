@@ -1,7 +1,8 @@
 """What a helper says of its releases is what its ledger charged, and nobody else can say it."""
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,19 @@ import pytest
 from helper.core import HelperCore
 from helper.ledger.records import Reservation, key_of
 from helper.ledger.spending import cost
+from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.canonical import decode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.clip import Norm
-from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.statement import Evidence, ReleaseStatement, SignedStatement, read_evidence
+from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
+from maskedlark.releases.statement import (
+    MAX_EVIDENCE_BYTES,
+    Evidence,
+    ReleaseStatement,
+    SignedStatement,
+    read_evidence,
+)
 from maskedlark.reports.task import Task, signing_bytes
 from maskedlark.reports.task_kinds import PrivacyUnit
 from tests.helper.parties import ASKED, Scene
@@ -23,11 +31,15 @@ from tests.helper.releases.test_queries import Shop, noise
 from tests.refusals import refused
 
 
+def gaussian_scene(folder: Path) -> Scene:
+    return Scene(
+        folder, mechanism=Mechanism.GAUSSIAN, norm=Norm.L2, epsilon=50.0, collusion_epsilon=90.0, delta=1e-5
+    )
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    return Scene(
-        tmp_path, mechanism=Mechanism.GAUSSIAN, norm=Norm.L2, epsilon=50.0, collusion_epsilon=90.0, delta=1e-5
-    )
+    return gaussian_scene(tmp_path)
 
 
 def said(core: HelperCore, scene: Scene) -> list[SignedStatement]:
@@ -101,7 +113,7 @@ def test_interleaved_jobs_over_two_datasets_say_what_each_budget_had_spent(
     )
     datasets = [scene.seal(seed=number) for number in range(2)]
     jobs = [
-        scene.job(datasets[number % 2], job_id=bytes([number]) * 16, noise_multiplier=2.0 + number)
+        scene.job(datasets[number % 2], job_id=bytes([number]) * 16, rounds=3, noise_multiplier=2.0 + number)
         for number in range(4)
     ]
     for job in jobs:
@@ -119,11 +131,14 @@ def test_interleaved_jobs_over_two_datasets_say_what_each_budget_had_spent(
         return cost(scene.task, [one for one in together if one.rounds]).ad_server
 
     last = {number: place for place, number in enumerate(answered)}
-    assert [
-        (one.statement.release_id, one.statement.epsilon_before, one.statement.epsilon_after)
-        for one in said(scene.cores[0], scene)
-    ] == [
-        (jobs[number].job_id, spent(number, answered.index(number)), spent(number, place + 1))
+    told = [one.statement for one in said(scene.cores[0], scene)]
+    assert [(one.release_id, one.is_final, one.epsilon_before, one.epsilon_after) for one in told] == [
+        (
+            jobs[number].job_id,
+            number == 0,  # the only one whose planned rounds are all answered
+            spent(number, answered.index(number)),
+            spent(number, place + 1),
+        )
         for number, place in sorted(last.items(), key=lambda item: item[1])
     ]
 
@@ -180,49 +195,155 @@ def test_a_helper_says_nothing_of_anothers_task_and_of_what_it_did_not_answer(sc
     assert said(scene.cores[0], other) == []
 
 
+@dataclass(frozen=True)
+class Shown:
+    """Evidence of a job and of another one, and the keys of both helpers."""
+
+    one: Evidence
+    other: Evidence
+    keys: tuple[HelperKeys, HelperKeys]
+
+    def saying(self, role: int, **changes: Any) -> Evidence:
+        """Return evidence of the first in which a helper says something else, under its signature."""
+        said = list(self.one.statements)
+        said[role] = self.keys[role].sign_statement(replace(said[role].statement, **changes))
+        return replace(self.one, statements=tuple(said))
+
+
 def with_statement(one: Evidence, **changes: Any) -> Evidence:
     signed = one.statements[0]
     changed = replace(signed, statement=replace(signed.statement, **changes))
     return replace(one, statements=(changed, *one.statements[1:]))
 
 
-FORGED: dict[str, Callable[[Evidence, Evidence], Evidence]] = {
-    "a smaller epsilon": lambda one, _: with_statement(one, epsilon_after=0.01),
-    "a smaller collusion epsilon": lambda one, _: with_statement(one, collusion_epsilon_after=0.01),
-    "fewer answers": lambda one, _: with_statement(one, answers=1),
-    "more noise": lambda one, _: with_statement(one, noise_multiplier=9.0),
-    "another k": lambda one, _: with_statement(one, min_batch_size=1_000),
-    "another time": lambda one, _: with_statement(one, at=1),
-    "no epsilon": lambda one, _: with_statement(one, epsilon_after=None),
-    "another helper's": lambda one, _: replace(
-        one, statements=(replace(one.statements[1], statement=replace(one.statements[1].statement, role=0)),)
+FORGED: dict[str, tuple[str, Callable[[Evidence, Evidence], Evidence]]] = {
+    "a smaller epsilon": ("did not sign", lambda one, _: with_statement(one, epsilon_after=0.01)),
+    "fewer answers": ("did not sign", lambda one, _: with_statement(one, answers=1)),
+    "another time": ("did not sign", lambda one, _: with_statement(one, at=1)),
+    "another helper's": (
+        "is another helper's",
+        lambda one, _: replace(
+            one,
+            statements=(replace(one.statements[1], statement=replace(one.statements[1].statement, role=0)),),
+        ),
     ),
-    "another helper's key": lambda one, _: with_statement(one, helper=one.statements[1].statement.helper),
-    "another release's signature": lambda one, other: replace(
-        one, statements=(replace(one.statements[0], signature=other.statements[0].signature),)
+    "another helper's key": (
+        "is another helper's",
+        lambda one, _: with_statement(one, helper=one.statements[1].statement.helper),
     ),
-    "two releases as one": lambda one, other: replace(
-        one, statements=(one.statements[0], other.statements[1])
+    "another release's signature": (
+        "did not sign",
+        lambda one, other: replace(
+            one, statements=(replace(one.statements[0], signature=other.statements[0].signature),)
+        ),
     ),
-    "one helper's twice": lambda one, _: replace(one, statements=(one.statements[0], one.statements[0])),
-    "the roles swapped": lambda one, _: replace(one, statements=one.statements[::-1]),
-    "another task": lambda one, _: replace(one, task=replace(one.task, epsilon=1e6)),
-    "a task that one helper signed": lambda one, _: replace(
-        one, task_signatures=(one.task_signatures[0], one.task_signatures[0])
+    "two releases as one": (
+        "of different releases: release_id differs",
+        lambda one, other: replace(one, statements=(one.statements[0], other.statements[1])),
+    ),
+    "one helper's twice": (
+        "of role 0 and role 1",
+        lambda one, _: replace(one, statements=(one.statements[0], one.statements[0])),
+    ),
+    "the roles swapped": (
+        "of role 0 and role 1",
+        lambda one, _: replace(one, statements=one.statements[::-1]),
+    ),
+    "another task": ("signature", lambda one, _: replace(one, task=replace(one.task, epsilon=1e6))),
+    "a task that one helper signed": (
+        "signature",
+        lambda one, _: replace(one, task_signatures=(one.task_signatures[0], one.task_signatures[0])),
     ),
 }
 
 
-@pytest.mark.parametrize("how", FORGED)
-def test_forged_evidence_is_refused(scene: Scene, how: str) -> None:
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """What two jobs leave to show: nothing changes it."""
+    scene = gaussian_scene(tmp_path_factory.mktemp("shown"))
     two_jobs(scene)
     other, one = evidence_of(scene)
-    one.verify()
-    forged = FORGED[how](one, other)
-    with pytest.raises(InvalidTask):
+    return Shown(one=one, other=other, keys=(scene.parties[0].keys, scene.parties[1].keys))
+
+
+def refuse(forged: Evidence, why: str) -> None:
+    with pytest.raises(InvalidTask, match=why):
         forged.verify()
-    with pytest.raises(InvalidTask):
+    with pytest.raises(InvalidTask, match=why):
         read_evidence(forged.encode())
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_forged_evidence_is_refused(shown: Shown, how: str) -> None:
+    why, forge = FORGED[how]
+    shown.one.verify()
+    refuse(forge(shown.one, shown.other), why)
+
+
+CONTRADICTIONS: list[tuple[str, Any, str]] = [
+    ("task_id", bytes(32), "contradicts the task's settings"),
+    ("mechanism", Mechanism.LAPLACE, "contradicts the task's settings"),
+    ("noise", NoiseDivision.SPLIT, "contradicts the task's settings"),
+    ("min_batch_size", 1_000, "contradicts the task's settings"),
+    ("delta", 1e-9, "contradicts the task's settings"),
+    ("kind", "jobs", "kind is 'jobs': expected one of discovery, evaluation, job, query, update"),
+    ("epsilon_before", None, "gives no epsilon"),
+    ("epsilon_after", None, "gives no epsilon"),
+]
+
+
+@pytest.mark.parametrize("role", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "value", "why"), CONTRADICTIONS, ids=[name for name, _, _ in CONTRADICTIONS]
+)
+def test_a_helper_that_signs_what_contradicts_its_task_is_refused(
+    shown: Shown, role: int, name: str, value: object, why: str
+) -> None:
+    assert getattr(shown.one.statements[role].statement, name) != value
+    refuse(shown.saying(role, **{name: value}), why)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dataset_id", bytes(32)),
+        ("kind", "query"),
+        ("release_id", bytes(16)),
+        ("spec", bytes(32)),
+        ("noise_multiplier", 2.5),
+    ],
+)
+def test_two_helpers_that_sign_of_different_releases_are_refused(
+    shown: Shown, name: str, value: object
+) -> None:
+    refuse(shown.saying(1, **{name: value}), f"of different releases: {name} differs")
+    alone = replace(shown.one, statements=shown.saying(1, **{name: value}).statements[1:])
+    alone.verify()
+
+
+def test_what_helpers_say_of_time_and_of_epsilon_may_differ(shown: Shown) -> None:
+    shown.saying(1, at=7, epsilon_after=60.0, answers=1, is_final=False, numerics=None).verify()
+
+
+@pytest.mark.parametrize("role", [0, 1])
+@pytest.mark.parametrize("name", ["epsilon_after", "collusion_epsilon_after"])
+def test_what_was_spent_is_held_against_both_budgets_of_both_helpers(
+    shown: Shown, role: int, name: str
+) -> None:
+    budget = getattr(shown.one.task, name.removesuffix("_after"))
+    assert shown.saying(role, **{name: budget}).is_within_budget
+    assert not shown.saying(role, **{name: math.nextafter(budget, math.inf)}).is_within_budget
+    assert not shown.saying(role, **{name: None}).is_within_budget
+    for other in ("epsilon_before", "collusion_epsilon_before"):
+        assert shown.saying(role, **{other: 2 * budget}).is_within_budget
+
+
+def test_no_more_than_a_file_of_evidence_may_take_is_read(shown: Shown) -> None:
+    encoded = shown.one.encode()
+    assert read_evidence(b"\n" + encoded + b" \n") == shown.one
+    with pytest.raises(InvalidTask, match=str(MAX_EVIDENCE_BYTES)):
+        read_evidence(encoded + b"x" * MAX_EVIDENCE_BYTES)
+    assert MAX_EVIDENCE_BYTES == 1 << 20
 
 
 def test_a_statement_of_a_helper_whom_the_task_does_not_name_is_refused(tmp_path: Path, scene: Scene) -> None:

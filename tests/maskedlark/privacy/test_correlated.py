@@ -1,6 +1,7 @@
 """Correlated noise: sensitivity and overlap against all slots, its law, an adversary who sees every step."""
 
 import math
+from fractions import Fraction
 from itertools import pairwise, product
 
 import numpy as np
@@ -24,6 +25,8 @@ from maskedlark.privacy.correlated import (
     trajectory_error,
     units_of_step,
 )
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import tail_bound
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import Randomness, Stream, derive_key
 from tests import reference
@@ -105,6 +108,40 @@ def test_slots_far_apart_overlap_no_more_than_is_charged(carried: int, schedule:
     for first in range(steps):
         group = products[np.ix_(*[[(first + offset) % steps for offset in spaced]] * 2)]
         assert group[~np.eye(apart.slots, dtype=bool)].max() <= charged
+
+
+def products(carried: int, steps: int, epochs: int, distance: int) -> Fraction:
+    """The product of two slots' shifts at a distance, exactly, with infinitely many steps after them."""
+    beta = Fraction(carried, DENOMINATOR)
+    pairs = product(range(epochs), repeat=2)
+    return sum((beta ** abs(distance + (f - e) * steps) for e, f in pairs), Fraction()) / (1 - beta**2)
+
+
+@pytest.mark.parametrize("carried", [0, 1, 48, 63])
+@pytest.mark.parametrize("schedule", [(2, 5), (3, 4), (7, 1), (29, 3), (2, 1), (300, 2)])
+def test_what_is_charged_is_the_exact_sum_and_a_little_more(carried: int, schedule: tuple[int, int]) -> None:
+    steps, epochs = schedule
+    longest = products(carried, steps, epochs, 0)
+    charged = Fraction(sensitivity(carried, steps=steps, epochs=epochs)) ** 2
+    assert longest * (1 + Fraction(1, 1 << 41)) <= charged <= longest * (1 + Fraction(1, 1 << 39))
+
+    overlaps = {
+        slots: products(carried, steps, epochs, steps // slots) / longest
+        for slots in range(2, min(steps, 256) + 1)
+    }
+    apart = slots_apart(carried, steps=steps, epochs=epochs)
+    least, overlap = overlaps[apart.slots], Fraction(apart.overlap)
+    assert least * (1 + Fraction(1, 1 << 41)) <= overlap <= least * (1 + Fraction(1, 1 << 38)) or least == 0
+    mean_products = {slots: one + (1 - one) / slots for slots, one in overlaps.items()}
+    best = min(mean_products.values())
+    assert mean_products[apart.slots] <= best * (1 + Fraction(1, 1 << 38))
+
+
+@pytest.mark.parametrize(
+    ("carried", "steps", "slots"), [(0, 1_000, 256), (0, 256, 256), (0, 255, 255), (48, 2, 2)]
+)
+def test_no_more_slots_are_counted_than_there_are_and_than_256(carried: int, steps: int, slots: int) -> None:
+    assert slots_apart(carried, steps=steps, epochs=1).slots == slots
 
 
 def test_more_of_the_noise_taken_out_leaves_slots_more_alike() -> None:
@@ -189,6 +226,18 @@ def test_noise_is_within_its_tail_and_its_deviation() -> None:
     assert int(np.abs(noise).max()) <= tail_of_step(60, SCALE, noise.size)
     assert noise[1:].std() < units_of_step(60, SCALE) * 1.03
     assert noise[1:].std() > units_of_step(60, SCALE) * 0.97
+
+
+def test_a_steps_tail_and_deviation_count_all_three_parts() -> None:
+    """D = 64, v of 512 units, u of 1,024."""
+    of_u, of_v = (tail_bound(Mechanism.GAUSSIAN, scale, 9) for scale in (1_024, 512))
+    assert tail_of_step(48, 1 << 16, 9) == of_v + (64 + 48) * of_u
+    square = 512**2 + (64**2 + 48**2) * 1_024**2
+    assert units_of_step(48, 1 << 16) - 1 <= math.sqrt(square) < units_of_step(48, 1 << 16)
+    assert (LEAST_SCALE, OWN_SCALE, DENOMINATOR, MAX_EPOCHS) == (1 << 16, 512, 64, 1_000)
+    for outside in (0, 64):
+        with pytest.raises(ValueError, match="carried must be in"):
+            tail_of_step(outside, 1 << 16, 9)
 
 
 def test_less_noise_than_the_proof_needs_is_refused() -> None:
