@@ -1,0 +1,71 @@
+"""Tables that nobody prepared, through real processes: each ends with a model or with one line of remedy.
+
+The rows of the table add up in every summary.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from adserver.quickstart.running import command
+from tests.adserver.quickstart.tables import CASES, ROWS
+from tests.adserver.quickstart.test_project import change
+
+IN_EVERY_SUITE = "gaps"
+"""The table whose rows have the most ways to go."""
+SUMMARY = {"rows", "auc", "base_rate", "epsilon", "collusion_epsilon", "accuracy", "loss", "warnings"}
+
+
+def quickstart(name: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [command("adserver"), "quickstart", name, *map(str, arguments)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def make_project(folder: Path, content: bytes) -> "subprocess.CompletedProcess[str]":
+    """A project of a table, up to `check`; what the command that refused said, or `check`."""
+    (folder / "visits.csv").write_bytes(content)
+    made = quickstart("new", folder / "play", "--csv", folder / "visits.csv", "--label", "bought")
+    if made.returncode != 0:
+        return made
+    change(folder / "play", "rounds = 120", "rounds = 3")
+    return quickstart("check", folder / "play")
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.features is None])
+def test_a_table_from_which_nothing_can_be_learned_ends_with_one_line(name: str, tmp_path: Path) -> None:
+    refused = make_project(tmp_path, CASES[name].content)
+    assert refused.returncode != 0
+    [line] = refused.stderr.splitlines()
+    assert CASES[name].refused in line
+    assert not (tmp_path / "play" / "parties").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == IN_EVERY_SUITE else pytest.mark.long)
+        for name, case in CASES.items()
+        if case.features is not None
+    ],
+)
+def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    checked = make_project(tmp_path, case.content)
+    assert checked.returncode == 0, checked.stderr
+    ran = quickstart("run", tmp_path / "play", "--json")
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads((tmp_path / "play" / "runs" / "1" / "summary.json").read_text())
+    assert summary == json.loads(ran.stdout)
+    assert summary.keys() >= SUMMARY
+    rows = summary["rows"]
+    assert rows["read"] == ROWS
+    assert rows["reported"] + rows["panel"] + sum(rows["left_out"].values()) == ROWS
+    assert sum(rows["left_out"].values()) == case.unlabelled
+    assert 0 < summary["base_rate"] < 1
+    assert 0 < summary["epsilon"] < summary["collusion_epsilon"]
+    assert Path(summary["model"]).is_file()
