@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from helper.trust.cost import WorkEstimate
-from helper.trust.floors import Floors, fingerprint
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors, fingerprint
 from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.reports.task import Task
 from tests.helper.parties import Party, make_task
+from tests.measured import SHOP
 from tests.refusals import refused
 
 AT_THE_FLOORS: dict[str, Any] = {
@@ -58,6 +60,57 @@ def test_a_round_may_take_as_long_as_the_limit_and_no_longer(seconds: float, is_
         return
     with refused(JobReason.TOO_LARGE):
         floors.check_cost(WorkEstimate(seconds=seconds, num_bytes=1), "a round")
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "is_refused"), [(0, False), (2 << 20, False), ((2 << 20) + 1, True), (math.nan, True)]
+)
+def test_a_round_may_take_as_much_memory_as_the_limit_and_no_more(num_bytes: Any, is_refused: bool) -> None:
+    floors = replace(FLOORS, max_round_bytes=2 << 20)
+    cost = WorkEstimate(seconds=0.0, num_bytes=num_bytes)
+    if not is_refused:
+        floors.check_cost(cost, "a round")
+        return
+    with refused(JobReason.TOO_LARGE, r"of memory, but this helper allows at most 2 \(--max-round-bytes\)"):
+        floors.check_cost(cost, "a round")
+
+
+def test_what_would_take_too_long_is_told_with_two_digits_at_least() -> None:
+    floors = replace(FLOORS, max_round_seconds=0.0)
+    for seconds, told in ((9.94, "9.9 "), (10.0, "10 "), (12_345.6, "12,346 "), (0.0123, "0.012 ")):
+        with refused(JobReason.TOO_LARGE, f"a round would take about {told}core seconds"):
+            floors.check_cost(WorkEstimate(seconds=seconds, num_bytes=0), "a round")
+
+
+def test_the_floors_are_these_unless_the_operator_says_otherwise() -> None:
+    """docs/reference names them; a task that one release serves the next one serves, too."""
+    assert Floors() == Floors(
+        min_batch_size=20,
+        max_epsilon=8.0,
+        max_collusion_epsilon=16.0,
+        max_delta=1e-5,
+        min_decoys=1,
+        max_dataset_size=1_048_576,
+        max_dataset_bytes=4 * 2**30,
+        max_tasks_per_origin=200,
+        max_round_seconds=3_600.0,
+        max_round_bytes=4 * 2**30,
+        max_parameters=HELPER_PARAMETERS,
+        is_noise_optional=False,
+        is_split_noise_allowed=False,
+        is_proof_required=False,
+        peers=frozenset(),
+    )
+    assert (PREPARED_BYTES, MOST_HELD_BYTES) == (4 * 2**30, 64 * 2**30)
+
+
+def test_cells_of_a_measurement_hold_as_many_reports_as_a_batch(parties: tuple[Party, Party]) -> None:
+    def measured(min_cell_count: int) -> Task:
+        return task(parties, measurement={**SHOP, "min_cell_count": min_cell_count})
+
+    FLOORS.check(measured(50))
+    with refused(JobReason.TASK_REFUSED, r"measurement\.min_cell_count is 49.* requires at least 50"):
+        FLOORS.check(measured(49))
 
 
 @pytest.mark.parametrize(

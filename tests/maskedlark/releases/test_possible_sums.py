@@ -1,6 +1,7 @@
 """Sums that honest reports and the noise can have pass, up to their last unit; what is beyond is thrown
 away."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -145,3 +146,13 @@ def test_the_noise_of_a_length_is_what_two_gaussians_rarely_pass() -> None:
     for draw in draws:
         check_length(draw, most=0, noise_units=1_000, records=0)
     assert refuses(check_length, draws[0] * 3, most=0, noise_units=1_000, records=0)
+
+
+@pytest.mark.parametrize("count", [1, 50, 4_000])
+@pytest.mark.parametrize(("most", "units"), [(0, 1_000), (70_000, 1_000), (70_000, 0)])
+def test_a_length_reaches_the_bound_of_the_proof_and_no_further(count: int, most: int, units: int) -> None:
+    """e^-45 is under 2^-64."""
+    bound = most + math.sqrt(2 * (count + 2 * math.sqrt(45 * count) + 2 * 45)) * units
+    within, beyond = (np.full(count, int(bound * by / math.sqrt(count) * 1000)) for by in (0.9999, 1.0001))
+    check_length(within, most=most * 1000, noise_units=units * 1000, records=1)
+    assert refuses(check_length, beyond, most=most * 1000, noise_units=units * 1000, records=1)

@@ -296,6 +296,14 @@ def test_what_is_no_rows_number_is_refused(write: Callable[[Written], str], why:
         graph.sums(write(graph))
 
 
+def test_no_indices_at_all_are_no_rows() -> None:
+    graph = Written()
+    name = graph.node("Slice", graph.whole(), axes=(1,), starts=(3,), ends=(3,), steps=(1,), apply=np.abs)
+    ((shape, sums),) = graph.sums(name).values()
+    assert shape == (0,)
+    assert sums.offsets.size == 0
+
+
 def many(outputs: int) -> None:
     graph = Written(width=1 << 10)
     graph.constants["zeros"] = np.zeros((1 << 10, outputs), np.float32)
