@@ -215,3 +215,23 @@ def test_counts_are_of_the_round_that_was_begun_last() -> None:
     assert attempts.begin(two, 0)
     assert not attempts.begin(one, 0)
     assert attempts.begin(one, 1)
+    assert all(attempts.begin(one, 1) for _ in range(MAX_UNCHARGED - 1))
+    assert not attempts.begin(one, 1)
+    attempts.forget(one)
+    assert all(attempts.begin(one, 1) for _ in range(MAX_UNCHARGED))
+    attempts.forget(ReleaseKey(b"task", b"unknown"))
+
+
+def test_a_close_waits_for_each_computation_that_is_to_be_charged() -> None:
+    attempts, job = Attempts(), ReleaseKey(b"task", b"job")
+    for _ in range(MAX_UNCHARGED + 2):
+        attempts.begin(job, 0)
+    waits: list[int] = []
+
+    def over() -> None:
+        waits.append(len(waits))
+        attempts.end(job)
+
+    with attempts.closing(job, over), attempts.closing(job, over):
+        assert waits == [0, 1]
+    assert not attempts.begin(job, 0)
