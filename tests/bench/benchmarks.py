@@ -73,6 +73,16 @@ FIGURES: Final[Mapping[str, Mapping[str, Cells]]] = {
         "Adult, one positive in a hundred: mean over base rate": "{rare_positives_mean_over_rate:.3f}",
         "Adult, one positive in a hundred: AUC": "{rare_positives_auc:.3f}",
     },
+    "make bench-intervals": {
+        "99 % intervals: least and greatest share that covers": "{coverage_least:.4f}, {coverage_most:.4f}",
+        "settings with such intervals; settings without": "{cells:,}; {cells_without}",
+    },
+    "make bench-accounting": {
+        "epsilon of persons with several reports over a lower bound, at most": "{user_over_lower_bound:.3f}",
+        "epsilon of two Laplace noises over a lower bound, at most": "{laplace_both_over_lower_bound:.4f}",
+        "epsilon of correlated noise is never below a simulation": "{bins_never_below_monte_carlo}",
+        "one more charge after 10,000 different ones": "{seconds_per_charge_after_10000:.2f} s",
+    },
     "make bench-load": {
         "reports a second and core, five minutes at 5,000/s": "{reports_per_core_s:,.0f}",
         "a batch of 200, p50 and p99": "{p50_ms:.0f} and {p99_ms:.0f} ms",
