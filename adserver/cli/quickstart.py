@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,7 +15,7 @@ from maskedlark.escape import escape
 from maskedlark.terminal.options import option
 
 if TYPE_CHECKING:
-    from adserver.quickstart.project import DataSettings
+    from adserver.quickstart.settings import DataSettings
     from adserver.quickstart.table_report import TableReport
 
 _EXAMPLE: Final = 30
@@ -35,6 +35,7 @@ FolderArgument = Annotated[
 @quickstart_app.command("new")
 def new_command(
     folder: FolderArgument,
+    *,
     csv: Annotated[
         Path | None, option("Your table as CSV; default: a sample.", exists=True, dir_okay=False)
     ] = None,
@@ -42,23 +43,41 @@ def new_command(
     model: Annotated[
         Path | None, option("Your ONNX model; default: a dense network.", exists=True, dir_okay=False)
     ] = None,
+    value: Annotated[
+        list[str] | None,
+        option(
+            "A column of numbers to sum privately, or COLUMN==WORD to count a word; repeatable.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        option("A column to group those sums by, the coarsest first; repeatable.", metavar="COLUMN"),
+    ] = None,
 ) -> None:
     """Create a project folder with its settings in `lark.toml`, without starting anything.
 
     A table is read and described: what each column holds and becomes, and what is left out and why.
     """
     from adserver.quickstart.check import read_table
+    from adserver.quickstart.measurement import plan_measurement, suggest_value
     from adserver.quickstart.ports import free_ports
-    from adserver.quickstart.project import DataSettings, ModelSettings, Servers, Settings, new_project
+    from adserver.quickstart.project import new_project
+    from adserver.quickstart.settings import DataSettings, MeasureSettings, ModelSettings, Servers, Settings
     from adserver.quickstart.table_report import read_report
 
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")
-    data, notes = DataSettings(), dict[str, str]()
+    if csv is None and (value or key):
+        raise typer.BadParameter("--value and --key name columns of a table: give --csv")
+    data, measure, notes = DataSettings(), MeasureSettings(keys=tuple(key or ())), dict[str, str]()
     if csv is not None:
-        report = read_report(read_table(csv), label)
+        table = read_table(csv)
+        report = read_report(table, label)
         _show_report(report)
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
+        measure = replace(measure, values=tuple(suggest_value(table, column) for column in value or ()))
+        plan_measurement(table, data, measure)
     ports = free_ports(4)
     project = new_project(
         folder,
@@ -71,6 +90,7 @@ def new_command(
             ),
             data=data,
             model=ModelSettings(onnx=str(model.resolve()) if model else ""),
+            measure=measure,
         ),
         notes,
     )
@@ -111,11 +131,13 @@ def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(told)
         return
-    rows = told.pop("rows")
+    rows, measured = told.pop("rows"), told.pop("measured")
     left_out = [(f"rows left out: {reason}", count) for reason, count in rows.pop("left_out").items()]
     print_table(
         ("", ""), [*((f"rows {name}", count) for name, count in rows.items()), *left_out, *told.items()]
     )
+    if measured:
+        _show_measured(Path(measured["json"]))
 
 
 @quickstart_app.command("up")
@@ -153,7 +175,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 def _data_settings(csv: Path, report: "TableReport") -> "DataSettings":
     """Return what the report suggests for `[data]`."""
-    from adserver.quickstart.project import PLANNED, DataSettings
+    from adserver.quickstart.settings import PLANNED, DataSettings
     from adserver.quickstart.table_report import Use
 
     return DataSettings(
@@ -188,6 +210,17 @@ def _show_report(report: "TableReport") -> None:
     if report.other_labels:
         others = ", ".join(f"{name!r} {count}" for name, count in report.other_labels.items())
         typer.echo(escape(f"left out, since too few rows have these labels: {others}"))
+
+
+def _show_measured(answer: Path) -> None:
+    """Print the groups of a measurement, and how it is read."""
+    from adserver.messages.query import ResultMessage
+    from adserver.views.query import summary_lines, table_rows
+
+    result = ResultMessage.model_validate_json(answer.read_bytes()).value()
+    print_table((*result.group_by, *(column.name for column in result.columns)), table_rows(result))
+    for line in summary_lines(result):
+        typer.echo(line)
 
 
 def _tell(what: str) -> None:

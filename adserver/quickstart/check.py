@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from adserver.quickstart.project import DataSettings, Project, Settings
+from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.project import Project
+from adserver.quickstart.settings import DataSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from maskedlark.encoding import dates
 from maskedlark.encoding.cells import number
@@ -75,9 +77,10 @@ def check(project: Project) -> Checked:
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
-        kept = _kept(table, settings.data)
+        kept = _kept(table, settings)
         problems += _problems_of_columns(table, report, settings.data, kept)
         problems += _problems_of_words(settings.data)
+        problems += _problems_of_measure(table, settings)
         counts = {**report.classes, **report.other_labels}
         chosen = settings.data.classes or tuple(counts)
         problems += _problems_of_classes(counts, settings.data)
@@ -116,8 +119,19 @@ def _problems_of_names(data: DataSettings) -> Iterator[str]:
         yield f"[data] label is {data.label!r}, but csv is empty: name your table, or empty the label"
 
 
-def _kept(table: Table, data: DataSettings) -> tuple[str, ...]:
-    return tuple(name for name in table.columns if name != data.label and name not in data.ignore)
+def _kept(table: Table, settings: Settings) -> tuple[str, ...]:
+    """Return the columns that become features: those that are measured are secret."""
+    data, measured = settings.data, {one.column for one in settings.measure.values}
+    return tuple(
+        name for name in table.columns if name != data.label and name not in {*data.ignore, *measured}
+    )
+
+
+def _problems_of_measure(table: Table, settings: Settings) -> Iterator[str]:
+    try:
+        plan_measurement(table, settings.data, settings.measure)
+    except InvalidTask as error:
+        yield str(error)
 
 
 def _problems_of_columns(
@@ -202,7 +216,15 @@ def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator
 
 
 def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
-    task, training = settings.task, settings.training
+    task, training, measure = settings.task, settings.training, settings.measure
+    if (measure.values or measure.keys) and not settings.data.csv:
+        yield "[measure] names columns, but [data] csv is empty: name your table"
+    if measure.values and training.epsilon + measure.epsilon > task.epsilon >= training.epsilon:
+        yield (
+            f"[measure] epsilon is {measure.epsilon:g}, but [training] epsilon leaves "
+            f"{task.epsilon - training.epsilon:g} of the budget, [task] epsilon: lower one of both or raise "
+            "the budget"
+        )
     if training.epsilon > task.epsilon:
         yield (
             f"[training] epsilon is {training.epsilon:g}, but the budget, [task] epsilon, is "

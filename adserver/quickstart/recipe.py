@@ -15,10 +15,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from adserver.quickstart.check import check, usual_loss
+from adserver.quickstart.check import check, read_table, usual_loss
 from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
-from adserver.quickstart.project import DataSettings, Project
+from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
+from adserver.quickstart.project import Project
 from adserver.quickstart.running import RunningFleet, command
+from adserver.quickstart.settings import DataSettings
 from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -61,6 +63,7 @@ class Trained:
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
         mean_over_rate: The mean prediction over the base rate, of two classes.
         warnings: What is wrong with the model, each with what to do about it.
+        measured: What `[measure]` asked for: its files, its epsilons and its rows; None if nothing.
     """
 
     run: str
@@ -80,6 +83,7 @@ class Trained:
     collusion_epsilon: float
     model: str
     curves: str
+    measured: dict[str, Any] | None = None
 
 
 @frozen
@@ -146,6 +150,7 @@ class Recipe:
         panel = folder / "panel.npz"
         sent = steps.do("reports", lambda: self._report(task, panel), is_begun_once=True)
         dataset = steps.do("dataset", lambda: self._seal(task))
+        measured = steps.do("measured", lambda: self._measure(task, dataset)) if self._measured else None
         loss = settings.training.loss or usual_loss(described.num_classes)
         untrained = self._model(described, rows=dataset["admitted"])
         job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
@@ -170,6 +175,7 @@ class Recipe:
             collusion_epsilon=job["collusion_epsilon_spent"],
             model=str(trained),
             curves=str(curves),
+            measured=measured,
         )
         steps.finish(asdict(result))
         for warning in result.warnings:
@@ -201,7 +207,8 @@ class Recipe:
 
     def _fit(self, data: DataSettings, encoder: Path) -> Any:
         table = str(self._project.path(data.csv))
-        options = (*_options_of(data), *self._planning(data), "-o", str(encoder))
+        secret = self._measured.table_options if self._measured else ()
+        options = (*_options_of(data), *secret, *self._planning(data), "-o", str(encoder))
         told = self._json("browser-sim", "encode", "--fit", table, *options)
         words = told["categories"] + told["ids"]
         self._tell(
@@ -228,6 +235,7 @@ class Recipe:
             "--origin",
             ORIGIN,
             *described.arguments,
+            *self._declaration(),
             "--min-batch-size",
             str(task.min_batch_size),
             "--clip-norm",
@@ -243,7 +251,11 @@ class Recipe:
     def _report(self, task: str, panel: Path) -> Any:
         data, at = self._project.settings.data, self._project.settings.servers
         source = (
-            ("--source", "csv", "--csv", str(self._project.path(data.csv)), *_classes_of(data))
+            (
+                *("--source", "csv", "--csv", str(self._project.path(data.csv))),
+                *_classes_of(data),
+                *(self._measured.browser_options if self._measured else ()),
+            )
             if data.csv
             else ("--source", "wbcd")
         )
@@ -277,6 +289,54 @@ class Recipe:
         dataset = sealed[0] if sealed else self._json("adserver", "dataset", "seal", "--task", task)
         self._tell(f"both helpers opened and agree on their shares of {dataset['admitted']} reports")
         return dataset
+
+    @cached_property
+    def _measured(self) -> MeasurementPlan | None:
+        """What is measured, with `[measure]`'s words for it."""
+        settings = self._project.settings
+        if not settings.measure.values:
+            return None
+        table = read_table(self._project.path(settings.data.csv))
+        return plan_measurement(table, settings.data, settings.measure)
+
+    def _declaration(self) -> tuple[str, ...]:
+        """Return the option of `task create` for the measurement's file, which is written here."""
+        if self._measured is None:
+            return ()
+        path = self._steps.folder / "measurement.json"
+        write_durably(path, self._measured.file)
+        return ("--measurement", str(path))
+
+    def _measure(self, task: str, dataset: dict[str, Any]) -> dict[str, Any]:
+        """Measure the dataset, write table and picture, and return what the summary says of it."""
+        from adserver.messages.query import ResultMessage
+        from adserver.views.query import write_result
+
+        plan = self._measured
+        if plan is None:
+            raise AssertionError("only a project with [measure] is measured")
+        said = self._json(
+            *("adserver", "aggregate", "--dataset", dataset["dataset_id"], *plan.query_options),
+            *("--epsilon", str(self._project.settings.measure.epsilon)),
+            # The same id if this run is gone on with: an answer is charged once.
+            *("--query-id", sha256(f"measured {task}".encode()).hexdigest()[:32]),
+        )
+        said.pop("statistics")
+        result = plan.in_units(ResultMessage.model_validate(said).value())
+        files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "png", "json")}
+        for path in files.values():
+            write_result(result, path)
+        for column, rows in plan.beyond.items():
+            self._tell(f"{rows} rows have more {column!r} than [measure] counts of a row")
+        self._tell(
+            f"measured the {dataset['admitted']} reported rows for epsilon {result.cost.ad_server:.3g}: "
+            f"see {files['csv']}"
+        )
+        return {
+            **{kind: str(path) for kind, path in files.items()},
+            "epsilon": result.cost.ad_server,
+            "collusion_epsilon": result.cost.colluding,
+        }
 
     def _network(self, rows: int) -> Network:
         """Return the network for so many rows, with the project's hidden layers if it names them."""

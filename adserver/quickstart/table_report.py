@@ -297,11 +297,17 @@ def _keys(cells: Cells) -> Sequence[object]:
         return cells
     numbers = [None if cell is None else values[cell] for cell in cells]
     ascending = sorted(value for value in numbers if value is not None)
+    # A value as frequent as a bin is one of its own: the 0 of a column of payments.
+    least = len(ascending) / _PREDICTOR_BINS
+    atoms = {value for value, count in Counter(ascending).items() if count >= least}
     cuts = (
         [part * len(ascending) // _PREDICTOR_BINS for part in range(1, _PREDICTOR_BINS)] if ascending else []
     )
     edges = sorted({ascending[cut] for cut in cuts})
-    return [None if value is None else bisect_right(edges, value) for value in numbers]
+    return [
+        None if value is None else (value in atoms, value if value in atoms else bisect_right(edges, value))
+        for value in numbers
+    ]
 
 
 def _spelled(cell: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.quickstart.defaults import ROUNDS, Network, choose_learning_rate
-from adserver.quickstart.project import TaskSettings
+from adserver.quickstart.settings import TaskSettings
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.training_plan import Optimizer, Schedule

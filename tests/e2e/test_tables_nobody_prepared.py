@@ -3,6 +3,7 @@
 The rows of the table add up in every summary.
 """
 
+import csv
 import json
 import subprocess
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.adserver.quickstart.tables import CASES, ROWS
 from tests.adserver.quickstart.test_project import change
 
 IN_EVERY_SUITE = "gaps"
-"""The table whose rows have the most ways to go."""
+"""The table whose rows have the most ways to go; minutes are measured by device, too."""
+MEASURED = ("--value", "minutes", "--key", "device")
 SUMMARY = {"rows", "auc", "base_rate", "epsilon", "collusion_epsilon", "accuracy", "loss", "warnings"}
 
 
@@ -25,10 +27,10 @@ def quickstart(name: str, *arguments: object) -> "subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def make_project(folder: Path, content: bytes) -> "subprocess.CompletedProcess[str]":
+def make_project(folder: Path, content: bytes, *measured: str) -> "subprocess.CompletedProcess[str]":
     """A project of a table, up to `check`; what the command that refused said, or `check`."""
     (folder / "visits.csv").write_bytes(content)
-    made = quickstart("new", folder / "play", "--csv", folder / "visits.csv", "--label", "bought")
+    made = quickstart("new", folder / "play", "--csv", folder / "visits.csv", "--label", "bought", *measured)
     if made.returncode != 0:
         return made
     change(folder / "play", "rounds = 120", "rounds = 3")
@@ -55,7 +57,8 @@ def test_a_table_from_which_nothing_can_be_learned_ends_with_one_line(name: str,
 )
 def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    checked = make_project(tmp_path, case.content)
+    is_measured = name == IN_EVERY_SUITE
+    checked = make_project(tmp_path, case.content, *(MEASURED if is_measured else ()))
     assert checked.returncode == 0, checked.stderr
     ran = quickstart("run", tmp_path / "play", "--json")
     assert ran.returncode == 0, ran.stderr
@@ -65,7 +68,15 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
     rows = summary["rows"]
     assert rows["read"] == ROWS
     assert rows["reported"] + rows["panel"] + sum(rows["left_out"].values()) == ROWS
+    without_minutes = rows["left_out"].pop("column 'minutes': no measured value", 0)
+    assert (without_minutes > 0) == is_measured
     assert sum(rows["left_out"].values()) == case.unlabelled
     assert 0 < summary["base_rate"] < 1
     assert 0 < summary["epsilon"] < summary["collusion_epsilon"]
     assert Path(summary["model"]).is_file()
+    if is_measured:
+        measured = summary["measured"]
+        assert 0 < measured["epsilon"] <= 0.5
+        with Path(measured["csv"]).open(encoding="utf-8", newline="") as file:
+            groups = [row["device"] for row in csv.DictReader(file)]
+        assert sorted(groups) == ["(all)", "(rest)", "desktop", "other", "phone", "tablet"]

@@ -82,6 +82,17 @@ def test_tables_that_nobody_prepared_lead_to_a_project_or_to_one_line(name: str,
         ('onnx = ""', 'onnx = "no.onnx"', r"\[model\] onnx: cannot read .*no.onnx"),
         ('onnx = ""', 'onnx = "narrow.onnx"', r"\[model\] onnx: .*\(reports have 3 features\)"),
         ("# hidden = [32]", "hidden = [0]", "model.hidden"),
+        (
+            "values = []",
+            'values = [{column = "no", most = 3}]',
+            r"\[measure\] values names 'no', but visits.csv",
+        ),
+        (
+            "values = []",
+            'values = [{column = "device"}]',
+            r"\[measure\] values: column 'device' holds a word",
+        ),
+        ("keys = []", 'keys = ["device"]', r"\[measure\] values is empty"),
         ('helper_0 = "127.0.0.1', 'helper_0 = "ads.example', "servers.helper_0"),
         ('.csv"', '.tsv"', "cannot read .*visits.tsv"),
     ],
@@ -111,6 +122,17 @@ def test_all_wrong_settings_are_found_at_once(tmp_path: Path) -> None:
         .replace("codes = []", 'codes = ["x"]')
     )
     assert len(check(Project.open(tmp_path / "play")).problems) == 2
+
+
+def test_training_and_measurement_share_the_budget(tmp_path: Path) -> None:
+    assert new(tmp_path, CASES["semicolons"]).exit_code == 0
+    path = tmp_path / "play" / CONFIG
+    before = path.read_text().replace("values = []", 'values = [{column = "pages"}]')
+    path.write_text(before)
+    assert not check(Project.open(tmp_path / "play")).problems
+    path.write_text(before.replace("epsilon = 0.5", "epsilon = 2"))
+    [problem] = check(Project.open(tmp_path / "play")).problems
+    assert problem.startswith("[measure] epsilon is 2, but [training] epsilon leaves 1 of the budget")
 
 
 def test_identifiers_that_the_owner_keeps_need_a_word(tmp_path: Path) -> None:

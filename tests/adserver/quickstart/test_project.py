@@ -8,15 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.quickstart.project import (
-    CONFIG,
+from adserver.quickstart.project import CONFIG, Project, new_project
+from adserver.quickstart.settings import (
     DataSettings,
+    Measured,
+    MeasureSettings,
     ModelSettings,
-    Project,
     Servers,
     Settings,
     TrainingSettings,
-    new_project,
 )
 from maskedlark.errors import InvalidTask
 from maskedlark.model.losses import Loss
@@ -40,6 +40,9 @@ def test_the_file_that_is_written_says_exactly_the_settings(tmp_path: Path) -> N
         servers=SERVERS,
         data=DataSettings(csv=str(csv), label="bought", ignore=("id", "na\\me")),
         model=ModelSettings(hidden=()),
+        measure=MeasureSettings(
+            values=(Measured(column="bought", word="yes"), Measured(column='pa"id', most=12.5)), keys=("id",)
+        ),
     )
     new_project(tmp_path / "play", settings)
     assert Project.open(tmp_path / "play").settings == settings
@@ -48,7 +51,7 @@ def test_the_file_that_is_written_says_exactly_the_settings(tmp_path: Path) -> N
 def test_every_setting_is_in_the_file_or_named_in_a_comment(tmp_path: Path) -> None:
     new_project(tmp_path / "play", SETTINGS)
     text = (tmp_path / "play" / CONFIG).read_text()
-    assert tomllib.loads(text).keys() == {"data", "task", "model", "training", "servers"}
+    assert tomllib.loads(text).keys() == {"data", "task", "model", "training", "measure", "servers"}
     assert all(f"{each.name} = " in text for each in fields(TrainingSettings))
 
 

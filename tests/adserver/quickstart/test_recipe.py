@@ -30,6 +30,8 @@ class Commands:
     def __init__(self) -> None:
         self.ran: list[str] = []
         self.jobs: list[dict[str, Any]] = []
+        self.measured: dict[str, Any] = {}
+        self.asked: list[tuple[str, ...]] = []
         self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
         self.job = {"state": "done", "rounds_done": 120, "epsilon_spent": 2.5, "collusion_epsilon_spent": 4.0}
 
@@ -39,6 +41,7 @@ class Commands:
         if "--holdout" in arguments:
             np.savez(arguments[arguments.index("--holdout") + 1], labels=np.arange(100) % 3 == 0)
         self.ran.append(name)
+        self.asked.append(arguments)
         fails = self.failing.get(name)
         if isinstance(fails, BaseException):
             raise fails
@@ -55,6 +58,14 @@ class Commands:
                 "state": "committed",
                 "admitted": 378,
             },
+            "browser-sim encode": {
+                "features": 1,
+                "classes": ["0", "1"],
+                "numbers": 0,
+                "categories": 1,
+                "ids": 0,
+            },
+            "adserver aggregate --dataset": self.measured,
             "adserver job list": self.jobs,
             "adserver job submit": {"job_id": JOB},
             "adserver job watch": self.job,
@@ -176,3 +187,44 @@ def test_waiting_ends_when_a_server_ends(project: Project, monkeypatch: pytest.M
     waiting = Recipe(project, lambda _: None, RunningFleet(project, lambda _: None).require)
     with pytest.raises(HelperUnavailable, match="helper-0 has ended: no room on the disk"):
         waiting._start("sleep", "600")
+
+
+SPENT = {"ad_server": 0.5, "colluding": 0.7}
+PAID = {"value": 150, "standard_error": 2, "low": 140, "high": 160}
+ANSWER = {
+    "query_id": "q", "task_id": TASK, "dataset_id": "d", "records": 378, "delta": 1e-5,
+    "mechanism": "gaussian", "epsilon": SPENT, "dataset_epsilon_spent": SPENT,
+    "min_cell_count": 20, "threshold_noise": 3.0, "threshold_margin": 0.0, "statistics": {},
+    "columns": [
+        {"name": name, "value": name, "bucket": None, "noise_scale": 2.0} for name in ("paid", "count")
+    ],
+    "rows": [{"group": {"device": "phone"}, "paid": PAID, "count": PAID}],
+}  # fmt: skip
+
+
+def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary(
+    project: Project, commands: Commands
+) -> None:
+    lines = "".join(f"{('phone', 'desktop')[row % 2]},{row % 7}.25,{row % 2}\n" for row in range(200))
+    (project.folder / "shop.csv").write_text("device,paid,bought\n" + lines)
+    change(project.folder, 'csv = ""', 'csv = "shop.csv"')
+    change(project.folder, 'label = ""', 'label = "bought"')
+    change(
+        project.folder, "values = []\nkeys = []", 'values = [{column = "paid", most = 5}]\nkeys = ["device"]'
+    )
+    commands.measured = ANSWER
+    commands.failing = {"adserver job submit": KeyboardInterrupt()}
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(Project.open(project.folder), told.append).run()
+    commands.failing = {}
+    Recipe(Project.open(project.folder), told.append).run()
+    folder = project.folder / "runs" / "1"
+    assert commands.ran.count("adserver aggregate --dataset") == 1
+    measured = "--value paid=paid*100"
+    options = [measured, f"--measurement {folder / 'measurement.json'}", f"{measured} --key device=device"]
+    assert all(wanted in " ".join(asked) for wanted, asked in zip(options, commands.asked[:3], strict=True))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["measured"]["epsilon"] == 0.5
+    assert (folder / "measured.csv").read_text().splitlines()[1].startswith("phone,1.5,0.02,1.4,1.6,150.0")
+    assert any(f"see {folder / 'measured.csv'}" in one for one in told)

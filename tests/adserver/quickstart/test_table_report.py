@@ -72,6 +72,13 @@ def test_a_number_that_only_one_class_has_follows_the_label() -> None:
     assert (use, "follows the label" in why) == (Use.LEFT_OUT, True)
 
 
+def test_a_payment_that_only_buyers_make_follows_the_label_though_others_have_zero() -> None:
+    chance = Random(6)
+    rows = [(f"{chance.expovariate(0.02) * (cells[-1] == 'yes'):.2f}", *cells) for cells in visits()]
+    use, why = use_of("paid", text(rows, header=("paid", "visit", "device", "minutes", "pages", "bought")))
+    assert (use, "follows the label" in why) == (Use.LEFT_OUT, True)
+
+
 def test_a_label_in_few_rows_is_no_class_and_is_counted() -> None:
     rows = visits()
     rows[:4] = [(*cells[:-1], "maybe") for cells in rows[:4]]

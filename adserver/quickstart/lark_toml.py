@@ -1,0 +1,108 @@
+"""The text of `lark.toml`: every setting with a comment, for people to read and change."""
+
+import json
+from collections.abc import Mapping
+
+from adserver.quickstart.settings import Measured, Settings
+from maskedlark.escape import DELETE, escape
+
+
+def config_text(settings: Settings, notes: Mapping[str, str]) -> str:
+    """Write `lark.toml` with a comment at each setting, and notes at values of `[data]` and `[measure]`."""
+    data, task, model, training, measure, servers = (
+        settings.data,
+        settings.task,
+        settings.model,
+        settings.training,
+        settings.measure,
+        settings.servers,
+    )
+    return f"""\
+# What `adserver quickstart run` does. Change a line and run it again: each run makes a new task, and leaves
+# its results in runs/.
+
+[data]
+csv = {_text(data.csv)}              # your table, seen from this folder; "" for the sample
+label = {_text(data.label)}            # its column of labels
+classes = {_list(data.classes, notes)}  # its classes; rows with other labels are left out; [] for all
+ignore = {_list(data.ignore, notes)}           # columns that are no features
+dates = {_list(data.dates, notes)}            # columns of dates: weekday, day and hour become features
+codes = {_list(data.codes, notes)}            # columns of numbers that name things: read as words
+words = {_list(data.words, notes)}            # columns of many words: "item=1000" or "item=planned" rows
+publish = {_list(data.publish, notes)}          # columns of identifiers whose words may be public
+panel = {data.panel:g}            # the share of rows that nobody reports: the model is tested on them
+
+[task]                 # what both helpers sign, for good
+min_batch_size = {task.min_batch_size}
+clip_norm = {task.clip_norm:g}         # a ceiling: the job's bound follows the gradients below it
+epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
+collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
+
+[model]
+onnx = {_text(model.onnx)}              # your model, seen from this folder; "" for one over your columns
+{_hidden(model.hidden)}
+seed = {model.seed}
+
+[training]
+rounds = {training.rounds}
+optimizer = {_text(training.optimizer)}
+schedule = {_text(training.schedule)}
+{_rate(training.learning_rate)}
+epsilon = {training.epsilon:g}            # what this job may cost
+# batch_size = 256     # expected reports in a round; without it, all of them
+# loss = "cross_entropy"  # without it: by the labels
+
+[measure]              # sums, counts and means by groups; nothing without values
+# values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
+values = {_measured(measure.values, notes)}
+keys = {_list(measure.keys, notes)}              # columns to group by, the coarsest first
+epsilon = {measure.epsilon:g}          # what this may cost
+
+[servers]              # on this machine alone, without TLS
+helper_0 = {_text(servers.helper_0)}
+helper_1 = {_text(servers.helper_1)}
+adserver_grpc = {_text(servers.adserver_grpc)}
+adserver_http = {_text(servers.adserver_http)}
+"""
+
+
+def _hidden(widths: tuple[int, ...] | None) -> str:
+    if widths is None:
+        return "# hidden = [32]      # widths of hidden layers; without it: by the number of rows and columns"
+    return f"hidden = [{', '.join(map(str, widths))}]"
+
+
+def _rate(rate: float | None) -> str:
+    if rate is None:
+        return (
+            "# learning_rate = 1  # of the gradient over the clip bound; without it: by rows, epsilon, model"
+        )
+    return f"learning_rate = {rate:g}"
+
+
+def _measured(values: tuple[Measured, ...], notes: Mapping[str, str]) -> str:
+    """Format a TOML list of tables, a line for each."""
+    lines = [f"  {_table(one)},{_note(one.column, notes)}\n" for one in values]
+    return f"[\n{''.join(lines)}]" if lines else "[]"
+
+
+def _table(one: Measured) -> str:
+    counts = f"word = {_text(one.word)}" if one.word else f"most = {one.most:g}"
+    return f"{{column = {_text(one.column)}, {counts}}}"
+
+
+def _note(value: str, notes: Mapping[str, str]) -> str:
+    return f"  # {escape(notes[value])}" if value in notes else ""
+
+
+def _list(values: tuple[str, ...], notes: Mapping[str, str]) -> str:
+    """Format a TOML list of strings: with a line for each value if one has a note."""
+    if not any(value in notes for value in values):
+        return f"[{', '.join(map(_text, values))}]"
+    lines = [f"  {_text(value)},{_note(value, notes)}\n" for value in values]
+    return f"[\n{''.join(lines)}]"
+
+
+def _text(value: str) -> str:
+    """Format a TOML string."""
+    return json.dumps(value, ensure_ascii=False).replace(DELETE, "\\u007f")

@@ -1,0 +1,261 @@
+"""What a project measures: `[measure]`, as a task declares it, browsers report it and a query asks for it.
+
+    found = suggest_value(table, "revenue")       # Measured(column="revenue", most=520.0)
+    plan = plan_measurement(table, data, measure)
+    plan.declared                                 # what both helpers sign
+    plan.browser_options                          # ("--value", "revenue=revenue*100", "--key", ...)
+
+A sum in hundredths is what reports hold where the column has cents; results are in the column's own unit.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
+from typing import Final
+
+from adserver.measuring.result import AggregateResult, Column, Estimate
+from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
+from maskedlark.canonical import build, encode
+from maskedlark.encoding.cells import number
+from maskedlark.encoding.identifiers import identifiers
+from maskedlark.encoding.table import Cells, Table
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.reports.measurement import COUNT, MAX_MAGNITUDE, Measurement
+
+MIN_CELL_COUNT: Final = 20
+"""Groups of fewer reports are hidden, and are in the rest of their table."""
+MOST_CATEGORIES: Final = 1_000
+OTHER: Final = "other"
+_MOST_DECIMALS: Final = 6
+_TRUTHS: Final = frozenset({"yes", "no", "true", "false"})
+_OUTLIERS: Final = 10.0
+"""Beyond so many times the 99th percentile a largest value would set the noise of all others."""
+
+
+@frozen
+class MeasurementPlan:
+    """What is measured, in the words of each party.
+
+    Attributes:
+        declared: What the task declares.
+        browser_options: The options of `browser-sim run` that say which column holds what.
+        table_options: Those of `browser-sim encode` for the columns that are secret, and so no features.
+        units: For each declared value, how many of its units its column's own unit has.
+        keys: For each declared key its column, the coarsest first.
+        beyond: Rows that hold more than the most that counts, by column.
+    """
+
+    declared: Measurement
+    browser_options: tuple[str, ...]
+    table_options: tuple[str, ...]
+    units: dict[str, int]
+    keys: dict[str, str]
+    beyond: dict[str, int]
+
+    @property
+    def file(self) -> bytes:
+        """The file of `task create --measurement`."""
+        return json.dumps(json.loads(encode(self.declared)), indent=2).encode() + b"\n"
+
+    @property
+    def query_options(self) -> tuple[str, ...]:
+        """The options of `adserver aggregate`: all sums and the count, by all keys, with their totals."""
+        summed = [part for name in (*self.units, COUNT) for part in ("--value", name)]
+        return (*summed, *(("--group-by", ",".join(self.keys), "--roll-up") if self.keys else ()))
+
+    def in_units(self, result: AggregateResult) -> AggregateResult:
+        """Return a result with sums in their columns' own units."""
+        units = [self.units.get(column.value, 1) for column in result.columns]
+        return replace(
+            result,
+            group_by=tuple(self.keys.get(name, name) for name in result.group_by),
+            columns=tuple(map(_column_in, result.columns, units)),
+            rows=tuple(
+                replace(row, estimates=tuple(map(_estimate_in, row.estimates, units))) for row in result.rows
+            ),
+        )
+
+
+def suggest_value(table: Table, column: str) -> Measured:
+    """Return a measured column, or COLUMN==WORD, with the most that a row of it counts.
+
+    That is the largest value of the table, unless it is an outlier: then the 99th percentile, since noise
+    follows the bound.
+
+    Raises:
+        InvalidTask: there is no such column, or it holds words.
+    """
+    name, is_word, word = (column, "", "") if column in table.columns else column.partition("==")
+    if is_word:
+        return Measured(column=name, word=word)
+    ascending = sorted(abs(value) for value in _numbers(table, column) if value is not None)
+    if not ascending:
+        raise InvalidTask(f"[measure] values: column {column!r} is empty: measure another one")
+    usual = ascending[min(len(ascending) - 1, math.ceil(0.99 * len(ascending)))]
+    most = ascending[-1] if ascending[-1] <= _OUTLIERS * usual else usual
+    return Measured(column=column, most=_rounded_up(max(most, 10.0**-_MOST_DECIMALS)))
+
+
+def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings) -> MeasurementPlan | None:
+    """Return what is measured, or None where `[measure]` names nothing.
+
+    Raises:
+        InvalidTask: a column is missing, or holds no numbers where they are summed, or identifiers.
+    """
+    if not measure.values and not measure.keys:
+        return None
+    if not measure.values:
+        raise InvalidTask("[measure] values is empty: name a column to sum, or empty keys")
+    taken = {COUNT}
+    values = [_planned(table, one, _name(one.word or one.column, taken)) for one in measure.values]
+    keys = {_name(column, taken): column for column in measure.keys}
+    declared = {
+        "min_cell_count": MIN_CELL_COUNT,
+        "values": [
+            {"name": one.name, "low": one.low, "high": one.high, "is_clamped": True} for one in values
+        ],
+        "keys": [{"name": name, **_categories(table, column, data)} for name, column in keys.items()],
+    }
+    secret = tuple(part for one in values for part in ("--value", f"{one.name}={one.read_as}"))
+    return MeasurementPlan(
+        declared=build(Measurement, declared),
+        browser_options=(*secret, *(part for one in keys.items() for part in ("--key", "=".join(one)))),
+        table_options=secret,
+        units={one.name: one.unit for one in values},
+        keys=keys,
+        beyond={one.column: one.beyond for one in values if one.beyond},
+    )
+
+
+@frozen
+class _PlannedValue:
+    """A value as the task declares it: its bounds, in units of which its column's own has `unit`."""
+
+    name: str
+    column: str
+    read_as: str
+    low: int
+    high: int
+    unit: int
+    beyond: int
+
+
+def _planned(table: Table, one: Measured, name: str) -> _PlannedValue:
+    if one.word:
+        cells = _cells(table, one.column, "values")
+        if one.word not in cells:
+            raise InvalidTask(f"[measure] values: no row of column {one.column!r} has {one.word!r}")
+        read_as = f"{one.column}=={one.word}"
+        return _PlannedValue(name=name, column=one.column, read_as=read_as, low=0, high=1, unit=1, beyond=0)
+    filled = [value for value in _numbers(table, one.column) if value is not None]
+    unit = 10 ** _decimals(table, one.column, one.most)
+    high = math.ceil(Decimal(repr(one.most)) * unit)
+    if high > MAX_MAGNITUDE:
+        raise InvalidTask(
+            f"[measure] values: {one.most:g} of {one.column!r} is more than {MAX_MAGNITUDE / unit:g}, the "
+            "most at so many decimals: round the column"
+        )
+    return _PlannedValue(
+        name=name,
+        column=one.column,
+        read_as=f"{one.column}*{unit}" if unit > 1 else one.column,
+        low=-high if min(filled, default=0.0) < 0 else 0,
+        high=high,
+        unit=unit,
+        beyond=sum(abs(value) > one.most for value in filled),
+    )
+
+
+def _numbers(table: Table, column: str) -> list[float | None]:
+    """Return a column's numbers, None for gaps; yes and true are 1, no and false are 0."""
+    cells = _cells(table, column, "values")
+    numbers: list[float | None] = []
+    for line, cell in zip(table.lines, cells, strict=True):
+        if cell is None:
+            numbers.append(None)
+            continue
+        value = float(cell.lower() in ("yes", "true")) if cell.lower() in _TRUTHS else number(cell)
+        if value is None:
+            raise InvalidTask(
+                f"[measure] values: column {column!r} holds a word in line {line}: name a column of numbers, "
+                "or of yes and no"
+            )
+        numbers.append(value)
+    return numbers
+
+
+def _decimals(table: Table, column: str, most: float) -> int:
+    """Return how many decimals a column has."""
+    cells = {cell for cell in table.columns[column] if cell is not None and cell.lower() not in _TRUTHS}
+    exponents = [Decimal(cell).normalize().as_tuple().exponent for cell in (*cells, repr(most))]
+    decimals = max((-int(one) for one in exponents), default=0)
+    if decimals > _MOST_DECIMALS:
+        raise InvalidTask(
+            f"[measure] values: column {column!r} has {decimals} decimals: round it to {_MOST_DECIMALS} or "
+            "fewer"
+        )
+    return max(decimals, 0)
+
+
+def _categories(table: Table, column: str, data: DataSettings) -> dict[str, object]:
+    """Return a key's categories: the words of enough rows, the most frequent first, and one for the rest."""
+    cells = _cells(table, column, "keys")
+    found = None if column in data.publish else identifiers(cells)
+    if found:
+        raise InvalidTask(
+            f"[measure] keys: column {column!r} looks like identifiers ({found}), and a task is public: name "
+            "another one, or name it in [data] publish"
+        )
+    counts = Counter(cell.removesuffix(".0") for cell in cells if cell is not None)
+    large = [word for word, count in counts.most_common(MOST_CATEGORIES) if count >= MIN_CELL_COUNT]
+    words = [word for word in large if word != OTHER and len(word) <= 100]
+    if not words:
+        raise InvalidTask(
+            f"[measure] keys: no word of column {column!r} is in {MIN_CELL_COUNT} rows, and smaller groups "
+            "are hidden: name a coarser column"
+        )
+    return {"size": len(words) + 1, "categories": [*words, OTHER]}
+
+
+def _cells(table: Table, column: str, setting: str) -> Cells:
+    if column not in table.columns:
+        raise InvalidTask(
+            f"[measure] {setting} names {column!r}, but {table.name} has no such column; it has "
+            f"{', '.join(table.columns)}"
+        )
+    return table.columns[column]
+
+
+def _name(column: str, taken: set[str]) -> str:
+    """Return a column's name as a task may declare it, and add it to those that are taken."""
+    plain = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")[:48]
+    plain = plain if re.match(r"[a-z]", plain) else f"column_{plain}".strip("_")
+    name = next(
+        one for one in (plain, *(f"{plain}_{count}" for count in range(2, 1_000))) if one not in taken
+    )
+    taken.add(name)
+    return name
+
+
+def _rounded_up(value: float) -> float:
+    """Return the least number of two digits that is no smaller."""
+    digits = 1 - math.floor(math.log10(value))
+    return float(math.ceil(round(value * 10.0**digits, 6))) / 10.0**digits
+
+
+def _column_in(column: Column, unit: int) -> Column:
+    return replace(column, noise_scale=column.noise_scale / unit)
+
+
+def _estimate_in(estimate: Estimate, unit: int) -> Estimate:
+    return replace(
+        estimate,
+        value=estimate.value / unit,
+        standard_error=estimate.standard_error / unit,
+        low=estimate.low / unit,
+        high=estimate.high / unit,
+    )

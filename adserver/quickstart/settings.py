@@ -1,0 +1,149 @@
+"""What `lark.toml` says, table by table: types and ranges are checked when it is read."""
+
+from typing import Annotated, Final, Self
+
+from pydantic import Field, model_validator
+
+from adserver.quickstart.defaults import ROUNDS
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from maskedlark.canonical import canonical
+from maskedlark.model.losses import Loss
+
+PLANNED: Final = "planned"
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ColumnWords = Annotated[str, Field(pattern=r"^(?s:.+)=(planned|[0-9]{1,7})$")]
+Address = Annotated[str, Field(pattern=r"^(127\.[0-9.]+|localhost|\[::1\]):[0-9]{1,5}$")]
+
+
+@canonical
+class Servers:
+    """Where the three servers listen on this machine, as host:port."""
+
+    helper_0: Address
+    helper_1: Address
+    adserver_grpc: Address
+    adserver_http: Address
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len({self.helper_0, self.helper_1, self.adserver_grpc, self.adserver_http}) < 4:
+            raise ValueError("two servers have the same address: give each a port of its own")
+        return self
+
+
+@canonical
+class DataSettings:
+    """What browsers report.
+
+    Attributes:
+        csv: A table, seen from the project's folder; empty for the sample.
+        label: Its column of labels.
+        classes: The label's classes; rows with another label are left out. Empty: all that there are.
+        ignore: Its columns that are no features.
+        dates: Its columns of dates, which become a weekday, a day and an hour.
+        codes: Its columns of numbers that name things, which are read as words.
+        words: Its columns of ids, as COLUMN=N, whose N most frequent words have rows of their own in the
+            model, or as COLUMN=planned, as many as the reports and epsilon carry.
+        publish: Its columns whose words may stand in the public encoder though they look like identifiers.
+        panel: The share of rows that are never reported: the trained model is tested on them.
+    """
+
+    csv: str = ""
+    label: str = ""
+    classes: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    words: tuple[ColumnWords, ...] = ()
+    publish: tuple[str, ...] = ()
+    panel: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+    def vocabularies(self) -> dict[str, int | None]:
+        """Return how many words of each column of ids have rows; None: as many as are planned."""
+        asked = (one.rpartition("=") for one in self.words)
+        return {column: None if count == PLANNED else int(count) for column, _, count in asked}
+
+
+@canonical
+class TaskSettings:
+    """What both helpers sign. Of its budget, training leaves a part to measurements and evaluations."""
+
+    min_batch_size: Annotated[int, Field(ge=1)] = 100
+    clip_norm: Positive = 10.0
+    epsilon: Positive = 4.0
+    collusion_epsilon: Positive = 8.0
+
+
+@canonical
+class ModelSettings:
+    """What is trained.
+
+    Attributes:
+        onnx: A file, seen from the project's folder; empty for a network over the table's columns.
+        hidden: That network's hidden widths; None: by `adserver.quickstart.defaults`.
+        seed: Of its weights.
+    """
+
+    onnx: str = ""
+    hidden: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] | None = None
+    seed: int = 1
+
+
+@canonical
+class TrainingSettings:
+    """How it is trained. Without a batch size, a round takes all reports.
+
+    An empty loss follows from the labels, and a learning rate of None from reports, epsilon and
+    model (`adserver.quickstart.defaults`).
+    """
+
+    rounds: Annotated[int, Field(ge=1)] = ROUNDS
+    optimizer: OptimizerKind = OptimizerKind.MOMENTUM
+    schedule: ScheduleKind = ScheduleKind.COSINE
+    learning_rate: Positive | None = None
+    epsilon: Positive = 3.0
+    batch_size: Positive | None = None
+    loss: Loss | None = None
+
+
+@canonical
+class Measured:
+    """A column whose sums are released.
+
+    Attributes:
+        column: Its name; its cells are secret, so it is no feature.
+        most: The most that a row counts, in either direction: noise follows it.
+        word: Count the rows with this word instead of adding up numbers.
+    """
+
+    column: str
+    most: Positive = 1.0
+    word: str = ""
+
+
+@canonical
+class MeasureSettings:
+    """What is measured beside the training: sums, counts and means by groups; nothing if there are no values.
+
+    Attributes:
+        values: What is summed.
+        keys: Columns to group by, the coarsest first; helpers see them.
+        epsilon: What the measurement may cost.
+    """
+
+    values: tuple[Measured, ...] = ()
+    keys: tuple[str, ...] = ()
+    epsilon: Positive = 0.5
+
+
+@canonical
+class Settings:
+    """What `lark.toml` says."""
+
+    servers: Servers
+    data: DataSettings = DataSettings()
+    task: TaskSettings = TaskSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    measure: MeasureSettings = MeasureSettings()

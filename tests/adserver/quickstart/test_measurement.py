@@ -1,0 +1,134 @@
+"""`[measure]` becomes what a task declares and browsers report; sums come back in the columns' own units."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
+from adserver.quickstart.measurement import MIN_CELL_COUNT, plan_measurement, suggest_value
+from adserver.quickstart.settings import DataSettings, Measured, MeasureSettings
+from maskedlark.encoding.table import Table, parse_table
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
+
+CENTS = [f"{row}.{row % 100:02}" for row in range(60)]
+
+
+def table(**columns: Sequence[object]) -> Table:
+    lines = zip(*columns.values(), strict=True)
+    content = "\n".join([",".join(columns), *(",".join(map(str, line)) for line in lines)])
+    return parse_table(content.encode(), "shop.csv")
+
+
+SHOP = table(
+    revenue=CENTS,
+    bought=["yes", "no", "no"] * 20,
+    campaign=["Frühling"] * 25 + ["other"] * 5 + ["rare"] * 4 + [""] * 6 + ["7.0"] * 20,
+    change=[-3, 2] * 30,
+)
+
+
+def test_a_plan_says_the_same_to_the_task_to_browsers_and_to_the_query() -> None:
+    measure = MeasureSettings(
+        values=(Measured(column="revenue", most=40.5), Measured(column="bought", word="yes")),
+        keys=("campaign",),
+    )
+    plan = plan_measurement(SHOP, DataSettings(), measure)
+    assert plan is not None
+    assert json.loads(plan.file) == {
+        "min_cell_count": MIN_CELL_COUNT,
+        "values": [
+            {"name": "revenue", "low": 0, "high": 4050, "is_clamped": True, "bucket_starts": []},
+            {"name": "yes", "low": 0, "high": 1, "is_clamped": True, "bucket_starts": []},
+        ],
+        "keys": [{"name": "campaign", "size": 3, "categories": ["Frühling", "7", "other"]}],
+    }
+    secret = ("--value", "revenue=revenue*100", "--value", "yes=bought==yes")
+    assert plan.table_options == secret
+    assert plan.browser_options == (*secret, "--key", "campaign=campaign")
+    summed = ("--value", "revenue", "--value", "yes", "--value", "count")
+    assert plan.query_options == (*summed, "--group-by", "campaign", "--roll-up")
+    assert plan.beyond == {"revenue": 19}
+
+
+def test_sums_come_back_in_the_units_of_their_columns() -> None:
+    plan = plan_measurement(
+        SHOP,
+        DataSettings(),
+        MeasureSettings(values=(Measured(column="revenue", most=60),), keys=("campaign",)),
+    )
+    cents = Estimate(value=1250, standard_error=200, low=750, high=1750)
+    count = Estimate(value=9, standard_error=2, low=4, high=14)
+    answer = AggregateResult(
+        query_id="", task_id="", dataset_id="", mechanism=Mechanism.GAUSSIAN, records=60, delta=1e-5,
+        cost=Epsilons(ad_server=0.5, colluding=1.0), dataset_spent=Epsilons(ad_server=0.5, colluding=1.0),
+        group_by=("campaign",), min_cell_count=20,
+        columns=tuple(
+            Column(name=name, value=name, bucket=None, noise_scale=100.0) for name in ("revenue", "count")
+        ),
+        rows=(ResultRow(group=("7",), estimates=(cents, count)),),
+    )  # fmt: skip
+    assert plan is not None
+    told = plan.in_units(answer)
+    assert told.estimate("revenue", "7") == Estimate(value=12.5, standard_error=2.0, low=7.5, high=17.5)
+    assert told.estimate("count", "7") == count
+    assert [column.noise_scale for column in told.columns] == [1.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("revenue", Measured(column="revenue", most=60.0)),
+        ("bought", Measured(column="bought", most=1.0)),
+        ("bought==no", Measured(column="bought", word="no")),
+        ("change", Measured(column="change", most=3.0)),
+    ],
+)
+def test_what_a_row_counts_at_most_is_suggested(column: str, value: Measured) -> None:
+    assert suggest_value(SHOP, column) == value
+
+
+def test_an_outlier_does_not_set_the_noise_of_all() -> None:
+    paid = table(paid=[*range(1, 200), 1_000_000], other=range(200))
+    assert suggest_value(paid, "paid").most == 200
+
+
+def test_a_column_with_negative_numbers_has_a_bound_on_both_sides() -> None:
+    plan = plan_measurement(
+        SHOP, DataSettings(), MeasureSettings(values=(Measured(column="change", most=3),))
+    )
+    assert plan is not None
+    assert (plan.declared.values[0].low, plan.declared.values[0].high) == (-3, 3)
+    assert "--group-by" not in plan.query_options
+
+
+def test_nothing_is_measured_unless_values_are_named() -> None:
+    assert plan_measurement(SHOP, DataSettings(), MeasureSettings()) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "why"),
+    [
+        ([], ["campaign"], "values is empty"),
+        ([{"column": "sold"}], [], "values names 'sold', but shop.csv has no such column"),
+        ([{"column": "campaign"}], [], "'campaign' holds a word in line 2"),
+        ([{"column": "bought", "word": "maybe"}], [], "no row of column 'bought' has 'maybe'"),
+        ([{"column": "revenue", "most": 1e9}], [], "more than 2.14748e.07"),
+        ([{"column": "fine"}], [], "has 7 decimals"),
+        ([{"column": "bought"}], ["revenue"], "no word of column 'revenue' is in 20 rows"),
+        ([{"column": "bought"}], ["mail"], "column 'mail' looks like identifiers"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(
+    values: list[dict[str, object]], keys: list[str], why: str
+) -> None:
+    wide = table(
+        **SHOP.columns,  # type: ignore[arg-type]
+        mail=["ann@mail.example"] * 60, fine=["0.1234567"] * 60,
+    )  # fmt: skip
+    cells = {name: ["" if cell is None else cell for cell in column] for name, column in wide.columns.items()}
+    asked = MeasureSettings(values=tuple(Measured(**value) for value in values), keys=tuple(keys))  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match=why):
+        plan_measurement(table(**cells), DataSettings(), asked)
