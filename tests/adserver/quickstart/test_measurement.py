@@ -125,7 +125,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     values: list[dict[str, object]], keys: list[str], why: str
 ) -> None:
     wide = table(
-        **SHOP.columns,  # type: ignore[arg-type]
+        **SHOP.columns,
         mail=["ann@mail.example"] * 60, fine=["0.1234567"] * 60,
     )  # fmt: skip
     cells = {name: ["" if cell is None else cell for cell in column] for name, column in wide.columns.items()}
