@@ -45,8 +45,13 @@ intake_of: Final = making(
     grpc_listen=option("host:port of the gRPC intake; port 0 picks a free port."),
     http_listen=option("host:port of the HTTP intake; port 0 picks a free port."),
     addresses_file=option("Write the addresses to this file as JSON once both intakes answer."),
-    metrics_listen=watching(
-        "host:port to serve /metrics and /healthz on; loopback only.", metavar="HOST:PORT"
+    metrics_listen=watching("host:port to serve /metrics and /healthz on.", metavar="HOST:PORT"),
+    metrics_access=watching(
+        "Protection of that port: loopback only, TLS with this server's certificate, or plaintext "
+        "behind a network policy. Callers are not authenticated."
+    ),
+    otlp_metrics=watching(
+        "Also send metrics to the collector of the OTEL_EXPORTER_OTLP_* environment variables."
     ),
     report_objects=option(
         "Object storage for report ciphertexts: s3://BUCKET/PREFIX, gs:// or az://; credentials "

@@ -87,7 +87,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
         self._round_deadline_s = deadline_s if round_deadline_s is None else round_deadline_s
         self._cancellations = SharedWatch(name="cancel-call", every_s=_CANCELLING_S)
         self._channel = RenewedChannel(
-            address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address))
+            address, tls, (ClientTracing(address), ReceiptExchange(receipts or ReceiptBook(), address))
         )
 
     def __exit__(self, *_: object) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maskedlark.frozen import frozen
+from maskedlark.observability.metrics_access import MetricsAccess
 
 
 @frozen
@@ -29,7 +30,9 @@ class IntakeSettings:
         grpc_listen: host:port, port 0 for any.
         http_listen: The same.
         addresses_file: Gets the addresses as JSON, in one step, once both answer.
-        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+        metrics_listen: host:port of /metrics and /healthz, or None.
+        metrics_access: How that port is protected.
+        otlp_metrics: Whether a collector gets the metrics too.
         report_objects: URL of the object storage that ciphertexts of large groups of reports go to, or None
             for the database.
         trusted_proxies: Addresses and networks of proxies that are believed when they name the address of a
@@ -40,6 +43,8 @@ class IntakeSettings:
     http_listen: str = "127.0.0.1:0"
     addresses_file: Path | None = None
     metrics_listen: str | None = None
+    metrics_access: MetricsAccess = MetricsAccess.LOOPBACK
+    otlp_metrics: bool = False
     report_objects: str | None = None
     trusted_proxies: list[str] | None = None
 

@@ -25,6 +25,7 @@ from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.frozen import frozen
 from maskedlark.observability.endpoint import OperatorEndpoint
+from maskedlark.observability.otlp_metrics import sending_metrics
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.sites import TrustedProxies
 from maskedlark.rpc.stream_timeouts import Patience
@@ -118,7 +119,16 @@ def running_ingest(
         watched.start()
         http.wait_until_started()
         if settings.metrics_listen is not None:
-            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
+            endpoint = OperatorEndpoint(
+                settings.metrics_listen,
+                metrics.registry,
+                check_well,
+                access=settings.metrics_access,
+                tls=tls,
+            )
+            stack.enter_context(endpoint)
+        if settings.otlp_metrics:
+            stack.enter_context(sending_metrics("adserver", metrics.registry))
         yield Addresses(
             grpc=_with_port(settings.grpc_listen, watched.port),
             http=_with_port(settings.http_listen, http.port),

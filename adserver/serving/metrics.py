@@ -15,6 +15,7 @@ from adserver.store.database import Clock
 from adserver.store.jobs import JobStore
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
+from maskedlark.errors import JobReason
 
 _ID_DIGITS: Final = 12
 _STOPPED_FOR_A_REASON: Final = STOPPED - {JobState.CANCELLED}
@@ -51,8 +52,10 @@ class AdserverMetrics(IntakeMetrics):
             "Jobs that were refused, failed or spent their budget.",
             labels=("reason",),
         )
-        for reason, count in sorted(reasons.items()):
-            stopped.add_metric((reason,), count)
+        for reason in JobReason:
+            stopped.add_metric((reason.value,), reasons.pop(reason.value, 0))
+        for other, count in sorted(reasons.items()):
+            stopped.add_metric((other,), count)
         yield stopped
         queued = [self._clock() - job.submitted_at_s for job in jobs if job.state is JobState.QUEUED]
         age = (

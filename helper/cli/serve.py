@@ -14,6 +14,7 @@ from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
 from maskedlark.errors import InvalidTask
 from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
+from maskedlark.observability.metrics_access import MetricsAccess
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.memory import memory_limit
 from maskedlark.runtime.signals import stop_on_signals
@@ -96,8 +97,19 @@ def serve_command(
     ] = None,
     metrics_listen: Annotated[
         str | None,
-        _watching("host:port to serve /metrics and /healthz on; loopback only.", metavar="HOST:PORT"),
+        _watching("host:port to serve /metrics and /healthz on.", metavar="HOST:PORT"),
     ] = None,
+    metrics_access: Annotated[
+        MetricsAccess,
+        _watching(
+            "Protection of that port: loopback only, TLS with this helper's certificate, or plaintext "
+            "behind a network policy. Callers are not authenticated."
+        ),
+    ] = MetricsAccess.LOOPBACK,
+    otlp_metrics: Annotated[
+        bool,
+        _watching("Also send metrics to the collector of the OTEL_EXPORTER_OTLP_* environment variables."),
+    ] = False,
     log_format: Annotated[
         LogFormat, _watching("Log format: text for people, or JSON for programs.")
     ] = LogFormat.TEXT,
@@ -198,6 +210,8 @@ def serve_command(
         opening_workers=opening_workers,
         round_threads=round_threads,
         metrics_listen=metrics_listen,
+        metrics_access=metrics_access,
+        otlp_metrics=otlp_metrics,
         max_preparing_bytes=max_preparing_bytes,
         max_held_bytes=max_held_bytes,
         release_grid_ms=release_grid_ms,

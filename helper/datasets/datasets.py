@@ -75,6 +75,11 @@ class Datasets:
         """The bytes that all preparations take of their quota."""
         return self.prepared.num_bytes
 
+    @property
+    def max_preparing_bytes(self) -> int:
+        """The quota of all preparations."""
+        return self.prepared.capacity_bytes
+
     def check_room(self) -> None:
         """Return if the disk has room for datasets; see `Vault.check_room`."""
         self.vault.check_room()

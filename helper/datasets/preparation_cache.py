@@ -64,7 +64,7 @@ class PreparationCache:
     """
 
     def __init__(self, capacity_bytes: int, clock: Callable[[], float]) -> None:
-        self._capacity = capacity_bytes
+        self.capacity_bytes = capacity_bytes
         self._of_one = int(capacity_bytes * OF_ONE_OWNER)
         self._clock = clock
         self._lock = Lock()
@@ -165,7 +165,7 @@ class PreparationCache:
     def _has_room(self, num_bytes: int, owner: str) -> bool:
         """Return, with the lock held, whether so much more fits, in total and for one owner."""
         return (
-            self._taken.total() + num_bytes <= self._capacity
+            self._taken.total() + num_bytes <= self.capacity_bytes
             and self._taken[owner] + num_bytes <= self._of_one
         )
 
@@ -188,7 +188,7 @@ class PreparationCache:
 
     def _would_help(self, num_bytes: int, owner: str, handle: Handle) -> bool:
         """Return, with the lock held, whether an ad server gains room by forgetting a preparation."""
-        return self._taken.total() + num_bytes > self._capacity or handle.owner == owner
+        return self._taken.total() + num_bytes > self.capacity_bytes or handle.owner == owner
 
     def _forget_older(self, age_s: float, is_meant: Callable[[Handle], bool]) -> bool:
         """Forget, with the lock held, the oldest matching preparation of this age, if any."""

@@ -31,6 +31,8 @@ class HelperMetrics(Collector):
             ("outcome",),
             registry=self.registry,
         )
+        for outcome in (ADMITTED, *ReportReason):  # a rate of a series that begins at one is none
+            self._opens.labels(str(outcome))
         self.registry.register(self)
 
     def count_opens(self, admitted: int, dropped: Tally[ReportReason]) -> None:
@@ -52,6 +54,11 @@ class HelperMetrics(Collector):
             "helper_preparing_bytes",
             "Bytes that preparations use, of --max-preparing-bytes.",
             self._core.datasets.preparing_bytes,
+        )
+        yield GaugeMetricFamily(
+            "helper_max_preparing_bytes",
+            "The option --max-preparing-bytes.",
+            self._core.datasets.max_preparing_bytes,
         )
         yield GaugeMetricFamily(
             "helper_held_bytes",

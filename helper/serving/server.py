@@ -36,6 +36,8 @@ from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
+from maskedlark.observability.metrics_access import MetricsAccess
+from maskedlark.observability.otlp_metrics import sending_metrics
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.tls_files import TlsFiles
@@ -78,7 +80,9 @@ class HelperSettings:
         max_held_bytes: What one ad server may hold on the disk and in the bucket, committed or not.
         release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their
             requests.
-        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+        metrics_listen: host:port of /metrics and /healthz, or None.
+        metrics_access: How that port is protected.
+        otlp_metrics: Whether a collector gets the metrics too.
         segments: The URL of the object storage that new datasets lie in, or None for the data folder.
         keep_expired_days: How long after its task's end a dataset is kept.
         cluster: Whose workers compute too, or None.
@@ -97,6 +101,8 @@ class HelperSettings:
     max_held_bytes: int = MOST_HELD_BYTES
     release_grid_ms: float = DEFAULT_STEP_MS
     metrics_listen: str | None = None
+    metrics_access: MetricsAccess = MetricsAccess.LOOPBACK
+    otlp_metrics: bool = False
     segments: str | None = None
     keep_expired_days: float = EXPIRED_KEPT_S / DAY_S
     cluster: RayCluster | None = None
@@ -127,7 +133,16 @@ def serve(settings: HelperSettings, stop: Event) -> None:
             core.check_well()
 
         if settings.metrics_listen is not None:
-            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
+            endpoint = OperatorEndpoint(
+                settings.metrics_listen,
+                metrics.registry,
+                check_well,
+                access=settings.metrics_access,
+                tls=settings.tls,
+            )
+            stack.enter_context(endpoint)
+        if settings.otlp_metrics:
+            stack.enter_context(sending_metrics("helper", metrics.registry))
         watched.listen()
         acts = OwnActs(core, settings.floors)
         acts.log_start()

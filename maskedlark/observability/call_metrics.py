@@ -10,14 +10,23 @@ from time import monotonic
 from typing import Any, Final
 
 import grpc
+from opentelemetry import metrics
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from maskedlark.rpc.faults import refusal_of
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.observability.rpc_attributes import SECONDS, attributes_of, end_attributes
+from maskedlark.rpc.faults import refusal_of, status_of
 from maskedlark.rpc.handlers import wrap
 
 UNKNOWN_METHOD: Final = "unknown"
 _SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _MAX_CONNECTIONS: Final = 10_000
+_CALL_SECONDS: Final = metrics.get_meter("maskedlark").create_histogram(
+    "rpc.server.call.duration",
+    "s",
+    "Measures the duration of an incoming Remote Procedure Call (RPC).",
+    explicit_bucket_boundaries_advisory=SECONDS,
+)
 
 
 class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
@@ -47,6 +56,13 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
         self._refusals = Counter(
             "maskedlark_refusals", "Calls refused with a typed error.", ("kind", "reason"), registry=registry
         )
+        # A rate of a series that begins at one is none: alerts need these from the start.
+        for kind, reasons in ((JobRefused, JobReason), (ReportRejected, ReportReason)):
+            for reason in reasons:
+                self._refusals.labels(kind.__name__, reason.value)
+        self._bugs = Counter(
+            "maskedlark_internal_errors", "Calls that a bug ended: the log has the trace.", registry=registry
+        )
         self._slow = Counter(
             "maskedlark_slow_clients",
             "Calls ended because the client kept the server waiting.",
@@ -75,14 +91,23 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
         """Let the call through, and count how it ends."""
         handler = continuation(handler_call_details)
         if handler is None:
-            self._calls.labels(UNKNOWN_METHOD, grpc.StatusCode.UNIMPLEMENTED.name).inc()
+            unimplemented = grpc.StatusCode.UNIMPLEMENTED
+            self._calls.labels(UNKNOWN_METHOD, unimplemented.name).inc()
+            _CALL_SECONDS.record(0.0, attributes_of(None) | end_attributes(unimplemented))
             return None
         method = handler_call_details.method.rsplit("/", 1)[-1]
         self._begun.labels(method).inc()
-        return wrap(handler, lambda context: self._count(method, context), self._malformed.labels(method).inc)
+        attributes = attributes_of(handler_call_details.method)
+        return wrap(
+            handler,
+            lambda context: self._count(method, attributes, context),
+            self._malformed.labels(method).inc,
+        )
 
     @contextmanager
-    def _count(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+    def _count(
+        self, method: str, attributes: dict[str, str | int], context: grpc.ServicerContext
+    ) -> Iterator[None]:
         self._count_connection(context)
         began = monotonic()
         try:
@@ -92,7 +117,11 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             refusal = refusal_of(context)
             if refusal is not None:
                 self._refusals.labels(refusal.kind, refusal.reason).inc()
-            self._calls.labels(method, _status(context).name).inc()
+            code = status_of(context)
+            self._calls.labels(method, code.name).inc()
+            if code is grpc.StatusCode.INTERNAL:
+                self._bugs.inc()
+            _CALL_SECONDS.record(monotonic() - began, attributes | end_attributes(code))
 
     def _count_connection(self, context: grpc.ServicerContext) -> None:
         if b"ssl" not in context.auth_context().get("transport_security_type", ()):
@@ -105,11 +134,3 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             if len(self._peers) > _MAX_CONNECTIONS:
                 self._peers.pop(next(iter(self._peers)))
         self._used.inc()
-
-
-def _status(context: Any) -> grpc.StatusCode:
-    """Return how a call ends."""
-    code = context.code()
-    if isinstance(code, grpc.StatusCode):
-        return code
-    return grpc.StatusCode.OK if context.is_active() else grpc.StatusCode.CANCELLED

@@ -1,4 +1,4 @@
-"""The operator's own HTTP port, on loopback.
+"""The operator's own HTTP port: on loopback, unless the operator says how else it is protected.
 
 /metrics is for Prometheus, /healthz for the supervisor that restarts a failed service. A client that sends
 its request byte by byte, or does not read the answer, loses the connection.
@@ -6,6 +6,7 @@ its request byte by byte, or does not read the answer, loses the connection.
 
 import logging
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from maskedlark.errors import InvalidTask
+from maskedlark.observability.metrics_access import MetricsAccess
+from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.periodic import SharedWatch
 
@@ -41,27 +44,40 @@ class OperatorEndpoint:
         registry: CollectorRegistry,
         check: Callable[[], object],
         *,
+        access: MetricsAccess = MetricsAccess.LOOPBACK,
+        tls: TlsFiles | None = None,
         total_s: float = _TOTAL_S,
         connections: int = _CONNECTIONS,
     ) -> None:
         """Listen on host:port, port 0 for any.
 
         Args:
-            address: On loopback: it is plaintext, and for the operator alone.
+            address: On loopback, unless `access` allows another.
             registry: What /metrics shows.
             check: Returns if the service is well, and raises if not; `Starting` if it is not ready yet.
+            access: How the port is protected. Callers are not asked who they are.
+            tls: The service's own files, whose certificate the port shows with `MetricsAccess.TLS`.
             total_s: How long a connection lasts at most, from its begin to the end of the answer.
             connections: Served at once; more are closed.
 
         Raises:
-            InvalidTask: not loopback, or taken.
+            InvalidTask: the address is not on loopback and `access` does not allow it, TLS was chosen and
+                the service has none, or the port is taken.
         """
         host, _, port = address.rpartition(":")
-        if not is_loopback(host):
-            raise InvalidTask(f"the metrics address {address} is not on loopback: only loopback is allowed")
+        if access is MetricsAccess.LOOPBACK and not is_loopback(host):
+            raise InvalidTask(
+                f"the metrics address {address} is not on loopback: add --metrics-access tls, or "
+                "--metrics-access plaintext where a network policy decides who reaches the port"
+            )
+        if access is MetricsAccess.TLS and tls is None:
+            raise InvalidTask(
+                "--metrics-access tls requires the service's own TLS files: give --tls-cert and --tls-key"
+            )
+        context = None if tls is None or access is not MetricsAccess.TLS else server_context(tls)
         try:
             self._server = _Server(
-                (host.strip("[]"), int(port)), _handler(registry, check), total_s, connections
+                (host.strip("[]"), int(port)), _handler(registry, check), context, total_s, connections
             )
         except (OSError, ValueError, OverflowError):
             raise InvalidTask(
@@ -90,12 +106,25 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], total_s: float, places: int
+        self,
+        address: tuple[str, int],
+        handler: type[BaseHTTPRequestHandler],
+        context: ssl.SSLContext | None,
+        total_s: float,
+        places: int,
     ) -> None:
         super().__init__(address, handler)
+        self._context = context
         self._total_s = total_s
         self._places = BoundedSemaphore(places)
         self._watch = SharedWatch(name="operator-watch", every_s=min(_POLL_S, total_s / 4))
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection; its handshake is made by its own thread."""
+        request, address = super().get_request()
+        if self._context is not None:
+            request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve the connection on a new thread, or close it if all places are taken."""
@@ -123,10 +152,15 @@ class _Server(ThreadingHTTPServer):
             is_late = monotonic() > until
             if is_late:
                 with suppress(OSError):  # it has ended by itself
-                    request.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(
+                        request, socket.SHUT_RDWR
+                    )  # an SSLSocket's own would go on in plaintext
             return is_late
 
         with self._watch.looking(look):
+            if isinstance(request, ssl.SSLSocket):
+                request.settimeout(_READ_TIMEOUT_S)
+                request.do_handshake()
             super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -10,17 +10,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from opentelemetry import propagate, trace
+from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import attach, detach
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from maskedlark.errors import InvalidTask
+from maskedlark.observability.rpc_attributes import SECONDS, attributes_of, end_attributes
 from maskedlark.observability.traces import Traces
 from maskedlark.rpc.call_details import with_metadata
-from maskedlark.rpc.faults import refusal_of
+from maskedlark.rpc.faults import refusal_of, status_of
 from maskedlark.rpc.handlers import wrap
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 _TRACER: Final = trace.get_tracer("maskedlark")
+_CALL_SECONDS: Final = metrics.get_meter("maskedlark").create_histogram(
+    "rpc.client.call.duration",
+    "s",
+    "Measures the duration of an outgoing Remote Procedure Call (RPC).",
+    explicit_bucket_boundaries_advisory=SECONDS,
+)
 _ENDS_WITHIN_S: Final = 5.0
 
 
@@ -88,15 +96,16 @@ class ServerTracing(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-s
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        method = handler_call_details.method.rsplit("/", 1)[-1]
-        return wrap(handler, lambda context: _answering(method, context))
+        attributes = attributes_of(handler_call_details.method)
+        return wrap(handler, lambda context: _answering(attributes, context))
 
 
 @contextmanager
-def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
+def _answering(attributes: dict[str, str | int], context: grpc.ServicerContext) -> Iterator[None]:
     carrier = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
     parent = propagate.extract(carrier)
-    answering = _TRACER.start_span(method, parent, SpanKind.SERVER, record_exception=False)
+    name = str(attributes["rpc.method"])
+    answering = _TRACER.start_span(name, parent, SpanKind.SERVER, attributes, record_exception=False)
     token = attach(trace.set_span_in_context(answering, parent))
     try:
         yield
@@ -105,6 +114,7 @@ def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
         if refusal is not None:
             answering.set_attributes({"refusal.kind": refusal.kind, "refusal.reason": refusal.reason})
             answering.set_status(Status(StatusCode.ERROR))
+        answering.set_attributes(end_attributes(status_of(context)))
         detach(token)
         answering.end()
 
@@ -115,17 +125,26 @@ class ClientTracing(
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
-    """A span for each call that a client makes, and its context sent with the call."""
+    """A span and a duration for each call that a client makes, and its context sent with the call."""
+
+    def __init__(self, address: str) -> None:
+        """Describe calls to one server; `address` is its host:port, which is configured and so public."""
+        host, _, port = address.rpartition(":")
+        self._server: dict[str, str | int] = {"server.address": host.strip("[]")}
+        if port.isdecimal():
+            self._server["server.port"] = int(port)
 
     def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+        attributes = attributes_of(str(details.method)) | self._server
+        began = monotonic()
         calling = _TRACER.start_span(
-            str(details.method).rsplit("/", 1)[-1], kind=SpanKind.CLIENT, record_exception=False
+            str(attributes["rpc.method"]), None, SpanKind.CLIENT, attributes, record_exception=False
         )
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(calling))
         call = continuation(with_metadata(details, tuple(carrier.items())), request)
         _calls.begin()
-        call.add_done_callback(lambda done: _end(calling, done))
+        call.add_done_callback(lambda done: _end(calling, done, attributes, monotonic() - began))
         return call
 
     intercept_unary_unary = _intercept  # type: ignore[assignment]  # one body for all four shapes
@@ -134,9 +153,11 @@ class ClientTracing(
     intercept_stream_stream = _intercept  # type: ignore[assignment]  # one body for all four shapes
 
 
-def _end(calling: trace.Span, call: Any) -> None:
+def _end(calling: trace.Span, call: Any, attributes: dict[str, str | int], seconds: float) -> None:
     code = call.code()
-    calling.set_attribute("rpc.grpc.status_code", code.name)
+    ended = end_attributes(code)
+    calling.set_attributes(ended)
+    _CALL_SECONDS.record(seconds, attributes | ended)
     if code is not grpc.StatusCode.OK:
         calling.set_status(Status(StatusCode.ERROR))
     calling.end()

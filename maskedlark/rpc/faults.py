@@ -110,6 +110,14 @@ def refusal_of(context: Any) -> Refusal | None:
     return None if kind is None else Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
 
 
+def status_of(context: Any) -> grpc.StatusCode:
+    """Return the status with which a server's call ends. Called after the call's body."""
+    code = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return grpc.StatusCode.OK if context.is_active() else grpc.StatusCode.CANCELLED
+
+
 def retry_hint_s(told: str) -> float | None:
     """Return when a full peer asks to be called again, in seconds from now.
 

@@ -24,11 +24,11 @@ def spans_in(said: str) -> list[Span]:
     found = [json.loads(text) for text in re.findall(r"^\{\n.*?^\}$", said, re.MULTILINE | re.DOTALL)]
     return [
         Span(
-            name=one["name"],
+            name=one["name"].rpartition("/")[2],
             trace_id=one["context"]["trace_id"],
             span_id=one["context"]["span_id"],
             parent_id=one["parent_id"],
-            is_answered=one["attributes"].get("rpc.grpc.status_code") == "OK",
+            is_answered=one["attributes"].get("rpc.response.status_code") == "OK",
         )
         for one in found
     ]

@@ -143,7 +143,7 @@ def test_the_search_finds_what_is_there(run: Run) -> None:
 
 
 def test_logs_name_traces_and_metrics_count_what_happened(run: Run) -> None:
-    assert '"name": "PrepareDataset"' in run.fleet.log("helper-0")
+    assert '"name": "maskedlark.v1.Helper/PrepareDataset"' in run.fleet.log("helper-0")
     assert '"name": "job"' in run.fleet.log("adserver")
     metrics = run.seen["metrics of helper-0 after the work"].decode()
     assert f'helper_shares_opened_total{{outcome="admitted"}} {REPORTS}.0' in metrics

@@ -32,7 +32,7 @@ def test_limits_of_memory_and_disk_reach_the_core(
     assert result.exit_code == 0, result.output
     with ExitStack() as stack:
         core = server._open_core(given[0], stack, never)
-        assert (core.datasets.prepared._capacity, core.quota._most_bytes) == (preparing, held)
+        assert (core.datasets.prepared.capacity_bytes, core.quota._most_bytes) == (preparing, held)
         assert core.datasets.prepared is core.sweeper.prepared
         assert core.datasets.vault._quota is core.quota
 

@@ -133,7 +133,9 @@ def stub() -> Iterator[helper_pb2_grpc.HelperStub]:
     watched = WatchedServer(ServerSettings(listen="127.0.0.1:0", tls=None, threads=2), CollectorRegistry())
     helper_pb2_grpc.add_HelperServicer_to_server(Refusing(), watched.server)
     watched.start()
-    channel = RenewedChannel(f"127.0.0.1:{watched.port}", None, (tracing.ClientTracing(),))
+    channel = RenewedChannel(
+        f"127.0.0.1:{watched.port}", None, (tracing.ClientTracing(f"127.0.0.1:{watched.port}"),)
+    )
     yield helper_pb2_grpc.HelperStub(channel.current())
     channel.close()
     watched.drain(1)
@@ -154,7 +156,11 @@ def test_one_trace_runs_through_both_services_and_their_logs(
     with tracing.span("job", job_id="ab"):
         logged = stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name
     job, client, server = sorted(spans(exporter, 3), key=lambda one: one.start_time or 0)
-    assert (job.name, client.name, server.name) == ("job", "GetStatus", "GetStatus")
+    assert (job.name, client.name, server.name) == (
+        "job",
+        "maskedlark.v1.Helper/GetStatus",
+        "maskedlark.v1.Helper/GetStatus",
+    )
     assert server.parent is not None
     assert client.parent is not None
     assert server.parent.span_id == client.context.span_id
@@ -168,9 +174,15 @@ def test_a_refusal_is_traced_by_its_code_and_without_its_message(
     with pytest.raises(JobRefused), tracing.span("job"), calling("helper"):
         stub.RegisterTask(pb.RegisterTaskRequest(), timeout=HANGS_S)
     found = spans(exporter, 3)
-    assert {"refusal.kind": "JobRefused", "refusal.reason": "task_refused"} in [
-        dict(one.attributes or {}) for one in found
-    ]
+    call = {
+        "rpc.system.name": "grpc",
+        "rpc.method": "maskedlark.v1.Helper/RegisterTask",
+        "rpc.response.status_code": "FAILED_PRECONDITION",
+        "error.type": "FAILED_PRECONDITION",
+    }
+    attributes = [dict(one.attributes or {}) for one in found]
+    assert call | {"refusal.kind": "JobRefused", "refusal.reason": "task_refused"} in attributes
+    assert any(call.items() | {("server.address", "127.0.0.1")} <= of.items() for of in attributes)
     assert "a long story" not in "".join(one.to_json() for one in found)
 
 
@@ -210,8 +222,8 @@ def test_the_last_calls_span_is_kept_before_a_process_ends(
     ending.start()
     try:
         with tracing.tracing("a command", Traces.CONSOLE):
-            tracing.ClientTracing().intercept_unary_unary(lambda _details, _request: call, details, b"")
+            tracing.ClientTracing("h:1").intercept_unary_unary(lambda _details, _request: call, details, b"")
     finally:
         waits.set()
         ending.join()
-    assert '"name": "RunQuery"' in capsys.readouterr().err
+    assert '"name": "maskedlark.v1.Helper/RunQuery"' in capsys.readouterr().err

@@ -1,8 +1,10 @@
 import socket
+import ssl
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.client import HTTPException
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -13,6 +15,9 @@ from prometheus_client.registry import Collector
 
 from maskedlark.errors import InvalidTask
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
+from maskedlark.observability.metrics_access import MetricsAccess
+from maskedlark.rpc.tls_files import TlsFiles
+from tests.forged import holder
 from tests.patience import HANGS_S
 
 
@@ -80,6 +85,34 @@ def test_metrics_that_cannot_be_had_are_a_failed_scrape_and_the_next_one_is_answ
 def test_it_listens_on_loopback_only(address: str) -> None:
     with pytest.raises(InvalidTask):
         OperatorEndpoint(address, CollectorRegistry(), lambda: None)
+
+
+def test_beyond_loopback_it_listens_in_the_way_that_its_operator_chose(tmp_path: Path) -> None:
+    mine = holder("localhost")
+    files = mine.files(tmp_path, trusted=b"")
+    with pytest.raises(InvalidTask, match="TLS files"):
+        OperatorEndpoint("0.0.0.0:0", CollectorRegistry(), lambda: None, access=MetricsAccess.TLS)
+    open_to = dict[MetricsAccess, TlsFiles | None]({MetricsAccess.PLAINTEXT: None, MetricsAccess.TLS: files})
+    for access, tls in open_to.items():
+        registry = CollectorRegistry()
+        Counter("things", "Things.", registry=registry).inc(3)
+        with OperatorEndpoint(
+            "0.0.0.0:0", registry, lambda: None, access=access, tls=tls, total_s=0.4
+        ) as endpoint:
+            port = endpoint.address.rpartition(":")[2]
+            if access is MetricsAccess.PLAINTEXT:
+                assert "things_total 3.0" in fetch(f"127.0.0.1:{port}", "/metrics")[1]
+                continue
+            with connected(f"127.0.0.1:{port}") as in_plaintext, suppress(ConnectionError):
+                in_plaintext.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                assert b"HTTP" not in in_plaintext.recv(100)
+            with connected(f"127.0.0.1:{port}") as silent:  # a handshake that does not come holds nobody up
+                trusting = ssl.create_default_context(cadata=mine.pem.decode())
+                with urlopen(
+                    f"https://localhost:{port}/metrics", timeout=HANGS_S, context=trusting
+                ) as answer:
+                    assert b"things_total 3.0" in answer.read()
+                assert silent.recv(1) == b""
 
 
 def connected(address: str) -> socket.socket:
