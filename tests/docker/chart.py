@@ -25,6 +25,8 @@ VALUES: Final = tuple(sorted(path.stem for path in (CHART / "values").glob("*.ya
 VERSIONS: Final = ("1.34", "1.35", "1.36", "1.37")
 RELEASE: Final = "maskedlark"
 NAMESPACE: Final = "lark"
+OPERATORS: Final = "monitoring.coreos.com/v1"
+"""Objects of the Prometheus operator, whose schemas Kubernetes does not have: see `_monitors`."""
 _LONGEST_S: Final = 300
 _POD_KINDS: Final = ("StatefulSet", "Deployment")
 
@@ -66,6 +68,8 @@ def mistakes(objects: Sequence[Manifest], version: str) -> list[str]:
     """What Kubernetes' schemas of a version, and the objects among themselves, have against them."""
     found = []
     for one in objects:
+        if one["apiVersion"] == OPERATORS:
+            continue
         try:
             kubernetes_validate.validate(dict(one), version, strict=True)
         except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
@@ -110,6 +114,7 @@ def _among(objects: Sequence[Manifest]) -> Iterator[str]:
                 yield f"{name} is chosen by {len(chosen)} objects of kind {' or '.join(kinds)}"
         yield from (f"{name}: {what}" for what in _in_pod(pod, names))
     yield from _services(objects, templates)
+    yield from _monitors(objects)
     for one in objects:
         if one["kind"] == "NetworkPolicy" and not all(rule.get("to") for rule in one["spec"]["egress"]):
             yield f"{_name(one)} lets its pods call every address"
@@ -143,6 +148,21 @@ def _services(objects: Sequence[Manifest], templates: Mapping[str, Manifest]) ->
             for port in sorted(named_ports)
             if (name, port) not in led_to
         )
+
+
+def _monitors(objects: Sequence[Manifest]) -> Iterator[str]:
+    """Monitors that choose no Service or more than one, or a port that it has not."""
+    services = [one for one in objects if one["kind"] == "Service"]
+    for one in objects:
+        if one["kind"] == "ServiceMonitor":
+            wanted = one["spec"]["selector"]["matchLabels"].items()
+            ports = [
+                {port["name"] for port in service["spec"]["ports"]}
+                for service in services
+                if wanted <= service["metadata"]["labels"].items()
+            ]
+            if ports != [{endpoint["port"] for endpoint in one["spec"]["endpoints"]}]:
+                yield f"{_name(one)} leads to {len(ports)} Services, or to other ports than theirs"
 
 
 def _in_pod(pod: Manifest, names: Sequence[str]) -> Iterator[str]:

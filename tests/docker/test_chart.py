@@ -431,3 +431,71 @@ def test_every_value_is_described_to_helm() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert schema["additionalProperties"] is False
     assert all(one["additionalProperties"] is False for one in schema["definitions"].values())
+
+
+METRICS = (
+    *("--set", "metrics.enabled=true,metrics.serviceMonitor.enabled=true,metrics.dashboards.enabled=true"),
+    *("--set", "metrics.rules.enabled=true,metrics.rules.symptoms=https://wiki.example/symptoms.html"),
+    *("--set-json", f"metrics.from={THERE}"),
+)
+
+
+@needs_helm
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "tls"])
+@pytest.mark.parametrize("values", ["trial", "adserver"])
+def test_metrics_leave_a_pod_by_a_port_of_their_own_that_named_peers_alone_reach(
+    values: str, *, is_tls: bool
+) -> None:
+    made = rendered(values, VERSIONS[-1], *METRICS, "--set", f"metrics.tls={str(is_tls).lower()}")
+    assert not mistakes(made, VERSIONS[-1])
+    of_kind = {kind: [one for one in made if one["kind"] == kind] for kind in {one["kind"] for one in made}}
+    assert len(of_kind["ServiceMonitor"]) == len(pods(made))
+    for policy in of_kind["NetworkPolicy"]:
+        ways_in = policy["spec"]["ingress"]
+        [way_in] = [rule for rule in ways_in if {"port": "metrics", "protocol": "TCP"} in rule["ports"]]
+        assert way_in["from"] == json.loads(THERE)
+        assert len(way_in["ports"]) == 1
+    for service in of_kind["Service"]:
+        is_open = any(port["name"] == "metrics" for port in service["spec"]["ports"])
+        assert is_open is (service["spec"].get("clusterIP") == "None")  # a party's own may be on the internet
+    for pod in pods(made).values():
+        [container] = [one for one in containers(pod) if one["name"] in ("helper", "adserver", "intake")]
+        told = {one["name"].partition("_")[2]: one.get("value") for one in container["env"]}
+        assert told["METRICS_LISTEN"] == "0.0.0.0:9464"
+        assert told["METRICS_ACCESS"] == ("tls" if is_tls else "plaintext")
+        for probe in ("startupProbe", "readinessProbe"):
+            program = container[probe]["exec"]["command"][-1]
+            compile(program, probe, "exec")
+            assert f"http{'s' * is_tls}://127.0.0.1:9464/healthz" in program
+    [rule_object] = of_kind["PrometheusRule"]
+    for rule in rule_object["spec"]["groups"][0]["rules"]:
+        assert (
+            rule["annotations"]["runbook_url"]
+            == f"https://wiki.example/symptoms.html#{rule['alert'].lower()}"
+        )
+        assert "Helm" not in rule["annotations"]["summary"]
+    [dashboards] = [one for one in of_kind["ConfigMap"] if one["metadata"]["name"].endswith("-dashboards")]
+    assert all(json.loads(one)["panels"] for one in dashboards["data"].values())
+
+
+@needs_helm
+def test_without_a_word_metrics_stay_on_loopback() -> None:
+    made = objects("trial")
+    assert not [one for one in made if one["kind"] in ("ServiceMonitor", "PrometheusRule")]
+    for pod in pods(made).values():
+        for container in pod["spec"]["containers"]:
+            told = {one["name"].partition("_")[2]: one.get("value") for one in container["env"]}
+            assert told["METRICS_LISTEN"] == "127.0.0.1:9464"
+            assert told["METRICS_ACCESS"] == "loopback"
+            assert "metrics" not in {port["name"] for port in container["ports"]}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("metrics.enabled=true", "metrics.from"), ("metrics.rules.enabled=true", "metrics.rules.symptoms")],
+)
+def test_metrics_that_all_could_read_and_alerts_that_lead_nowhere_are_refused(given: str, said: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered("trial", VERSIONS[-1], "--set", given)
+    assert said in refused.value.stderr

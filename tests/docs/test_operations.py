@@ -1,10 +1,12 @@
 """Operators' pages: their metrics and alerts are those of the code, and their backups restore a party."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +17,7 @@ from adserver.store.database import open_store
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from maskedlark.errors import JobReason
 from maskedlark.runtime.database import open_database
+from tests.alerts.prometheus import promtool_path
 from tests.docs.reading import PLAIN_PATH, ROOT, blocks, in_one_shell
 
 PAGE = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
@@ -28,7 +31,15 @@ SOURCES = [
 ]
 FAMILY = re.compile(r"(Counter|CounterMetric|CounterMetricFamily|GaugeMetricFamily|Histogram)\(\s*\"(\w+)\"")
 METRIC = re.compile(r"\b(?:maskedlark|helper|adserver)_\w+\b")
-RULES = yaml.safe_load(re.search(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)[1])["groups"][0]["rules"]  # type: ignore[index]  # fails without rules
+SYMPTOMS = (ROOT / "docs" / "how-to" / "symptoms.md").read_text()
+FILES = ROOT / "docker" / "chart" / "files"
+RULES = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
+PANELS = [
+    panel
+    for path in sorted((FILES / "dashboards").glob("*.json"))
+    for panel in json.loads(path.read_text())["panels"]
+]
+HISTOGRAM = re.compile(r"_(bucket|sum|count)\b")
 
 
 def names_in_the_code() -> set[str]:
@@ -60,6 +71,33 @@ def test_an_alert_uses_metrics_labels_and_reasons_that_exist(rule: dict[str, obj
     assert expression.count("(") == expression.count(")")
     is_gauge = [not name.endswith("_total") for name in names]
     assert not (any(is_gauge) and re.search(r"\b(increase|rate)\(", expression)), "a gauge needs delta()"
+
+
+def test_each_alert_has_a_section_of_its_name_that_it_links_to() -> None:
+    sections = re.findall(r"^## ([A-Z][a-z]+(?:[A-Z][a-z]+)+)$", SYMPTOMS, re.M)
+    assert sections == [rule["alert"] for rule in RULES]
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_shows_metrics_and_labels_that_exist(panel: dict[str, Any]) -> None:
+    on_the_page = labels_on_the_page()
+    for target in panel["targets"]:
+        names = {HISTOGRAM.sub("", name) for name in METRIC.findall(target["expr"])}
+        assert names <= on_the_page.keys()
+        assert names or "up{" in target["expr"]
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        known = {"instance", "job"}.union(*(on_the_page[name] for name in names))
+        assert shown <= known
+    assert panel["description"]
+
+
+def test_prometheus_parses_every_panel_and_rule(tmp_path: Path) -> None:
+    promtool = promtool_path()
+    queries = [target["expr"].replace("$instance", ".*") for panel in PANELS for target in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "panels.yaml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    for file in (tmp_path / "panels.yaml", FILES / "alerts.yaml"):
+        subprocess.run([promtool, "check", "rules", file], check=True, capture_output=True)
 
 
 def test_the_page_of_the_audit_log_runs_as_it_is(tmp_path: Path) -> None:

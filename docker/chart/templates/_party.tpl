@@ -257,7 +257,7 @@ spec:
             - { name: {{ $variable }}_TLS_CERT, value: /data/{{ .party }}/tls.crt }
             - { name: {{ $variable }}_TLS_KEY, value: /data/{{ .party }}/tls.key }
             - { name: {{ $variable }}_TLS_CA, value: /trusted/trusted.crt }
-            - { name: {{ $variable }}_METRICS_LISTEN, value: "127.0.0.1:9464" }
+            {{- include "maskedlark.metrics-variables" (dict "root" .root "variable" $variable) | nindent 12 }}
             {{- with .own.database.secret }}
             - name: {{ $variable }}_DATABASE
               valueFrom:
@@ -284,6 +284,9 @@ spec:
             {{- range $port, $number := .ports }}
             - { name: {{ $port }}, containerPort: {{ $number }}, protocol: TCP }
             {{- end }}
+            {{- if .root.Values.metrics.enabled }}
+            - { name: metrics, containerPort: 9464, protocol: TCP }
+            {{- end }}
           volumeMounts:
             - { name: data, mountPath: /data }
             - { name: trusted, mountPath: /trusted, readOnly: true }
@@ -293,16 +296,16 @@ spec:
             - { name: workers, mountPath: /workers, readOnly: true }
             - { name: ray, mountPath: /ray }
             {{- end }}
-          # Health is served on loopback only, and says `starting` while loops are compiled.
+          # Health says `starting` while loops are compiled.
           startupProbe:
             exec:
-              command: [python, -c, "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/healthz', timeout=5)"]
+              command: [python, -c, {{ include "maskedlark.health" . }}]
             periodSeconds: 10
             timeoutSeconds: 10
             failureThreshold: 60
           readinessProbe:
             exec:
-              command: [python, -c, "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/healthz', timeout=5)"]
+              command: [python, -c, {{ include "maskedlark.health" . }}]
             periodSeconds: 10
             timeoutSeconds: 10
             failureThreshold: 3
