@@ -39,8 +39,6 @@ def under(k: int, *, others: int, rate: float) -> float:
     most = k - 1
     if k < 1:
         return 0.0
-    if others <= most or rate <= 0:
-        return 1.0
     if most >= others * rate:
         return 1.0
     log_term = (

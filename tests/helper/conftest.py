@@ -5,6 +5,8 @@ from helper.datasets.prefetch_quota import PrefetchQuota
 from helper.datasets.preparation_cache import PreparationCache
 from helper.datasets.preparation_quota import PreparationQuota
 from helper.datasets.segment_writer import ObjectWriter
+from helper.datasets.storage_quota import StorageQuota
+from helper.datasets.vault import Vault
 from helper.gradient.exact.kernels.buffers import BufferShelf
 from helper.ledger.budget_left import BudgetsLeft
 from helper.ledger.witness import Witness
@@ -31,4 +33,6 @@ unguarded = guards(
     Guarded(WorkQuota, "_changed", ("_computing",)),
     Guarded(HelperKeys, "_lock", ("_stamp",)),
     Guarded(OpenTasks, "_lock", ("_ends", "_read")),
+    Guarded(StorageQuota, "_lock", ("_held", "_sums")),
+    Guarded(Vault, "_counting", ("_is_counted",)),
 )

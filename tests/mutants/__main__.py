@@ -52,6 +52,7 @@ TESTS: Final = (
     "tests/maskedlark",
     "tests/helper",
     "tests/adserver",
+    "tests/spec",
     "tests/fuzz",
     "tests/e2e",
 )

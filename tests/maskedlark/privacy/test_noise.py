@@ -195,6 +195,15 @@ def test_the_tail_bound_holds_and_is_not_wasteful(
     assert tail(bound * 9 // 10 - 1) > 2.0**-64
 
 
+@pytest.mark.parametrize(("count", "bits"), [(0, 65), (1, 66), (7, 68), (8, 69)])
+def test_both_helpers_find_the_same_tail_in_integers(count: int, bits: int) -> None:
+    """The spec gives these two formulas; 7/10 stands for ln 2."""
+    for scale in (1, 1_000, 999_983, MAX_SCALE):
+        laplace, gaussian = scale * bits * 7 // 10, math.isqrt(scale * scale * bits * 14 // 10)
+        assert tail_bound(Mechanism.LAPLACE, scale, count) == laplace + 1
+        assert tail_bound(Mechanism.GAUSSIAN, scale, count) == gaussian + 1
+
+
 @pytest.mark.parametrize("scale", [0, -1, MAX_SCALE + 1])
 @pytest.mark.parametrize("mechanism", NOISY)
 def test_a_scale_outside_the_range_is_refused(mechanism: Mechanism, scale: int) -> None:
