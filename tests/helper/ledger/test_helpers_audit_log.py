@@ -74,6 +74,17 @@ def test_each_act_is_one_entry_that_says_who_and_what(tmp_path: Path) -> None:
     verify_lines(one.encode() for one in found)
 
 
+def test_the_newest_entries_are_read_and_lines_from_a_number_on(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    run_a_job(scene, rounds=2)
+    report, found = AuditReport(scene.cores[0].ledger.engine), entries(scene)
+    assert [one.sequence for one in found] == list(range(7))
+    for most in (1, 3, 7, 8):
+        assert report.newest(most) == found[-most:]
+    for first in (0, 1, 6):
+        assert [*report.lines(first)] == [one.encode() for one in found[first:]]
+
+
 def test_no_entry_holds_a_secret(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     run_a_job(scene)

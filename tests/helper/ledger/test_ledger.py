@@ -16,6 +16,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
+from helper.ledger.audit_report import AuditReport
+from helper.ledger.check import check_file, check_whole
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.ledger.records import (
     LedgerCounts,
@@ -513,10 +515,15 @@ def test_an_older_sqlite_file_under_a_newer_log_is_refused(tmp_path: Path, round
         "DELETE FROM audit_log WHERE sequence = (SELECT max(sequence) FROM audit_log)",
         "UPDATE jobs SET rounds_answered = 1",
         "UPDATE datasets SET size = 2",
+        "DELETE FROM queries",
+        "DELETE FROM tasks WHERE task_id NOT IN (SELECT task_id FROM datasets)",
+        "UPDATE jobs SET is_closed = TRUE",
+        "UPDATE audit_log SET is_done = FALSE WHERE sequence = 2",
     ],
 )
 def test_a_ledger_that_has_lost_something_is_refused(ledger: Ledger, database_url: str, lost: str) -> None:
     with_job(ledger)
+    assert ledger.add_query(StoredQuery(spec=query_over(spec()), answer=b"a"), fits)
     for index in range(2):
         ledger.add_round(JOB, index, answered(b"0"))
     engine = open_database(database_url)
@@ -525,6 +532,22 @@ def test_a_ledger_that_has_lost_something_is_refused(ledger: Ledger, database_ur
         connection.execute(text(lost))
     with pytest.raises(InvalidTask, match="has lost rows"):
         Ledger(engine)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("content", [b"no database".ljust(5_000, b"."), b""])
+def test_a_file_that_is_no_ledger_is_refused_and_not_read(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+    engine = open_database(sqlite_url(path))
+    for check in (check_whole, check_file) if content else (check_whole,):
+        with pytest.raises(InvalidTask, match="the ledger cannot be read"):
+            check(engine)
+    with pytest.raises(InvalidTask, match="not a helper's ledger"):
+        AuditReport(engine).newest(1)
+    with pytest.raises(InvalidTask, match="not a helper's ledger"):
+        next(AuditReport(engine).lines(0))
     engine.dispose()
 
 

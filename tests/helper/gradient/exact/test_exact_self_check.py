@@ -1,6 +1,7 @@
 """The golden vectors, and the check that a helper makes before it serves."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from helper.gradient.exact.products import product
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import Factor, Weights
+from maskedlark.model.weights import MAX_MAGNITUDE
 from maskedlark.numbers.field import random_vector
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import seeded
@@ -84,6 +86,70 @@ class SaturatingBackend(Float64Backend):
 def test_a_backend_that_saturates_is_found() -> None:
     with pytest.raises(self_check.SelfCheckFailed, match="extreme values"):
         self_check.check_backends(SaturatingBackend(), Int8Backend())
+
+
+class Faulty(Float64Backend):
+    """Wrong by one, at some weights and operands only."""
+
+    def __init__(self, is_wrong: Callable[[NDArray[Any], NDArray[Any]], bool]) -> None:
+        super().__init__()
+        self._is_wrong = is_wrong
+
+    def factor(self, weights: Weights, buffers: Buffers | None = None) -> Factor:
+        factor, is_wrong = super().factor(weights, buffers), self._is_wrong
+
+        class Wrong:
+            def product(self, operand: NDArray[Any]) -> NDArray[np.float64]:
+                found = factor.product(operand)
+                return found + 1 if is_wrong(weights, operand) else found
+
+        return Wrong()
+
+
+@pytest.mark.parametrize(
+    "is_wrong",
+    [
+        lambda weights, operand: bool((weights == MAX_MAGNITUDE).all()),
+        lambda weights, operand: bool((weights == -MAX_MAGNITUDE).all()),
+        lambda weights, operand: bool(((weights == MAX_MAGNITUDE) & (operand.min() == 255)).all()),
+        lambda weights, operand: bool(((weights == -MAX_MAGNITUDE) & (operand.max() == -32767)).all()),
+        lambda weights, operand: bool((operand == -32767).all()),
+        lambda weights, operand: operand.dtype == np.uint8 and weights.size == 1,
+        lambda weights, operand: weights.shape == (65, 17) and len(operand) == 3,
+        lambda weights, operand: weights.shape == (300, 33) and len(operand) == 70,
+        lambda weights, operand: len(operand) == product.CHUNK_RECORDS,
+        lambda weights, operand: set(np.unique(operand)) == {-32767, 0, 32767},
+    ],
+)
+def test_a_backend_that_is_wrong_at_one_extreme_or_size_is_found(
+    is_wrong: Callable[[NDArray[Any], NDArray[Any]], bool],
+) -> None:
+    with pytest.raises(self_check.SelfCheckFailed, match="extreme values"):
+        self_check.check_backends(Faulty(is_wrong), Float64Backend())
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 16), (64, 256, 64), (127, 2048, 129)])
+@pytest.mark.parametrize("digit", [-128, 127])
+def test_digits_are_tried_at_both_ends_and_several_sizes(
+    shape: tuple[int, int, int], digit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong_at(is_wrong: bool) -> bool:
+        def multiply(left: NDArray[np.uint8], right: NDArray[np.int8]) -> NDArray[np.int64]:
+            assert left.min() == 255
+            sums = np.full((len(left), right.shape[1]), 255 * int(right[0, 0]) * len(right))
+            if is_wrong and (*left.shape, right.shape[1]) == shape and right.max() == digit:
+                sums[0, 0] += 1
+            return sums
+
+        monkeypatch.setattr(product_int8, "multiply_digits", multiply)
+        product_int8.is_saturating.cache_clear()
+        return product_int8.is_saturating()
+
+    try:
+        assert wrong_at(True)
+        assert not wrong_at(False)
+    finally:
+        product_int8.is_saturating.cache_clear()
 
 
 def test_digits_that_saturate_choose_the_narrow_base(monkeypatch: pytest.MonkeyPatch) -> None:
