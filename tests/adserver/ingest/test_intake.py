@@ -1,6 +1,6 @@
 """Where a report goes that is taken in: an update to its round, another one to its task."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from maskedlark.randomness import seeded
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.database import open_database
+from protos import report_pb2
 from tests.builders import NOW, examples, reports, world
 from tests.patience import HANGS_S
 from tests.update_builders import FORM, random_vector, update_job, update_reports, update_round, update_world
@@ -116,3 +117,48 @@ def test_an_intake_asks_which_tasks_are_refused_once_a_minute_whatever_its_clock
         taking.take(report)
         asked.append(tasks.asked)
     assert asked == [1, 1, 2]
+
+
+class Listed(ReportStore):
+    """Says how many reports came at a time, and stores none."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.added: list[int] = []
+
+    def add(self, accepted: Sequence[Report]) -> int:
+        self.added.append(len(accepted))
+        return len(accepted)
+
+
+class Unchecked(Intake):
+    """Takes ciphertexts of any length."""
+
+    def _check(self, report: Report) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("lengths", "added"),
+    [
+        ([(40, 40)] * 2_005, [1_000, 1_000, 5]),
+        ([(1 << 19, 1 << 19)] * 3, [1, 1, 1, 0]),
+        ([(1 << 19, (1 << 19) - 1), (1, 0), (9, 9)], [2, 1]),
+        ([(1 << 20, 9), (40, 40)], [1, 1]),
+    ],
+)
+def test_a_stream_is_stored_in_transactions_of_a_thousand_reports_or_a_mebibyte(
+    engine: Engine, lengths: list[tuple[int, int]], added: list[int]
+) -> None:
+    store = Listed(engine)
+    one = Unchecked(TaskStore(engine), store, lambda: 0.0, None)
+    message = report_to_message(reports(LABELS, examples(LABELS.task, 1))[0])
+
+    def sent() -> Iterator[report_pb2.Report]:
+        for both in lengths:
+            for share, length in zip((message.share_0, message.share_1), both, strict=True):
+                share.ciphertext = bytes(length)
+            yield message
+
+    assert one.take_all(sent()).accepted == len(lengths)
+    assert store.added == added
