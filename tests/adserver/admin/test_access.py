@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy.exc import OperationalError
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import Message, Receive
@@ -20,6 +21,8 @@ from adserver.admin.guarded_route import GuardedRoute
 from adserver.client.local import LocalAdServer
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import SESSION_S
+from adserver.store.audit_log import entries_after
+from maskedlark.audit_log import Actor, ActorKind, AuditAct
 from maskedlark.errors import InvalidTask
 
 EVIL = "http://evil.example"
@@ -225,6 +228,46 @@ def test_a_revoked_token_does_nothing_at_once(behind: Any) -> None:
         behind.of.access.revoke(grant.grant_id, [GrantKind.TOKEN])
         assert client.post("/api/v1/jobs", headers=shown).status_code == 401
         assert client.get("/api/v1/jobs", headers=shown).status_code == 401
+
+
+def test_the_audit_log_names_who_came_and_who_was_turned_away(
+    behind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[tuple[AuditAct, Actor, str]] = []
+    monkeypatch.setattr(type(behind.door.refused), "add", lambda _, *told: refused.append(told))
+    stranger = Actor(kind=ActorKind.SESSION, address="127.0.0.1")
+    with behind.client() as client:
+        client.get("/")
+        client.get("/login?code=mll_wrong")
+    assert refused == [(AuditAct.LOG_IN, stranger, "no_grant")] * 2
+    refused.clear()
+    origin = {"origin": behind.origin}
+    for kind, named in ((GrantKind.TOKEN, ActorKind.TOKEN), (GrantKind.SESSION, ActorKind.SESSION)):
+        with behind.client(Scope.READ, kind) as client:
+            client.post("/api/v1/queries", headers=origin, json={})
+        ((act, actor, why),) = refused
+        assert (act, actor.kind, actor.address, why) == (
+            AuditAct.REQUEST_CHANGE, named, "127.0.0.1", "read_only",
+        )  # fmt: skip
+        assert actor.identity
+        refused.clear()
+    with behind.client() as client:
+        assert client.get(f"/login?code={behind.of.grant(GrantKind.LOGIN)}").status_code == 303
+    (*_, last) = entries_after(behind.of.engine, 0, most=1_000)
+    assert (last.act, last.actor) == (AuditAct.LOG_IN, stranger)
+    assert refused == []
+
+
+def test_where_the_database_is_away_the_door_says_so(behind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("", {}, Exception("away"), connection_invalidated=True)
+
+    for name, path in (("find", "/api/v1/jobs"), ("log_in", "/login?code=mll_code")):
+        monkeypatch.setattr(type(behind.of.access), name, away)
+        with behind.client() as client:
+            answer = client.get(path, headers={"authorization": "Bearer mlt_unknown"})
+        assert answer.status_code == 503
+        assert "the ad server" in answer.json()["detail"]
 
 
 def test_every_answer_is_strict(behind: Any) -> None:
