@@ -8,7 +8,7 @@ import typer
 
 from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_options
 from adserver.cli.target import connected_server_of, traced
-from adserver.views.printing import print_json, print_table
+from adserver.views.printing import check_parts, print_json, print_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.observability.traces import Traces
@@ -83,6 +83,7 @@ def aggregate_command(
     from adserver.views.query import write_result
     from maskedlark.reports.measurement import COUNT
 
+    check_parts(out or ())
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]

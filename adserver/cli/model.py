@@ -9,7 +9,9 @@ import typer
 from adserver.cli.options import JsonOption, OneJobOption
 from adserver.cli.target import server_of
 from adserver.records.exported_model import InputForm
+from adserver.views.plan import GENERAL_PATH
 from adserver.views.printing import print_json, print_table
+from maskedlark.escape import escape
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
@@ -105,14 +107,22 @@ def _widths(name: str, given: str) -> list[int]:
 def show_command(
     file: ModelArgument,
     num_features: Annotated[int, option("Width of the model's input: the task's number of features.", min=1)],
+    loss: Annotated[
+        Loss | None, option("The loss that a job would train, which may decide what helpers compute.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the tensors of a model that a job would train."""
+    """Show the tensors of a model that a job would train, and whether helpers compute it exactly.
+
+    A model on the general path takes a hundred times as long and needs more noise; each reason is shown.
+    """
     from adserver.training.merged_parameters import separate_parameters
     from adserver.training.model_file import read_model
+    from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
 
     model = parse(separate_parameters(read_model(file)), num_features=num_features)
+    reasons = why_general(model, loss)
     if as_json:
         tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
         print_json(
@@ -121,6 +131,8 @@ def show_command(
                 "outputs": model.output_width,
                 "parameters": model.num_parameters,
                 "tensors": tensors,
+                "path": "general" if reasons else "exact",
+                "why_general": list(reasons),
             }
         )
         return
@@ -131,6 +143,9 @@ def show_command(
     typer.echo(
         f"{model.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}"
     )
+    typer.echo("helpers compute it exactly" if not reasons else f"{GENERAL_PATH}:")
+    for reason in reasons:
+        typer.echo(f"  {escape(reason)}")
 
 
 def evaluate_command(

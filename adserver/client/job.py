@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
 from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
-from adserver.records.frames import frame
+from adserver.records.frames import arrow_stream, frame
 from adserver.records.html_table import html_table
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
@@ -72,7 +72,11 @@ class Job:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""
-        return frame(asdict(figures) for figures in self.figures())
+        return frame(map(asdict, self.figures()))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
+        return arrow_stream(map(asdict, self.figures()), requested_schema)
 
     def export(
         self,

@@ -4,9 +4,9 @@ Read off one noisy histogram. Values are those of the smoothed histogram; each l
 is computed on the noisy one (`adserver.measuring.evaluation_intervals`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_intervals import NoisyCounts
 from adserver.measuring.evaluation_metrics import Figure, Histogram
 from adserver.measuring.result import Estimate, ReleasedResult, estimate_or_none
-from adserver.records.frames import frame
+from adserver.records.frames import arrow_stream, frame
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import deviation_of_both
@@ -92,7 +92,16 @@ class EvaluationResult(ReleasedResult):
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each metric: its estimate, standard error and 99 % interval."""
-        return frame({"metric": one.name, **asdict(one.estimate)} for one in self.metrics)
+        return frame(self._to_rows())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
+        return arrow_stream(self._to_rows(), requested_schema)
+
+    def _to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns of each metric by name."""
+        for one in self.metrics:
+            yield {"metric": one.name, **asdict(one.estimate)}
 
     def metric(self, name: str) -> Estimate:
         """Return one figure by name.

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
-from adserver.records.frames import frame
+from adserver.records.frames import arrow_stream, frame
 from adserver.records.html_table import html_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -167,8 +167,16 @@ class AggregateResult(ReleasedResult):
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each cell: its keys, then each column's estimate, standard error and interval."""
-        return frame(
-            {
+        return frame(self._to_rows())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
+        return arrow_stream(self._to_rows(), requested_schema)
+
+    def _to_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns of each cell by name."""
+        for row in self.rows:
+            yield {
                 **dict(zip(self.group_by, row.group, strict=True)),
                 **{
                     name: number
@@ -176,8 +184,6 @@ class AggregateResult(ReleasedResult):
                     for name, number in estimate.named(column.name).items()
                 },
             }
-            for row in self.rows
-        )
 
     def _repr_html_(self) -> str:
         """Return the cells with their intervals as a table, for a notebook."""

@@ -21,6 +21,7 @@ from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
 from adserver.quickstart.running import RunningFleet, command
 from adserver.quickstart.settings import DataSettings
+from adserver.views.printing import check_parts
 from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -155,9 +156,10 @@ class Recipe:
         untrained = self._model(described, rows=dataset["admitted"])
         job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
         job = self._watch(job_id)
-        trained, curves = folder / "trained.onnx", folder / "curves.png"
+        trained, curves = folder / "trained.onnx", self._picture("curves")
         self._run("adserver", "model", "export", "--job", job_id, str(trained))
-        self._run("adserver", "job", "show", job_id, "--plot", str(curves))
+        if curves:
+            self._run("adserver", "job", "show", job_id, "--plot", str(curves))
         tested = self._json(
             "adserver", "model", "evaluate", str(trained), "--eval-set", str(panel), "--loss", loss.value
         )
@@ -174,7 +176,7 @@ class Recipe:
             epsilon=job["epsilon_spent"],
             collusion_epsilon=job["collusion_epsilon_spent"],
             model=str(trained),
-            curves=str(curves),
+            curves=str(curves) if curves else "",
             measured=measured,
         )
         steps.finish(asdict(result))
@@ -323,7 +325,8 @@ class Recipe:
         )
         said.pop("statistics")
         result = plan.in_units(ResultMessage.model_validate(said).value())
-        files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "png", "json")}
+        files = {kind: self._steps.folder / f"measured.{kind}" for kind in ("csv", "json")}
+        files |= {"png": picture} if (picture := self._picture("measured")) else {}
         for path in files.values():
             write_result(result, path)
         for column, rows in plan.beyond.items():
@@ -337,6 +340,16 @@ class Recipe:
             "epsilon": result.cost.ad_server,
             "collusion_epsilon": result.cost.colluding,
         }
+
+    def _picture(self, name: str) -> Path | None:
+        """Return the file of a picture, or say why there is none."""
+        path = self._steps.folder / f"{name}.png"
+        try:
+            check_parts([path])
+        except InvalidTask as error:
+            self._tell(f"no picture: {error}")
+            return None
+        return path
 
     def _network(self, rows: int) -> Network:
         """Return the network for so many rows, with the project's hidden layers if it names them."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Engine, select
 
+from adserver.records.html_table import html_table
 from adserver.store.audit_log import log_act
 from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import PageMarker, newest_first
@@ -38,6 +39,25 @@ class StoredTask:
     bundle: TaskBundle
     created_at: float
     refused_since: float | None = None
+
+    def _repr_html_(self) -> str:
+        """Return what the task allows as a table, for a notebook."""
+        task = self.bundle.task
+        of = task.measurement
+        names = [] if of is None else [value.name for value in of.values] + [key.name for key in of.keys]
+        rows: list[tuple[str, object]] = [
+            ("task", self.task_id.hex()),
+            ("name", task.name),
+            ("origin", task.origin),
+            ("features", task.num_features),
+            ("labels", str(task.labels.kind)),
+            ("measured", ", ".join(names)),
+            ("least reports of a dataset", task.min_batch_size),
+            ("epsilon", task.epsilon),
+            ("epsilon with a helper", task.collusion_epsilon),
+            ("delta", task.delta),
+        ]
+        return html_table((), rows)
 
 
 @frozen

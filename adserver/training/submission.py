@@ -15,6 +15,7 @@ from adserver.training.eval_set import read_eval_set
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
 from maskedlark.model.heads import TrainedLoss, check_trained, trained_loss
 from maskedlark.model.onnx_file import parse
@@ -76,6 +77,7 @@ def plan_job(
             "carried": _samples(submission, task, dataset, batch_size, fixed.rounds).carried,
         },
     )
+    _check_path(model, loss, task, job)
     plan = canonical.build(
         TrainingPlan,
         {
@@ -91,6 +93,23 @@ def plan_job(
     )
     check_sums_fit(task, job, records=dataset.size, num_parameters=model.num_parameters)
     return plan
+
+
+def _check_path(model: Model, loss: TrainedLoss, task: Task, job: JobSpec) -> None:
+    """Refuse what helpers would refuse of a model on the general path, with what forces it there.
+
+    Raises:
+        JobRefused(MALFORMED)
+    """
+    reasons = why_general(model, loss)
+    is_hidden = job.is_sample_secret and task.mechanism is not Mechanism.NONE
+    if reasons and (is_hidden or job.carried is not None):
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"the model trains on the general path, where samples are no secret: {'; '.join(reasons)}; or "
+            "submit it with --public-samples (public_samples=True) and independent noise, which takes more "
+            "noise",
+        )
 
 
 def _model_to_train(submission: Submission, task: Task) -> tuple[Model, TrainedLoss]:

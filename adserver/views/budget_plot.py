@@ -6,9 +6,7 @@ Solid what is spent, dashed what is reserved, dotted the budgets.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Final
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -16,6 +14,9 @@ from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.releases.budget import DatasetBudget
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ADVERSARIES: Final = {
     "ad_server": "against the ad server",
@@ -92,7 +93,7 @@ def _steps(rounds: int) -> list[int]:
     return sorted({max(1, round(rounds * step / _POINTS)) for step in range(1, _POINTS + 1)})
 
 
-def _draw(axes: Axes, title: str, limit: float, points: Sequence[Point], epsilons: Sequence[float]) -> None:
+def _draw(axes: "Axes", title: str, limit: float, points: Sequence[Point], epsilons: Sequence[float]) -> None:
     """Draw one adversary's curve under its budget."""
     turn = sum(one.is_spent for one in points)
     rounds = [one.rounds for one in points]

@@ -1,5 +1,7 @@
 """A plan as people and programs see it."""
 
+from typing import Final
+
 import typer
 
 from adserver.budgets.comparison import Comparison
@@ -13,6 +15,10 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import number
+
+GENERAL_PATH: Final = (
+    "the model trains on the general path, a hundred times slower, and with samples charged as public"
+)
 
 
 def print_plan(
@@ -60,9 +66,7 @@ def print_plan(
 
 def _print_general_path(general: GeneralPath) -> None:
     """Print why a model is not exact, and what that costs."""
-    typer.echo(
-        "the model trains on the general path, a hundred times slower, and with samples charged as public:"
-    )
+    typer.echo(f"{GENERAL_PATH}:")
     for reason in general.reasons:
         typer.echo(f"  {escape(reason)}")
     if general.noise_factor is not None:

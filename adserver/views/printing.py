@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
 _LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
+_PARTS: Final = {".png": ("matplotlib", "pictures"), ".parquet": ("pyarrow", "parquet")}
+"""What writes a file, and the extra that installs it."""
 
 _T = TypeVar("_T")
 
@@ -54,6 +58,18 @@ def write_as(forms: Mapping[str, Callable[[_T], bytes]], result: _T, path: Path,
     if form is None:
         raise InvalidTask(f"{what} written to a file that ends in {', '.join(forms)}, not {path.name!r}")
     write_durably(path, form(result))
+
+
+def check_parts(paths: Iterable[Path]) -> None:
+    """Check that what writes pictures and Parquet files is installed, before anything is charged for them.
+
+    Raises:
+        InvalidTask: it is not; the message says what to install.
+    """
+    for path in paths:
+        part, extra = _PARTS.get(path.suffix.lower(), ("", ""))
+        if part and find_spec(part) is None:
+            raise InvalidTask(f"{path.name} needs {part}: pip install 'masked-lark[{extra}]'")
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:

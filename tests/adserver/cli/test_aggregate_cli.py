@@ -4,6 +4,7 @@ Docs/tutorial/measurement.md runs the rest.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from adserver import Client
 from adserver.cli.main import app
 from adserver.collecting.task_settings import measurement_from
+from adserver.views import printing
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from tests.measured import SHOP
 
@@ -43,6 +45,18 @@ def test_options_that_cannot_be_read_say_what_they_take(tmp_path: Path, typed: l
     done = RUNNER.invoke(app, [*options(tmp_path), *typed], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("file", "why"), [("a.png", r"matplotlib: .*\[pictures\]"), ("a.parquet", r"pyarrow: .*\[parquet\]")]
+)
+def test_a_file_that_nothing_here_can_write_is_refused_before_anything_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, why: str
+) -> None:
+    monkeypatch.setattr(printing, "find_spec", lambda _: None)
+    ended = RUNNER.invoke(app, [*options(tmp_path), "--value", "count", "--out", str(tmp_path / file)])
+    assert ended.exit_code != 0
+    assert re.search(why, str(ended.exception))
 
 
 def test_nothing_is_asked_without_a_dataset(tmp_path: Path) -> None:

@@ -252,6 +252,12 @@ def test_a_created_model_is_what_show_says(adserver: Adserver, tmp_path: Path) -
     assert [tensor["shape"] for tensor in shown["tensors"]] == [[50, 30], [50], [50, 50], [50], [1, 50], [1]]
     assert shown["parameters"] == 30 * 50 + 50 + 50 * 50 + 50 + 50 + 1
     assert "0.weight" in adserver("model show new.onnx --num-features 30").stdout
+    assert (shown["path"], shown["why_general"]) == ("exact", [])
+    general = adserver(
+        "model show new.onnx --num-features 30 --loss binary_cross_entropy"
+    ).stdout  # on its logits
+    assert "general path" in general
+    assert "  binary_cross_entropy without a last Sigmoid: use" in general
     adserver("model create --layers 30,50,50,1 --seed 0 again.onnx")
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
 

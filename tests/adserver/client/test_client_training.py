@@ -169,11 +169,12 @@ def test_a_client_finds_its_ad_server_as_commands_do(
         Client.from_environment()
 
 
-def test_jobs_and_datasets_show_themselves_in_a_notebook(client: Client) -> None:
+def test_jobs_datasets_and_tasks_show_themselves_in_a_notebook(client: Client) -> None:
     job = client.train(module(), **{**settings(), "wait": False})
     assert repr(job) == f"Job({job.job_id.hex()!r})"
     assert "<td>state</td><td>queued</td>" in job._repr_html_()
     assert f"<td>received</td><td>{RECORDS}</td>" in client.dataset()._repr_html_()
+    assert f"<td>epsilon</td><td>{client.task().bundle.task.epsilon:g}</td>" in client.task()._repr_html_()
 
 
 def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -> None:

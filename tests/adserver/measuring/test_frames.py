@@ -2,6 +2,7 @@
 
 import sys
 
+import pyarrow
 import pytest
 
 from adserver.measuring.evaluation_result import EvaluationResult, Metric
@@ -18,8 +19,8 @@ def estimate(value: float) -> Estimate:
     return Estimate(value=value, standard_error=1.0, low=value - 3, high=value + 3)
 
 
-def test_sums_become_a_row_for_each_cell() -> None:
-    result = AggregateResult(
+def summed() -> AggregateResult:
+    return AggregateResult(
         query_id="q",
         task_id="t",
         dataset_id="d",
@@ -36,6 +37,10 @@ def test_sums_become_a_row_for_each_cell() -> None:
         cost=NOTHING,
         dataset_spent=NOTHING,
     )
+
+
+def test_sums_become_a_row_for_each_cell() -> None:
+    result = summed()
     table = result.to_pandas()
     assert list(table.columns) == ["month", "count", "count_standard_error", "count_low", "count_high"]
     assert table["count"].tolist() == [40.0, 7.0]
@@ -86,7 +91,16 @@ def test_metrics_become_a_row_each() -> None:
     ]
 
 
-def test_without_pandas_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_libraries_read_the_same_rows_as_an_arrow_stream() -> None:
+    for result in (summed(), evaluated()):
+        table = pyarrow.table(result)
+        assert table.to_pylist() == result.to_pandas().to_dict("records")
+
+
+def test_without_pandas_or_pyarrow_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InvalidTask, match="notebook"):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InvalidTask, match=r"pip install 'masked-lark\[notebook\]'"):
         evaluated().to_pandas()
+    with pytest.raises(InvalidTask, match=r"pip install 'masked-lark\[parquet\]'"):
+        summed().__arrow_c_stream__()

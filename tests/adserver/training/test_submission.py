@@ -24,6 +24,7 @@ from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
 from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES
 from tests.builders import NOW, world
+from tests.onnx_builders import encoded, node, weights
 
 JOB_ID = bytes(range(16))
 SIZE = 1_000
@@ -275,3 +276,22 @@ def test_correlated_noise_where_it_cannot_be_is_refused_with_what_fits(
 def test_a_task_without_noise_has_none_to_correlate() -> None:
     with pytest.raises(JobRefused, match="independent noise"):
         plan(QUIET, **CORRELATED)
+
+
+ON_THE_GENERAL_PATH = encoded(
+    [node("Erf", ["x"], ["h"]), node("Gemm", ["h", "w", "b"], ["y"])],
+    [weights("w", NUM_FEATURES, 1), weights("b", 1)],
+    width=NUM_FEATURES,
+)
+
+
+@pytest.mark.parametrize("changes", [{}, {"is_allocated": True, "noise": StepNoise.CORRELATED}])
+def test_a_model_on_the_general_path_is_refused_with_what_forces_it_there(changes: dict[str, Any]) -> None:
+    with pytest.raises(JobRefused, match=r"the operator Erf: use Relu.*--public-samples") as refused:
+        plan(model=ON_THE_GENERAL_PATH, **changes)
+    assert refused.value.reason is JobReason.MALFORMED
+
+
+def test_a_model_on_the_general_path_trains_with_public_samples() -> None:
+    assert not plan(model=ON_THE_GENERAL_PATH, is_sample_public=True).job.is_sample_secret
+    plan(QUIET, epsilon=None, model=ON_THE_GENERAL_PATH)
