@@ -1,6 +1,7 @@
 """Updates of jobs without helpers: taken once, counted, and refused for what they are."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,9 @@ from adserver.store.local.schema import default_local_url, open_local
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
-from maskedlark.federated.local_job import LocalUpdate, update_bytes
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.local_job import LocalUpdate, read_local_job, update_bytes
+from maskedlark.federated.spam import SpamTest
 from maskedlark.randomness import seeded
 from maskedlark.runtime.database import open_database
 from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
@@ -66,6 +69,28 @@ def test_what_an_update_is_refused_for_is_counted(jobs: LocalJobs) -> None:
 @pytest.mark.parametrize("value", [LARGEST_WEIGHT - 1, 1 - LARGEST_WEIGHT])
 def test_a_weight_just_within_its_bound_is_accepted(jobs: LocalJobs, value: int) -> None:
     assert LocalIntake(jobs).take(DRAWS_ID, update(6, value))
+
+
+def test_limits_are_made_once_for_each_step_of_updates_in_flight(
+    jobs: LocalJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Powers of two, and none where less than one update is under way."""
+    made: list[int] = []
+
+    def calibrate(_: object, *, in_flight: int, **__: object) -> object:
+        made.append(in_flight)
+        return object()
+
+    monkeypatch.setattr(SpamTest, "calibrate", calibrate)
+    local, (settings, model) = LocalIntake(jobs), read_local_job(jobs.get(DRAWS_ID).job)
+    assert isinstance(settings, DrawAndDiscard)
+    now = jobs.instances.job(DRAWS_ID)
+    for in_flight, step in ((0.0, 0), (0.9, 0), (1.0, 1), (1.6, 2), (2.4, 2), (2.6, 4), (4.4, 4), (4.6, 8)):
+        monkeypatch.setattr(jobs.instances, "job", lambda _, to=in_flight: replace(now, in_flight=to))
+        limits = local._spam_test(DRAWS_ID, settings, model.size)
+        assert made[-1] == step
+        assert local._spam_test(DRAWS_ID, settings, model.size) is limits
+    assert made == [0, 1, 2, 4, 8]
 
 
 def test_a_body_may_be_as_long_as_an_update_and_no_longer(jobs: LocalJobs) -> None:

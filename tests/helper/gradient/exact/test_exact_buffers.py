@@ -130,6 +130,8 @@ def test_two_names_and_two_parts_never_share_memory() -> None:
         buffers.part("q").empty("a", (4, 5)),
     ]
     assert not any(np.shares_memory(one, other) for one in made for other in made if one is not other)
+    assert np.shares_memory(buffers.part("q").empty("a", (4, 5)), made[3])
+    assert buffers.num_bytes == buffers.part("p").num_bytes == 4 * 160
 
 
 def test_a_smaller_array_of_a_name_lies_where_the_larger_one_was() -> None:
