@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from helper.core import HelperCore
 from helper.ledger.records import Reservation, key_of
+from helper.ledger.release_history import ChargedRelease, ReleaseHistory
 from helper.ledger.spending import cost
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
@@ -97,6 +99,28 @@ def test_a_statement_says_what_was_spent_before_and_after(scene: Scene) -> None:
     assert one.numerics is not None
     entry = scene.cores[0].ledger.round(key_of(first), 1)
     assert entry is not None
+
+
+def test_a_digest_is_of_the_answers_that_a_release_had_and_in_their_order(scene: Scene) -> None:
+    """A round that is answered while a statement is made is none of its."""
+    job = scene.job(scene.seal(), rounds=3, noise_multiplier=2.0)
+    scene.start(job)
+    history, answers = ReleaseHistory(scene.cores[0].ledger.engine), list[bytes]()
+    before: list[ChargedRelease] = []
+    for index in range(3):
+        scene.run(job, index)
+        (now,) = history.of_task(scene.task_id)
+        before.append(now)
+        answers.append(bytes.fromhex(history.entry(now.last).subject["answer"]))
+    assert [one.answers for one in before] == [1, 2, 3]
+    assert [one.is_final for one in before] == [False, False, True]
+    assert len({one.first for one in before}) == 1
+    for one in before:
+        assert history.answers_digest(one) == sha256(b"".join(answers[: one.answers])).digest()
+    stored = scene.cores[0].ledger.round(key_of(job), 2)
+    assert stored is not None
+    assert stored.answer is not None
+    assert sha256(stored.answer).digest() == answers[2]
 
 
 @pytest.mark.parametrize("unit", PrivacyUnit)

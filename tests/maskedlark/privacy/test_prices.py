@@ -12,6 +12,7 @@ import pytest
 
 from maskedlark.privacy.accounting import spent_against_ad_server, spent_in_turn
 from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.composing.renyi import RENYI_ORDERS
 from tests.charge_builders import gaussian, laplace
 
 Jobs = Sequence[Sequence[Charge]]
@@ -266,3 +267,24 @@ def test_a_price_stays_what_it_is(what: str) -> None:
     assert found.ad_server == pytest.approx(ad_server, rel=1e-8)
     assert found.colluding == pytest.approx(colluding, rel=1e-8)
     assert spent_against_ad_server(jobs, delta) == found.ad_server
+
+
+@pytest.mark.parametrize(
+    ("noise", "order", "ad_server"),
+    [
+        (2.5, 9, 2.686007848),
+        (9, 29, 0.7206027783),
+        (24, 80, 0.2610687438),
+        (32, 96, 0.1917651739),
+        (40, 128, 0.1524583173),
+        (60, 192, 0.09969042152),
+        (80, 256, 0.07370813993),
+        (160, 512, 0.03555071534),
+        (400, 1024, 0.01307064576),
+    ],
+)
+def test_a_price_stays_what_it_is_at_each_order(noise: float, order: int, ad_server: float) -> None:
+    """Nine different samples, so that Renyi divergences alone decide: at this order."""
+    charges = [gaussian(noise + number / 8, 0.5, 2) for number in range(9)]
+    assert order in RENYI_ORDERS
+    assert spent_against_ad_server([charges], 1e-6) == pytest.approx(ad_server, rel=1e-8)
