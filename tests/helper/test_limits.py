@@ -1,0 +1,59 @@
+"""The limits of a helper, by value: tests use them by name, so none of those notices that one changed.
+
+They bound what an ad server may take of a helper, and what it may learn for nothing: the threat model counts
+on them.
+"""
+
+from fractions import Fraction
+from importlib import import_module
+
+import pytest
+
+LIMITS: dict[str, dict[str, object]] = {
+    "helper.datasets.datasets": {"HANDLE_BYTES": 16, "OPENED_BYTES": 2**30},
+    "helper.datasets.frames": {"SALT_BYTES": 32, "TAG_BYTES": 16},
+    "helper.datasets.prefetch_quota": {"MOST_CHUNKS": 30, "MOST_BYTES": 16 * 2**20, "_OF_ROOM": 64},
+    "helper.datasets.preparation_cache": {
+        "MAX_PREPARED_PER_TASK": 2,
+        "MAX_PREPARED": 64,
+        "OF_ONE_OWNER": Fraction(3, 4),
+        "KEPT_S": 600.0,
+        "RETRY_AFTER_S": 5.0,
+    },
+    "helper.datasets.preparation_quota": {"ON_DISK": 8},
+    "helper.datasets.preparing": {"MAX_CHUNK_BYTES": 4 * 2**20},
+    "helper.datasets.segments": {"SEGMENT_RECORDS": 65_536, "SEGMENT_BYTES": 32 * 2**20},
+    "helper.datasets.storage_quota": {"TAG_BYTES": 16},
+    "helper.datasets.sweeping": {
+        "ORPHAN_S": 86_400.0,
+        "EXPIRED_KEPT_S": 604_800.0,
+        "EVERY_S": 3_600.0,
+        "DROPPED_EVERY_S": 10.0,
+    },
+    "helper.datasets.updates": {"MOST_COORDINATES": 2**24, "MOST_SHARES": 8_192, "MOST_BYTES": 8 * 2**20},
+    "helper.ledger.budget_left": {"MAX_DATASETS": 200, "SCRAPE_S": 1.0},
+    "helper.ledger.ledger": {"MAX_JOBS": 1_000},
+    "helper.ledger.round_state": {"KEPT_ANSWERS": 2},
+    "helper.ledger.schema": {"SCHEMA_VERSION": 1},
+    "helper.releases.attempts": {"MAX_UNCHARGED": 3},
+    "helper.releases.noise_cache": {"CAPACITY_BYTES": 2**28},
+    "helper.releases.release_grid": {"DEFAULT_STEP_MS": 10},
+    "helper.releases.statements": {"_KEPT_BYTES": 32 * 2**20, "_STATEMENT_BYTES": 2_048},
+    "helper.releases.work_quota": {"_LARGEST_ROUNDS": 2, "_WORTH_GIVING_BACK": 64 * 2**20},
+    "helper.trust.cluster_secrets": {"LONGEST_DAYS": 3_650, "_TOKEN_BYTES": 32},
+    "helper.trust.key_ring": {
+        "MAX_KEY_ID": 255,
+        "MAX_PUBLISHED": 16,
+        "LIST_LIFE_S": 259_200,
+        "LIST_STEP_S": 3_600,
+    },
+    "helper.trust.keys": {"STORAGE_KEY_BYTES": 32},
+    "helper.trust.open_tasks": {"LEAST_COUNTED_S": 86_400.0},
+    "helper.trust.tasks": {"_MOST_KEPT": 4_096},
+}
+
+
+@pytest.mark.parametrize("module", LIMITS)
+def test_a_limit_of_a_helper_stays_what_it_is(module: str) -> None:
+    found = import_module(module)
+    assert {name: getattr(found, name) for name in LIMITS[module]} == LIMITS[module]
