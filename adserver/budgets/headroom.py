@@ -8,13 +8,20 @@ all that is held on it. The helpers decide by the same sum over their own ledger
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum, unique
+from typing import Final
 
+from adserver.budgets.planned_tests import PlannedTests
+from adserver.budgets.weights_error import weights_error
 from adserver.records.defaults import MAX_ROUNDS
+from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
+from adserver.records.training_plan import Schedule
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
+from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.correlated import MAX_EPOCHS, trajectory_error
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import least_batch
@@ -22,6 +29,8 @@ from maskedlark.releases.release import multiplier_for_each_helper
 from maskedlark.releases.samples import Samples, carrying, charge_of_samples, samples_of
 from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
+
+MOST_JOBS: Final = 1_000
 
 
 @unique
@@ -41,11 +50,13 @@ class Cost:
     """What a job costs.
 
     Attributes:
-        alone: If nothing else is held on its dataset.
-        together: With all that is held.
+        alone: One job, if nothing else is held on its dataset.
+        planned: All jobs and evaluations that are planned, if nothing else is held.
+        together: Those with all that is held.
     """
 
     alone: Epsilons
+    planned: Epsilons
     together: Epsilons
 
 
@@ -53,14 +64,20 @@ class Cost:
 class JobLimits(SamplingOptions):
     """What limits a job: its task, its dataset, what is held on that already, and what the job may cost.
 
-    Its samples and noise are those of `SamplingOptions`.
+    Its samples and noise are those of `SamplingOptions`. Several equal jobs may be planned, and evaluations
+    beside them: a job fits if all of them do, one after another.
 
     Attributes:
         task: With noise.
         dataset_size: Reports.
         already: The charges that are spent or reserved.
-        epsilon: What the job may cost alone against the ad server; None for whatever the budget leaves.
+        epsilon: What all that is planned may cost alone against the ad server; None for whatever the budget
+            leaves.
         momentum: Of its optimizer; correlated noise is fitted to it.
+        schedule: Its learning rate's.
+        clip_norm: Its clip bound, at most the task's; None for the task's.
+        jobs: How many equal jobs are planned.
+        tests: Evaluations that are planned too, or None.
     """
 
     task: Task
@@ -68,6 +85,10 @@ class JobLimits(SamplingOptions):
     already: Sequence[Charge] = ()
     epsilon: float | None = None
     momentum: float = 0.9
+    schedule: Schedule = Schedule()
+    clip_norm: float | None = None
+    jobs: int = 1
+    tests: PlannedTests | None = None
 
     def __post_init__(self) -> None:
         if self.task.mechanism is Mechanism.NONE:
@@ -84,6 +105,24 @@ class JobLimits(SamplingOptions):
             )
         if not 0 <= self.momentum < 1:
             raise InvalidTask(f"momentum must be at least 0 and less than 1, not {self.momentum}")
+        if self.clip_norm is not None and not 0 < self.clip_norm <= self.task.clip_norm:
+            raise InvalidTask(
+                f"clip_norm must be positive and at most the task's, {self.task.clip_norm:g}, not "
+                f"{self.clip_norm:g}"
+            )
+        if not 1 <= self.jobs <= MOST_JOBS:
+            raise InvalidTask(f"jobs must be 1 to {MOST_JOBS}, not {self.jobs}")
+
+    @property
+    def clip(self) -> Clip:
+        """The bound on a gradient."""
+        clip = self.task.clip
+        return clip if self.clip_norm is None else replace(clip, bound=self.clip_norm)
+
+    @property
+    def charges_of_tests(self) -> tuple[Charge, ...]:
+        """What the planned evaluations are charged as."""
+        return () if self.tests is None else self.tests.charges(self.task)
 
     def samples(self, batch_size: float, rounds: int) -> Samples:
         """Return how a job of such batches samples and correlates its noise, as it would be submitted.
@@ -108,10 +147,14 @@ class JobLimits(SamplingOptions):
         carried = self.samples(batch_size, rounds).carried
         if carried is None:
             return 1.0
-        left, whole = (
-            trajectory_error(parts, rounds=rounds, momentum=self.momentum) for parts in (carried, 0)
-        )
+        left, whole = (self._error_over_steps(parts, rounds) for parts in (carried, 0))
         return left / whole
+
+    def _error_over_steps(self, carried: int, rounds: int) -> float:
+        if self.schedule.kind is ScheduleKind.CONSTANT:
+            return trajectory_error(carried, rounds=rounds, momentum=self.momentum)
+        found = weights_error(carried, rounds=rounds, momentum=self.momentum, schedule=self.schedule)
+        return found.over_steps
 
     def noise_for(self, *, rounds: int, batch_size: float) -> float:
         """Find the least noise multiplier, to 1 %, with which a job fits.
@@ -146,7 +189,12 @@ class JobLimits(SamplingOptions):
             return (charge_of_samples(task, named, rounds=rounds, samples=samples),)
 
         each = smallest_fitting(
-            charges, epsilon, task.delta, already=already, collusion_epsilon=task.collusion_epsilon
+            charges,
+            epsilon,
+            task.delta,
+            already=(*already, *self.charges_of_tests),
+            collusion_epsilon=task.collusion_epsilon,
+            times=self.jobs,
         )
         return multiplier_for_each_helper(task, each)
 
@@ -199,7 +247,8 @@ class JobLimits(SamplingOptions):
         if excess is not None:
             raise JobRefused(
                 JobReason.BUDGET_EXHAUSTED,
-                f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} exceed "
+                f"{self._jobs_named}{rounds} rounds of {batch_size:g} reports at noise "
+                f"{noise_multiplier:.4g} exceed "
                 f"{excess}: use more noise, fewer rounds, smaller batches (no help against "
                 f"collusion) or another {self.task.unit.budget_owner}",
             )
@@ -211,10 +260,18 @@ class JobLimits(SamplingOptions):
             JobRefused(NOISE_OUT_OF_RANGE, MALFORMED)
         """
         charge = self.charge(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        alone = spent([charge], self.task.delta)
+        planned = [[one] for one in (*self.charges_of_tests, *(charge,) * self.jobs)]
         return Cost(
-            alone=spent([charge], self.task.delta),
-            together=spent_in_turn([[one] for one in (*self.already, charge)], self.task.delta),
+            alone=alone,
+            planned=alone if len(planned) == 1 else spent_in_turn(planned, self.task.delta),
+            together=spent_in_turn([*([one] for one in self.already), *planned], self.task.delta),
         )
+
+    @property
+    def _jobs_named(self) -> str:
+        of_tests = "" if self.tests is None else f"{self.tests.count} evaluations and "
+        return of_tests + (f"{self.jobs} jobs of " if self.jobs > 1 else "")
 
     def charge(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Charge:
         """Return what a job is charged as; see `maskedlark.releases.job.charge`.
@@ -232,8 +289,8 @@ class JobLimits(SamplingOptions):
         """Describe the limit that a job exceeds, with numbers; None if it fits."""
         task = self.task
         cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
-        if self.epsilon is not None and cost.alone.ad_server > self.epsilon:
-            return f"the requested epsilon, at {cost.alone.ad_server:.4g} of {self.epsilon:.4g}"
+        if self.epsilon is not None and cost.planned.ad_server > self.epsilon:
+            return f"the requested epsilon, at {cost.planned.ad_server:.4g} of {self.epsilon:.4g}"
         if cost.together.ad_server > task.epsilon:
             return f"the budget against the ad server, at {cost.together.ad_server:.4g} of {task.epsilon:.4g}"
         if cost.together.colluding > task.collusion_epsilon:
@@ -250,7 +307,7 @@ class JobLimits(SamplingOptions):
             Limit.COLLUDING: cost.together.colluding / self.task.collusion_epsilon,
         }
         if self.epsilon is not None:
-            used[Limit.ASKED] = cost.alone.ad_server / self.epsilon
+            used[Limit.ASKED] = cost.planned.ad_server / self.epsilon
         return max(used, key=lambda limit: used[limit])
 
 

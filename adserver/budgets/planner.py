@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from adserver.budgets.headroom import Cost, JobLimits, Limit
+from adserver.budgets.weights_error import weights_error
 from adserver.records.defaults import MAX_ROUNDS
 from adserver.records.round_figures import noise_norm_of
 from adserver.records.submissions import PlanConstraints
@@ -56,6 +57,9 @@ class Option:
         limit: What keeps it from costing more.
         carried: Of correlated noise, whose `noise_norm` is that of independent noise with the same error in
             the weights; else None.
+        weight_noise: The root mean square of both helpers' noise in each weight after the last round; None
+            without a learning rate.
+        core_seconds: An upper estimate of both helpers' processor time; None without a model.
     """
 
     rounds: int
@@ -66,6 +70,8 @@ class Option:
     noise_to_signal: float
     limit: Limit
     carried: int | None = None
+    weight_noise: float | None = None
+    core_seconds: float | None = None
 
     @property
     def steps_worth(self) -> float:
@@ -85,11 +91,13 @@ class Plan:
         recommended: The job to submit.
         alternatives: Jobs near it that fit too, it among them, in order of batch size and rounds.
         gradient_norm: The assumption on the mean gradient's norm.
+        learning_rate: See `Planner`.
     """
 
     recommended: Option
     alternatives: tuple[Option, ...]
     gradient_norm: float
+    learning_rate: float | None = None
 
     def recommending(self, option: Option) -> "Plan":
         """Return the same plan with another job recommended."""
@@ -105,16 +113,21 @@ class Planner:
         num_parameters: Of the model.
         gradient_norm: How long a round's mean gradient is assumed to be; None for the clip norm, the longest
             that it can be.
+        learning_rate: Of SGD, with the momentum of the room or without; None if it is not known. It
+            multiplies the gradient over the bound where the bound is adaptive, by default.
+        round_seconds: One helper's processor time for a round of so many expected reports, or None.
     """
 
     room: JobLimits
     num_parameters: int
     gradient_norm: float | None = None
+    learning_rate: float | None = None
+    round_seconds: Callable[[float], float] | None = None
 
     @property
     def assumed_norm(self) -> float:
         """The assumption, in the gradient's units."""
-        return self.room.task.clip_norm if self.gradient_norm is None else self.gradient_norm
+        return self.room.clip.bound if self.gradient_norm is None else self.gradient_norm
 
     def plan(self, wish: PlanConstraints, on_progress: OnProgress = _says_nothing) -> Plan:
         """Find what a wish leaves open, and alternatives.
@@ -160,6 +173,8 @@ class Planner:
         room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
         cost = room.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
         length = self._noise_norm(rounds, batch_size, noise_multiplier)
+        carried = room.samples(batch_size, rounds).carried
+        seconds = None if self.round_seconds is None else 2 * rounds * self.round_seconds(batch_size)
         return Option(
             rounds=rounds,
             batch_size=batch_size,
@@ -168,17 +183,18 @@ class Planner:
             noise_norm=length,
             noise_to_signal=length / self.assumed_norm,
             limit=room.nearest(cost),
-            carried=room.samples(batch_size, rounds).carried,
+            carried=carried,
+            weight_noise=self._weight_noise(rounds, length, batch_size, carried),
+            core_seconds=seconds,
         )
 
-    def with_noise(self, noise: StepNoise, option: Option) -> Option:
-        """Return the same rounds and batches with the least independent, or correlated, noise that fits.
+    def with_noise(self, noise: StepNoise, rounds: int, batch_size: float) -> Option:
+        """Return such rounds and batches with the least independent, or correlated, noise that fits.
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
         """
-        planner = replace(self, room=replace(self.room, noise=noise))
-        return planner._with_noise(option.rounds, option.batch_size)
+        return replace(self, room=replace(self.room, noise=noise))._with_noise(rounds, batch_size)
 
     def _open_noise(self, rounds: int, batch_size: float | None) -> Plan:
         """Find the noise for the given batch size, or for the best one."""
@@ -271,9 +287,22 @@ class Planner:
 
     def _noise_norm(self, rounds: int, batch_size: float, noise_multiplier: float) -> float:
         task = self.room.task
-        units = units_of_each_helper(task, noise_multiplier, task.clip.sensitivity)
+        units = units_of_each_helper(task, noise_multiplier, self.room.clip.sensitivity)
         each = noise_norm_of(task, units, num_parameters=self.num_parameters, denominator=batch_size)
         return each * self.room.error_ratio(rounds=rounds, batch_size=batch_size)
+
+    def _weight_noise(
+        self, rounds: int, noise_norm: float, batch_size: float, carried: int | None
+    ) -> float | None:
+        """Return the error of each weight, of steps that are in units of the bound where it is adaptive."""
+        room = self.room
+        if self.learning_rate is None:
+            return None
+        is_adaptive = room.clip_norm is None and carried is None
+        of_step = noise_norm / room.error_ratio(rounds=rounds, batch_size=batch_size)
+        of_step /= math.sqrt(self.num_parameters) * (room.clip.bound if is_adaptive else 1.0)
+        error = weights_error(carried or 0, rounds=rounds, momentum=room.momentum, schedule=room.schedule)
+        return self.learning_rate * of_step * error.at_end
 
     def _with_noise(self, rounds: int, batch_size: float) -> Option:
         noise = self.room.noise_for(rounds=rounds, batch_size=batch_size)
@@ -288,7 +317,10 @@ class Planner:
 
     def _plan(self, chosen: Option, others: Iterable[Option]) -> Plan:
         return Plan(
-            recommended=chosen, alternatives=_rank([chosen, *others]), gradient_norm=self.assumed_norm
+            recommended=chosen,
+            alternatives=_rank([chosen, *others]),
+            gradient_norm=self.assumed_norm,
+            learning_rate=self.learning_rate,
         )
 
 

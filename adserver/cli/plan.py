@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from adserver.cli.federated import (
-    federated,
-    read_federated_options,
-)
+from adserver.cli.federated import read_federated_options
 from adserver.cli.heads import read_loss
 from adserver.cli.options import DatasetOption, JsonOption, sampling_of
+from adserver.cli.submission import schedule_of
 from adserver.cli.target import server_of
-from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
+from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS, TEST_SHARE
 from adserver.records.sampling_options import SamplingOptions
 from adserver.views.printing import print_json
 from maskedlark.model.losses import Loss
@@ -23,14 +21,18 @@ if TYPE_CHECKING:
     from adserver.budgets.planner import OnProgress
     from adserver.client.ad_server import AdServer
     from adserver.records.submissions import FederatedSubmission
+    from adserver.records.training_plan import Schedule
 
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: omit the options that the planner should find")
+_steps = panel("Its steps, to predict the error of the weights")
+_divided = panel("A budget to divide, before anything is collected")
 
 
 @takes(
     federated_job=read_federated_options,
     server=server_of,
+    rates=schedule_of,
     samples=sampling_of,
     without=["window", "least_devices", "model_seed", "eval_set", "eval_every"],
 )
@@ -46,8 +48,14 @@ def plan_command(
         ),
     ] = None,
     federated_job: "FederatedSubmission | None",
+    parameters: Annotated[
+        int | None, option("Instead of --model: the number of weights that the model will have.", min=1)
+    ] = None,
     task: Annotated[
-        str, federated("The start of the id of a task of updates; may be omitted if there is only one.")
+        str,
+        option(
+            "With --reports or --strategy: the start of the task's id; may be omitted if there is only one."
+        ),
     ] = "",
     loss: Annotated[
         Loss | None, option("If given, checked against model and task; the noise does not depend on it.")
@@ -58,7 +66,11 @@ def plan_command(
     ] = None,
     dataset: DatasetOption = "",
     epsilon: Annotated[
-        float | None, _job("Epsilon that the job may cost against this ad server; default: all that is left.")
+        float | None,
+        _job(
+            "Epsilon that the job, or all that is planned, may cost against this ad server; default: all "
+            "that is left."
+        ),
     ] = None,
     rounds: Annotated[int | None, _job("Optimizer steps.", min=1, max=MAX_ROUNDS)] = None,
     max_epochs: Annotated[
@@ -71,6 +83,31 @@ def plan_command(
     momentum: Annotated[
         float, option("Momentum of your optimizer, 0 for none: correlated noise is fitted to it.", min=0.0)
     ] = 0.9,
+    learning_rate: Annotated[
+        float | None,
+        _steps(
+            "Learning rate of SGD, with or without momentum; an adaptive clip divides by its bound first."
+        ),
+    ] = None,
+    rates: "Schedule",
+    clip_norm: Annotated[
+        float | None,
+        _steps(
+            "The clip bound of all rounds, at most the task's, instead of an adaptive one.",
+            show_default="the task's",
+        ),
+    ] = None,
+    reports: Annotated[
+        int | None,
+        _divided("Plan for a dataset of so many reports, which need not be there yet.", min=1),
+    ] = None,
+    jobs: Annotated[int, _divided("Plan so many equal jobs on one budget.", min=1, max=1_000)] = 1,
+    tests: Annotated[
+        int, _divided("Plan so many private evaluations on the same budget.", min=0, max=10_000)
+    ] = 0,
+    test_share: Annotated[
+        float, _divided("The part of the budget that all evaluations together have, between 0 and 1.")
+    ] = TEST_SHARE,
     gradient_norm: Annotated[
         float | None,
         option(
@@ -87,6 +124,9 @@ def plan_command(
     noise and batch size. Give none to find all three, for the job that is worth the most steps without noise.
     With --strategy, give --rounds to find the noise, or only --noise-multiplier to find the most rounds
     that fit.
+
+    With --reports, --jobs and --tests, a budget is divided before anything is collected: the noise of each
+    job and the epsilon of each evaluation, which all fit one after another.
     """
     from adserver.messages.federated import FederatedForecastMessage
     from adserver.messages.plan import PlanMessage
@@ -96,13 +136,16 @@ def plan_command(
     from adserver.views.plan import print_plan
 
     if federated_job is not None:
+        if reports is not None or jobs > 1 or tests:
+            raise typer.BadParameter("--reports, --jobs and --tests are of jobs over a dataset")
         expected = server.plan(federated_job)
         print_json(FederatedForecastMessage.of(expected)) if as_json else print_forecast(expected)
         return
-    if model is None:
-        raise typer.BadParameter("no model is named: give --model, or --strategy")
+    if (model is None) == (parameters is None):
+        raise typer.BadParameter("give one of --model, --parameters and --strategy")
     request = PlanRequest(
-        model=read_model(model),
+        model=None if model is None else read_model(model),
+        num_parameters=parameters,
         wish=PlanConstraints(
             rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
         ),
@@ -110,7 +153,15 @@ def plan_command(
         loss=read_loss(loss, heads),
         gradient_norm=gradient_norm,
         momentum=momentum,
+        learning_rate=learning_rate,
+        schedule=rates,
+        clip_norm=clip_norm,
         dataset=dataset,
+        reports=reports,
+        task=task,
+        jobs=jobs,
+        tests=tests,
+        test_share=test_share,
         **samples.sampling(),
     )
     found = server.plan(request, _report_after(_PATIENCE_S))

@@ -14,12 +14,41 @@ from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.records.submissions import Submission
+    from adserver.records.training_plan import Schedule
 
 _training = panel("Training")
 _evaluation = panel("Evaluation")
 
 
-@takes(samples=sampling_of)
+def schedule_of(
+    *,
+    schedule: Annotated[
+        ScheduleKind, _training("The schedule of the learning rate over the rounds.")
+    ] = ScheduleKind.CONSTANT,
+    final_factor: Annotated[
+        float, _training("For --schedule cosine: the last factor of the learning rate.")
+    ] = 0.0,
+    step_rounds: Annotated[int, _training("For --schedule step: rounds between steps.")] = 100,
+    step_factor: Annotated[float, _training("For --schedule step: the factor of each step.")] = 0.5,
+    warmup_rounds: Annotated[int, _training("Warm-up rounds, for --schedule linear-warmup.")] = 10,
+) -> "Schedule":
+    """Return how the learning rate changes."""
+    from adserver.records.training_plan import Schedule
+    from maskedlark.canonical import build
+
+    return build(
+        Schedule,
+        {
+            "kind": schedule,
+            "final_factor": final_factor,
+            "step_rounds": step_rounds,
+            "step_factor": step_factor,
+            "warmup_rounds": warmup_rounds,
+        },
+    )
+
+
+@takes(rates=schedule_of, samples=sampling_of)
 def submission_of(
     *,
     model: Annotated[
@@ -53,15 +82,7 @@ def submission_of(
     ] = None,
     optimizer: Annotated[OptimizerKind, _training("The optimizer.")] = OptimizerKind.SGD,
     momentum: Annotated[float, _training("Momentum, for --optimizer momentum.")] = 0.9,
-    schedule: Annotated[
-        ScheduleKind, _training("The schedule of the learning rate over the rounds.")
-    ] = ScheduleKind.CONSTANT,
-    final_factor: Annotated[
-        float, _training("For --schedule cosine: the last factor of the learning rate.")
-    ] = 0.0,
-    step_rounds: Annotated[int, _training("For --schedule step: rounds between steps.")] = 100,
-    step_factor: Annotated[float, _training("For --schedule step: the factor of each step.")] = 0.5,
-    warmup_rounds: Annotated[int, _training("Warm-up rounds, for --schedule linear-warmup.")] = 10,
+    rates: "Schedule",
     epsilon: Annotated[
         float | None, privacy("Epsilon that this job may cost against this ad server; determines the noise.")
     ] = None,
@@ -110,7 +131,7 @@ def submission_of(
 ) -> "Submission | None":
     """Return the job that is asked for; None without a model, a loss or a learning rate."""
     from adserver.records.submissions import Submission
-    from adserver.records.training_plan import Optimizer, Schedule
+    from adserver.records.training_plan import Optimizer
     from adserver.training.model_file import read_model
     from maskedlark.canonical import build
     from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -128,16 +149,7 @@ def submission_of(
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,
         optimizer=build(Optimizer, {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum}),
-        schedule=build(
-            Schedule,
-            {
-                "kind": schedule,
-                "final_factor": final_factor,
-                "step_rounds": step_rounds,
-                "step_factor": step_factor,
-                "warmup_rounds": warmup_rounds,
-            },
-        ),
+        schedule=rates,
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
         is_clip_per_layer=per_layer_clip,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from adserver.client.connection import Connection
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
+from adserver.records.defaults import TEST_SHARE
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.as_onnx import as_onnx
@@ -28,39 +29,67 @@ class Training(Connection):
 
     def plan(
         self,
-        model: Any,
+        model: Any = None,
         *,
+        num_parameters: int | None = None,
         rounds: int | None = None,
         batch_size: float | None = None,
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
         noise: str = StepNoise.INDEPENDENT.value,
         momentum: float = 0.9,
+        learning_rate: float | None = None,
+        schedule: Schedule | None = None,
+        clip_norm: float | None = None,
         sampling: str = Sampling.ALLOCATION.value,
         public_samples: bool = False,
         dataset: str = "",
+        reports: int | None = None,
+        task: str = "",
+        jobs: int = 1,
+        tests: int = 0,
+        test_share: float = TEST_SHARE,
     ) -> dict[str, Any]:
         """Return what fits a dataset's budgets, and how much noise: `adserver job plan --json`.
 
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
         rounds alone, and both others are. `noise` is independent or correlated, which is fitted to the
-        `momentum` of your optimizer; both are compared. For a job on devices, pass its request to
-        `server.plan`.
+        `momentum` of your optimizer; both are compared. With the `learning_rate` and its `schedule` the error
+        of the weights is predicted. For a job on devices, pass its request to `server.plan`.
+
+            client.plan(num_parameters=10_000, reports=50_000, epsilon=3.0, jobs=10, tests=50)
+
+        divides a budget before anything is collected: into the noise of each of `jobs` equal jobs, and the
+        epsilon of each of `tests` private evaluations, which together have `test_share` of it.
 
         Raises:
-            InvalidModel, JobRefused
+            InvalidModel, InvalidTask, JobRefused
         """
         request = PlanRequest(
-            model=as_onnx(model, self._task_of(dataset).num_features),
+            model=None if model is None else as_onnx(model, self._width(dataset, task, reports)),
+            num_parameters=num_parameters,
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
             noise=_choice(StepNoise, "noise", noise),
             momentum=momentum,
             is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
             is_sample_public=public_samples,
+            learning_rate=learning_rate,
+            schedule=schedule or Schedule(),
+            clip_norm=clip_norm,
             dataset=dataset,
+            reports=reports,
+            task=task,
+            jobs=jobs,
+            tests=tests,
+            test_share=test_share,
         )
         return PlanMessage.of(self.server.plan(request)).model_dump(mode="json")
+
+    def _width(self, dataset: str, task: str, reports: int | None) -> int:
+        """Return the number of features of the task that a plan is of."""
+        found = self._task_of(dataset) if reports is None else self.server.task(task).stored.bundle.task
+        return found.num_features
 
     def train(
         self,

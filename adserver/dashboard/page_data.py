@@ -23,6 +23,13 @@ from adserver.admin.read_endpoints import (
     show_helpers,
     show_intake,
 )
+from adserver.dashboard.plan_page import (
+    MOST_SHOWN_JOBS,
+    MOST_SHOWN_TESTS,
+    PlanForm,
+    divide,
+    tasks_to_plan,
+)
 from adserver.dashboard.ttl_cache import TtlCache
 from adserver.messages.base import Message
 from adserver.records.dataset_state import DatasetState
@@ -52,6 +59,8 @@ _ANYHOW_S: Final = 30.0
 """After so long a page is drawn anew though no mark has changed: for the words of a cause, say."""
 BUDGETS_S: Final = 10.0
 """So long a budget is shown before it is computed anew, whatever has changed."""
+PLANS_S: Final = 60.0
+"""The same for the plan of a budget to divide."""
 _T = TypeVar("_T")
 Values = dict[str, Any]
 
@@ -65,7 +74,8 @@ class Mark:
         intake: Of how many reports there are.
         helpers: Of what is known of both helpers.
         trouble: Of whether they answer.
-        budgets: Of the time: a budget that was too young to be computed anew is computed at a later look.
+        budgets: Of the time: a budget that was too young to be computed anew is computed at a later look;
+            and of how many plans were computed.
     """
 
     store: Hashable
@@ -83,10 +93,12 @@ class Figures:
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
+        self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1)
 
     def close(self) -> None:
         """Compute nothing more."""
         self._budgets.close()
+        self._plans.close()
 
     def mark(self) -> Mark:
         """Return the current mark with one statement, however large the store is.
@@ -103,7 +115,7 @@ class Figures:
             intake=(found.reports, counts.accepted, counts.duplicates, refused),
             helpers=sights,
             trouble=tuple((one.is_well, one.cause) for one in sights),
-            budgets=int(now_s / BUDGETS_S),
+            budgets=(int(now_s / BUDGETS_S), self._plans.made_so_far),
         )
 
     def overview(self) -> Values:
@@ -238,6 +250,26 @@ class Figures:
             "budget": budget_json(of),
             "forecast": "" if of.forecast is None else forecast_line(of.forecast),
             "planned": planned,
+        }
+
+    def plan(self, form: PlanForm) -> Values:
+        """Return what each of several jobs and tests gets of a budget, before anything is collected."""
+        tasks = tasks_to_plan(self.site)
+        wanted = [one for one in tasks if one.task_id.hex().startswith(form.task)]
+        if form.task and not wanted:
+            raise JobRefused(JobReason.UNKNOWN_TASK, f"no task of labels with noise has the id {form.task!r}")
+        task = wanted[0] if wanted else None
+        found = None
+        if task is not None:
+            found = self._plans.soon(
+                (task.task_id, form), lambda: divide(self.site, task, form), wait_s=_PATIENCE_S
+            )
+        return {
+            "tasks": [{"task_id": one.task_id.hex(), "name": one.name} for one in tasks],
+            "task": task,
+            "form": form,
+            "most": {"jobs": MOST_SHOWN_JOBS, "tests": MOST_SHOWN_TESTS},
+            "found": found,
         }
 
     def _of_people(self, task: str, refusal: JobRefused) -> Values:

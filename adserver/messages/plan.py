@@ -5,19 +5,32 @@ from typing import Self
 from pydantic import Field
 
 from adserver.budgets.comparison import Comparison
-from adserver.budgets.headroom import Cost, JobLimits, Limit
+from adserver.budgets.headroom import MOST_JOBS, Cost, JobLimits, Limit
+from adserver.budgets.planned_tests import MOST_TESTS, PlannedTests
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.base import File, Message, Whole
 from adserver.messages.budget import EpsilonsMessage
 from adserver.messages.submission import HeadSetting, SamplingRequest, loss_received, loss_sent
+from adserver.records.defaults import TEST_SHARE
+from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import PlanConstraints, PlanRequest
-from adserver.training.planning import GeneralPath, Planned
+from adserver.records.training_plan import Schedule
+from adserver.training.planning import MOST_REPORTS, GeneralPath, Planned
 from maskedlark.frozen import pick_attributes
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 
-_SAME = ("rounds", "batch_size", "noise_multiplier", "carried", "noise_norm", "noise_to_signal")
-_ASKED = ("model", "epsilon", "gradient_norm", "momentum", "dataset")
+_SAME = (
+    "rounds", "batch_size", "noise_multiplier", "carried", "noise_norm", "noise_to_signal", "weight_noise",
+    "core_seconds",
+)  # fmt: skip
+_COSTS = ("alone", "planned", "together")
+_ASKED = (
+    "model", "num_parameters", "epsilon", "gradient_norm", "momentum", "learning_rate", "schedule",
+    "clip_norm", "dataset", "reports", "task", "jobs", "tests", "test_share",
+)  # fmt: skip
+_TESTS = ("count", "epsilon", "noise_multiplier", "count_noise")
+_ROOM = ("momentum", "schedule", "clip_norm", "jobs")
 _FIXED = ("rounds", "batch_size", "noise_multiplier", "max_epochs")
 
 
@@ -30,41 +43,50 @@ class OptionMessage(Message):
     carried: Whole | None
     noise_norm: float
     noise_to_signal: float
+    weight_noise: float | None
+    core_seconds: float | None
     steps_worth: float
     alone: EpsilonsMessage
+    planned: EpsilonsMessage
     together: EpsilonsMessage
     limited_by: Limit
     submit: str
 
     @classmethod
-    def of(cls, option: Option) -> Self:
-        """Describe an option."""
+    def of(cls, option: Option, plan: Plan, room: JobLimits) -> Self:
+        """Describe an option of a plan."""
         return cls(
             **pick_attributes(option, (*_SAME, "steps_worth")),
-            **pick_attributes(option.cost, ("alone", "together")),
+            **pick_attributes(option.cost, _COSTS),
             limited_by=option.limit,
-            submit=submit_options(option),
+            submit=submit_options(option, plan, room),
         )
 
     def value(self) -> Option:
         """Return the option."""
-        cost = Cost(alone=self.alone.value(), together=self.together.value())
+        cost = Cost(**{name: getattr(self, name).value() for name in _COSTS})
         return Option(**pick_attributes(self, _SAME), cost=cost, limit=self.limited_by)
 
 
 class ComparisonMessage(Message):
-    """The recommended job with either kind of noise."""
+    """The recommended job with either kind of noise, and with larger batches where collusion binds."""
 
     independent: OptionMessage | None
     correlated: OptionMessage | None
     refusal: str
+    larger: tuple[OptionMessage, ...] = ()
 
     @classmethod
-    def of(cls, compared: Comparison) -> Self:
+    def of(cls, compared: Comparison, plan: Plan, room: JobLimits) -> Self:
         """Describe a comparison."""
         both = (compared.independent, compared.correlated)
-        independent, correlated = (option and OptionMessage.of(option) for option in both)
-        return cls(independent=independent, correlated=correlated, refusal=compared.refusal)
+        independent, correlated = (option and OptionMessage.of(option, plan, room) for option in both)
+        return cls(
+            independent=independent,
+            correlated=correlated,
+            refusal=compared.refusal,
+            larger=tuple(OptionMessage.of(one, plan, room) for one in compared.larger),
+        )
 
     def value(self) -> Comparison:
         """Return the comparison."""
@@ -72,7 +94,27 @@ class ComparisonMessage(Message):
             independent=None if self.independent is None else self.independent.value(),
             correlated=None if self.correlated is None else self.correlated.value(),
             refusal=self.refusal,
+            larger=tuple(one.value() for one in self.larger),
         )
+
+
+class PlannedTestsMessage(Message):
+    """Private evaluations that share the budget: each is asked with `epsilon`."""
+
+    count: Whole
+    epsilon: float
+    noise_multiplier: float
+    count_noise: float
+    cost: EpsilonsMessage
+
+    @classmethod
+    def of(cls, tests: PlannedTests) -> Self:
+        """Describe the evaluations."""
+        return cls(**pick_attributes(tests, _TESTS), cost=tests.cost)
+
+    def value(self) -> PlannedTests:
+        """Return the evaluations."""
+        return PlannedTests(**pick_attributes(self, _TESTS), cost=self.cost.value())
 
 
 class GeneralPathMessage(Message):
@@ -93,6 +135,12 @@ class PlanMessage(Message):
     collusion_epsilon_budget: float
     epsilon_asked: float | None
     assumed_gradient_norm: float
+    learning_rate: float | None
+    momentum: float
+    schedule: Schedule
+    clip_norm: float | None
+    jobs: Whole
+    tests: PlannedTestsMessage | None
     recommended: OptionMessage
     alternatives: tuple[OptionMessage, ...]
     compared: ComparisonMessage | None = None
@@ -101,8 +149,9 @@ class PlanMessage(Message):
     @classmethod
     def of(cls, planned: Planned) -> Self:
         """Describe a plan."""
-        plan, task = planned.plan, planned.room.task
+        plan, room, task = planned.plan, planned.room, planned.room.task
         return cls(
+            **pick_attributes(room, _ROOM),
             task_id=task.task_id,
             dataset_size=planned.room.dataset_size,
             mechanism=task.mechanism,
@@ -111,9 +160,11 @@ class PlanMessage(Message):
             collusion_epsilon_budget=task.collusion_epsilon,
             epsilon_asked=planned.room.epsilon,
             assumed_gradient_norm=plan.gradient_norm,
-            recommended=OptionMessage.of(plan.recommended),
-            alternatives=tuple(map(OptionMessage.of, plan.alternatives)),
-            compared=planned.compared and ComparisonMessage.of(planned.compared),
+            learning_rate=plan.learning_rate,
+            tests=room.tests and PlannedTestsMessage.of(room.tests),
+            recommended=OptionMessage.of(plan.recommended, plan, room),
+            alternatives=tuple(OptionMessage.of(one, plan, room) for one in plan.alternatives),
+            compared=planned.compared and ComparisonMessage.of(planned.compared, plan, room),
             general_path=planned.general and GeneralPathMessage(**planned.general._asdict()),
         )
 
@@ -123,8 +174,15 @@ class PlanMessage(Message):
             recommended=self.recommended.value(),
             alternatives=tuple(one.value() for one in self.alternatives),
             gradient_norm=self.assumed_gradient_norm,
+            learning_rate=self.learning_rate,
         )
-        room = JobLimits(task=task, dataset_size=self.dataset_size, epsilon=self.epsilon_asked)
+        room = JobLimits(
+            **pick_attributes(self, _ROOM),
+            task=task,
+            dataset_size=self.dataset_size,
+            epsilon=self.epsilon_asked,
+            tests=None if self.tests is None else self.tests.value(),
+        )
         general = None if self.general_path is None else GeneralPath(**dict(self.general_path))
         return Planned(plan, room, None if self.compared is None else self.compared.value(), general)
 
@@ -132,7 +190,8 @@ class PlanMessage(Message):
 class PlanJob(SamplingRequest):
     """A job to find; see `adserver job plan` for each field's meaning."""
 
-    model: File = Field(description="An ONNX file, in base64.", repr=False)
+    model: File | None = Field(None, description="An ONNX file, in base64; or", repr=False)
+    num_parameters: int | None = Field(None, ge=1, description="How many weights the model will have.")
     rounds: int | None = Field(None, ge=1)
     batch_size: float | None = None
     noise_multiplier: float | None = None
@@ -141,7 +200,19 @@ class PlanJob(SamplingRequest):
     loss: str | tuple[HeadSetting, ...] | None = None
     gradient_norm: float | None = None
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
+    learning_rate: float | None = Field(None, gt=0.0, description="To predict the error of the weights.")
+    schedule: Schedule = Schedule()
+    clip_norm: float | None = None
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+    reports: int | None = Field(
+        None, ge=1, le=MOST_REPORTS, description="Instead of a dataset: how many reports it will have."
+    )
+    task: str = Field("", description="With reports: the start of the task's id.")
+    jobs: int = Field(1, ge=1, le=MOST_JOBS, description="How many equal jobs share the budget.")
+    tests: int = Field(0, ge=0, le=MOST_TESTS, description="How many private evaluations share it.")
+    test_share: float = Field(
+        TEST_SHARE, gt=0.0, lt=1.0, description="The part of the budget of all evaluations."
+    )
 
     @classmethod
     def of(cls, request: PlanRequest) -> Self:
@@ -163,10 +234,30 @@ class PlanJob(SamplingRequest):
         )
 
 
-def submit_options(option: Option) -> str:
+def submit_options(option: Option, plan: Plan, room: JobLimits) -> str:
     """Return the options of `adserver job submit` that give exactly this job."""
     return (
         f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
         f" {option.noise_multiplier!r}"
         + (f" --noise correlated --carried {option.carried}" if option.carried else "")
+        + ("" if room.clip_norm is None else f" --clip-norm {room.clip_norm!r}")
+        + ("" if plan.learning_rate is None else _steps(plan.learning_rate, room))
     )
+
+
+def _steps(learning_rate: float, room: JobLimits) -> str:
+    """Return the options of the learning rate, the momentum and the schedule."""
+    chosen = f" --learning-rate {learning_rate!r}"
+    if room.momentum:
+        chosen += f" --optimizer momentum --momentum {room.momentum!r}"
+    schedule = room.schedule
+    match schedule.kind:
+        case ScheduleKind.CONSTANT:
+            return chosen
+        case ScheduleKind.COSINE:
+            settings = f" --final-factor {schedule.final_factor!r}"
+        case ScheduleKind.STEP:
+            settings = f" --step-rounds {schedule.step_rounds} --step-factor {schedule.step_factor!r}"
+        case ScheduleKind.LINEAR_WARMUP:
+            settings = f" --warmup-rounds {schedule.warmup_rounds}"
+    return f"{chosen} --schedule {schedule.kind}{settings}"

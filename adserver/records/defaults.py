@@ -23,3 +23,6 @@ MAY_BE_HIDDEN: Final = "may_be_hidden"
 
 CLIP_QUANTILE: Final = 0.9
 """The share of gradients that the clip bound of a new job leaves as they are."""
+
+TEST_SHARE: Final = 0.1
+"""The part of a divided budget that private evaluations have together."""

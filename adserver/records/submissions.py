@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, TypeAlias
 
-from adserver.records.defaults import MAX_EPOCHS
+from adserver.records.defaults import MAX_EPOCHS, TEST_SHARE
 from adserver.records.sampling_options import SamplingOptions
 from adserver.records.training_plan import Optimizer, Schedule
 from maskedlark.frozen import frozen
@@ -138,19 +138,37 @@ class PlanRequest(SamplingOptions):
     """A request for a job over a dataset that fits; its samples and noise are those of `SamplingOptions`.
 
     Attributes:
-        model: An ONNX file.
+        model: An ONNX file; or
+        num_parameters: How many weights the model will have.
         wish: What is fixed of it, and what is to be found.
-        epsilon: What the job may cost against the ad server; None: all that is left.
+        epsilon: What all that is planned may cost against the ad server; None: all that is left.
         loss: Checked against model and task, if it is given.
         gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
         momentum: Of the optimizer that will be used.
+        learning_rate: Of that, if it is SGD or momentum and the error of the weights is to be predicted.
+        schedule: The learning rate's.
+        clip_norm: The job's clip bound; None: the task's.
         dataset: The start of the id of the dataset to train on; not needed if there is only one.
+        reports: Instead of a dataset: how many reports one of the task will have. Nothing is held on it.
+        task: With `reports`, the start of the task's id; not needed if there is only one.
+        jobs: How many equal jobs share the budget.
+        tests: How many private evaluations share it too.
+        test_share: The part of the budget that the evaluations have together.
     """
 
-    model: bytes = field(repr=False)
+    model: bytes | None = field(default=None, repr=False)
+    num_parameters: int | None = None
     wish: PlanConstraints
     epsilon: float | None = None
     loss: str | Heads | None = None
     gradient_norm: float | None = None
     momentum: float = 0.9
+    learning_rate: float | None = None
+    schedule: Schedule = Schedule()
+    clip_norm: float | None = None
     dataset: str = ""
+    reports: int | None = None
+    task: str = ""
+    jobs: int = 1
+    tests: int = 0
+    test_share: float = TEST_SHARE

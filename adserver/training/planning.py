@@ -1,28 +1,41 @@
 """What fits a dataset's budgets, before anything is spent.
 
 plan, room, compared = plan_job(engine, PlanRequest(model=encoded, wish=PlanConstraints(rounds=100)))
+
+The dataset may be planned too: with `reports`, and `jobs` and `tests` that share its budget, the plan says
+what an epsilon will buy before anything is collected.
 """
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import Engine
 
 from adserver.budgets.comparison import Comparison, compare
 from adserver.budgets.headroom import JobLimits
+from adserver.budgets.planned_tests import PlannedTests, plan_tests
 from adserver.budgets.planner import OnProgress, Option, Plan, Planner
 from adserver.budgets.reservations import Budgets
 from adserver.records.submissions import PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.training.model_file import prepare_model
-from maskedlark.errors import JobRefused
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.model.core_seconds import round_seconds
 from maskedlark.model.exactness import why_general
+from maskedlark.model.graph import Model
 from maskedlark.model.heads import check_trained, trained_loss
+from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.release import check_holds_labels
 from maskedlark.releases.sampling import StepNoise
-from maskedlark.reports.task_kinds import LabelKind
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import LabelKind, PrivacyUnit
+
+MOST_REPORTS: Final = 1 << 40
 
 
 class GeneralPath(NamedTuple):
@@ -47,6 +60,15 @@ class Planned(NamedTuple):
     general: GeneralPath | None = None
 
 
+class _Found(NamedTuple):
+    """What a plan is of: a dataset that there is, or one that is planned."""
+
+    task: Task
+    encoder: Encoder | None
+    dataset_size: int
+    already: Sequence[Charge]
+
+
 def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = None) -> Planned:
     """Find what fits beside all that is held on a dataset. It spends nothing.
 
@@ -56,32 +78,91 @@ def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = N
     Raises:
         InvalidModel, InvalidTask, JobRefused: what is wrong, or that nothing fits.
     """
-    dataset = DatasetStore(engine).find(asked.dataset)
-    task = TaskStore(engine).find(dataset.task_id.hex()).bundle.task
-    encoder = TaskStore(engine).encoder(task.task_id)
-    parsed = prepare_model(asked.model, num_features=task.num_features, encoder=encoder).parsed
+    found = _find(engine, asked)
+    parsed, reasons = _model_of(asked, found)
+    sampling = asked.sampling() | ({"is_sample_public": True} if reasons else {})
+    room = JobLimits(
+        task=found.task,
+        dataset_size=found.dataset_size,
+        already=found.already,
+        epsilon=asked.epsilon,
+        momentum=asked.momentum,
+        schedule=asked.schedule,
+        clip_norm=asked.clip_norm,
+        jobs=asked.jobs,
+        **sampling,
+    )
+    room = replace(room, tests=_tests_of(asked, room))
+    planner = Planner(
+        room=room,
+        num_parameters=_num_parameters(asked, parsed),
+        gradient_norm=asked.gradient_norm,
+        learning_rate=asked.learning_rate,
+        round_seconds=None
+        if parsed is None
+        else _round_seconds(parsed, found.task, is_general=bool(reasons)),
+    )
+    plan = planner.plan(asked.wish) if progress is None else planner.plan(asked.wish, progress)
+    compared = compare(planner, plan.recommended)
+    # A model on the general path needs public samples, and has no correlated noise.
+    if compared is not None and compared.better is not None and not sampling["is_sample_public"]:
+        plan = plan.recommending(compared.better)
+    general = GeneralPath(reasons, _noise_factor(room, plan.recommended)) if reasons else None
+    return Planned(plan, room, compared, general)
+
+
+def _find(engine: Engine, asked: PlanRequest) -> _Found:
+    tasks, budgets = TaskStore(engine), Budgets(engine=engine, clock=time.time)
+    if asked.reports is None:
+        dataset = DatasetStore(engine).find(asked.dataset)
+        task = tasks.find(dataset.task_id.hex()).bundle.task
+        return _Found(task, tasks.encoder(task.task_id), dataset.size, budgets.held(dataset))
+    if asked.dataset:
+        raise InvalidTask("expected one of dataset and reports: reports are of a dataset that is planned")
+    if not 1 <= asked.reports <= MOST_REPORTS:
+        raise InvalidTask(f"reports must be 1 to {MOST_REPORTS}, not {asked.reports}")
+    task = tasks.find(asked.task).bundle.task
+    check_holds_labels(task)
+    held = budgets.reservations_of_task(task) if task.unit is PrivacyUnit.USER else ()
+    return _Found(task, tasks.encoder(task.task_id), asked.reports, held)
+
+
+def _model_of(asked: PlanRequest, found: _Found) -> tuple[Model | None, tuple[str, ...]]:
+    """Return the model, if it is given, and what forces it to the general path."""
+    if (asked.model is None) == (asked.num_parameters is None):
+        raise InvalidTask("expected exactly one of model and num_parameters")
+    if asked.model is None:
+        return None, ()
+    task = found.task
+    parsed = prepare_model(asked.model, num_features=task.num_features, encoder=found.encoder).parsed
     loss = None if asked.loss is None else trained_loss(asked.loss)
     if loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_trained(parsed, loss, classes)
-    reasons = why_general(parsed, loss)
-    sampling = asked.sampling() | ({"is_sample_public": True} if reasons else {})
-    room = JobLimits(
-        task=task,
-        dataset_size=dataset.size,
-        already=Budgets(engine=engine, clock=time.time).held(dataset),
-        epsilon=asked.epsilon,
-        momentum=asked.momentum,
-        **sampling,
-    )
-    planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=asked.gradient_norm)
-    found = planner.plan(asked.wish) if progress is None else planner.plan(asked.wish, progress)
-    compared = compare(planner, found.recommended)
-    # A model on the general path needs public samples, and has no correlated noise.
-    if compared is not None and compared.better is not None and not sampling["is_sample_public"]:
-        found = found.recommending(compared.better)
-    general = GeneralPath(reasons, _noise_factor(room, found.recommended)) if reasons else None
-    return Planned(found, room, compared, general)
+    return parsed, why_general(parsed, loss)
+
+
+def _num_parameters(asked: PlanRequest, parsed: Model | None) -> int:
+    count = asked.num_parameters if parsed is None else parsed.num_parameters
+    if count is None or count < 1:
+        raise InvalidTask(f"num_parameters must be at least 1, not {count}")
+    return count
+
+
+def _tests_of(asked: PlanRequest, room: JobLimits) -> PlannedTests | None:
+    if asked.tests == 0:
+        return None
+    return plan_tests(room.task, count=asked.tests, share=asked.test_share, epsilon=asked.epsilon)
+
+
+def _round_seconds(parsed: Model, task: Task, *, is_general: bool) -> Callable[[float], float]:
+    """Return one helper's processor time of a round by its expected batch."""
+
+    def seconds(batch_size: float) -> float:
+        path = "general" if is_general else "exact"
+        return round_seconds(parsed, path, records=round(batch_size), candidates=task.num_candidates)
+
+    return seconds
 
 
 def _noise_factor(room: JobLimits, job: Option) -> float | None:

@@ -1,4 +1,4 @@
-"""A plan as people and programs see it."""
+"""A plan as people see it."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ import typer
 
 from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import JobLimits
+from adserver.budgets.planned_tests import PlannedTests
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.plan import submit_options
 from adserver.training.planning import GeneralPath
@@ -29,7 +30,7 @@ def print_plan(
 ) -> None:
     """Print the table of what fits, with the recommended row marked, and how to submit it."""
     task, best = room.task, plan.recommended
-    is_clip = plan.gradient_norm == task.clip_norm
+    is_clip = plan.gradient_norm == room.clip.bound
     print_table(
         (
             "",
@@ -39,6 +40,7 @@ def print_plan(
             "epsilon",
             "dataset",
             "ratio",
+            *_heads_of_more(plan),
             "worth",
             "limit",
         ),
@@ -49,19 +51,57 @@ def print_plan(
         "ratio, of noise to signal: both helpers' noise on a round's mean gradient, over a gradient of norm"
         f" {plan.gradient_norm:g} ({assumed})"
     )
+    if best.weight_noise is not None:
+        typer.echo(
+            "weights: the error of each weight after the last round by both helpers' noise, at this rate, "
+            "momentum and schedule"
+        )
+    if best.core_seconds is not None:
+        typer.echo("core s: processor seconds of both helpers together, about twice what they will be")
     typer.echo("worth: so many steps without noise are predicted to gain as much, each at its best length")
     held = (
-        f"epsilon: of this job alone; dataset: what that has spent or reserved with the job, of {_both(task)}"
+        f"epsilon: of {'one' if room.jobs > 1 else 'this'} job alone; dataset: what that has spent or"
+        f" reserved with {_planned(room)}, of {_both(task)}"
         "; in parentheses with one helper colluding; of zeroing one report (of one label against another:"
         " `adserver budget --relation label`)"
     )
     typer.echo(f"{held}, at delta {task.delta:.2g}")
     if compared is not None:
-        _print_comparison(compared)
+        _print_comparison(compared, plan)
     if general is not None:
         _print_general_path(general)
+    if room.jobs > 1 or room.tests is not None:
+        _print_division(plan, room)
     public = " --public-samples" if general is not None and task.mechanism is not Mechanism.NONE else ""
-    typer.echo(f"submit the marked one with: {submit_options(best)}{public}")
+    each = "submit each" if room.jobs > 1 else "submit the marked one"
+    typer.echo(f"{each} with: {submit_options(best, plan, room)}{public}")
+
+
+def _planned(room: JobLimits) -> str:
+    """Name what shares the budget."""
+    jobs = "the job" if room.jobs == 1 else f"all {room.jobs} jobs"
+    return jobs if room.tests is None else f"{jobs} and {room.tests.count} evaluations"
+
+
+def _print_division(plan: Plan, room: JobLimits) -> None:
+    """Print what each job and each evaluation gets of a budget that is divided."""
+    best, planned = plan.recommended, plan.recommended.cost.planned
+    typer.echo(
+        f"divided by the accountant, of {room.dataset_size:,} reports: {_planned(room)} cost {_both(planned)}"
+    )
+    typer.echo(
+        f"  each job: noise {best.noise_multiplier:.4g}, epsilon {_both(best.cost.alone)} alone, worth "
+        f"{best.steps_worth:.3g} steps"
+    )
+    if room.tests is not None:
+        _print_tests(room.tests)
+
+
+def _print_tests(tests: PlannedTests) -> None:
+    typer.echo(
+        f"  each evaluation: adserver evaluate --epsilon {tests.epsilon:g}; all of them cost "
+        f"{_both(tests.cost)}, and each count of the histogram is off by {tests.count_noise:,.3g} reports"
+    )
 
 
 def _print_general_path(general: GeneralPath) -> None:
@@ -73,30 +113,53 @@ def _print_general_path(general: GeneralPath) -> None:
         typer.echo(f"on the exact path the marked job would need 1/{general.noise_factor:.3g} of the noise")
 
 
-def _print_comparison(compared: Comparison) -> None:
-    """Print the marked job with either noise."""
+def _print_comparison(compared: Comparison, plan: Plan) -> None:
+    """Print the marked job with either noise, and with larger batches where collusion binds."""
     both = {"independent": compared.independent, "correlated": compared.correlated}
-    rows = [
-        (
-            name,
-            f"{option.noise_multiplier:.4g}",
-            _both(option.cost.alone),
-            _both(option.cost.together),
-            f"{option.noise_to_signal:.3g}",
-            f"{option.steps_worth:.3g}",
-        )
-        for name, option in both.items()
-        if option is not None
-    ]
+    shown = [option for option in both.values() if option is not None]
     if compared.refusal:
         missing = next(name for name, option in both.items() if option is None)
         typer.echo(f"{missing} noise is not possible here: {compared.refusal}")
-        return
-    typer.echo("the marked job with either noise, each the least that fits:")
-    print_table(("noise", "multiplier", "epsilon", "dataset", "ratio", "worth"), rows)
+        if not compared.larger:
+            return
+    if compared.larger:
+        typer.echo(
+            "a colluding helper binds, against which samples hide nothing: the marked job with either noise "
+            "and with larger batches, each with the least noise that fits:"
+        )
+    else:
+        typer.echo("the marked job with either noise, each the least that fits:")
+    print_table(
+        (
+            "noise",
+            "batch",
+            "multiplier",
+            "a step",
+            "epsilon",
+            "dataset",
+            "ratio",
+            *_heads_of_more(plan),
+            "worth",
+        ),
+        [
+            (
+                "correlated" if option.carried else "independent",
+                f"{option.batch_size:,.0f}",
+                f"{option.noise_multiplier:.4g}",
+                f"{option.noise_norm:.3g}",
+                _both(option.cost.alone),
+                _both(option.cost.together),
+                f"{option.noise_to_signal:.3g}",
+                *_more(option),
+                f"{option.steps_worth:.3g}",
+            )
+            for option in (*shown, *compared.larger)
+        ],
+    )
     typer.echo(
-        "ratio of correlated noise: of independent noise that leaves the weights the same error; it has one"
-        " clip bound in all rounds (--clip-norm) and needs a model on the exact path"
+        "a step: the length of both helpers' noise on its mean gradient; of correlated noise, as for ratio,"
+        " of independent noise that leaves the weights the same error. Correlated noise has one clip bound in"
+        " all rounds (--clip-norm) and needs a model on the exact path"
     )
 
 
@@ -110,9 +173,24 @@ def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
         _both(cost.alone),
         _both(cost.together),
         f"{option.noise_to_signal:.3g}",
+        *_more(option),
         f"{option.steps_worth:.3g}",
         option.limit.value,
     )
+
+
+def _heads_of_more(plan: Plan) -> tuple[str, ...]:
+    """Return the heads of the columns that a plan has if it knows the rate, or the model."""
+    best = plan.recommended
+    return (
+        *(("weights",) if best.weight_noise is not None else ()),
+        *(("core s",) if best.core_seconds is not None else ()),
+    )
+
+
+def _more(option: Option) -> tuple[str, ...]:
+    known = (option.weight_noise, option.core_seconds)
+    return tuple(f"{one:.3g}" for one in known if one is not None)
 
 
 def _both(epsilons: Epsilons | Task) -> str:

@@ -6,8 +6,8 @@ tells nothing. The prices are about twice what was measured (`round_cost` says h
 
 from typing import Final
 
-from helper.releases.round_cost import scoring_seconds
 from helper.trust.cost import WorkEstimate
+from maskedlark.model.core_seconds import scoring_seconds
 from maskedlark.model.graph import Model
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec

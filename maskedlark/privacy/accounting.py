@@ -209,6 +209,7 @@ def smallest_fitting(
     *,
     already: Sequence[Charge],
     collusion_epsilon: float,
+    times: int = 1,
 ) -> float:
     """Find the smallest noise multiplier, to 1 %, whose charges stay within both budgets.
 
@@ -221,9 +222,10 @@ def smallest_fitting(
         delta: Of both budgets.
         already: What was charged to the dataset before.
         collusion_epsilon: The dataset's budget against the ad server with one helper; may be infinite.
+        times: How many such releases there will be, one after another.
 
-    Guarantees: `spent_in_turn([*already, the release], delta)` is within both budgets at the result, which
-        lies in `NOISE_MULTIPLIERS`.
+    Guarantees: `spent_in_turn([*already, the release, ...], delta)` is within both budgets at the result,
+        which lies in `NOISE_MULTIPLIERS`.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -233,7 +235,7 @@ def smallest_fitting(
         raise ValueError(f"both budgets must be positive, not {epsilon} and {collusion_epsilon}")
 
     def together(noise_multiplier: float) -> list[Sequence[Charge]]:
-        return [*([one] for one in already), charges(noise_multiplier) if charges else ()]
+        return [*([one] for one in already), *([charges(noise_multiplier) if charges else ()] * times)]
 
     @cache
     def colluding(noise_multiplier: float) -> float:

@@ -50,7 +50,7 @@ FACES: Final = {
     "dataset": Faces("aggregate", "dataset", "GET /datasets/{dataset}", "/datasets/{dataset}"),
     "abandon": Faces("dataset abandon", "abandon", "POST /datasets/{dataset}/abandon"),
     "budgets": Faces("budget", "budgets", "GET /budgets/{dataset}", "/budgets"),
-    "plan": Faces("job plan", "plan", "POST /jobs/plan"),
+    "plan": Faces("job plan", "plan", "POST /jobs/plan", "/plan"),
     "submit": Faces("job submit", "submit", "POST /jobs"),
     "jobs": Faces("job list", "jobs", "GET /jobs", "/jobs"),
     "job": Faces("job show", "job", "GET /jobs/{job}", "/jobs/{job}"),

@@ -25,6 +25,8 @@ PATHS: Final = {
     "job that waits": f"/jobs/{'01' * 16}",
     "budgets": "/budgets",
     "budget": f"/budgets/{DATASET}?rounds=20&batch_size=&noise_multiplier=30",
+    "plan": "/plan?jobs=2&tests=3&reports=200&weights=40",
+    "plan that does not fit": "/plan?jobs=2&reports=10",
     "queries": "/queries",
     "query": f"/queries/{'a1' * 16}",
     "query without an answer": f"/queries/{'a2' * 16}",

@@ -3,6 +3,7 @@
 
 const AWAKE_MS = 2000;
 const HIDDEN_MS = 15000;
+const SOON_MS = 250; // while a part of the page is being computed
 const PATIENCE_MS = 2500;
 const root = document.documentElement;
 const byId = (id) => document.getElementById(id);
@@ -42,8 +43,9 @@ async function look() {
   if (isAsking) return;
   isAsking = true;
   clearTimeout(timer);
+  const asked = location.href;
   try {
-    const answer = await fetch(location.href, {
+    const answer = await fetch(asked, {
       headers: tag ? { "if-none-match": tag } : {},
       cache: "no-store",
       redirect: "error",
@@ -54,16 +56,37 @@ async function look() {
       if (!answer.ok) throw new Error(String(answer.status));
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (fresh.documentElement.dataset.assets !== root.dataset.assets) return location.reload();
-      tag = answer.headers.get("etag") ?? "";
-      takeOver(fresh);
+      if (asked === location.href) {
+        tag = answer.headers.get("etag") ?? "";
+        takeOver(fresh);
+      }
     }
     showState(true);
   } catch {
     showState(false);
   } finally {
     isAsking = false;
-    timer = setTimeout(look, document.hidden ? HIDDEN_MS : AWAKE_MS);
+    timer = setTimeout(look, asked === location.href ? pause() : 0);
   }
+}
+
+function pause() {
+  if (document.hidden) return HIDDEN_MS;
+  return document.querySelector("[data-soon]") ? SOON_MS : AWAKE_MS;
+}
+
+// A form whose answer is a live part of the same page: its sliders show their numbers, and what changes is
+// asked for at once, without losing the focus.
+function followForm(form) {
+  form.addEventListener("input", () => {
+    for (const shown of form.querySelectorAll("output")) shown.value = byId(shown.htmlFor.value).value;
+  });
+  form.addEventListener("change", () => {
+    if (!form.checkValidity()) return;
+    history.replaceState(null, "", `?${new URLSearchParams(new FormData(form))}`);
+    tag = "";
+    look();
+  });
 }
 
 const charts = new Map();
@@ -154,6 +177,7 @@ function fitCurves() {
   }
 }
 
+for (const form of document.querySelectorAll("form[data-follow]")) followForm(form);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) look();
 });
@@ -162,5 +186,5 @@ addEventListener("resize", fitCurves);
 addEventListener("load", () => drawCurves());
 if (document.querySelector("[data-live]")) {
   showState(true);
-  timer = setTimeout(look, AWAKE_MS);
+  timer = setTimeout(look, pause());
 }

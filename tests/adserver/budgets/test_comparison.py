@@ -1,6 +1,8 @@
 """Planning with correlated noise: what is found fits both budgets, beside independent noise."""
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -103,6 +105,33 @@ def test_a_momentum_outside_its_range_is_refused(momentum: float) -> None:
         planner(momentum=momentum)
 
 
+def test_where_collusion_binds_larger_batches_have_less_noise_for_more_of_the_helpers_time() -> None:
+    of = replace(planner(StepNoise.INDEPENDENT), round_seconds=lambda batch: batch / 100)
+    compared = compare(of, of.plan(WISH).recommended)
+    assert compared is not None
+    assert compared.independent is not None
+    independent = [compared.independent, *(one for one in compared.larger if one.carried is None)]
+    correlated = [one for one in compared.larger if one.carried is not None]
+    assert independent[-1].batch_size == 2_000.0  # all reports, which are one batch: no noise carries on
+    assert len(independent) == 5
+    assert correlated
+    for options in (independent, correlated):
+        for one, larger in pairwise(options):
+            assert larger.noise_norm < one.noise_norm
+            assert larger.core_seconds == pytest.approx(2 * STEPS * EPOCHS * larger.batch_size / 100)
+            assert larger.cost.together.colluding <= 8.0
+    # An epoch costs the same however many batches it has: noise grows with the root of their size.
+    ratio = independent[-1].noise_norm / independent[0].noise_norm
+    assert ratio == pytest.approx(math.sqrt(100.0 / 2_000.0), rel=0.02)
+
+
+def test_where_the_other_budget_binds_no_larger_batches_are_offered() -> None:
+    of = planner(StepNoise.INDEPENDENT, epsilon=1.0, collusion_epsilon=1e6)
+    compared = compare(of, of.plan(WISH).recommended)
+    assert compared is not None
+    assert compared.larger == ()
+
+
 def test_people_and_programs_see_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     of = planner()
     plan = of.plan(WISH)
@@ -110,7 +139,9 @@ def test_people_and_programs_see_both_kinds(capsys: pytest.CaptureFixture[str]) 
     shown = PlanMessage.of(Planned(plan, of.room, compared)).model_dump(mode="json")
     assert shown["compared"]["correlated"]["carried"] == plan.recommended.carried
     assert shown["compared"]["independent"]["carried"] is None
-    assert f"--noise correlated --carried {plan.recommended.carried}" in submit_options(plan.recommended)
+    assert f"--noise correlated --carried {plan.recommended.carried}" in submit_options(
+        plan.recommended, plan, of.room
+    )
     assert "correlated" not in shown["compared"]["independent"]["submit"]
     print_plan(plan, of.room, compared)
     printed = capsys.readouterr().out

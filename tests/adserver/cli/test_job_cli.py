@@ -266,6 +266,50 @@ def test_layers_that_are_no_numbers_are_a_wrong_option(adserver: Adserver) -> No
     assert "30,50,50,1" in adserver("model create --layers thirty new.onnx", exit_code=2).output
 
 
+def test_a_plan_is_submitted_as_it_was_planned(adserver: Adserver, site: Site) -> None:
+    settings = "--learning-rate 0.3 --momentum 0.8 --schedule step --step-rounds 2 --clip-norm 0.5"
+    plan = json.loads(
+        adserver(f"job plan --model model.onnx --rounds 4 --batch-size 10 {settings} --json").stdout
+    )
+    best = plan["recommended"]
+    assert best["weight_noise"] > 0
+    assert best["core_seconds"] > 0
+    submit = f"job submit --model model.onnx --loss binary_cross_entropy_with_logits {best['submit']}"
+    stored = site.store.get(bytes.fromhex(adserver(submit).stdout.strip())).plan
+    assert isinstance(stored.job, JobSpec)
+    assert stored.job.noise_multiplier == best["noise_multiplier"]
+    assert (stored.job.rounds, stored.job.clip_norm, stored.job.carried) == (4, 0.5, best["carried"])
+    assert (stored.optimizer.learning_rate, stored.optimizer.momentum) == (0.3, 0.8)
+    assert (stored.schedule.kind, stored.schedule.step_rounds) == ("step", 2)
+
+
+def test_a_budget_is_divided_before_anything_is_collected(adserver: Adserver) -> None:
+    wish = "job plan --parameters 50 --reports 5000 --epsilon 2 --jobs 4 --tests 9 --rounds 20"
+    plan = json.loads(adserver(f"{wish} --json").stdout)
+    assert (plan["dataset_size"], plan["jobs"], plan["tests"]["count"]) == (5_000, 4, 9)
+    best = plan["recommended"]
+    assert best["alone"]["ad_server"] > 2 / 4
+    assert 1.9 < best["planned"]["ad_server"] <= 2
+    shown = adserver(wish).stdout
+    assert f"adserver evaluate --epsilon {plan['tests']['epsilon']:g}" in shown
+    assert "all 4 jobs and 9 evaluations cost" in shown
+    assert "submit each with: --rounds 20" in shown
+    adserver("job plan --reports 5000 --rounds 20", exit_code=2)
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        ("--parameters 50 --reports 5000 --dataset ab", "one of dataset and reports"),
+        ("--parameters 50 --reports 5000 --tests 3 --test-share 1", "test_share must be between 0 and 1"),
+        ("--parameters 50 --rounds 20 --clip-norm 2", "at most the task's"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_refused(adserver: Adserver, wish: str, why: str) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        adserver(f"job plan {wish}")
+
+
 def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, site: Site) -> None:
     job = "--model model.onnx --loss binary_cross_entropy_with_logits"
     job += " --learning-rate 0.5 --rounds 2 --batch-size 20"

@@ -19,6 +19,8 @@ from adserver.ingest.http_server import HttpServer
 from adserver.messages.job import job_facts
 from adserver.records.access import GrantKind, Scope
 from adserver.records.job_state import JobState
+from adserver.records.optimizer_kinds import ScheduleKind
+from adserver.records.training_plan import Schedule
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.relation import Relation
 from tests.adserver.job_world import ENCODED_MODEL
@@ -86,6 +88,17 @@ def test_budgets_from_afar_cost_the_same(served: tuple[Painted, str], far: Clien
 def test_a_plan_from_afar_is_the_same_plan(served: tuple[Painted, str], far: Client) -> None:
     asked: dict[str, Any] = {"rounds": 4, "batch_size": 40.0, "dataset": DATASET}
     assert far.plan(ENCODED_MODEL, **asked) == served[0].client.plan(ENCODED_MODEL, **asked)
+    divided: dict[str, Any] = {
+        "num_parameters": 50,
+        "reports": 4_000,
+        "rounds": 20,
+        "jobs": 3,
+        "tests": 7,
+        "learning_rate": 0.1,
+        "schedule": Schedule(kind=ScheduleKind.COSINE),
+        "task": served[0].client.tasks()[0].task_id.hex(),
+    }
+    assert far.plan(**divided) == served[0].client.plan(**divided)
 
 
 def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], far: Client) -> None:

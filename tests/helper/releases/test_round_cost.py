@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from helper.gradient.choose import choose_engine
-from helper.releases.round_cost import round_seconds
 from helper.trust.cost import WorkEstimate
 from maskedlark import canonical
 from maskedlark.errors import JobReason
+from maskedlark.model.core_seconds import round_seconds
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse
 from tests.bench.models_ids import wide_network

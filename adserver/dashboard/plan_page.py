@@ -1,0 +1,96 @@
+"""The page that divides a budget before anything is collected: its form, and what each job and test gets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from adserver.admin.admin_context import AdminContext
+from adserver.messages.plan import PlanMessage
+from adserver.records.submissions import PlanConstraints, PlanRequest
+from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
+from maskedlark.frozen import frozen
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.task import Task
+
+MOST_SHOWN_JOBS: Final = 50
+MOST_SHOWN_TESTS: Final = 500
+_MOST_TASKS: Final = 200
+
+
+@frozen
+class PlanForm:
+    """What is asked of the page.
+
+    Attributes:
+        task: The start of the task's id; empty for the newest that can be planned for.
+        reports: How many its dataset will have.
+        epsilon: To divide; None for the task's budget.
+        jobs: That share it.
+        tests: Private evaluations that share it.
+        test_share: In percent, of all evaluations together.
+        weights: Of the model.
+        gradient: How long the mean gradient is assumed to be, over the clip bound.
+    """
+
+    task: str = ""
+    reports: int = 50_000
+    epsilon: float | None = None
+    jobs: int = 5
+    tests: int = 10
+    test_share: int = 10
+    weights: int = 10_000
+    gradient: float = 0.2
+
+
+def read_plan_form(typed: Mapping[str, str]) -> PlanForm:
+    """Return what was typed; fields that are empty have their defaults.
+
+    Raises:
+        InvalidTask: a field is no number, or out of the page's range.
+    """
+    numbers: dict[str, Any] = {"task": typed.get("task", "")}
+    try:
+        for name in ("reports", "jobs", "tests", "test_share", "weights"):
+            if typed.get(name):
+                numbers[name] = int(typed[name])
+        for name in ("epsilon", "gradient"):
+            if typed.get(name):
+                numbers[name] = float(typed[name])
+    except ValueError:
+        raise InvalidTask("every field of a plan but the task is a number") from None
+    form = PlanForm(**numbers)
+    if form.jobs > MOST_SHOWN_JOBS or not 0 <= form.tests <= MOST_SHOWN_TESTS:
+        raise InvalidTask(
+            f"this page plans up to {MOST_SHOWN_JOBS} jobs and {MOST_SHOWN_TESTS} tests: for more, use "
+            "`adserver job plan --jobs --tests`"
+        )
+    return form
+
+
+def tasks_to_plan(site: AdminContext) -> list[Task]:
+    """Return the newest tasks of labels with noise."""
+    found = (stored.bundle.task for stored in site.tasks.page(limit=_MOST_TASKS))
+    return [one for one in found if one.updates is None and one.mechanism is not Mechanism.NONE]
+
+
+def divide(site: AdminContext, task: Task, form: PlanForm) -> dict[str, Any]:
+    """Return the plan of all jobs and tests, and that of one job alone, or why there is none."""
+    request = PlanRequest(
+        num_parameters=form.weights,
+        wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),
+        epsilon=form.epsilon,
+        gradient_norm=form.gradient * task.clip_norm,
+        reports=form.reports,
+        task=task.task_id.hex(),
+        jobs=form.jobs,
+        tests=form.tests,
+        test_share=form.test_share / 100,
+    )
+    one = replace(request, jobs=1, tests=0)
+    try:
+        plans = [PlanMessage.of(site.server.plan(asked)).model_dump(mode="json") for asked in (request, one)]
+    except HelperUnavailable:
+        raise
+    except MaskedLarkError as refusal:
+        return {"refusal": str(refusal)}
+    return {"refusal": "", "divided": plans[0], "alone": plans[1]}
