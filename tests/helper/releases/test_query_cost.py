@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from helper.releases.query_cost import evaluation_cost, query_cost
-from helper.releases.round_cost import round_bytes, round_cost, round_seconds, scoring_seconds
+from helper.releases.round_cost import round_bytes, round_cost
+from maskedlark.model.core_seconds import round_seconds, scoring_seconds
 from maskedlark.model.graph import Model, Node, Parameter, Work
 from maskedlark.releases.counting import Condition
 from maskedlark.releases.query import Axis, Measure, MeasureKind, num_columns, num_numbers
