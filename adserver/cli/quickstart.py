@@ -1,4 +1,4 @@
-"""`adserver quickstart`: new, check, run, up, down."""
+"""`adserver quickstart`: new, check, run, up, down, status, logs."""
 
 import signal
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ def new_command(
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
         measure = replace(measure, values=tuple(suggest_value(table, column) for column in value or ()))
         plan_measurement(table, data, measure)
-    ports = free_ports(4)
+    ports = free_ports(5)
     project = new_project(
         folder,
         Settings(
@@ -87,6 +87,7 @@ def new_command(
                 helper_1=f"127.0.0.1:{ports[1]}",
                 adserver_grpc=f"127.0.0.1:{ports[2]}",
                 adserver_http=f"127.0.0.1:{ports[3]}",
+                dashboard=f"127.0.0.1:{ports[4]}",
             ),
             data=data,
             model=ModelSettings(onnx=str(model.resolve()) if model else ""),
@@ -117,7 +118,13 @@ def check_command(folder: FolderArgument) -> None:
 
 
 @quickstart_app.command("run")
-def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
+def run_command(
+    folder: FolderArgument,
+    as_json: JsonOption = False,
+    *,
+    name: Annotated[str, option("What you call this run, in `status` and its summary.")] = "",
+    note: Annotated[str, option("What you want to remember of this run.")] = "",
+) -> None:
     """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`.
 
     Settings are checked first, as by `check`. A run that was interrupted is gone on with.
@@ -126,7 +133,7 @@ def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     from adserver.quickstart.recipe import run_project
 
     with _ending_on_sigterm():
-        result = run_project(Project.open(folder), tell=_tell)
+        result = run_project(Project.open(folder), tell=_tell, name=name, note=note)
     told = asdict(result)
     if as_json:
         print_json(told)
@@ -141,13 +148,69 @@ def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 
 @quickstart_app.command("up")
-def up_command(folder: FolderArgument) -> None:
+def up_command(
+    folder: FolderArgument,
+    *,
+    dashboard: Annotated[
+        bool, option("Print a link that logs one browser in to the dashboard.", "--dashboard")
+    ] = False,
+    opened: Annotated[bool, option("Open that link in your browser, too.", "--open")] = False,
+) -> None:
     """Start the project's two helpers and ad server in the background, and wait until they answer."""
+    import webbrowser
+
     from adserver.quickstart.project import Project
     from adserver.quickstart.running import RunningFleet
 
+    fleet = RunningFleet(Project.open(folder), tell=_tell)
     with _ending_on_sigterm():
-        RunningFleet(Project.open(folder), tell=_tell).up()
+        fleet.up()
+    if dashboard or opened:
+        link = fleet.login_link()
+        typer.echo(link)
+        if opened and not webbrowser.open(link):
+            _tell("no browser could be opened here: open the link yourself, within ten minutes")
+
+
+@quickstart_app.command("status")
+def status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Show which of the project's servers run, where, and what became of its runs."""
+    from adserver.quickstart.project import Project
+    from adserver.quickstart.recipe import describe_runs
+    from adserver.quickstart.running import RunningFleet
+
+    project = Project.open(folder)
+    states, runs = RunningFleet(project, tell=_tell).states(), describe_runs(project)
+    if as_json:
+        print_json({"servers": [{**asdict(one), "log": str(one.log)} for one in states], "runs": runs})
+        return
+    print_table(
+        ("server", "state", "listens on", "log"),
+        [
+            (one.name, f"runs as {one.process}" if one.process else "stopped", one.listens_on, one.log)
+            for one in states
+        ],
+    )
+    typer.echo()
+    print_table(
+        ("run", "state", "name", "auc", "base rate", "loss", "accuracy", "epsilon", "note"),
+        [tuple(_figure(value) for value in one.values()) for one in runs],
+    )
+
+
+@quickstart_app.command("logs")
+def logs_command(
+    folder: FolderArgument,
+    lines: Annotated[int, option("How many lines of each log.", min=1, max=100_000)] = 20,
+) -> None:
+    """Show the end of each server's log."""
+    from adserver.quickstart.project import Project
+    from adserver.quickstart.running import RunningFleet
+
+    for name, log in RunningFleet(Project.open(folder), tell=_tell).log_ends(lines).items():
+        typer.secho(name, bold=True)
+        for line in log or ["nothing yet: it has not been started"]:
+            typer.echo(f"  {escape(line)}")
 
 
 @quickstart_app.command("down")
@@ -210,6 +273,10 @@ def _show_report(report: "TableReport") -> None:
     if report.other_labels:
         others = ", ".join(f"{name!r} {count}" for name, count in report.other_labels.items())
         typer.echo(escape(f"left out, since too few rows have these labels: {others}"))
+
+
+def _figure(value: object) -> object:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _show_measured(answer: Path) -> None:

@@ -63,6 +63,7 @@ helper_0 = {_text(servers.helper_0)}
 helper_1 = {_text(servers.helper_1)}
 adserver_grpc = {_text(servers.adserver_grpc)}
 adserver_http = {_text(servers.adserver_http)}
+dashboard = {_text(servers.dashboard)}  # `adserver quickstart up --dashboard` shows it; "" for none
 """
 
 

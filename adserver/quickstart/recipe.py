@@ -64,7 +64,9 @@ class Trained:
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
         mean_over_rate: The mean prediction over the base rate, of two classes.
         warnings: What is wrong with the model, each with what to do about it.
-        measured: What `[measure]` asked for: its files, its epsilons and its rows; None if nothing.
+        measured: What `[measure]` asked for: its files and its epsilons; None if nothing.
+        name: What its owner calls the run.
+        note: What its owner wants to remember of it.
     """
 
     run: str
@@ -85,6 +87,8 @@ class Trained:
     model: str
     curves: str
     measured: dict[str, Any] | None = None
+    name: str = ""
+    note: str = ""
 
 
 @frozen
@@ -117,6 +121,9 @@ class Recipe:
         project: Project,
         tell: Callable[[str], None],
         watched: Callable[[], None] = lambda: None,
+        *,
+        name: str = "",
+        note: str = "",
     ) -> None:
         """Take a project to run.
 
@@ -124,7 +131,10 @@ class Recipe:
             project: The project.
             tell: Gets one line a step.
             watched: Called while a command runs; raises if a server has ended.
+            name: What its owner calls the run.
+            note: What its owner wants to remember of it.
         """
+        self._name, self._note = name, note
         self._project = project
         self._tell = tell
         self._watched = watched
@@ -178,6 +188,8 @@ class Recipe:
             model=str(trained),
             curves=str(curves) if curves else "",
             measured=measured,
+            name=self._name,
+            note=self._note,
         )
         steps.finish(asdict(result))
         for warning in result.warnings:
@@ -555,6 +567,20 @@ class Steps:
         write_durably(self.folder / _PROGRESS, json.dumps(known).encode())
 
 
+def describe_runs(project: Project) -> list[dict[str, Any]]:
+    """Return what a list of runs says of each, oldest first, so that they can be compared."""
+    folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
+    told = []
+    for folder in sorted(folders, key=lambda one: int(one.name)):
+        found: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            found = json.loads((folder / _SUMMARY).read_text())
+        names = ("name", "auc", "base_rate", "loss", "accuracy", "epsilon", "note")
+        state = "done" if found else "interrupted or running"
+        told.append({"run": folder.name, "state": state, **{name: found.get(name) for name in names}})
+    return told
+
+
 def _digest(project: Project) -> str:
     """Return a digest of the settings and the table."""
     csv = project.settings.data.csv
@@ -601,8 +627,10 @@ def _options_of(data: DataSettings) -> tuple[str, ...]:
     return ("--label", data.label, *options, *codes)
 
 
-def run_project(project: Project, tell: Callable[[str], None]) -> Trained:
+def run_project(project: Project, tell: Callable[[str], None], *, name: str = "", note: str = "") -> Trained:
     """Check a project and run it once; servers that did not run before are ended again.
+
+    A name and a note are kept with the run's results.
 
     Raises:
         InvalidTask: a setting is wrong; nothing was started.
@@ -613,7 +641,7 @@ def run_project(project: Project, tell: Callable[[str], None]) -> Trained:
     recipe: Recipe | None = None
     try:
         running.up()
-        recipe = Recipe(project, tell, running.require)
+        recipe = Recipe(project, tell, running.require, name=name, note=note)
         return recipe.run()
     except (KeyboardInterrupt, SystemExit):
         tell(_how_to_go_on(project, recipe, is_up=was_up))

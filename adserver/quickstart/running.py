@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from adserver.dashboard.address import ADDRESS_FILE
 from adserver.quickstart.project import Project
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.frozen import frozen
@@ -26,6 +28,9 @@ _PATIENCE_S: Final = 1_800.0
 """A first start compiles for up to a minute, and for many on a machine that is busy with others."""
 _TELL_AFTER_S: Final = 3.0
 _STOP_S: Final = 60.0
+_LONGEST_LINE: Final = 1_000
+"""Bytes of a log that are read for each line that is shown."""
+_DASHBOARD_PARTS: Final = ("fastapi", "jinja2", "starlette")
 
 
 @frozen
@@ -43,6 +48,23 @@ class Server:
     keygen: tuple[str, ...]
     serve: tuple[str, ...]
     ready: Path
+
+
+@frozen
+class ServerState:
+    """What a server does now.
+
+    Attributes:
+        name: Of the server.
+        process: Its process id; None if it does not run.
+        listens_on: Its addresses, as host:port.
+        log: Its log.
+    """
+
+    name: str
+    process: int | None
+    listens_on: str
+    log: Path
 
 
 def command(program: str) -> str:
@@ -72,6 +94,44 @@ class RunningFleet:
     def is_up(self) -> bool:
         """True while all three run."""
         return None not in [self._pid(one) for one in self._servers()]
+
+    def states(self) -> "tuple[ServerState, ...]":
+        """Return what each server does now."""
+        at = self._project.settings.servers
+        listening = (
+            at.helper_0,
+            at.helper_1,
+            ", ".join(filter(None, (at.adserver_grpc, at.adserver_http, at.dashboard))),
+        )
+        return tuple(
+            ServerState(name=one.name, process=self._pid(one), listens_on=address, log=self._log(one))
+            for one, address in zip(self._servers(), listening, strict=True)
+        )
+
+    def login_link(self) -> str:
+        """Return a link that logs one browser in to the dashboard, once, within ten minutes.
+
+        Raises:
+            InvalidTask: there is no dashboard here; the message says what to do.
+        """
+        parties = self._project.parties
+        if not self._project.settings.servers.dashboard:
+            raise InvalidTask('[servers] dashboard is "": set it to a free address, such as 127.0.0.1:28000')
+        if not self._dashboard():
+            raise InvalidTask("the dashboard is not installed here: pip install 'masked-lark[dashboard]'")
+        if not (parties / "adserver" / ADDRESS_FILE).exists():
+            raise InvalidTask(
+                "the ad server runs without its dashboard: `adserver quickstart down`, then `up --dashboard`"
+            )
+        login = [command("adserver"), "dashboard", "login", "--data", str(parties / "adserver")]
+        made = subprocess.run(login, capture_output=True, text=True, check=False)  # noqa: S603  our own program
+        if made.returncode != 0:
+            raise InvalidTask(f"adserver dashboard login: {made.stderr.strip()}")
+        return made.stdout.strip()
+
+    def log_ends(self, lines: int) -> dict[str, list[str]]:
+        """Return the last lines of each server's log."""
+        return {one.name: _last_lines(self._log(one), lines) for one in self._servers()}
 
     def require(self) -> None:
         """Raise HelperUnavailable if a server has ended, with the end of its log."""
@@ -145,9 +205,24 @@ class RunningFleet:
         return Server(
             name="adserver",
             keygen=(),
-            serve=("adserver", "serve", *data, *listen, *helpers, "--addresses-file", str(ready)),
+            serve=(
+                "adserver",
+                "serve",
+                *data,
+                *listen,
+                *helpers,
+                *self._dashboard(),
+                "--addresses-file",
+                str(ready),
+            ),
             ready=ready,
         )
+
+    def _dashboard(self) -> tuple[str, ...]:
+        """Return the option of the dashboard, where one is set and the extra for it is installed."""
+        at = self._project.settings.servers.dashboard
+        is_there = bool(at) and not [part for part in _DASHBOARD_PARTS if find_spec(part) is None]
+        return ("--dashboard-listen", at) if is_there else ()
 
     def _start(self, server: Server) -> None:
         """Start a server in a new session, so that it outlives this terminal."""
@@ -209,6 +284,17 @@ class RunningFleet:
 
     def _log(self, server: Server) -> Path:
         return self._project.parties / f"{server.name}.log"
+
+
+def _last_lines(log: Path, lines: int) -> list[str]:
+    """Return the end of a log; nothing of one that is not there yet."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - lines * _LONGEST_LINE))
+            read = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return read[-lines:]
 
 
 def _tell_to_end(pid: int, how: signal.Signals) -> None:

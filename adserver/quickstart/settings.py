@@ -13,21 +13,28 @@ PLANNED: Final = "planned"
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ColumnWords = Annotated[str, Field(pattern=r"^(?s:.+)=(planned|[0-9]{1,7})$")]
-Address = Annotated[str, Field(pattern=r"^(127\.[0-9.]+|localhost|\[::1\]):[0-9]{1,5}$")]
+_ADDRESS: Final = r"^(127\.[0-9.]+|localhost|\[::1\]):[0-9]{1,5}$"
+Address = Annotated[str, Field(pattern=_ADDRESS)]
 
 
 @canonical
 class Servers:
-    """Where the three servers listen on this machine, as host:port."""
+    """Where the three servers listen on this machine, as host:port.
+
+    Attributes:
+        dashboard: Where the ad server shows its dashboard; empty for none.
+    """
 
     helper_0: Address
     helper_1: Address
     adserver_grpc: Address
     adserver_http: Address
+    dashboard: Annotated[str, Field(pattern=_ADDRESS + "|^$")] = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len({self.helper_0, self.helper_1, self.adserver_grpc, self.adserver_http}) < 4:
+        taken = [self.helper_0, self.helper_1, self.adserver_grpc, self.adserver_http, self.dashboard]
+        if len(set(taken)) < len(taken):
             raise ValueError("two servers have the same address: give each a port of its own")
         return self
 

@@ -105,7 +105,7 @@ def test_the_command_makes_a_project_on_ports_of_its_own(tmp_path: Path) -> None
     made = CliRunner().invoke(app, ["quickstart", "new", str(tmp_path / "play")], catch_exceptions=False)
     assert made.exit_code == 0
     servers = Project.open(tmp_path / "play").settings.servers
-    assert len({getattr(servers, each.name) for each in fields(servers)}) == 4
+    assert len({getattr(servers, each.name) for each in fields(servers)}) == 5
     environment = (tmp_path / "play" / "env.sh").read_text()
     assert f"export ADSERVER_HELPER_1='{servers.helper_1}'" in environment
 

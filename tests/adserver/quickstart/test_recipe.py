@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from adserver.cli.main import app
 from adserver.quickstart import recipe as module
 from adserver.quickstart.project import Project, new_project
-from adserver.quickstart.recipe import Recipe
+from adserver.quickstart.recipe import Recipe, describe_runs
 from adserver.quickstart.running import RunningFleet
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from tests.adserver.quickstart.test_project import SETTINGS, change
@@ -112,6 +114,22 @@ def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, c
     names = ("auc", "base_rate", "epsilon", "collusion_epsilon")
     assert [summary[name] for name in names] == [0.7, 0.3, 2.5, 4.0]
     assert not (project.folder / "runs" / "1" / "progress.json").exists()
+
+
+def test_runs_have_names_and_are_compared(project: Project, commands: Commands) -> None:
+    Recipe(project, lambda _: None, name="wide", note="two layers").run()
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    first, second = describe_runs(project)
+    assert (first["run"], first["state"], first["name"], first["auc"]) == ("1", "done", "wide", 0.7)
+    assert first["note"] == "two layers"
+    assert (second["run"], second["state"], second["auc"]) == ("2", "interrupted or running", None)
+    shown = CliRunner().invoke(app, ["quickstart", "status", str(project.folder)], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert [word in shown.output for word in ("helper-0", "stopped", "two layers", "interrupted")] == [
+        True
+    ] * 4
 
 
 def test_an_interrupted_run_is_gone_on_with(project: Project, commands: Commands) -> None:

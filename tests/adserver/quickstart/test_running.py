@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,38 @@ def test_servers_are_started_once_found_again_and_ended(
         first.down()  # they are its children: only it can wait until they are gone
     assert not is_up
     assert not files
+
+
+def test_status_says_what_runs_and_logs_show_the_end_of_each_log(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, SERVER)
+    fleet = RunningFleet(project, lambda _: None)
+    assert [one.process for one in fleet.states()] == [None] * 3
+    assert fleet.log_ends(3) == {"helper-0": [], "helper-1": [], "adserver": []}
+    try:
+        fleet.up()
+        assert None not in [one.process for one in fleet.states()]
+    finally:
+        fleet.down()
+    log = project.parties / "helper-1.log"
+    log.write_text("".join(f"line {line}\n" for line in range(10_000)))
+    assert fleet.log_ends(3)["helper-1"] == ["line 9997", "line 9998", "line 9999"]
+    assert [one.log for one in fleet.states()][1] == log
+
+
+def test_without_a_dashboard_the_remedy_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidTask, match=r"dashboard is .*: set it to a free address"):
+        RunningFleet(project, lambda _: None).login_link()
+    servers = replace(project.settings.servers, dashboard="127.0.0.1:5")
+    shown = RunningFleet(
+        replace(project, settings=replace(project.settings, servers=servers)), lambda _: None
+    )
+    with pytest.raises(InvalidTask, match="runs without its dashboard"):
+        shown.login_link()
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    with pytest.raises(InvalidTask, match=r"pip install 'masked-lark\[dashboard\]'"):
+        shown.login_link()
 
 
 def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
