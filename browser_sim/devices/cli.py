@@ -43,6 +43,15 @@ def holdings_of(
     csv: CsvOption = None,
     label: LabelOption = None,
     ignore: IgnoreOption = None,
+    encoder: Annotated[
+        Path | None,
+        _holdings(
+            "csv: encoder file of `encode --fit`, which turns cells into bytes; default: one fitted to this "
+            "table.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     user: Annotated[str | None, _holdings("csv: the column that identifies the person.")] = None,
     text: Annotated[
         Path | None, _holdings("text: gzip-compressed JSON file with lines by speaker.", dir_okay=False)
@@ -64,7 +73,7 @@ def holdings_of(
                 randomness=dealing_stream(holding, Draws(seed=seed)),
             )
         case HoldingKind.CSV:
-            return _of_table(csv, label, user, ignore, least)
+            return _of_table(path=csv, label=label, user=user, ignore=ignore, least=least, encoder=encoder)
         case HoldingKind.TEXT:
             if text is None:
                 raise typer.BadParameter("text data requires --text FILE")
@@ -193,19 +202,32 @@ def _id_of(typed: str) -> bytes:
 
 
 def _of_table(
-    path: Path | None, label: str | None, user: str | None, ignore: list[str] | None, least: int
+    *,
+    path: Path | None,
+    label: str | None,
+    user: str | None,
+    ignore: list[str] | None,
+    least: int,
+    encoder: Path | None,
 ) -> "Holdings":
     from browser_sim.devices.device_data import table_by_user
     from browser_sim.sources.table import TableSettings
+    from maskedlark.encoding.encoder import read_encoder
 
-    if path is None or label is None or user is None:
-        raise typer.BadParameter("csv data requires --csv FILE, --label COLUMN and --user COLUMN")
+    if path is None or user is None or (label is None and encoder is None):
+        raise typer.BadParameter(
+            "csv data requires --csv FILE, --user COLUMN, and --label COLUMN or --encoder FILE"
+        )
     table = TableSettings(
         path=path,
         label=label,
+        encoder=read_encoder(encoder.read_bytes().rstrip(b"\n")) if encoder else None,
         label_kind=LabelKind.CLASSES,
         ignore=(*(ignore or ()), user),
         binning=Binning.QUANTILE,
         bins=256,
     )
-    return table_by_user(table, user, least=least)
+    held = table_by_user(table, user, least=least)
+    for reason, count in held.rows.left_out.items() if held.rows else ():
+        typer.echo(f"{count} rows are left out: {reason}", err=True)
+    return held

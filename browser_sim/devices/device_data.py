@@ -1,9 +1,9 @@
 """What devices hold: MNIST in shards, a table keyed by a user's column, or plays by speaker."""
 
-import csv
 import gzip
 import json
-from dataclasses import field
+from collections import Counter
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
 from browser_sim.kinds import HoldingKind
-from browser_sim.source import InvalidSource
+from browser_sim.source import InvalidSource, RowCounts
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
@@ -21,6 +21,7 @@ from maskedlark.federated.populations import Population, by_user, in_shards
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
+_USER: Final = "user"
 CONTEXT: Final = 8
 """Characters that the next one is guessed from, in text."""
 CHARACTERS: Final = " abcdefghijklmnopqrstuvwxyz'-,.!?;:\n"
@@ -36,12 +37,14 @@ class Holdings:
         labels: int64 (n,).
         population: One device a member.
         test: Examples that no device holds, or None.
+        rows: What became of the rows of a table; None for a source that is none.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
     labels: NDArray[np.int64] = field(repr=False)
     population: Population
     test: Examples | None = None
+    rows: RowCounts | None = None
 
     def examples(self, device: int) -> Examples:
         """Return one device's examples."""
@@ -74,31 +77,31 @@ def mnist_in_shards(
 
 
 def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings:
-    """Read a CSV whose rows belong to people, by the column `user`, which is not a feature.
+    """Read a table whose rows belong to people, by the column `user`, which is not a feature.
 
-    The rest as `browser-sim run` reads it.
+    The rest as `browser-sim run` reads it. Rows without a label or a person are left out, and the holdings
+    say how many.
 
     Raises:
-        InvalidSource: the file or the column is missing.
+        InvalidSource: the file or the column is missing, or no row has a label and a person.
         InvalidTask: no person has `least` rows.
     """
-    try:
-        with settings.path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise InvalidSource(f"cannot read {settings.path}: {error.strerror}") from None
-    if not rows or user not in rows[0]:
-        raise InvalidSource(f"{settings.path.name} has no column {user!r}")
-    source = load_table(settings)
-    if len(rows) != len(source.records):
+    source = load_table(replace(settings, keys={**settings.keys, _USER: user}))
+    people = source.cells[_USER].cells
+    named = np.array([person is not None for person in people], np.bool_)
+    if not named.any():
         raise InvalidSource(
-            f"{settings.path.name} has rows that cannot be used: remove them first, so that rows "
-            "stay with their users"
+            f"{settings.path.name} has no row with a label and a person: column {user!r} is empty"
         )
+    rows = (source.rows or RowCounts(read=len(people))).without(
+        Counter({f"column {user!r}: no person": int((~named).sum())})
+    )
+    records = source.records.take(np.flatnonzero(named))
     return Holdings(
-        features=source.records.features,
-        labels=source.records.labels.astype(np.int64),
-        population=by_user([row[user] for row in rows], least=least),
+        features=records.features,
+        labels=records.labels.astype(np.int64),
+        population=by_user([person for person in people if person is not None], least=least),
+        rows=rows,
     )
 
 

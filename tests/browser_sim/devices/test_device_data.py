@@ -9,7 +9,7 @@ import pytest
 
 from browser_sim.devices.device_data import CHARACTERS, CONTEXT, table_by_user, text_by_speaker
 from browser_sim.source import InvalidSource
-from browser_sim.sources.table import TableSettings
+from browser_sim.sources.table import TableSettings, fit_table
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.errors import InvalidTask
 
@@ -59,14 +59,32 @@ def test_a_table_without_the_users_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSource, match="cannot read"):
         table_by_user(TableSettings(path=tmp_path / "none.csv", label="bought"), "person", least=1)
     (tmp_path / "visits.csv").write_text("person,pages,colour,bought\n")
-    with pytest.raises(InvalidSource, match="no column"):
+    with pytest.raises(InvalidSource, match="no rows with a label"):
         table_by_user(TableSettings(path=tmp_path / "visits.csv", label="bought"), "person", least=1)
 
 
-def test_a_table_whose_rows_would_shift_users_is_refused(tmp_path: Path) -> None:
-    unlabelled = [*ROWS[:2], ("b", 3, "x", ""), *ROWS[3:]]
-    with pytest.raises(InvalidSource, match="remove them first"):
-        table_by_user(table(tmp_path, unlabelled), "person", least=1)
+def test_rows_without_a_label_or_a_person_are_left_out_and_the_others_stay_with_theirs(
+    tmp_path: Path,
+) -> None:
+    gaps = [*ROWS[:2], ("b", 3, "x", ""), ROWS[3], ("", 5, "y", 1), ROWS[5]]
+    held = table_by_user(table(tmp_path, gaps), "person", least=1)
+    assert held.rows is not None
+    assert held.rows.read == len(gaps)
+    assert held.rows.left_out == {"column 'bought': no label": 1, "column 'person': no person": 1}
+    assert [held.examples(one).labels.tolist() for one in range(3)] == [
+        [row[3] for row in gaps if row[0] == name and row[3] != ""] for name in "abc"
+    ]
+    with pytest.raises(InvalidSource, match="no row with a label and a person"):
+        table_by_user(table(tmp_path, [("", 1, "x", 1), ("", 2, "y", 0)]), "person", least=1)
+
+
+def test_a_table_of_people_however_it_was_exported_is_read_by_the_encoder_of_others(tmp_path: Path) -> None:
+    encoder = fit_table(table(tmp_path))
+    path = tmp_path / "other.csv"
+    path.write_bytes("person;pages;colour;bought\nä;6;y;1\nä;1;x;0\n".encode("cp1252"))
+    held = table_by_user(TableSettings(path=path, encoder=encoder), "person", least=1)
+    cells = {"pages": ["6", "1"], "colour": ["y", "x"]}
+    assert (held.features == encoder.features(cells)).all()
 
 
 def test_a_speakers_characters_are_guessed_from_those_before(tmp_path: Path) -> None:
