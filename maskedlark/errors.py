@@ -110,6 +110,10 @@ class ModelReason(Reason):
     NOT_FINITE = "not_finite", "a weight is NaN or infinite"
     DIVERGED = "diverged", "a training step left the range of weights that a round can send"
     NOTHING_TO_TRAIN = "nothing_to_train", "no trainable tensor was found"
+    WRONG_PARAMETERS = (
+        "wrong_parameters",
+        "the names of the parameters that a job trains do not fit the model",
+    )
     MERGED_PARAMETERS = (
         "merged_parameters",
         "an exporter may have merged parameters that began with equal values",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from adserver.cli.options import TaskOption
+from adserver.cli.options import FreezeOption, TaskOption, TrainOption
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.options import panel
 
@@ -93,11 +93,22 @@ def read_federated_options(
     noise_multiplier: float | None,
     eval_set: Path | None = None,
     eval_every: int | None = None,
+    train: TrainOption = None,
+    freeze: FreezeOption = None,
     task: TaskOption = "",
 ) -> "FederatedSubmission | None":
-    """Return the federated job that the options describe; None without --strategy."""
+    """Return the federated job that the options describe; None without --strategy.
+
+    Raises:
+        InvalidTask: the options do not describe one.
+    """
     if strategy is None:
         return None
+    if train or freeze:
+        raise InvalidTask(
+            "--train and --freeze choose among the parameters of a job over a dataset; devices train all "
+            "of a model: leave both out"
+        )
     from adserver.records.submissions import FederatedSubmission
     from adserver.training.model_file import read_model
 

@@ -80,6 +80,23 @@ DatasetOption = Annotated[
 TaskOption = Annotated[
     str, option("The start of the task's id; default: the dataset's task.", "--task", metavar="ID")
 ]
+TrainOption = Annotated[
+    list[str] | None,
+    option(
+        "A parameter to train, by name or pattern such as 'head.*' (`adserver model show` lists them); "
+        "repeatable; default: all. What travels, is clipped and receives noise is of these alone.",
+        "--train",
+        metavar="NAME",
+    ),
+]
+FreezeOption = Annotated[
+    list[str] | None,
+    option(
+        "A parameter that keeps the value that the model has, by name or pattern; repeatable.",
+        "--freeze",
+        metavar="NAME",
+    ),
+]
 OneTaskOption = Annotated[
     str,
     option("The start of the task's id; may be omitted if there is only one task.", "--task", metavar="ID"),

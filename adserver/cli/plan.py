@@ -8,7 +8,7 @@ import typer
 
 from adserver.cli.federated import read_federated_options
 from adserver.cli.heads import read_loss
-from adserver.cli.options import DatasetOption, JsonOption, sampling_of
+from adserver.cli.options import DatasetOption, FreezeOption, JsonOption, TrainOption, sampling_of
 from adserver.cli.submission import schedule_of
 from adserver.cli.target import server_of
 from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS, TEST_SHARE
@@ -64,6 +64,8 @@ def plan_command(
         Path | None,
         option("Instead of --loss: a .json file with the heads of the model.", exists=True, dir_okay=False),
     ] = None,
+    train: TrainOption = None,
+    freeze: FreezeOption = None,
     dataset: DatasetOption = "",
     epsilon: Annotated[
         float | None,
@@ -156,6 +158,8 @@ def plan_command(
         learning_rate=learning_rate,
         schedule=rates,
         clip_norm=clip_norm,
+        train=tuple(train or ()),
+        freeze=tuple(freeze or ()),
         dataset=dataset,
         reports=reports,
         task=task,

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adserver.cli.heads import read_loss
-from adserver.cli.options import DatasetOption, TaskOption, privacy, sampling_of
+from adserver.cli.options import (
+    DatasetOption,
+    FreezeOption,
+    TaskOption,
+    TrainOption,
+    privacy,
+    sampling_of,
+)
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.sampling_options import SamplingOptions
 from maskedlark.model.losses import Loss
@@ -123,6 +130,8 @@ def submission_of(
     initial_clip: Annotated[
         float, privacy("For --adaptive-clip: the first bound, as a share of the largest.")
     ] = 0.1,
+    train: TrainOption = None,
+    freeze: FreezeOption = None,
     eval_set: Annotated[
         Path | None,
         _evaluation("An .npz file of your own with features and labels.", exists=True, dir_okay=False),
@@ -160,6 +169,8 @@ def submission_of(
             AdaptiveClip,
             {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
         ),
+        train=tuple(train or ()),
+        freeze=tuple(freeze or ()),
         dataset=dataset,
         task=task,
         **samples.sampling(),

@@ -43,6 +43,8 @@ class Training(Connection):
         clip_norm: float | None = None,
         sampling: str = Sampling.ALLOCATION.value,
         public_samples: bool = False,
+        train: Sequence[str] = (),
+        freeze: Sequence[str] = (),
         dataset: str = "",
         reports: int | None = None,
         task: str = "",
@@ -55,7 +57,8 @@ class Training(Connection):
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
         rounds alone, and both others are. `noise` is independent or correlated, which is fitted to the
         `momentum` of your optimizer; both are compared. With the `learning_rate` and its `schedule` the error
-        of the weights is predicted. For a job on devices, pass its request to `server.plan`.
+        of the weights is predicted. `train` and `freeze` choose parameters of the model. For a job on devices,
+        pass its request to `server.plan`.
 
             client.plan(num_parameters=10_000, reports=50_000, epsilon=3.0, jobs=10, tests=50)
 
@@ -77,6 +80,8 @@ class Training(Connection):
             learning_rate=learning_rate,
             schedule=schedule or Schedule(),
             clip_norm=clip_norm,
+            train=tuple(train),
+            freeze=tuple(freeze),
             dataset=dataset,
             reports=reports,
             task=task,
@@ -113,6 +118,8 @@ class Training(Connection):
         clip_norm: float | None = None,
         adaptive_clip: AdaptiveClip | None = None,
         per_layer_clip: bool = False,
+        train: Sequence[str] = (),
+        freeze: Sequence[str] = (),
         dataset: str = "",
         wait: bool = True,
         progress: bool = True,
@@ -147,6 +154,8 @@ class Training(Connection):
             adaptive_clip: How the clip bound follows a quantile of the gradients' norms; by default the
                 quantile .9, unless clip_norm, per_layer_clip or correlated noise asks for one bound.
             per_layer_clip: Clip each layer's gradient by itself.
+            train: The parameters to train, by name or pattern such as `head.*`; by default all.
+            freeze: Parameters among them that keep the values that the model has.
             dataset: The start of its id; not needed if there is only one.
             wait: Watch the job until it stops.
             progress: Show a bar while waiting.
@@ -175,6 +184,8 @@ class Training(Connection):
             clip_norm=clip_norm,
             adaptive_clip=adaptive_clip,
             is_clip_per_layer=per_layer_clip,
+            train=tuple(train),
+            freeze=tuple(freeze),
             dataset=dataset,
         )
         return self.submit(submission, wait=wait, progress=progress)

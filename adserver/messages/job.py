@@ -87,6 +87,7 @@ class TrainingJobFacts(JobFacts):
     schedule: str
     noise_multiplier: float
     carried: Whole | None
+    trained: tuple[str, ...] | None
 
 
 class FederatedJobFacts(JobFacts):
@@ -213,7 +214,9 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
     return {
         **found,
         **pick_attributes(plan, ("is_until_budget", "dataset_size")),
-        **pick_attributes(plan.job, ("dataset_id", "sampling_rate", "noise_multiplier", "carried")),
+        **pick_attributes(
+            plan.job, ("dataset_id", "sampling_rate", "noise_multiplier", "carried", "trained")
+        ),
         "loss_name": plan.job.loss.value,
         "expected_batch_size": plan.denominator,
         "optimizer": plan.optimizer.kind.value,

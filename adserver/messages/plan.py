@@ -27,7 +27,7 @@ _SAME = (
 _COSTS = ("alone", "planned", "together")
 _ASKED = (
     "model", "num_parameters", "epsilon", "gradient_norm", "momentum", "learning_rate", "schedule",
-    "clip_norm", "dataset", "reports", "task", "jobs", "tests", "test_share",
+    "clip_norm", "train", "freeze", "dataset", "reports", "task", "jobs", "tests", "test_share",
 )  # fmt: skip
 _TESTS = ("count", "epsilon", "noise_multiplier", "count_noise")
 _ROOM = ("momentum", "schedule", "clip_norm", "jobs")
@@ -203,6 +203,8 @@ class PlanJob(SamplingRequest):
     learning_rate: float | None = Field(None, gt=0.0, description="To predict the error of the weights.")
     schedule: Schedule = Schedule()
     clip_norm: float | None = None
+    train: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     reports: int | None = Field(
         None, ge=1, le=MOST_REPORTS, description="Instead of a dataset: how many reports it will have."

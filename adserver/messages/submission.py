@@ -74,6 +74,12 @@ class SubmitJob(SamplingRequest):
     clip_norm: float | None = None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
+    train: tuple[str, ...] = Field(
+        (), description="Parameters to train, by name or pattern such as head.*; empty: all."
+    )
+    freeze: tuple[str, ...] = Field(
+        (), description="Parameters among them that keep their values, by name or pattern."
+    )
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
 

@@ -39,6 +39,8 @@ class Submission(SamplingOptions):
             quantile `CLIP_QUANTILE`, unless one bound holds in all rounds: with `clip_norm`,
             `is_clip_per_layer`, correlated noise, or in a task without noise.
         is_clip_per_layer: Whether each layer's gradient is clipped by itself.
+        train: The parameters to train, by name or pattern such as `head.*`; empty: all.
+        freeze: Those of them that keep the values of the file, in the same way.
         dataset: The start of the id of the dataset to train on; not needed if there is only one.
         task: The start of its task's id; by default the dataset's.
     """
@@ -56,6 +58,8 @@ class Submission(SamplingOptions):
     clip_norm: float | None = None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
+    train: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
     dataset: str = ""
     task: str = ""
 
@@ -148,6 +152,8 @@ class PlanRequest(SamplingOptions):
         learning_rate: Of that, if it is SGD or momentum and the error of the weights is to be predicted.
         schedule: The learning rate's.
         clip_norm: The job's clip bound; None: the task's.
+        train: See `Submission`.
+        freeze: See `Submission`.
         dataset: The start of the id of the dataset to train on; not needed if there is only one.
         reports: Instead of a dataset: how many reports one of the task will have. Nothing is held on it.
         task: With `reports`, the start of the task's id; not needed if there is only one.
@@ -166,6 +172,8 @@ class PlanRequest(SamplingOptions):
     learning_rate: float | None = None
     schedule: Schedule = Schedule()
     clip_norm: float | None = None
+    train: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
     dataset: str = ""
     reports: int | None = None
     task: str = ""

@@ -40,7 +40,7 @@ def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
             "the job has not finished a round yet, so it has no model to export: wait for its first round",
         )
     checkpoint = Checkpoint.decode(stored)
-    model = parse(submitted, num_features=plan.task.num_features)
+    model = parse(submitted, num_features=plan.task.num_features, trained=plan.job.trained)
     encoded = replace_parameters(submitted, model, checkpoint.values())
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
     return ExportedModel(encoded=describe(encoded, **_notes(plan.task)), rounds_done=checkpoint.rounds_done)

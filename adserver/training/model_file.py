@@ -2,12 +2,14 @@
 
     encoded = read_model(Path("model.onnx"))    # weights that lie beside the file are folded in
     model = prepare_model(encoded, num_features=30, encoder=None)     # before a job is planned or stored
+    trained = parse_chosen(model.file, num_features=30, train=("head.*",), freeze=())
 
 torch's default exporter writes weights to `NAME.onnx.data`. Helpers read no files, so they get one that holds
 all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -80,6 +82,49 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     if encoder is not None:
         check_vocabulary(file, encoder)
     return PreparedModel(file, parsed)
+
+
+def parse_chosen(encoded: bytes, *, num_features: int, train: Sequence[str], freeze: Sequence[str]) -> Model:
+    """Parse a prepared file as a job trains it that chooses among the parameters.
+
+    Args:
+        encoded: The file.
+        num_features: The task's.
+        train: Names or patterns (`*`, `?`, `[...]`) of parameters to train; empty: all.
+        freeze: Names or patterns of those that are not trained.
+
+    Raises:
+        InvalidModel: as `parse`; or WRONG_PARAMETERS (nothing has such a name, or nothing is left to train).
+    """
+    whole = parse(encoded, num_features=num_features)
+    names = [parameter.name for parameter in whole.parameters]
+    for option, given in (("train", train), ("freeze", freeze)):
+        unknown = next((one for one in given if not any(_is_named(name, one) for name in names)), None)
+        if unknown is not None:
+            raise InvalidModel(
+                ModelReason.WRONG_PARAMETERS,
+                f"{option}: no parameter of the model is called {unknown[:80]!r}; `adserver model show` "
+                f"lists all {len(names)}",
+            )
+    chosen = [
+        name
+        for name in names
+        if (not train or any(_is_named(name, one) for one in train))
+        and not any(_is_named(name, one) for one in freeze)
+    ]
+    if not chosen:
+        raise InvalidModel(
+            ModelReason.WRONG_PARAMETERS,
+            f"all {len(names)} parameters of the model are frozen: leave at least one to train",
+        )
+    if len(chosen) == len(names):
+        return whole
+    return parse(encoded, num_features=num_features, trained=chosen)
+
+
+def _is_named(name: str, given: str) -> bool:
+    """Return whether a parameter has a name, or one of a pattern: `[` may be a part of a name too."""
+    return name == given or fnmatchcase(name, given)
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

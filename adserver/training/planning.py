@@ -21,7 +21,7 @@ from adserver.budgets.reservations import Budgets
 from adserver.records.submissions import PlanRequest
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
-from adserver.training.model_file import prepare_model
+from adserver.training.model_file import parse_chosen, prepare_model
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.model.core_seconds import round_seconds
@@ -132,9 +132,12 @@ def _model_of(asked: PlanRequest, found: _Found) -> tuple[Model | None, tuple[st
     if (asked.model is None) == (asked.num_parameters is None):
         raise InvalidTask("expected exactly one of model and num_parameters")
     if asked.model is None:
+        if asked.train or asked.freeze:
+            raise InvalidTask("train and freeze choose among a model's parameters: give the model")
         return None, ()
     task = found.task
-    parsed = prepare_model(asked.model, num_features=task.num_features, encoder=found.encoder).parsed
+    file = prepare_model(asked.model, num_features=task.num_features, encoder=found.encoder).file
+    parsed = parse_chosen(file, num_features=task.num_features, train=asked.train, freeze=asked.freeze)
     loss = None if asked.loss is None else trained_loss(asked.loss)
     if loss is not None:
         classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None

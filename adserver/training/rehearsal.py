@@ -402,7 +402,9 @@ class _Run:
         self._test = _select(training.examples, parts.pop(part))
         others = self._random.permutation(np.concatenate(parts))
         self._train = _select(training.examples, others[: round(share * len(others))])
-        self._model: Model = parse(training.model, num_features=self._plan.task.num_features)
+        self._model: Model = parse(
+            training.model, num_features=self._plan.task.num_features, trained=self._plan.job.trained
+        )
         self._sums = ClippedSums(self._model, self._loss)
         self._trainer = Trainer(model=self._model, plan=self._plan)
         self._before: list[NDArray[np.float64]] = []

@@ -64,7 +64,9 @@ class JobRun:
         self._leases = leases
         self._clock = clock
         self._encoded_model = folder.model()
-        self._model = parse(self._encoded_model, num_features=plan.task.num_features)
+        self._model = parse(
+            self._encoded_model, num_features=plan.task.num_features, trained=plan.job.trained
+        )
         self._evaluate = self._evaluator()
         stored = folder.checkpoint()
         self._trainer = Trainer(

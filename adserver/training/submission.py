@@ -12,13 +12,14 @@ from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.eval_set import read_eval_set
+from adserver.training.model_file import parse_chosen
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
 from maskedlark.model.heads import TrainedLoss, check_trained, trained_loss
-from maskedlark.model.onnx_file import parse
+from maskedlark.model.onnx_file import trained_names
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.mechanism import Mechanism
@@ -63,6 +64,7 @@ def plan_job(
     settings = {
         "job_id": job_id,
         "model_digest": model.digest,
+        "trained": trained_names(model),
         "loss": loss,
         **_job_settings(submission, task, dataset, batch_size),
     }
@@ -113,8 +115,10 @@ def _check_path(model: Model, loss: TrainedLoss, task: Task, job: JobSpec) -> No
 
 
 def _model_to_train(submission: Submission, task: Task) -> tuple[Model, TrainedLoss]:
-    """Return the parsed model and its loss, checked against the task's labels and the evaluation set."""
-    model = parse(submission.model, num_features=task.num_features)
+    """Return the model as it is trained and its loss, checked against the task's labels and the eval set."""
+    model = parse_chosen(
+        submission.model, num_features=task.num_features, train=submission.train, freeze=submission.freeze
+    )
     loss = trained_loss(submission.loss)
     check_trained(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
     if submission.eval_set is not None:

@@ -73,6 +73,8 @@ def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:
     ]
     if plan.job.carried is not None:
         rows.append(("noise", f"correlated, {plan.job.carried} of 64 parts are taken out again"))
+    if plan.job.trained is not None:
+        rows.append(("trained", ", ".join(plan.job.trained)))
     return rows
 
 

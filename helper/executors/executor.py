@@ -34,11 +34,12 @@ from maskedlark.reports.updates import UpdateForm
 class ModelFile:
     """An ONNX file, and what one has to know to read it.
 
-    `read` is called where a model is needed elsewhere.
+    `read` is called where a model is needed elsewhere; `trained` are the job's.
     """
 
     read: Callable[[], bytes] = field(repr=False)
     num_features: int
+    trained: tuple[str, ...] | None = None
 
 
 @frozen

@@ -30,7 +30,7 @@ from maskedlark.releases.round import Evaluated
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.updates import UpdateForm
 
-_FORMAT: Final = b"orders 9"
+_FORMAT: Final = b"orders 10"
 SOFTWARE: Final = digest("cluster software", NUMERICS_DIGEST, _FORMAT)
 """What head and workers must have in common: the numerics of the exact path, and how orders are written."""
 NUMBER_BYTES: Final = 8
@@ -58,6 +58,7 @@ class Summing:
         evaluated: How many records of the dataset the round evaluates.
         records: How many the dataset has.
         reports: How many of them may be one person's.
+        trained: See `JobSpec`.
     """
 
     num_features: Count
@@ -70,12 +71,21 @@ class Summing:
     evaluated: Count
     records: Count
     reports: Count
+    trained: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, num_features: int, loss: TrainedLoss, clip: Clip, evaluated: Evaluated) -> "Summing":
+    def of(
+        cls,
+        num_features: int,
+        loss: TrainedLoss,
+        clip: Clip,
+        evaluated: Evaluated,
+        trained: tuple[str, ...] | None = None,
+    ) -> "Summing":
         """Describe a round with this loss and bound over these records."""
         return cls(
             num_features=num_features,
+            trained=trained,
             loss=loss,
             norm=clip.norm,
             bound=clip.bound,

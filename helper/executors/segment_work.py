@@ -94,8 +94,9 @@ class SummingWork(_SegmentWork):
         segments: Sequence[SealedSegment],
         evaluated: Evaluated,
     ) -> None:
-        kind = Summing.of(gradient.file.num_features, gradient.loss, gradient.clip, evaluated)
-        super().__init__(kind, gradient.file, gradient.weights, segments)
+        file = gradient.file
+        kind = Summing.of(file.num_features, gradient.loss, gradient.clip, evaluated, file.trained)
+        super().__init__(kind, file, gradient.weights, segments)
         self._length = sum(tensor.values.size for tensor in gradient.weights) + gradient.clip.is_counted
         told = evaluated.is_evaluated * _EVALUATED | evaluated.counts * _COUNTS
         told = np.append(told, np.uint8(0))  # of a record that is in no dataset: its rank is past all others

@@ -61,6 +61,7 @@ class _Weighted:
     onnx: bytes
     encoded: bytes
     num_features: int
+    trained: tuple[str, ...] | None
     model: Model
     weights: tuple[QuantisedTensor, ...]
 
@@ -102,7 +103,7 @@ class SegmentWorker(NeverPickled):
             case Summing() as summing:
                 return self._sums(order, summing, parts, self._segments(order, frames, interrupt), interrupt)
             case Scanning() as scanning:
-                weighted = self._load_weights(parts, scanning.num_features)
+                weighted = self._load_weights(parts, scanning.num_features, None)
                 return _scores(scanning, weighted, self._segments(order, frames, interrupt), interrupt)
             case _:
                 assert_never(order.work)
@@ -127,7 +128,7 @@ class SegmentWorker(NeverPickled):
     ) -> bytes:
         if not held:
             return write(Done(done=()))
-        weighted = self._load_weights(parts, summing.num_features)
+        weighted = self._load_weights(parts, summing.num_features, summing.trained)
         engine = self._engine(weighted.model, summing.loss, summing.clip)
         evaluated = _join_flags(order, parts[2:], held)
         work = summing.work(sum(order.segments[place].chosen for place in held))
@@ -153,19 +154,23 @@ class SegmentWorker(NeverPickled):
             self._held.put(name, rows, num_bytes=num_bytes, owner="")  # segments do not tell whose they are
         return rows
 
-    def _load_weights(self, parts: Sequence[bytes], num_features: int) -> _Weighted:
+    def _load_weights(
+        self, parts: Sequence[bytes], num_features: int, trained: tuple[str, ...] | None
+    ) -> _Weighted:
         """Return the model and weights of an order, cached from the order before."""
         (onnx, encoded), last = parts[:2], self._last
-        if last is not None and (last.onnx, last.num_features) == (onnx, num_features):
+        read = (onnx, num_features, trained)
+        if last is not None and (last.onnx, last.num_features, last.trained) == read:
             if last.encoded == encoded:
                 return last
             model = last.model
         else:
-            model = parse(onnx, num_features=num_features)
+            model = parse(onnx, num_features=num_features, trained=trained)
         self._last = _Weighted(
             onnx=onnx,
             encoded=encoded,
             num_features=num_features,
+            trained=trained,
             model=model,
             weights=weights_format.decode(encoded, model.parameters),
         )

@@ -225,7 +225,9 @@ class RunningJobs:
         return state
 
     def _computation(self, task: Task, spec: JobSpec, onnx: bytes) -> Computation:
-        model = parse(onnx, num_features=task.num_features, limits=self._tasks.model_limits)
+        model = parse(
+            onnx, num_features=task.num_features, limits=self._tasks.model_limits, trained=spec.trained
+        )
         if model.digest != spec.model_digest:
             raise JobRefused(
                 JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names"

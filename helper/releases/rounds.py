@@ -226,7 +226,9 @@ class RunningJob:
         gradient = Gradient(
             engine=engine,
             weights=weights_format.decode(encoded_weights, model.parameters),
-            file=ModelFile(read=self._model_file, num_features=served.task.num_features),
+            file=ModelFile(
+                read=self._model_file, num_features=served.task.num_features, trained=spec.trained
+            ),
             loss=spec.loss,
             clip=clip,
         )

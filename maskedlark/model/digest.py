@@ -25,6 +25,8 @@ def graph_digest(model: Model) -> bytes:
     ]
     if len(model.outputs) > 1:
         structure.append([list(one) for one in model.outputs])
+    if model.frozen:  # their values are among the constants
+        structure.append({"frozen": model.frozen})
     return digest(
         "model",
         json.dumps(structure, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii"),

@@ -68,10 +68,12 @@ class Model:
         parameters: What a gradient is taken of, in the order in which the flat gradient vector holds them (C
             order each).
         initial_values: One float32 array a parameter.
-        constants: Every other initializer, by name.
+        constants: Every other initializer, by name. Frozen parameters are among them, rounded as a round's
+            weights are.
+        frozen: The names of parameters that a job leaves as they are.
         work: What one evaluation takes; it follows from the rest.
         digest: SHA-256 of everything above but the parameters' values: two models of one digest are the same
-            function of (weights, features).
+            function of (weights, features), and train the same parameters.
     """
 
     input_name: str
@@ -85,6 +87,7 @@ class Model:
     constants: Mapping[str, Constant]
     work: Work
     digest: bytes
+    frozen: tuple[str, ...] = ()
 
     @property
     def num_parameters(self) -> int:

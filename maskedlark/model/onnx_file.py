@@ -8,7 +8,7 @@ bytes are scanned (`wire_scan`), decoded by protobuf, each node is held against 
 classes is used, and only `InvalidModel` comes out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
@@ -26,6 +26,7 @@ from maskedlark.model.node_proto import DEFAULT_DOMAINS, RawNode, read_node
 from maskedlark.model.operators.call import ValueKind
 from maskedlark.model.resolve import RawGraph, ResolvedGraph, leading_to, resolve
 from maskedlark.model.tensor_proto import to_array
+from maskedlark.model.weights import quantise
 from maskedlark.model.wire_scan import scan
 
 MIN_OPSET: Final = 11
@@ -34,20 +35,29 @@ _MAX_OUTPUTS: Final = 16
 _DEFAULT_LIMITS: Final = Limits()
 
 
-def parse(encoded: bytes, *, num_features: int, limits: Limits = _DEFAULT_LIMITS) -> Model:
+def parse(
+    encoded: bytes,
+    *,
+    num_features: int,
+    limits: Limits = _DEFAULT_LIMITS,
+    trained: Sequence[str] | None = None,
+) -> Model:
     """Check an ONNX file and bring it into the form that engines run.
 
     Called by both helpers and the ad server.
 
     Trained are the float32 initializers that reach a parameter position of an operator (`operators.table`),
-    unless they hold one number of rank 0: exporters store plain constants so. Everything else is constant.
+    unless they hold one number of rank 0: exporters store plain constants so. Everything else is constant,
+    and so are the parameters that `trained` leaves out, at the values that the file has for them.
 
     Args:
         encoded: The file.
         num_features: The task's number of features: the width that the input must have.
         limits: What is too large.
+        trained: The parameters that train: some of the model's, in its order. None: all of them.
 
-    Guarantees: the same bytes give the same model, with the same digest, everywhere; parsing reads no file.
+    Guarantees: the same bytes and names give the same model, with the same digest, everywhere; parsing reads
+        no file.
 
     Raises:
         InvalidModel: every reason but UNKNOWN_LOSS and WRONG_LOSS.
@@ -59,7 +69,7 @@ def parse(encoded: bytes, *, num_features: int, limits: Limits = _DEFAULT_LIMITS
     width = _output_width(resolved, 1)
     if is_batched:
         _check_record_axis(graph, width, limits)
-    return _model(graph, resolved, width)
+    return _model(graph, resolved, width, trained)
 
 
 def replace_parameters(encoded: bytes, model: Model, values: Sequence[NDArray[np.float32]]) -> bytes:
@@ -73,7 +83,7 @@ def replace_parameters(encoded: bytes, model: Model, values: Sequence[NDArray[np
     Raises:
         InvalidModel: NOT_ONNX (the file is not the model's), WRONG_SHAPE or NOT_FINITE (a value).
     """
-    if parse(encoded, num_features=model.input_width).digest != model.digest:
+    if parse(encoded, num_features=model.input_width, trained=trained_names(model)).digest != model.digest:
         raise InvalidModel(ModelReason.NOT_ONNX, "the file is not the one that this model was parsed from")
     if len(values) != len(model.parameters):
         raise InvalidModel(
@@ -93,6 +103,11 @@ def replace_parameters(encoded: bytes, model: Model, values: Sequence[NDArray[np
         tensor.ClearField("float_data")
         tensor.raw_data = np.ascontiguousarray(value, "<f4").tobytes()
     return proto.SerializeToString(deterministic=True)
+
+
+def trained_names(model: Model) -> tuple[str, ...] | None:
+    """Return the parameters that train, as `parse` takes them: None for all."""
+    return tuple(parameter.name for parameter in model.parameters) if model.frozen else None
 
 
 def _decode(encoded: bytes) -> onnx.ModelProto:
@@ -268,13 +283,15 @@ def _check_record_axis(graph: RawGraph, width: int, limits: Limits) -> None:
         raise InvalidModel(ModelReason.WRONG_SHAPE, "the output's width depends on the number of records")
 
 
-def _model(graph: RawGraph, resolved: ResolvedGraph, width: int) -> Model:
+def _model(graph: RawGraph, resolved: ResolvedGraph, width: int, trained: Sequence[str] | None) -> Model:
     used = {name for node in resolved.nodes for name in node.inputs}
     values = {name: value for name, value in graph.parameters.items() if name in used}
     if not values:
         raise InvalidModel(
             ModelReason.NOTHING_TO_TRAIN, "no float32 initializer of the graph is a trainable parameter"
         )
+    frozen = {} if trained is None else _freeze(values, trained)
+    values = {name: value for name, value in values.items() if name not in frozen}
     parameters = tuple(Parameter(name=name, shape=value.shape) for name, value in values.items())
     model = Model(
         input_name=graph.input_name,
@@ -285,8 +302,31 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int) -> Model:
         nodes=resolved.nodes,
         parameters=parameters,
         initial_values=tuple(values.values()),
-        constants=resolved.constants,
+        constants={**resolved.constants, **frozen},
         work=resolved.work,
         digest=b"",
+        frozen=tuple(frozen),
     )
     return replace(model, digest=graph_digest(model))
+
+
+def _freeze(values: Mapping[str, Constant], trained: Sequence[str]) -> dict[str, Constant]:
+    """Return the parameters that are not trained, rounded as a round's weights are.
+
+    There is one way to name a choice: some parameters and not all, each once, in the model's order.
+    """
+    unknown = next((name for name in trained if name not in values), None)
+    if unknown is not None:
+        raise InvalidModel(
+            ModelReason.WRONG_PARAMETERS,
+            f"the job trains {unknown[:80]!r}, which is no parameter of the model: "
+            "`adserver model show` lists them",
+        )
+    frozen = [name for name in values if name not in set(trained)]
+    if not trained or not frozen or list(trained) != [name for name in values if name in set(trained)]:
+        raise InvalidModel(
+            ModelReason.WRONG_PARAMETERS,
+            f"the job names {len(trained)} of the model's {len(values)} parameters to train: name some and "
+            "not all, each once, in the model's order",
+        )
+    return {name: quantise(values[name], name).to_float().astype(np.float32) for name in frozen}

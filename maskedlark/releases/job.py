@@ -29,6 +29,9 @@ from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import MAX_CLIP_NORM, MIN_CLIP_NORM, Task
 
 VERSION: Final = 1
+MAX_NAMES: Final = 4_096
+"""The most parameters that a job can name."""
+_ParameterName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 @canonical
@@ -40,7 +43,7 @@ class JobSpec:
         job_id: 16 random bytes; a helper refuses the same id with another content.
         task_id: The task; its mechanism and budgets are not the job's to set.
         dataset_id: The dataset.
-        model_digest: `Model.digest` of the graph.
+        model_digest: `Model.digest` of the graph, as the job trains it.
         loss: What the gradient is of: a loss, or heads with what each label code means for them.
         rounds: The most rounds that will be asked for; the helpers reserve budget for all of them.
         sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32; with
@@ -61,6 +64,9 @@ class JobSpec:
             is_sample_public the job is charged whole as soon as it has answered.
         clip_norm: The job's own bound on a gradient's norm, at most the task's; None: the task's. Noise is a
             multiple of the bound, so the bound changes no charge.
+        trained: The parameters that the job trains, some of the model's in its order; None: all. Weights,
+            sums and noise are of these alone, and so is the gradient that is clipped; the others keep the
+            values of the model's file, which model_digest covers.
     """
 
     kind: ClassVar[str] = "job"
@@ -88,6 +94,10 @@ class JobSpec:
     ] = None
     clip_norm: Annotated[
         float | None, Field(ge=MIN_CLIP_NORM, le=MAX_CLIP_NORM, exclude_if=lambda bound: bound is None)
+    ] = None
+    trained: Annotated[
+        tuple[_ParameterName, ...] | None,
+        Field(min_length=1, max_length=MAX_NAMES, exclude_if=lambda names: names is None),
     ] = None
 
     @model_validator(mode="after")

@@ -162,7 +162,7 @@ class ExactEngine(Reclippable):
             loss=self._loss,
             clip=self._clip,
             backend=self._backend,
-            weights=weights,
+            weights=(*weights, *self._plan.frozen),
             batch=batch,
             hashed=hashed,
             interrupt=interrupt,
@@ -256,19 +256,20 @@ class _Work:
             buffers=buffers,
         )
         running = start_all(self.plan.steps, setup)
+        trained = self._trained(running)
         digest, within = ValuesDigest(), WithinCount(self.clip, labels)
         size = sizes.block_records
         for chunk in chunks:
-            for layer in running:
+            for layer in trained:
                 layer.begin(len(chunk))
             with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
                 for start in range(0, len(chunk), size):
                     self.interrupt()
                     block = chunk[start : start + size]
                     self._block(running, block, start, digest, within, buffers.part("loss"))
-            for layer in running:
+            for layer in trained:
                 layer.flush()
-        for layer in running:
+        for layer in trained:
             layer.write(vector)
         return within.append_to(vector), digest
 
@@ -293,9 +294,12 @@ class _Work:
         self._back(running, start.deltas)
         # One hash a record over all its layers: swapping values between two records changes the digest.
         hashes = np.zeros(len(block), np.uint64)
-        groups, clip = self._clip_jointly(running)
+        groups, clip = self._clip_jointly(self._trained(running))
+        rejected = np.zeros(len(block))
+        for layer in running:
+            layer.reject(rejected)
         for layers in groups:
-            squares = np.zeros(start.deltas.shape[:2])
+            squares = np.zeros(start.deltas.shape[:2]) + rejected
             for layer in layers:
                 layer.add_norm(squares)
             masking = Masking(
@@ -312,14 +316,15 @@ class _Work:
         # the head's.
         digest.add(hashes[: max(0, self.hashed - block.start)])
 
-    def _clip_jointly(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
-        """Return all layers and the bound; or each trainable layer alone, and its part of the bound."""
+    def _trained(self, running: list[Running]) -> list[Running]:
+        """Return the layers that have parameters to train."""
+        return [layer for layer, step in zip(running, self.plan.steps, strict=True) if step.has_parameters]
+
+    def _clip_jointly(self, trained: list[Running]) -> tuple[list[list[Running]], Clip]:
+        """Return all trained layers and the bound; or each alone, and its part of the bound."""
         if not self.clip.is_per_layer:
-            return [running], self.clip
-        trained = [
-            [layer] for layer, step in zip(running, self.plan.steps, strict=True) if step.has_parameters
-        ]
-        return trained, self.clip.of_each(len(trained))
+            return [trained], self.clip
+        return [[layer] for layer in trained], self.clip.of_each(len(trained))
 
     def _back(self, running: list[Running], output: Real) -> None:
         """Send the deltas back through every layer.

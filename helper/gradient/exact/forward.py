@@ -66,7 +66,7 @@ class ForwardPass:
         records = np.ascontiguousarray(features, np.uint8)
         size = self._block_records
         setup = RoundSetup(
-            weights=weights,
+            weights=(*weights, *self._plan.frozen),
             backend=self._backend,
             norm=Norm.L2,
             labels=1,

@@ -12,6 +12,7 @@ from helper.gradient.exact.layers.convolution import Convolution
 from helper.gradient.exact.layers.dense import Dense
 from helper.gradient.exact.layers.elementwise import Activation, Join, Product, Softmax
 from helper.gradient.exact.layers.embedding import Embedding
+from helper.gradient.exact.layers.layer import Trainable, trained_of
 from helper.gradient.exact.layers.layout import Concatenate, Fixed, Rearrange, Repeat
 from helper.gradient.exact.layers.normalisation import BatchNormalization, LayerNormalization
 from helper.gradient.exact.layers.offset import Offset, Scale
@@ -103,23 +104,23 @@ def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
                 + _ROW * ahead,
             )
         case BatchNormalization() as layer:
-            channels = len(layer.mean)
+            width = _trained_size(layer.scale, layer.bias)
             return LayerBytes(
-                fixed=_REAL * (4 + labels) * 2 * channels,
-                kept=(_REAL + _ROW) * result + _ROW * seeds * 2 * channels,
+                fixed=_REAL * (6 * len(layer.mean) + (1 + labels) * width),
+                kept=(_REAL + _ROW) * result + _ROW * seeds * width,
                 passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
             )
         case LayerNormalization() as layer:
-            width = layer.scale.size * (1 if layer.bias is None else 2)
+            width = _trained_size(layer.scale, layer.bias)
             return LayerBytes(
-                fixed=_REAL * (4 + labels) * width,
+                fixed=_REAL * (6 * layer.scale.size + (1 + labels) * width),
                 kept=(3 * _REAL + _ROW) * result + _ROW * seeds * width,
                 passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
             )
         case (Offset() | Scale()) as layer:
-            width = layer.parameter.size
+            width = _trained_size(layer.parameter)
             return LayerBytes(
-                fixed=_REAL * ((2 + labels) * width + result),
+                fixed=_REAL * (layer.parameter.size + (1 + labels) * width + result),
                 kept=2 * _REAL * result + _ROW * seeds * width,
                 passing=_REAL * (source + 2 * ahead + back) + 2 * _REAL * seeds * width,
             )
@@ -149,13 +150,14 @@ def _dense(layer: Dense, backend: Backend, inputs: int, outputs: int, seeds: int
     way_back = seeds * layer.passes_back
     weights = there.weight + (back.weight if way_back else 0) + _ROW
     operand = there.entry + (0 if layer.reads_bytes else _ROW)
-    at_once = largest_block(inputs, there.sum * outputs) * outputs * bool(seeds)
+    is_summed = bool(seeds) and not layer.weight.is_frozen
+    at_once = largest_block(inputs, there.sum * outputs) * outputs * is_summed
     return LayerBytes(
         fixed=weights * inputs * outputs
         + _REAL * (labels * outputs + inputs) * bool(seeds)
         + _REAL * at_once,
         flushed=there.sum * at_once,
-        chunk=(there.chunk_entry * inputs + there.chunk_output * outputs) * bool(seeds),
+        chunk=(there.chunk_entry * inputs + there.chunk_output * outputs) * is_summed,
         kept=operand * inputs
         + _REAL * outputs * (1 + bool(seeds))
         + seeds * _ROW * outputs
@@ -170,7 +172,7 @@ def _convolution(
     """Return the bytes of a convolution, which writes out its patches and each seed's gradient."""
     outputs, patch = layer.weight.shape[0], prod(layer.weight.shape[1:])
     patches = len(layer.windows.places) * patch
-    width = layer.weight.size + (outputs if layer.bias else 0)
+    width = _trained_size(layer.weight, layer.bias)
     there = backend.bytes_taken(patch, is_bytes=layer.reads_bytes)
     back = backend.bytes_taken(outputs, is_bytes=False)
     operand = 1 if layer.reads_bytes else _ROW
@@ -192,9 +194,14 @@ def _convolution(
     )
 
 
+def _trained_size(*parameters: Trainable | None) -> int:
+    """Return how many numbers of these parameters are trained."""
+    return sum(one.size for one in trained_of(*parameters))
+
+
 def plan_bytes(plan: Lowered) -> int:
     """Return the bytes of a plan's tables: where windows look, how entries move, and constants."""
-    found = 0
+    found = sum(one.values.nbytes for one in plan.frozen)
     for step in plan.steps:
         match step.layer:
             case Convolution() | MaxPool():

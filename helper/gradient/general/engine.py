@@ -87,7 +87,11 @@ class GeneralEngine(Reclippable):
         self._loss = bind(loss, model)
         self._clip = clip
         self._interpreter = Interpreter(model)
-        self._activations = self._interpreter.count_elements() - model.num_parameters
+        self._activations = (
+            self._interpreter.count_elements()
+            - model.num_parameters
+            - sum(model.constants[name].size for name in model.frozen)  # one copy for all records
+        )
 
     @property
     def path(self) -> str:

@@ -17,7 +17,7 @@ from helper.datasets.frames import SealedSegment
 from helper.datasets.records import DatasetRecords
 from helper.executors import dispatch, summing
 from helper.executors.clustered import ClusterExecutor
-from helper.executors.executor import Executor, ModelFile, Scoring
+from helper.executors.executor import Executor, Gradient, ModelFile, Scoring
 from helper.executors.fleet import Sent
 from helper.executors.local import LocalExecutor
 from helper.executors.orders import Failed, write
@@ -40,7 +40,7 @@ from tests.helper.executors.clustered_site import (
     scoring_of,
 )
 from tests.helper.executors.in_process import Fails, ThreadFleet, ThreadWorker
-from tests.helper.parties import NO_WORKERS, Scene, make_model
+from tests.helper.parties import MODEL, NO_WORKERS, Scene, make_model
 from tests.helper.releases.test_evaluation_at_helpers import with_node
 from tests.stores import InMemory
 
@@ -207,6 +207,23 @@ def test_a_clusters_scores_are_this_machines(site: Site, outputs: int) -> None:
     if local.choices is not None and clustered.choices is not None:
         assert clustered.choices.tolist() == local.choices.tolist()
     assert all(site.orders())
+
+
+def test_a_cluster_trains_what_this_machine_trains(site: Site) -> None:
+    site.fleet.add(2)
+    whole, _ = site.both()
+    for trained, part in {("b",): slice(4, 5), ("w",): slice(0, 4)}.items():
+        model = parse(MODEL, num_features=4, trained=trained)
+        clip = site.scene.task.clip
+        site.gradient = Gradient(
+            engine=choose_engine(model, LOSS, clip, 2),
+            weights=tuple(weights.quantise(value) for value in model.initial_values),
+            file=ModelFile(read=lambda: MODEL, num_features=4, trained=trained),
+            loss=LOSS,
+            clip=clip,
+        )
+        site.assert_equal()
+        assert site.both()[1].vector.shape == whole.vector[part].shape
 
 
 def test_an_evaluation_that_is_refused_costs_no_worker(site: Site) -> None:

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, RowBlock, Value, from_bytes, power, power_of, quantise
-from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.kernels.windows import Windows
 from helper.gradient.exact.layers.layer import Affine, RoundSetup, Whole
 from maskedlark.frozen import frozen
-from maskedlark.numbers.field import FieldVector
 
 Patches = NDArray[np.int16]
 
@@ -44,8 +42,7 @@ class _RunningConvolution(Whole):
         self._bias = (
             np.zeros(len(matrix)) if layer.bias is None else setup.weights[layer.bias.index].to_float()
         )
-        width = matrix.size + (0 if layer.bias is None else len(matrix))
-        self._gradient = WholeGradient(width, labels=setup.labels, number=layer.number, norm=setup.norm)
+        self._collect(layer.number, setup, layer.weight, layer.bias)
         self._operand: RowBlock
         self._patches: Patches
 
@@ -73,7 +70,8 @@ class _RunningConvolution(Whole):
         seeds, records, size = deltas.shape
         positions = len(self._layer.windows.places)
         rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
-        self._gradient.take(self._gradients(rows, seeds))
+        if self._trained:
+            self._gradient.take(self._gradients(rows, seeds))
         if self._back is None:
             return (None,)
         by_position = rows.q.reshape(seeds * records, -1, positions).transpose(
@@ -101,13 +99,6 @@ class _RunningConvolution(Whole):
         if self._layer.bias is not None:
             result[:, :, size:] = left.sum(3).swapaxes(0, 1) * scale
         return result.reshape(seeds * records, -1)
-
-    def write(self, vector: FieldVector) -> None:
-        """See `Running`."""
-        weight = self._layer.weight
-        weight.place(vector)[...] = self._gradient.total[: weight.size].reshape(weight.shape)
-        if self._layer.bias is not None:
-            self._layer.bias.place(vector)[...] = self._gradient.total[weight.size :]
 
 
 Convolution.running = _RunningConvolution

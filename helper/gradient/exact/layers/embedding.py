@@ -49,7 +49,7 @@ class ByteSums:
 
 @frozen
 class Embedding(DescribedLayer):
-    """All Gathers of rows of one trained (rows, width) table.
+    """All Gathers of rows of one (rows, width) table.
 
     Attributes:
         table: The parameter.
@@ -99,10 +99,13 @@ class _RunningEmbedding(Running):
         self._deltas = quantise(gathered.reshape(seeds * records, size), self._setup.norm)
         return (None,)
 
+    def reject(self, squares: Real) -> None:
+        """See `Running`."""
+        squares += self._penalties
+
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""
         squares += row_norms(self._deltas, self._setup.norm).reshape(squares.shape)
-        squares += self._penalties
 
     def mask(self, masking: Masking, first: int) -> None:
         """See `Running`."""

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from helper.gradient.exact.kernels.buffers import Buffers
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.rows import Real, Value
@@ -28,11 +30,15 @@ class NotExact(Exception):
 
 @frozen
 class Trainable:
-    """Where a parameter is: in the round's weights, and in the flat gradient vector."""
+    """Where a parameter is: among the weights of a round, and in the flat gradient vector.
+
+    A frozen one is in no gradient: its values stand behind the round's own.
+    """
 
     index: int
     offset: int
     shape: tuple[int, ...]
+    is_frozen: bool = False
 
     @property
     def size(self) -> int:
@@ -44,12 +50,17 @@ class Trainable:
         return vector[self.offset : self.offset + self.size].reshape(self.shape)
 
 
+def trained_of(*parameters: Trainable | None) -> tuple[Trainable, ...]:
+    """Return the parameters that are there and not frozen."""
+    return tuple(one for one in parameters if one is not None and not one.is_frozen)
+
+
 @frozen
 class RoundSetup:
     """What is the same for all records of a round.
 
     Attributes:
-        weights: The round's weights.
+        weights: The round's weights, and behind them those of frozen parameters.
         backend: How products are computed.
         norm: The norm of the clip.
         labels: The number of candidate labels.
@@ -71,7 +82,8 @@ class RoundSetup:
 class Running:
     """A layer at work on one thread of one round.
 
-    What a layer without parameters need not do, does nothing here.
+    What a layer without parameters need not do, does nothing here. Of a layer whose parameters are all
+    frozen, only `forward`, `backward` and `reject` are called.
     """
 
     __slots__ = ()
@@ -89,6 +101,9 @@ class Running:
 
     def begin(self, records: int) -> None:
         """Start a chunk of this many records."""
+
+    def reject(self, squares: Real) -> None:
+        """Add infinity to `squares` (records,) where a record has no gradient at all, and 0 elsewhere."""
 
     def add_norm(self, squares: Real) -> None:
         """Add each gradient's squared L2 norm, or L1 norm, to `squares` (seeds, records)."""
@@ -146,9 +161,19 @@ class Stateless(Running):
 
 
 class Whole(Running):
-    """A layer at work that writes out each record's gradient before it masks it."""
+    """A layer at work that writes out each record's gradient before it masks it.
 
+    The gradient is of `_trained`, one parameter after the other.
+    """
+
+    _trained: tuple[Trainable, ...]
     _gradient: WholeGradient
+
+    def _collect(self, number: int, setup: RoundSetup, *parameters: Trainable | None) -> None:
+        """Prepare to collect the gradients of those parameters that are trained."""
+        self._trained = trained_of(*parameters)
+        width = sum(one.size for one in self._trained)
+        self._gradient = WholeGradient(width, labels=setup.labels, number=number, norm=setup.norm)
 
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""
@@ -158,6 +183,12 @@ class Whole(Running):
         """See `Running`."""
         del first
         self._gradient.mask(masking)
+
+    def write(self, vector: FieldVector) -> None:
+        """See `Running`."""
+        ends = np.cumsum([one.size for one in self._trained])
+        for one, part in zip(self._trained, np.split(self._gradient.total, ends[:-1]), strict=True):
+            one.place(vector)[...] = part.reshape(one.shape)
 
 
 class Layer(Protocol):

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, RowBlock, Value, power_of, quantise, to_real
-from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Trainable, Whole
 from maskedlark.frozen import frozen
-from maskedlark.numbers.field import FieldVector
 
 
 @frozen
@@ -44,9 +42,7 @@ class _RunningBatchNormalization(Whole):
         self._layer, self._setup = layer, setup
         self._scale = setup.weights[layer.scale.index].to_float()[:, None]
         self._bias = setup.weights[layer.bias.index].to_float()[:, None]
-        self._gradient = WholeGradient(
-            2 * len(layer.mean), labels=setup.labels, number=layer.number, norm=setup.norm
-        )
+        self._collect(layer.number, setup, layer.scale, layer.bias)
         self._normal: RowBlock
 
     def forward(self, *inputs: Value) -> Real:
@@ -62,23 +58,20 @@ class _RunningBatchNormalization(Whole):
         """See `Running`."""
         seeds, records, size = deltas.shape
         channels = len(self._layer.mean)
-        rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
-        left = rows.q.astype(np.int64).reshape(seeds, records, channels, -1)
-        right = self._normal.q.astype(np.int64).reshape(records, channels, -1)
-        exponents = rows.exponent.reshape(seeds, records, 1)
-        scales = (left * right).sum(3).astype(np.float64) * power_of(
-            -(exponents + self._normal.exponent[:, None])
-        )
-        biases = left.sum(3).astype(np.float64) * power_of(-exponents)
-        self._gradient.take(np.concatenate([scales, biases], axis=2).reshape(seeds * records, -1))
+        if self._trained:
+            rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
+            left = rows.q.astype(np.int64).reshape(seeds, records, channels, -1)
+            right = self._normal.q.astype(np.int64).reshape(records, channels, -1)
+            exponents = rows.exponent.reshape(seeds, records, 1)
+            parts = []
+            if self._layer.scale in self._trained:
+                scale = power_of(-(exponents + self._normal.exponent[:, None]))
+                parts.append((left * right).sum(3).astype(np.float64) * scale)
+            if self._layer.bias in self._trained:
+                parts.append(left.sum(3).astype(np.float64) * power_of(-exponents))
+            self._gradient.take(np.concatenate(parts, axis=2).reshape(seeds * records, -1))
         back = deltas.reshape(seeds, records, channels, -1) * self._scale * self._layer.inverse[:, None]
         return (back.reshape(deltas.shape),)
-
-    def write(self, vector: FieldVector) -> None:
-        """See `Running`."""
-        channels = len(self._layer.mean)
-        self._layer.scale.place(vector)[...] = self._gradient.total[:channels]
-        self._layer.bias.place(vector)[...] = self._gradient.total[channels:]
 
 
 BatchNormalization.running = _RunningBatchNormalization
@@ -110,8 +103,7 @@ class _RunningLayerNormalization(Whole):
             if layer.bias is None
             else setup.weights[layer.bias.index].to_float().reshape(-1)
         )
-        size = self._width if layer.bias is None else 2 * self._width
-        self._gradient = WholeGradient(size, labels=setup.labels, number=layer.number, norm=setup.norm)
+        self._collect(layer.number, setup, layer.scale, layer.bias)
         self._normal: Real
         self._inverse: Real
         self._rows: RowBlock
@@ -129,26 +121,21 @@ class _RunningLayerNormalization(Whole):
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
         seeds, records, size = deltas.shape
-        rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
-        left = rows.q.astype(np.int64).reshape(seeds, records, -1, self._width)
-        right = self._rows.q.astype(np.int64).reshape(records, -1, self._width)
-        exponents = rows.exponent.reshape(seeds, records, 1)
-        parts = [
-            (left * right).sum(2).astype(np.float64) * power_of(-(exponents + self._rows.exponent[:, None]))
-        ]
-        if self._layer.bias is not None:
-            parts.append(left.sum(2).astype(np.float64) * power_of(-exponents))
-        self._gradient.take(np.concatenate(parts, axis=2).reshape(seeds * records, -1))
+        if self._trained:
+            rows = quantise(deltas.reshape(seeds * records, size), self._setup.norm)
+            left = rows.q.astype(np.int64).reshape(seeds, records, -1, self._width)
+            right = self._rows.q.astype(np.int64).reshape(records, -1, self._width)
+            exponents = rows.exponent.reshape(seeds, records, 1)
+            parts = []
+            if self._layer.scale in self._trained:
+                scale = power_of(-(exponents + self._rows.exponent[:, None]))
+                parts.append((left * right).sum(2).astype(np.float64) * scale)
+            if self._layer.bias in self._trained:
+                parts.append(left.sum(2).astype(np.float64) * power_of(-exponents))
+            self._gradient.take(np.concatenate(parts, axis=2).reshape(seeds * records, -1))
         back = deltas.reshape(seeds, records, -1, self._width) * self._scale
         _normalise_back(self._normal, self._inverse, back)
         return (back.reshape(deltas.shape),)
-
-    def write(self, vector: FieldVector) -> None:
-        """See `Running`."""
-        scale, bias = self._layer.scale, self._layer.bias
-        scale.place(vector)[...] = self._gradient.total[: self._width].reshape(scale.shape)
-        if bias is not None:
-            bias.place(vector)[...] = self._gradient.total[self._width :].reshape(bias.shape)
 
 
 LayerNormalization.running = _RunningLayerNormalization

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
-from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.layers.layer import DescribedLayer, RoundSetup, Trainable, Whole
 from helper.gradient.exact.layers.layout import add_up
 from maskedlark.frozen import frozen
-from maskedlark.numbers.field import FieldVector
 
 
 @frozen
@@ -53,20 +51,16 @@ class _RunningEntries(Whole):
     def __init__(self, layer: Offset | Scale, setup: RoundSetup) -> None:
         self._parameter, self._homes = layer.parameter, layer.homes
         self._values = setup.weights[layer.parameter.index].to_float().reshape(-1)[layer.homes]
-        self._gradient = WholeGradient(
-            layer.parameter.size, labels=setup.labels, number=layer.number, norm=setup.norm
-        )
+        self._collect(layer.number, setup, layer.parameter)
 
     def _take(self, gradients: Real) -> None:
         """Take the gradients of the entries of the value, (seeds, records, entries)."""
+        if not self._trained:
+            return
         seeds, records, _ = gradients.shape
         whole = np.zeros((seeds, records, self._parameter.size))
         add_up(gradients, self._homes, whole)
         self._gradient.take(whole.reshape(seeds * records, -1))
-
-    def write(self, vector: FieldVector) -> None:
-        """See `Running`."""
-        self._parameter.place(vector)[...] = self._gradient.total.reshape(self._parameter.shape)
 
 
 class _RunningOffset(_RunningEntries):

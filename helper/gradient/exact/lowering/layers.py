@@ -12,8 +12,9 @@ from helper.gradient.exact.layers.dense import Dense
 from helper.gradient.exact.layers.elementwise import Activation, Curve, Softmax
 from helper.gradient.exact.layers.layer import NotExact, Trainable
 from helper.gradient.exact.layers.normalisation import BatchNormalization, LayerNormalization
+from helper.gradient.exact.layers.offset import Offset
 from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
-from helper.gradient.exact.lowering.lowered import LoweredBuilder, LoweredValue, attribute, integers
+from helper.gradient.exact.lowering.lowered import LoweredBuilder, LoweredValue, Shape, attribute, integers
 from helper.gradient.exact.products.product import MAX_POSITIONS, MAX_WIDTH
 from maskedlark.model.graph import Node
 
@@ -69,7 +70,7 @@ def _dense(
         passes_back=builder.is_trained(source),
         number=builder.next_number,
     )
-    builder.add(output, layer, (source,), (outputs,), has_parameters=True)
+    _affine(builder, output, layer, source, (outputs,))
 
 
 def conv(builder: LoweredBuilder, node: Node) -> None:
@@ -86,7 +87,21 @@ def conv(builder: LoweredBuilder, node: Node) -> None:
         passes_back=builder.is_trained(source),
         number=builder.next_number,
     )
-    builder.add(node.outputs[0], layer, (source,), (outputs, *windows.result), has_parameters=True)
+    _affine(builder, node.outputs[0], layer, source, (outputs, *windows.result))
+
+
+def _affine(
+    builder: LoweredBuilder, output: str, layer: Dense | Convolution, source: LoweredValue, shape: Shape
+) -> None:
+    """Add a dense layer or a convolution; a bias of which the weight is frozen, or the reverse, by itself."""
+    weight, bias = layer.weight, layer.bias
+    if bias is None or bias.is_frozen == weight.is_frozen:
+        builder.add(output, layer, (source,), shape, parameters=(weight, bias))
+        return
+    made = builder.add("", replace(layer, bias=None), (source,), shape, parameters=(weight,))
+    homes = np.repeat(np.arange(shape[0]), prod(shape[1:]))
+    offset = Offset(parameter=bias, homes=homes, sign=1.0, number=builder.next_number)
+    builder.add(output, offset, (made,), shape, parameters=(bias,))
 
 
 def _bias(builder: LoweredBuilder, node: Node, name: str | None, outputs: int) -> Trainable | None:
@@ -181,7 +196,7 @@ def batch_normalization(builder: LoweredBuilder, node: Node) -> None:
         inverse=1.0 / np.sqrt(spread),
         number=builder.next_number,
     )
-    builder.add(node.outputs[0], layer, (source,), source.shape, has_parameters=True)
+    builder.add(node.outputs[0], layer, (source,), source.shape, parameters=(layer.scale, layer.bias))
 
 
 def layer_normalization(builder: LoweredBuilder, node: Node) -> None:
@@ -203,7 +218,7 @@ def layer_normalization(builder: LoweredBuilder, node: Node) -> None:
         epsilon=float(np.float32(attribute(node, "epsilon"))),
         number=builder.next_number,
     )
-    builder.add(node.outputs[0], layer, (source,), source.shape, has_parameters=True)
+    builder.add(node.outputs[0], layer, (source,), source.shape, parameters=(scale, bias))
 
 
 def activation(curve: Curve) -> Callable[[LoweredBuilder, Node], None]:

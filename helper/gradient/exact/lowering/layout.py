@@ -107,7 +107,7 @@ def _with_parameter(builder: LoweredBuilder, node: Node, name: str) -> None:
     )
     if node.operator == "Mul":
         scale = Scale(parameter=parameter, homes=homes, number=builder.next_number)
-        builder.add(output, scale, (source,), shape, has_parameters=True)
+        builder.add(output, scale, (source,), shape, parameters=(parameter,))
         return
     sign = 1.0
     if node.operator == "Sub" and is_first:
@@ -117,7 +117,7 @@ def _with_parameter(builder: LoweredBuilder, node: Node, name: str) -> None:
     elif node.operator == "Sub":
         sign = -1.0
     offset = Offset(parameter=parameter, homes=homes, sign=sign, number=builder.next_number)
-    builder.add(output, offset, (source,), shape, has_parameters=True)
+    builder.add(output, offset, (source,), shape, parameters=(parameter,))
 
 
 def square(builder: LoweredBuilder, node: Node) -> None:
@@ -189,7 +189,7 @@ def gather(builder: LoweredBuilder, node: Node) -> None:
     width, places = table.shape[1], len(layer.indices.offsets)
     name = node.outputs[0] if len(lookups) == 1 else ""
     shape = (*shapes[0], width) if name else (places, width)
-    rows = builder.add(name, layer, (builder.features,), shape, has_parameters=True)
+    rows = builder.add(name, layer, (builder.features,), shape, parameters=(table,))
     start = 0
     for one, index_shape in zip(lookups, shapes, strict=True) if not name else ():
         order = start + np.arange(prod(index_shape) * width).reshape(*index_shape, width)

@@ -15,10 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.layers.embedding import ByteSums
-from helper.gradient.exact.layers.layer import Layer, NotExact, RoundSetup, Running, Trainable
+from helper.gradient.exact.layers.layer import (
+    Layer,
+    NotExact,
+    RoundSetup,
+    Running,
+    Trainable,
+    trained_of,
+)
 from helper.gradient.exact.layers.layout import Fixed, Rearrange, Repeat
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Constant, Model, Node
+from maskedlark.model.weights import QuantisedTensor, quantise
 
 MAX_PLACES: Final = 1 << 24
 """The most places that the windows of all convolutions and pools of a model list: 64 MiB."""
@@ -51,9 +59,10 @@ class Lowered:
     Attributes:
         steps: In topological order.
         sizes: The size of each value.
-        is_trained: Of each value, whether a parameter lies before it.
+        is_trained: Of each value, whether a trained parameter lies before it.
         output: The value that the loss reads.
         num_parameters: The length of the flat vector.
+        frozen: The weights of frozen parameters.
     """
 
     steps: tuple[Step, ...]
@@ -61,6 +70,7 @@ class Lowered:
     is_trained: tuple[bool, ...]
     output: int
     num_parameters: int
+    frozen: tuple[QuantisedTensor, ...]
 
     def block_entries(self, seeds: int) -> int:
         """Return how many numbers a record takes: each value, and its delta for each seed.
@@ -122,12 +132,18 @@ class LoweredBuilder:
             parameter.name: Trainable(index=index, offset=int(offsets[index]), shape=parameter.shape)
             for index, parameter in enumerate(model.parameters)
         }
-        self._constants = model.constants
+        self._unused = set(self._trainables)
+        for index, name in enumerate(model.frozen, len(model.parameters)):
+            shape = model.constants[name].shape
+            self._trainables[name] = Trainable(index=index, offset=0, shape=shape, is_frozen=True)
+        self._frozen = tuple(quantise(model.constants[name], name) for name in model.frozen)
+        self._constants = {
+            name: value for name, value in model.constants.items() if name not in self._trainables
+        }
         self._indices = indices
         self._readers = _readers(nodes, output_name)
         self._output_name = output_name
         self._num_parameters = model.num_parameters
-        self._unused = set(self._trainables)
         self._steps: list[Step] = []
         self._num_trained = 0
         self._num_places = 0
@@ -213,7 +229,7 @@ class LoweredBuilder:
         return self._values[name]
 
     def parameter(self, name: str, operator: str) -> Trainable:
-        """Return an input that must be a parameter of no other node.
+        """Return an input that must be a parameter, of no other node unless it is frozen.
 
         A gradient that is a sum over two uses has no factored norm.
         """
@@ -221,13 +237,15 @@ class LoweredBuilder:
             raise NotExact(
                 f"{operator} has an input {name!r} that is not trained where the exact path needs a parameter"
             )
-        if name not in self._unused:
-            raise NotExact(f"the parameter {name!r} is used more than once")
-        self._unused.remove(name)
-        return self._trainables[name]
+        parameter = self._trainables[name]
+        if not parameter.is_frozen:
+            if name not in self._unused:
+                raise NotExact(f"the parameter {name!r} is used more than once")
+            self._unused.remove(name)
+        return parameter
 
     def is_trained(self, value: LoweredValue) -> bool:
-        """Return whether a parameter lies before a value."""
+        """Return whether a trained parameter lies before a value."""
         return self._is_trained[value.number]
 
     def alias(self, name: str, value: LoweredValue) -> None:
@@ -241,10 +259,10 @@ class LoweredBuilder:
         inputs: Sequence[LoweredValue],
         shape: Shape,
         *,
-        has_parameters: bool = False,
+        parameters: Sequence[Trainable | None] = (),
     ) -> LoweredValue:
         """Add a step whose output has a shape and, unless it is empty, a name; return the output."""
-        number = len(self._sizes)
+        number, has_parameters = len(self._sizes), bool(trained_of(*parameters))
         self._num_trained += has_parameters
         read = tuple(value.number for value in inputs)
         self._steps.append(Step(layer=layer, inputs=read, output=number, has_parameters=has_parameters))
@@ -275,6 +293,7 @@ class LoweredBuilder:
             is_trained=tuple(self._is_trained),
             output=self.value(self._output_name).number,
             num_parameters=self._num_parameters,
+            frozen=self._frozen,
         )
 
 

@@ -1,0 +1,117 @@
+"""A job that trains some parameters, at the ad server: names, plan, steps, checkpoint and export."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adserver.records.round_figures import noise_norm
+from adserver.training.inference import predict
+from adserver.training.model_file import parse_chosen
+from adserver.training.trainer import Checkpoint, Trainer
+from maskedlark.errors import ModelReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.model.weights import decode
+from tests.adserver.job_world import NUM_FEATURES
+from tests.adserver.training.test_submission import QUIET, SUBMISSION, plan
+from tests.refusals import refused
+
+FILE = dense_network([NUM_FEATURES, 6, 1], "relu", seed=4)
+WHOLE = parse(FILE, num_features=NUM_FEATURES)
+FIRST, FIRST_BIAS, LAST, LAST_BIAS = (one.name for one in WHOLE.parameters)
+ALL = (FIRST, FIRST_BIAS, LAST, LAST_BIAS)
+
+
+def chosen(train: Any = (), freeze: Any = ()) -> tuple[str, ...]:
+    model = parse_chosen(FILE, num_features=NUM_FEATURES, train=train, freeze=freeze)
+    return tuple(one.name for one in model.parameters)
+
+
+@pytest.mark.parametrize(
+    ("train", "freeze", "expected"),
+    [
+        ((), (), ALL),
+        ((LAST,), (), (LAST,)),
+        ((LAST, FIRST), (), (FIRST, LAST)),
+        ((), (FIRST,), (FIRST_BIAS, LAST, LAST_BIAS)),
+        (("*",), (FIRST, LAST), (FIRST_BIAS, LAST_BIAS)),
+        ((FIRST, LAST, LAST), (FIRST,), (LAST,)),
+        (ALL, (), ALL),
+    ],
+)
+def test_names_and_patterns_choose_parameters_in_the_models_order(
+    train: Any, freeze: Any, expected: tuple[str, ...]
+) -> None:
+    assert chosen(train, freeze) == expected
+    made = plan(model=FILE, train=train, freeze=freeze)
+    assert made.job.trained == (None if expected == ALL else expected)
+
+
+def test_a_name_with_brackets_is_a_name() -> None:
+    moved = FILE.replace(FIRST_BIAS.encode(), b"[" * len(FIRST_BIAS))
+    model = parse_chosen(moved, num_features=NUM_FEATURES, train=["[" * len(FIRST_BIAS)], freeze=())
+    assert [one.name for one in model.parameters] == ["[" * len(FIRST_BIAS)]
+
+
+@pytest.mark.parametrize(
+    ("train", "freeze", "match"),
+    [
+        (("nothing",), (), "train: no parameter of the model is called 'nothing'"),
+        ((LAST, "no*"), (), "'no"),
+        ((), ("",), "freeze: no parameter"),
+        ((), ("*",), "all 4 parameters of the model are frozen"),
+        ((LAST,), (LAST,), "leave at least one"),
+    ],
+)
+def test_names_that_choose_nothing_are_refused_before_a_job_is_stored(
+    train: Any, freeze: Any, match: str
+) -> None:
+    with refused(ModelReason.WRONG_PARAMETERS, match):
+        plan(model=FILE, train=train, freeze=freeze)
+
+
+def test_a_plan_of_fewer_weights_has_the_same_noise_in_each_and_less_in_all() -> None:
+    whole, part = plan(model=FILE), plan(model=FILE, train=(LAST,))
+    assert part.job.noise_multiplier == whole.job.noise_multiplier
+    norms = [
+        noise_norm(one.task, one.job, num_parameters=size, denominator=one.denominator)
+        for one, size in ((whole, WHOLE.num_parameters), (part, 6))
+    ]
+    assert norms[1] == pytest.approx(norms[0] * np.sqrt(6 / WHOLE.num_parameters))
+
+
+def steps(trainer: Trainer, count: int, size: int) -> NDArray[np.float64]:
+    gradient = np.linspace(-1, 1, size)
+    for _ in range(count):
+        trainer.step(gradient)
+    return gradient
+
+
+def test_a_trainer_sends_and_steps_what_is_trained_and_exports_the_rest_as_it_was() -> None:
+    made = plan(QUIET, model=FILE, train=(FIRST_BIAS, LAST), epsilon=None)
+    model = parse(FILE, num_features=NUM_FEATURES, trained=made.job.trained)
+    trainer = Trainer(model=model, plan=made)
+    sent = decode(trainer.weights(), model.parameters)
+    assert [one.values.size for one in sent] == [6, 6]
+    assert len(trainer.weights()) == 2 * (1 + 2 * 6)
+    gradient = steps(trainer, 3, 12)
+    stored = Checkpoint.decode(trainer.checkpoint().encode())
+    again = Trainer(model=model, plan=made, checkpoint=stored)
+    assert again.weights() == trainer.weights()
+    exported = replace_parameters(FILE, model, stored.values())
+    after = parse(exported, num_features=NUM_FEATURES)
+    for name, before, now in zip(WHOLE.parameters, WHOLE.initial_values, after.initial_values, strict=True):
+        moved = {FIRST_BIAS: gradient[:6], LAST: gradient[6:]}.get(name.name)
+        expected = before if moved is None else before - 3 * 0.1 * moved.reshape(before.shape)
+        assert now == pytest.approx(expected, abs=1e-6)
+        assert moved is not None or now.tolist() == before.tolist()
+    assert predict(exported, np.zeros((2, NUM_FEATURES), np.uint8)).shape == (2, 1)
+    whole = plan(QUIET, model=FILE, epsilon=None)
+    assert replace(made.job, trained=None, model_digest=whole.job.model_digest) == whole.job
+
+
+def test_requests_say_nothing_of_parameters_by_default() -> None:
+    assert (SUBMISSION.train, SUBMISSION.freeze) == ((), ())
