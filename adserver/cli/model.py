@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.options import JsonOption, OneJobOption
+from adserver.cli.options import FreezeOption, JsonOption, OneJobOption, TrainOption
 from adserver.cli.target import server_of
 from adserver.records.exported_model import InputForm
 from adserver.views.plan import GENERAL_PATH
@@ -107,29 +107,45 @@ def _widths(name: str, given: str) -> list[int]:
 def show_command(
     file: ModelArgument,
     num_features: Annotated[int, option("Width of the model's input: the task's number of features.", min=1)],
+    *,
     loss: Annotated[
         Loss | None, option("The loss that a job would train, which may decide what helpers compute.")
     ] = None,
+    train: TrainOption = None,
+    freeze: FreezeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the tensors of a model that a job would train, and whether helpers compute it exactly.
+    """Show a model's tensors, which of them a job would train, and what helpers compute and receive.
 
     A model on the general path takes a hundred times as long and needs more noise; each reason is shown.
     """
     from adserver.training.merged_parameters import separate_parameters
-    from adserver.training.model_file import read_model
+    from adserver.training.model_file import parse_chosen, read_model
     from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
+    from maskedlark.model.weights import length_in_bytes
+    from maskedlark.numbers.field import ELEMENT_BYTES
 
-    model = parse(separate_parameters(read_model(file)), num_features=num_features)
+    encoded = separate_parameters(read_model(file))
+    whole = parse(encoded, num_features=num_features)
+    model = parse_chosen(encoded, num_features=num_features, train=train or (), freeze=freeze or ())
     reasons = why_general(model, loss)
+    moved = {
+        "sent_bytes": length_in_bytes(model.parameters),
+        "returned_bytes": ELEMENT_BYTES * model.num_parameters,
+    }
     if as_json:
-        tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
+        tensors = [
+            {"name": tensor.name, "shape": list(tensor.shape), "trained": tensor in model.parameters}
+            for tensor in whole.parameters
+        ]
         print_json(
             {
                 "digest": model.digest.hex(),
                 "outputs": model.output_width,
-                "parameters": model.num_parameters,
+                "parameters": whole.num_parameters,
+                "trained": model.num_parameters,
+                **moved,
                 "tensors": tensors,
                 "path": "general" if reasons else "exact",
                 "why_general": list(reasons),
@@ -137,11 +153,23 @@ def show_command(
         )
         return
     print_table(
-        ("tensor", "shape", "numbers"),
-        [(tensor.name, "x".join(map(str, tensor.shape)), tensor.size) for tensor in model.parameters],
+        ("tensor", "shape", "numbers", "trained"),
+        [
+            (
+                tensor.name,
+                "x".join(map(str, tensor.shape)),
+                tensor.size,
+                "yes" if tensor in model.parameters else "no",
+            )
+            for tensor in whole.parameters
+        ],
     )
     typer.echo(
-        f"{model.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}"
+        f"{whole.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}"
+    )
+    typer.echo(
+        f"a round trains {model.num_parameters} of them: {moved['sent_bytes']} bytes go to each helper, "
+        f"{moved['returned_bytes']} come back from each"
     )
     typer.echo("helpers compute it exactly" if not reasons else f"{GENERAL_PATH}:")
     for reason in reasons:

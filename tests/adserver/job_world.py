@@ -24,9 +24,12 @@ from adserver.store.database import create_tables, default_url
 from adserver.store.job_files import JobFiles, files_of, submit
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
+from helper.gradient.exact.engine import ExactEngine
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
+from maskedlark.model.graph import Model
+from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import add, from_signed, multiply, total
@@ -118,6 +121,16 @@ def masked_sum(clip: Clip, tensors: tuple[weights.QuantisedTensor, ...], batch: 
     )
 
 
+def _exact_sum(
+    model: Model,
+    loss: TrainedLoss,
+    clip: Clip,
+    tensors: tuple[weights.QuantisedTensor, ...],
+    batch: InputShares,
+) -> MaskedSum:
+    return ExactEngine(model, loss, clip).masked_sum(tensors, batch)
+
+
 @dataclass
 class MemoryHelper:
     """An honest helper: answers a round once and stores the answer.
@@ -136,6 +149,7 @@ class MemoryHelper:
     spoil: Callable[[AggregateShare], AggregateShare] = lambda share: share
     numerics: bytes = NUMERICS
     jobs: dict[bytes, JobSpec] = field(default_factory=dict)
+    models: dict[bytes, bytes] = field(default_factory=dict)
     closed: set[bytes] = field(default_factory=set)
     answers: dict[tuple[bytes, int], tuple[bytes, bytes]] = field(default_factory=dict)
     computed: int = 0
@@ -144,12 +158,13 @@ class MemoryHelper:
         self._fail()
         if job.job_id in self.closed:
             raise JobRefused(JobReason.JOB_CLOSED, "closed")
-        self.jobs[job.job_id] = job
+        self.jobs[job.job_id], self.models[job.job_id] = job, model
+        parsed = parse(model, num_features=NUM_FEATURES, trained=job.trained)
         return StartedJob(
             path="exact",
             reason="",
             numerics_digest=self.numerics,
-            num_parameters=parse(model, num_features=NUM_FEATURES).num_parameters,
+            num_parameters=parsed.num_parameters,
             epsilon_spent=0.0,
             collusion_epsilon_spent=0.0,
             rounds_answered=sum(job_id == job.job_id for job_id, _ in self.answers),
@@ -200,7 +215,11 @@ class MemoryHelper:
         if job.is_clip_adaptive:
             sent, bound = adaptive_clip.decode(encoded, clip)
             clip = job_clip(self.of.task, job, bound)
-        tensors = weights.decode(sent, MODEL.parameters)
+        function, model = masked_sum, MODEL
+        if job.trained is not None:  # of any model: by the real engine
+            model = parse(self.models[job.job_id], num_features=NUM_FEATURES, trained=job.trained)
+            function = partial(_exact_sum, model, job.loss)
+        tensors = weights.decode(sent, model.parameters)
         return rounds.aggregate(
             task=self.of.task,
             job=job,
@@ -210,7 +229,7 @@ class MemoryHelper:
                 job, round_index=round_index, weights=encoded, numerics=NUMERICS
             ),
             records=len(self.dataset),
-            masked_sum=of_shares(self.dataset.shares, partial(masked_sum, clip, tensors)),
+            masked_sum=of_shares(self.dataset.shares, partial(function, clip, tensors)),
             num_values=num_parameters,
             clip=clip,
             noise=partial(noise_vector, randomness=seeded(round_index, f"noise of helper {self.role}")),
