@@ -57,8 +57,8 @@ class Training(Connection):
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
         rounds alone, and both others are. `noise` is independent or correlated, which is fitted to the
         `momentum` of your optimizer; both are compared. With the `learning_rate` and its `schedule` the error
-        of the weights is predicted. `train` and `freeze` choose parameters of the model. For a job on devices,
-        pass its request to `server.plan`.
+        of the weights is predicted. `train` and `freeze` choose parameters of the model. For a job on
+        devices, pass its request to `server.plan`.
 
             client.plan(num_parameters=10_000, reports=50_000, epsilon=3.0, jobs=10, tests=50)
 
