@@ -89,7 +89,7 @@ _MODELS: Final = {
     ModelReason.NOT_FINITE: "repair the model's weights",
     ModelReason.DIVERGED: "submit a new job with a lower learning rate",
     ModelReason.NOTHING_TO_TRAIN: "export the weights as initializers",
-    ModelReason.WRONG_PARAMETERS: "name parameters as `adserver model show` lists them, and leave one to train",
+    ModelReason.WRONG_PARAMETERS: "name parameters that `adserver model show` lists; leave one to train",
     ModelReason.MERGED_PARAMETERS: "export with torch's present exporter, or begin with values that differ",
     ModelReason.UNKNOWN_LOSS: "choose a loss from the list",
     ModelReason.WRONG_LOSS: "choose a loss that fits the output and the labels",
