@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := browser,cluster,devices-torch,helper,helper-general,adserver,dashboard,parquet,pictures,postgres,traces,dev,site
+EXTRAS := browser,cluster,devices-torch,helper,helper-general,adserver,dashboard,oidc,parquet,pictures,pkcs11,postgres,traces,dev,site
 
 .DEFAULT_GOAL := help
 .PHONY: help setup docs pages bench-job bench-memory bench-walls bench-load bench-updates chaos same-round demo demo-federated demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean

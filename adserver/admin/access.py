@@ -13,7 +13,7 @@ Every answer, also these, carries the headers that keep a browser strict.
 from collections.abc import Collection, Sequence
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.concurrency import run_in_threadpool
@@ -33,11 +33,17 @@ from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
 from maskedlark.runtime.refused_acts import RefusedActs
 
+if TYPE_CHECKING:
+    from adserver.admin.sign_in import SignIn
+
 API: Final = "/api/"
 LOGIN_PATH: Final = "/login"
 LOGOUT_PATH: Final = "/logout"
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 ALL_INTERFACES: Final = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
+_TELLS_STRANGERS: Final = (
+    "no valid token: send `Authorization: Bearer TOKEN`, with a token from `adserver token create`"
+)
 _NO_GRANT: Final = "no_grant"
 _READ_ONLY: Final = "read_only"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
@@ -78,6 +84,7 @@ class AuthMiddleware:
         hosts: The names and addresses that this server is reached at; any port, so that it may be forwarded.
         is_tls: Whether it speaks TLS.
         refused: Logs refused acts.
+        sign_in: The provider's, or None.
     """
 
     app: ASGIApp
@@ -85,6 +92,7 @@ class AuthMiddleware:
     hosts: Collection[str]
     is_tls: bool
     refused: RefusedActs
+    sign_in: "SignIn | None" = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -111,14 +119,16 @@ class AuthMiddleware:
             )
         try:
             with database_at_hand("the ad server"):
-                if scope["path"] == LOGIN_PATH:
+                if scope["path"] == LOGIN_PATH or (
+                    self.sign_in and scope["path"].startswith(f"{LOGIN_PATH}/")
+                ):
                     return await self._login(scope)
                 grant, is_cookie = await self._grant(scope, headers)
         except HelperUnavailable as away:
             return problem_of(away)
         if grant is None:
             await self._log_stranger(scope)
-            return _reject_unknown_caller(scope["path"])
+            return self._reject_unknown_caller(scope["path"])
         return await self._forbidden(scope, headers, grant, is_cookie=is_cookie)
 
     async def _forbidden(
@@ -162,7 +172,9 @@ class AuthMiddleware:
         return grant or await run_in_threadpool(self.grants.find, shown, kind), is_cookie
 
     async def _login(self, scope: Scope) -> Response:
-        """Log in the first visitor of a login link."""
+        """Log in the first visitor of a login link, or whom the provider signed in."""
+        if self.sign_in is not None and scope["path"] != LOGIN_PATH:
+            return await self._sign_in(self.sign_in, scope)
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
         session = None
         if len(codes) == 1 and scope["method"] == "GET":
@@ -170,7 +182,7 @@ class AuthMiddleware:
                 session = await run_in_threadpool(self.grants.log_in, codes[0])
         if session is None:
             await self._log_stranger(scope)
-            return _reject_unknown_caller(LOGIN_PATH)
+            return self._reject_unknown_caller(LOGIN_PATH)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
             self.cookie_name(scope),
@@ -183,9 +195,30 @@ class AuthMiddleware:
         )
         return answer
 
+    async def _sign_in(self, sign_in: "SignIn", scope: Scope) -> Response:
+        """Answer one of the two addresses of the provider's sign-in."""
+        from adserver.admin.oidc import SignInRefused
+        from adserver.admin.sign_in import BEGIN_PATH, CALLBACK_PATH
+
+        if scope["method"] != "GET" or scope["path"] not in (BEGIN_PATH, CALLBACK_PATH):
+            return self._reject_unknown_caller(LOGIN_PATH)
+        cookie = self.cookie_name(scope)
+        if scope["path"] == BEGIN_PATH:
+            return await sign_in.begin(scope, cookie)
+        try:
+            return await sign_in.finish(scope, cookie, _stranger(scope))
+        except SignInRefused as refused:
+            await self._log_stranger(scope)
+            return sign_in.refusal(refused)
+
     async def _log_stranger(self, scope: Scope) -> None:
         """Log that somebody without a grant was turned away."""
         await run_in_threadpool(self.refused.add, AuditAct.LOG_IN, _stranger(scope), _NO_GRANT)
+
+    def _reject_unknown_caller(self, path: str) -> Response:
+        if path.startswith(API):
+            return problem(401, _TELLS_STRANGERS, headers={"www-authenticate": "Bearer"})
+        return HTMLResponse(_LOGIN_PAGE, 401) if self.sign_in is None else self.sign_in.login_page()
 
     def cookie_name(self, scope: Scope) -> str:
         """Return the name of this server's cookie: browsers share cookies between the ports of a host."""
@@ -228,13 +261,6 @@ def _name_in(host: str) -> str:
         return ""
     is_plain = parsed.netloc == host and "@" not in host and not parsed.path
     return (parsed.hostname or "").lower() if is_plain else ""
-
-
-def _reject_unknown_caller(path: str) -> Response:
-    if path.startswith(API):
-        told = "no valid token: send `Authorization: Bearer TOKEN`, with a token from `adserver token create`"
-        return problem(401, told, headers={"www-authenticate": "Bearer"})
-    return HTMLResponse(_LOGIN_PAGE, 401)
 
 
 def _strictly(send: Send) -> Send:

@@ -2,11 +2,13 @@
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adserver.cli.intake import intake_of
+from adserver.cli.oidc import oidc_of
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
@@ -47,6 +49,31 @@ def serve_command(
         list[str] | None,
         watching("Another host name of the dashboard; repeatable.", metavar="NAME"),
     ] = None,
+    oidc_issuer: Annotated[
+        str | None,
+        watching("URL of the OpenID Connect provider where people sign in to the dashboard.", metavar="URL"),
+    ] = None,
+    oidc_client_id: Annotated[
+        str | None, watching("This server, as the provider knows it.", metavar="ID")
+    ] = None,
+    oidc_client_secret_file: Annotated[
+        Path | None, watching("File with the client's secret; none for a public client.")
+    ] = None,
+    oidc_group: Annotated[
+        list[str] | None,
+        watching(
+            "A group of the provider and its scope (read, operate, tasks, tokens); repeatable.",
+            metavar="GROUP=SCOPE",
+        ),
+    ] = None,
+    oidc_groups_claim: Annotated[str, watching("Claim that lists a person's groups.")] = "groups",
+    oidc_audience: Annotated[
+        str | None,
+        watching(
+            "Audience of the provider's access tokens that the admin API accepts.",
+            show_default="the API accepts none",
+        ),
+    ] = None,
     log_format: Annotated[
         LogFormat, watching("Log format: text for people, or JSON for programs.")
     ] = LogFormat.TEXT,
@@ -66,6 +93,14 @@ def serve_command(
                 listen=dashboard_listen,
                 hosts=dashboard_host or (),
                 trusted_proxies=intake.trusted_proxies or (),
+                oidc=oidc_of(
+                    issuer=oidc_issuer,
+                    client_id=oidc_client_id,
+                    secret_file=oidc_client_secret_file,
+                    groups=oidc_group or (),
+                    groups_claim=oidc_groups_claim,
+                    audience=oidc_audience,
+                ),
             )
             if dashboard_listen
             else None,

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -26,26 +27,44 @@ from adserver.store.audit_log import acting_as
 from maskedlark.audit_log import AuditAct
 from maskedlark.errors import MaskedLarkError
 
+if TYPE_CHECKING:
+    from adserver.admin.oidc import OidcProvider
+    from adserver.admin.sign_in import SignIn
+
 
 @contextmanager
-def dashboard(site: AdminContext, *, hosts: Collection[str], is_tls: bool) -> Iterator[AuthMiddleware]:
+def dashboard(
+    site: AdminContext, *, hosts: Collection[str], is_tls: bool, provider: "OidcProvider | None" = None
+) -> Iterator[AuthMiddleware]:
     """Serve the application of a running ad server until the block ends.
 
     Args:
         site: The ad server.
         hosts: The names that it is reached at; see `adserver.admin.access.names_of`.
         is_tls: Whether it is served over TLS.
+        provider: Where people sign in, or None.
     """
-    grants, figures = Grants(AccessStore(site.engine, site.clock)), Figures(site)
+    grants, figures = Grants(AccessStore(site.engine, site.clock), provider), Figures(site)
     pages = Pages(figures, environment())
     app = _app(site, grants, pages)
     try:
         yield AuthMiddleware(
-            app=app, grants=grants, hosts=frozenset(hosts), is_tls=is_tls, refused=site.refused
+            app=app,
+            grants=grants,
+            hosts=frozenset(hosts),
+            is_tls=is_tls,
+            refused=site.refused,
+            sign_in=None if provider is None else _sign_in(provider, grants, is_tls=is_tls),
         )
     finally:
         pages.close()
         figures.close()
+
+
+def _sign_in(provider: "OidcProvider", grants: Grants, *, is_tls: bool) -> "SignIn":
+    from adserver.admin.sign_in import SignIn
+
+    return SignIn(provider=provider, grants=grants, is_tls=is_tls)
 
 
 def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Engine
 
@@ -19,7 +19,7 @@ from adserver.dashboard.app import dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import IntakeCounts
 from adserver.peers.client import HelperClient
-from adserver.records.server_settings import DashboardSettings
+from adserver.records.server_settings import DashboardSettings, OidcSettings
 from adserver.store.audit_log import log_refusal
 from adserver.store.database import Clock
 from maskedlark.errors import InvalidTask
@@ -28,6 +28,9 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.runtime.refused_acts import RefusedActs
+
+if TYPE_CHECKING:
+    from adserver.admin.oidc import OidcProvider
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -71,7 +74,8 @@ def open_dashboard(
         refused=refused,
     )
     hosts = names_of(settings.listen, settings.hosts)
-    app = stack.enter_context(dashboard(site, hosts=hosts, is_tls=tls is not None))
+    provider = None if settings.oidc is None else stack.enter_context(_provider(settings.oidc, clock))
+    app = stack.enter_context(dashboard(site, hosts=hosts, is_tls=tls is not None, provider=provider))
     server = HttpServer(
         app, settings.listen, tls, headers=(), proxies=TrustedProxies.of(settings.trusted_proxies)
     )
@@ -81,6 +85,14 @@ def open_dashboard(
     write_durably(data / ADDRESS_FILE, f"{url}\n".encode())
     _LOG.info("dashboard on %s; `adserver dashboard login` prints a link that opens it once", url)
     return url
+
+
+def _provider(settings: OidcSettings, clock: Clock) -> "OidcProvider":
+    try:
+        from adserver.admin.oidc import OidcProvider
+    except ImportError:
+        raise InvalidTask("--oidc-issuer needs packages: pip install 'masked-lark[oidc]'") from None
+    return OidcProvider(settings, clock)
 
 
 def _link_host(settings: DashboardSettings, host: str) -> str:

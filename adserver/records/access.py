@@ -35,6 +35,8 @@ class GrantKind(StrEnum):
     """Once, in a link: it becomes a session."""
     SESSION = "session"
     """In a browser's cookie."""
+    OIDC = "oidc"
+    """In the Authorization header: an access token of the sign-in provider, which is never stored here."""
 
 
 @frozen

@@ -1,10 +1,34 @@
 """How an ad server's process runs, and an intake replica's; without what serves them, which takes imports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from adserver.records.access import Scope
 from maskedlark.frozen import frozen
 from maskedlark.observability.metrics_access import MetricsAccess
+
+
+@frozen
+class OidcSettings:
+    """Where people sign in, and what they may do then.
+
+    Attributes:
+        issuer: The provider's URL, as its tokens name it.
+        client_id: This server, as the provider knows it.
+        scopes: What each group may do.
+        secret_file: Holds the client's secret; None for a public client.
+        groups_claim: The claim that lists somebody's groups.
+        audience: Of access tokens for the admin API; None: the API takes none.
+        request_scopes: What a sign-in asks the provider for.
+    """
+
+    issuer: str
+    client_id: str
+    scopes: Mapping[str, Scope]
+    secret_file: Path | None = None
+    groups_claim: str = "groups"
+    audience: str | None = None
+    request_scopes: Sequence[str] = ("openid", "profile", "email")
 
 
 @frozen
@@ -15,11 +39,13 @@ class DashboardSettings:
         listen: host:port, port 0 for any. Beyond loopback only with TLS.
         hosts: Names under which it is reached, besides the one in `listen`.
         trusted_proxies: As of `IntakeSettings`.
+        oidc: Where people sign in; None: with links and tokens of this server alone.
     """
 
     listen: str
     hosts: Sequence[str] = ()
     trusted_proxies: Sequence[str] = ()
+    oidc: OidcSettings | None = None
 
 
 @frozen

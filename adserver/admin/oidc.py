@@ -1,0 +1,328 @@
+"""Sign-in by an OpenID Connect provider, which says who somebody is and which groups they are in.
+
+Browsers go through the authorization code flow with PKCE, state and nonce, and get a session of this server
+at its end. Programs send an access token of the provider. Groups are mapped to scopes by the operator, and
+whoever is in no mapped group gets nothing.
+
+Source: OpenID Connect Core 1.0 (3.1), RFC 7636 (PKCE), RFC 9207 (issuer in the answer), RFC 9068.
+"""
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from threading import Lock
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx
+import jwt
+
+from adserver.records.access import Grant, GrantKind, Scope, digest_of
+from adserver.records.server_settings import OidcSettings
+from adserver.store.database import Clock
+from maskedlark.audit_log import named
+from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime.ownership import check_secret_file
+
+SESSION_S: Final = 3_600.0
+"""How long a browser stays logged in: then the provider is asked again, and may have changed its mind."""
+FLOW_S: Final = 600
+"""How long a sign-in may take at the provider."""
+_ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
+"""Signatures alone: a MAC would be one by whoever knows the client's secret."""
+_DISCOVERY: Final = "/.well-known/openid-configuration"
+_LEEWAY_S: Final = 30
+_TIMEOUT_S: Final = 10.0
+_FRESH_S: Final = 3_600.0
+_REFETCH_S: Final = 10.0
+"""Between two requests for the provider's keys because a token names an unknown one."""
+_FLOW_BYTES: Final = 32
+_MOST_TOKEN: Final = 16_384
+
+
+class SignInRefused(Exception):
+    """What the provider answered gives no access; the text is for people and holds no secret."""
+
+
+@frozen
+class Flow:
+    """A sign-in under way, kept by the browser in a cookie.
+
+    Attributes:
+        state: Comes back with the provider's answer, and so shows that this browser asked.
+        nonce: Is in the identity token, and so shows that it was made for this sign-in.
+        verifier: Redeems the code (PKCE).
+    """
+
+    state: str
+    nonce: str
+    verifier: str
+
+    @classmethod
+    def begin(cls) -> Self:
+        """Draw three fresh secrets."""
+        return cls(**{name: secrets.token_urlsafe(_FLOW_BYTES) for name in ("state", "nonce", "verifier")})
+
+    @classmethod
+    def decode(cls, cookie: str) -> Self | None:
+        """Return the flow in a cookie's value, or None for anything else."""
+        parts = cookie.split(".")
+        return (
+            cls(state=parts[0], nonce=parts[1], verifier=parts[2]) if len(parts) == 3 and all(parts) else None
+        )
+
+    def encode(self) -> str:
+        """Return the cookie's value."""
+        return f"{self.state}.{self.nonce}.{self.verifier}"
+
+
+@frozen
+class Person:
+    """Somebody whom the provider knows and whose groups give a scope."""
+
+    name: str
+    scope: Scope
+
+
+class OidcProvider:
+    """A client of the provider. Safe to share between threads; close it, or use it in a `with`."""
+
+    def __init__(
+        self, settings: OidcSettings, clock: Clock, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        """Take the settings; the provider is asked when somebody signs in, so it may be away until then.
+
+        Raises:
+            InvalidTask: the issuer is not https beyond loopback, no group is mapped, the API's audience is
+                the client itself, or others may read the file of the client's secret.
+        """
+        parts = urlsplit(settings.issuer)
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+            raise InvalidTask(f"--oidc-issuer {settings.issuer}: expected an https URL, or http on loopback")
+        if not settings.scopes:
+            raise InvalidTask(
+                "--oidc-issuer requires at least one --oidc-group GROUP=SCOPE: nobody could sign in"
+            )
+        if settings.audience == settings.client_id:
+            raise InvalidTask(
+                "--oidc-audience is the client's id, so identity tokens would pass as access tokens: "
+                "register the API under an audience of its own"
+            )
+        self._secret = _secret_in(settings)
+        self._settings = settings
+        self._clock = clock
+        self._http = httpx.Client(timeout=_TIMEOUT_S, follow_redirects=False, transport=transport)
+        self._lock = Lock()
+        self._metadata: Mapping[str, Any] = {}
+        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._metadata_at = self._keys_at = float("-inf")
+
+    @property
+    def host(self) -> str:
+        """The provider's host, for people."""
+        return urlsplit(self._settings.issuer).hostname or ""
+
+    def authorization_url(self, flow: Flow, redirect_uri: str) -> str:
+        """Return where to send a browser that signs in.
+
+        Raises:
+            HelperUnavailable: the provider does not answer.
+        """
+        challenge = urlsafe_b64encode(sha256(flow.verifier.encode()).digest()).rstrip(b"=").decode()
+        asked = {
+            "response_type": "code",
+            "client_id": self._settings.client_id,
+            "redirect_uri": redirect_uri,
+            "scope": " ".join(self._settings.request_scopes),
+            "state": flow.state,
+            "nonce": flow.nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        return f"{self._endpoint('authorization_endpoint')}?{urlencode(asked)}"
+
+    def finish(self, flow: Flow, answer: Mapping[str, str], redirect_uri: str) -> Person:
+        """Redeem the code that a browser brought back.
+
+        Args:
+            flow: The one that the same browser began.
+            answer: The query of the provider's redirect.
+            redirect_uri: As given to `authorization_url`.
+
+        Raises:
+            SignInRefused: the answer is of another sign-in, the provider refused, its token does not hold,
+                or no group of the person is mapped to a scope.
+            HelperUnavailable: the provider does not answer.
+        """
+        if not compare_digest(answer.get("state", "").encode(), flow.state.encode()):
+            raise SignInRefused("this answer is of another sign-in: begin again")
+        if answer.get("iss", self._settings.issuer) != self._settings.issuer:
+            raise SignInRefused("this answer is of another provider: begin again")
+        if "code" not in answer:
+            raise SignInRefused("the provider did not sign you in")
+        asked = {
+            "grant_type": "authorization_code",
+            "code": answer["code"],
+            "redirect_uri": redirect_uri,
+            "code_verifier": flow.verifier,
+        }
+        client = self._settings.client_id
+        if self._secret is None:
+            auth, asked = httpx.Auth(), asked | {"client_id": client}
+        else:
+            auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))  # RFC 6749, 2.3.1
+        redeemed = self._ask(lambda: self._http.post(self._endpoint("token_endpoint"), data=asked, auth=auth))
+        claims = self._verify(str(redeemed.get("id_token", "")), self._settings.client_id)
+        if not compare_digest(str(claims.get("nonce", "")).encode(), flow.nonce.encode()):
+            raise SignInRefused("the provider's token was made for another sign-in: begin again")
+        if claims.get("azp", self._settings.client_id) != self._settings.client_id:
+            raise SignInRefused("the provider's token was made for another client")
+        return self._person(claims)
+
+    def grant_of(self, token: str) -> Grant | None:
+        """Return what an access token allows until it ends; None if it does not hold or maps to no scope.
+
+        Raises:
+            HelperUnavailable: the provider's keys are needed, and it does not answer.
+        """
+        if self._settings.audience is None:
+            return None
+        try:
+            claims = self._verify(token, self._settings.audience)
+            person = self._person(claims)
+        except SignInRefused:
+            return None
+        return Grant(
+            digest=digest_of(token),
+            kind=GrantKind.OIDC,
+            scope=person.scope,
+            name=person.name,
+            created_at=float(claims["iat"]),
+            expires_at=float(claims["exp"]),
+        )
+
+    def holds(self, grant: Grant) -> bool:
+        """Return whether an access token's grant has not ended."""
+        return self._clock() < grant.expires_at
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _person(self, claims: Mapping[str, Any]) -> Person:
+        """Return who the claims are about, with the largest scope of their groups."""
+        groups = claims.get(self._settings.groups_claim, ())
+        scopes = self._settings.scopes
+        of_groups = (
+            [scopes[one] for one in groups if isinstance(one, str) and one in scopes]
+            if isinstance(groups, list)
+            else []
+        )
+        if not of_groups:
+            raise SignInRefused("none of your groups has access: ask the operator of this ad server")
+        largest = max(of_groups, key=tuple(Scope).index)
+        called = next((claims[one] for one in ("email", "preferred_username", "sub") if claims.get(one)), "")
+        return Person(name=named(f"oidc:{called}"), scope=largest)
+
+    def _verify(self, token: str, audience: str) -> Mapping[str, Any]:
+        """Return a token's claims if its signature, issuer, audience and times hold."""
+        try:
+            if len(token) > _MOST_TOKEN:
+                raise SignInRefused("the provider's token is too long")
+            header = jwt.get_unverified_header(token)
+            key = self._key(str(header.get("kid", "")))
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[one for one in _ALGORITHMS if one == header.get("alg")],
+                audience=audience,
+                issuer=self._settings.issuer,
+                leeway=_LEEWAY_S,
+                options={
+                    "require": ["exp", "iat", "iss", "aud", "sub"],
+                    "verify_exp": False,
+                    "verify_iat": False,
+                },
+            )
+        except jwt.PyJWTError:
+            raise SignInRefused("the provider's token does not hold: begin again") from None
+        now = self._clock()
+        times = claims["exp"], claims["iat"]
+        if not all(type(one) in (int, float) for one in times) or not times[1] - _LEEWAY_S <= now < times[0]:
+            raise SignInRefused("the provider's token has ended, or its clock is wrong: begin again")
+        return claims
+
+    def _key(self, key_id: str) -> jwt.PyJWK:
+        """Return one of the provider's keys; they are asked for again when a token names a new one."""
+        with self._lock:
+            age = self._clock() - self._keys_at
+            if not (self._has(key_id) and age < _FRESH_S) and age >= _REFETCH_S:
+                document = self._ask(lambda: self._http.get(self._endpoint("jwks_uri")))
+                try:
+                    found = jwt.PyJWKSet.from_dict(dict(document)).keys
+                except jwt.PyJWTError:
+                    raise SignInRefused("the provider has no keys that this server knows") from None
+                self._keys = {one.key_id or "": one for one in found}
+                self._keys_at = self._clock()
+            if not self._has(key_id):
+                raise SignInRefused("the provider's token is signed by an unknown key")
+            return self._keys[key_id] if key_id else next(iter(self._keys.values()))
+
+    def _has(self, key_id: str) -> bool:
+        """Return whether a key is known; a token that names none is signed by the only one."""
+        return key_id in self._keys if key_id else len(self._keys) == 1
+
+    def _endpoint(self, name: str) -> str:
+        """Return an address that the provider's own document names."""
+        if self._clock() - self._metadata_at >= _FRESH_S:
+            document = self._ask(lambda: self._http.get(self._settings.issuer.rstrip("/") + _DISCOVERY))
+            if document.get("issuer") != self._settings.issuer:
+                raise SignInRefused("the provider calls itself by another name than --oidc-issuer")
+            self._metadata, self._metadata_at = document, self._clock()
+        found = str(self._metadata.get(name, ""))
+        is_plain = self._settings.issuer.startswith("http://")
+        if not found.startswith(("https://", "http://") if is_plain else "https://"):
+            raise SignInRefused(f"the provider names no {name}")
+        return found
+
+    def _ask(self, ask: Callable[[], httpx.Response]) -> Mapping[str, Any]:
+        """Return the JSON object that the provider answers with."""
+        try:
+            answer = ask()
+            if answer.is_server_error:
+                raise HelperUnavailable(
+                    f"the sign-in provider {self.host} answers {answer.status_code}: retry later"
+                )
+            found = answer.json() if answer.is_success else None
+        except httpx.HTTPError as error:
+            reason = type(error).__name__
+            raise HelperUnavailable(f"the sign-in provider {self.host} does not answer ({reason})") from None
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise SignInRefused("the provider refused this sign-in: begin again")
+        return found
+
+
+def _secret_in(settings: OidcSettings) -> str | None:
+    """Return the client's secret; None for a public client, which PKCE alone protects."""
+    if settings.secret_file is None:
+        return None
+    try:
+        check_secret_file(settings.secret_file)
+        return settings.secret_file.read_text().strip()
+    except OSError as error:
+        raise InvalidTask(f"cannot read {settings.secret_file}: {error.strerror}") from None
