@@ -86,7 +86,7 @@ pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `mak
 
 .PHONY: site dist
 site: $(STAMP)  ## Build the documentation as a site (writes site/); fails at a broken link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/properdocs build --strict --quiet --config-file mkdocs.yml
 
 dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with each, installed in an empty folder
 	$(BIN)/python -m tests.installed

@@ -35,6 +35,25 @@ def list_command(data: DataOption, as_json: JsonOption = False) -> None:
     _show(HelperKeys.read(data).ring(), as_json)
 
 
+@keys_app.command("wrap")
+def wrap_command(
+    data: DataOption,
+    keeper: Annotated[
+        str,
+        option(
+            "What wraps them: pkcs11:token=LABEL;object=LABEL, command, or file for a plain file.",
+            "--with",
+            metavar="KEEPER",
+        ),
+    ],
+) -> None:
+    """Encrypt this helper's keys with a key that an HSM or a KMS keeps. See also `certificate wrap`."""
+    from helper.trust.keys import FILE_NAME, wrap
+
+    wrap(data, keeper)
+    typer.echo(f"{data / FILE_NAME}: {keeper}")
+
+
 @keys_app.command("rotate")
 def rotate_command(
     *,

@@ -38,6 +38,7 @@ from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import OpeningKey, SignedKeyList, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
 from maskedlark.runtime.durable_file import private, replacing
+from maskedlark.runtime.key_envelope import keeper_of, read_secret, sealed_by, wrap_file
 from maskedlark.runtime.ownership import check_secret_file, keep_owner
 
 FILE_NAME: Final = "keys.json"
@@ -113,7 +114,7 @@ class HelperKeys(NeverPickled):
         """
         path = folder / FILE_NAME
         try:
-            encoded = path.read_bytes()
+            encoded = read_secret(path)
         except OSError as error:
             raise InvalidTask(
                 f"cannot read {path}: {error.strerror}; create one with `lark-helper keygen`"
@@ -246,8 +247,21 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
         keys._ring = rotate_ring(
             keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s
         )
-        _replace(folder / FILE_NAME, encode(keys._as_file()))
+        path = folder / FILE_NAME
+        _replace(path, sealed_by(keeper_of(path), encode(keys._as_file())))
         return keys._ring
+
+
+def wrap(folder: Path, keeper: str) -> None:
+    """Put the secrets into the form that a keeper asks for. A helper that serves goes on.
+
+    Raises:
+        InvalidTask: see `maskedlark.runtime.key_envelope.wrap_file`.
+    """
+    with open(folder / _LOCK_NAME, "wb", opener=private) as lock:  # no rotation goes on meanwhile
+        keep_owner(lock.fileno(), folder / FILE_NAME)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wrap_file(folder / FILE_NAME, keeper)
 
 
 def log_keys(ledger: Ledger, ring: Ring, actor: Actor) -> None:

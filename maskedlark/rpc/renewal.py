@@ -19,6 +19,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import names_in
+from maskedlark.runtime.key_envelope import keeper_of, wrap_file
 from maskedlark.runtime.ownership import keep_owner
 
 RENEWAL_FOLDER: Final = "renewal"
@@ -40,6 +41,12 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
     TlsFiles.in_folder(new_folder).private_key.unlink(missing_ok=True)  # of an attempt that was cut short
     made = write_certificate(new_folder, name=names[0], hosts=tuple(names[1:]), now=now, days=days)
     made.trusted_authorities.unlink()
+    try:
+        wrap_file(made.private_key, keeper_of(in_use.private_key))
+    except BaseException:  # no key stays in plaintext where those in use are wrapped
+        made.private_key.unlink()
+        made.certificate.unlink()
+        raise
     for path, like in ((made.private_key, in_use.private_key), (made.certificate, in_use.certificate)):
         with path.open("rb") as stream:
             keep_owner(stream.fileno(), like)

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.runtime.key_envelope import PLAIN, keeper_of, read_secret
 from maskedlark.runtime.ownership import check_not_writable, check_own, check_secret_file
 
 _LOG: Final = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class TlsFiles:
         try:
             contents = TlsContents(
                 certificate=self.certificate.read_bytes(),
-                private_key=self.private_key.read_bytes(),
+                private_key=read_secret(self.private_key),
                 trusted_authorities=self.trusted_authorities.read_bytes(),
                 authority_names=self.authority_names.read_bytes() if self.authority_names.exists() else b"",
             )
@@ -187,7 +188,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     Raises:
         InvalidTask: the files do not fit together.
     """
-    newest = Reloaded(files, lambda _: _plain_context(files))
+    newest = Reloaded(files, lambda contents: _plain_context(files, contents))
 
     def choose(
         connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
@@ -199,11 +200,18 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     return first
 
 
-def _plain_context(files: TlsFiles) -> ssl.SSLContext:
+def _plain_context(files: TlsFiles, contents: TlsContents) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(files.certificate, files.private_key)
+        if keeper_of(files.private_key) == PLAIN:
+            context.load_cert_chain(files.certificate, files.private_key)
+            return context
+        # ssl reads files alone: this one is in memory, on Linux
+        with os.fdopen(os.memfd_create("tls", os.MFD_CLOEXEC), "wb") as both:
+            both.write(contents.private_key + b"\n" + contents.certificate)
+            both.flush()
+            context.load_cert_chain(f"/proc/self/fd/{both.fileno()}")
     except (OSError, ssl.SSLError):
         raise InvalidTask("the TLS certificate and its key cannot be loaded") from None
     return context

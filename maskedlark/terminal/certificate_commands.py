@@ -19,6 +19,12 @@ def certificate_app(envvar: str) -> typer.Typer:
     lifetime: Any = typer.Option(
         _DAYS, "--days", min=1, max=3_650, help="Days that the new certificate is valid."
     )
+    wrapping: Any = typer.Option(
+        ...,
+        "--with",
+        metavar="KEEPER",
+        help="What wraps it: pkcs11:token=LABEL;object=LABEL, command, or file for a plain file.",
+    )
     app = typer.Typer(no_args_is_help=True, help=HELP)
 
     @app.command("show")
@@ -48,6 +54,16 @@ def certificate_app(envvar: str) -> typer.Typer:
         from maskedlark.rpc.renewal import activate
 
         _show(activate(data))
+
+    @app.command("wrap")
+    def wrap_command(keeper: str = wrapping, data: Path = folder) -> None:
+        """Encrypt the TLS key with a key that an HSM or a KMS keeps; later renewals are encrypted too."""
+        from maskedlark.rpc.tls_files import TlsFiles
+        from maskedlark.runtime.key_envelope import wrap_file
+
+        path = TlsFiles.in_folder(data).private_key
+        wrap_file(path, keeper)
+        typer.echo(f"{path}: {keeper}")
 
     return app
 
