@@ -220,6 +220,10 @@ mutants: $(STAMP)  ## Change the critical rooms in small ways and print each cha
 bench-proofs: $(STAMP)  ## Proofs of form: honest and malformed reports, time at browser and helper, bytes (ARGS="--quick --json")
 	$(BIN)/python -m tests.bench.proofs $(ARGS)
 
+.PHONY: bench-ads
+bench-ads: $(STAMP)  ## Private training for ads beside Opacus, label DP and others, and what it costs (ARGS="--quick --json"; --write rewrites its page)
+	$(BIN)/python -m tests.bench.ads $(ARGS)
+
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
 	$(BIN)/python -m tests.bench.gradient $(ARGS)
 

@@ -1,5 +1,6 @@
 """A job as quickstart chooses it, in one process: the exact engine, 120 rounds, both helpers' noise."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +43,7 @@ def train_as_quickstart(
     epsilon: float,
     seed: int,
     learning_rate: float | None = None,
+    collusion_epsilon: float | None = None,
 ) -> Trained:
     """Train a file on all records in each round.
 
@@ -50,19 +52,21 @@ def train_as_quickstart(
         features: (records, bytes).
         labels: (records,), 0 or 1.
         network: What the file is to the rule of rates, and its clip bound.
-        epsilon: Against the ad server; the budget with a helper is quickstart's.
+        epsilon: Against the ad server, and what the network and rate are chosen by; infinite: no noise.
         seed: Names the job.
         learning_rate: Of gradients over the clip bound; None: the rule's.
+        collusion_epsilon: Against the ad server with one helper; None: quickstart's.
     """
     rows, width = features.shape
     model, settings = parse(onnx, num_features=width), TaskSettings()
+    is_noisy, colluding = math.isfinite(epsilon), collusion_epsilon or settings.collusion_epsilon
     of = world(
         num_features=width,
         min_batch_size=settings.min_batch_size,
-        mechanism=Mechanism.GAUSSIAN,
+        mechanism=Mechanism.GAUSSIAN if is_noisy else Mechanism.NONE,
         clip_norm=settings.clip_norm,
-        epsilon=epsilon,
-        collusion_epsilon=settings.collusion_epsilon,
+        epsilon=epsilon if is_noisy else colluding,
+        collusion_epsilon=colluding,
         delta=DELTA,
     )
     job = job_spec(
@@ -74,11 +78,11 @@ def train_as_quickstart(
         noise_multiplier=fitting_noise(
             epsilon,
             DELTA,
-            mechanism=Mechanism.GAUSSIAN,
+            mechanism=of.task.mechanism,
             sampling_rate=1.0,
             rounds=ROUNDS,
             already=(),
-            collusion_epsilon=settings.collusion_epsilon,
+            collusion_epsilon=colluding,
         ),
         is_clip_adaptive=network.clip_norm is None,
         clip_norm=network.clip_norm,
