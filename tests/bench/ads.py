@@ -31,7 +31,7 @@ import torch
 from rich.console import Console
 
 from adserver.quickstart.defaults import ROUNDS
-from adserver.quickstart.project import TaskSettings
+from adserver.quickstart.settings import TaskSettings
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
