@@ -116,6 +116,15 @@ def test_a_dataset_is_found_by_its_own_task_only(ledger: Ledger) -> None:
     assert ledger.dataset(OTHER_TASK, DATASET) is None
 
 
+def test_a_dataset_is_read_once_for_it_never_changes(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ledger.dataset(TASK, DATASET) is None
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    found = ledger.dataset(TASK, DATASET)
+    assert found is not None
+    monkeypatch.setattr("helper.ledger.ledger.reading", None)
+    assert ledger.dataset(TASK, DATASET) == found
+
+
 def test_tasks_may_use_the_same_ids_of_jobs_and_queries(ledger: Ledger) -> None:
     ledger.add_dataset(DATASET, TASK, ids(0, 3))
     ledger.add_dataset(OTHER_DATASET, OTHER_TASK, ids(0, 3))
