@@ -255,6 +255,42 @@ PRICES: dict[str, tuple[Jobs, float, float, float]] = {
         2.098682705,
         2.56307663,
     ),
+    "an epsilon that no exponential holds": (
+        [[gaussian(0.03, 0.5, 100, exposure=1e-12)]],
+        1e-6,
+        28903.95691,
+        57148.86882,
+    ),
+    "in turn, an epsilon that no exponential holds": (
+        [[gaussian(0.03, 0.5, 100, exposure=1e-12)], [gaussian(2.0, 0.1, 5)]],
+        1e-6,
+        83343.13786,
+        57149.50279,
+    ),
+    "9 epochs of an epsilon that no exponential holds": (
+        [[gaussian(0.08 + n / 1000, rounds=20, epoch_steps=4) for n in range(9)]],
+        1e-6,
+        6935.451773,
+        13555.16863,
+    ),
+    "labels, an epoch of more steps than are computed": (
+        [[gaussian(2.0, rounds=2, epoch_steps=(1 << 16) + 1).of_labels()]],
+        1e-6,
+        4.914584096,
+        7.325359769,
+    ),
+    "labels, less noise than is computed": (
+        [[gaussian(0.069, epoch_steps=9).of_labels()]],
+        1e-6,
+        307.1225738,
+        557.7224775,
+    ),
+    "samples of several reports with less noise than is computed": (
+        [[gaussian(0.069, 0.1, 2, reports=3)]],
+        1e-6,
+        1152.087794,
+        2183.358601,
+    ),
     "in turn, hardly a delta": ([[laplace(9.0)], [laplace(7.0)]], 1e-298, 0.253968254, 0.253968254),
 }
 """The jobs, delta, and the epsilons against the ad server and with a helper colluding."""
