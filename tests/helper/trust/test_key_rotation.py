@@ -4,6 +4,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +24,9 @@ from helper.trust.key_ring import (
     opening_keys,
     rotate_ring,
 )
-from helper.trust.keys import FILE_NAME, HelperKeys, rotate
+from helper.trust.keys import FILE_NAME, HelperKeys, log_keys, rotate
 from maskedlark import canonical
+from maskedlark.audit_log import THIS_SERVICE, Actor, AuditAct
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.randomness import seeded
 from maskedlark.reports.hpke_suite import HpkeSuite
@@ -246,3 +249,29 @@ def test_a_key_id_is_a_byte() -> None:
     assert replace(key, key_id=255).key_id == 255
     with pytest.raises(ValueError, match="less than or equal to 255"):
         replace(key, key_id=256)
+
+
+def test_the_log_says_which_keys_there_are_and_nothing_secret() -> None:
+    told: list[tuple[AuditAct, dict[str, str], Actor]] = []
+    ledger: Any = SimpleNamespace(log_change=lambda *given: told.append(given))
+    suite = HpkeSuite.X25519_AES128GCM
+    ring = rotate_ring(first_ring(suite), now=100.0, suite=suite, active_in_s=7, overlap_s=9)
+    log_keys(ledger, ring, THIS_SERVICE)
+    ((act, about, actor),) = told
+    assert (act, actor) == (AuditAct.SET_KEYS, THIS_SERVICE)
+    wanted = {"newest_key": "2", "suite": suite.value, "active_from": "107", "keys": "2"}
+    assert {name: about[name] for name in wanted} == wanted
+    assert len(about["digest"]) == 64
+    first, second = ring
+    others = [
+        (first,),
+        (replace(first, expires_at=117), second),
+        (replace(first, active_from=1), second),
+        (first, replace(second, suite=HpkeSuite.X25519_CHACHA20POLY1305)),
+        (first, replace(second, key_id=3)),
+    ]
+    for other in others:
+        log_keys(ledger, other, THIS_SERVICE)
+    assert len({one["digest"] for _, one, _ in told}) == 1 + len(others)
+    log_keys(ledger, tuple(replace(key, secret=b"") for key in ring), THIS_SERVICE)
+    assert told[-1][1] == about
