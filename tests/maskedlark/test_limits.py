@@ -73,7 +73,7 @@ LIMITS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("module", LIMITS)
+@pytest.mark.parametrize("module", LIMITS, ids=lambda module: "in_" + module.replace(".", "_") + "_py")
 def test_a_limit_of_the_protocol_stays_what_it_is(module: str) -> None:
     found = import_module(module)
     assert {name: getattr(found, name) for name in LIMITS[module]} == LIMITS[module]
