@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -216,6 +217,17 @@ def test_a_bundle_with_a_missing_or_swapped_signature_is_refused() -> None:
     for one in bad:
         with pytest.raises(InvalidTask, match="helper"):
             one.verify()
+
+
+@pytest.mark.parametrize(("num_buckets", "held"), [(2, (0, 4, 5, 9)), (3, (0, 3, 6, 9)), (9, range(10))])
+def test_the_default_of_values_is_next_to_a_boundary(num_buckets: int, held: Sequence[int]) -> None:
+    values = {"kind": "values", "size": 10, "num_buckets": num_buckets}
+    for label in range(12):
+        if label in held:
+            assert canonical.build(LabelSpace, {**values, "default_label": label}).default_label == label
+        else:
+            with pytest.raises(InvalidTask, match="default_label is a label of the space"):
+                canonical.build(LabelSpace, {**values, "default_label": label})
 
 
 def test_a_million_classes_are_counted_without_a_list_of_them() -> None:
