@@ -22,6 +22,7 @@ from adserver.dashboard.assets import ASSETS
 from adserver.dashboard.page_data import Figures
 from adserver.dashboard.pages import Pages
 from adserver.dashboard.rendering import environment
+from adserver.records.exported_model import InputForm
 from adserver.store.access import AccessStore
 from adserver.store.audit_log import acting_as
 from maskedlark.audit_log import AuditAct
@@ -86,6 +87,21 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
             return HTMLResponse(content, 409)
         return RedirectResponse(f"/jobs/{found.job_id.hex()}", 303)
 
+    async def download(request: Request) -> Response:
+        """Send a job's latest model as an ONNX file; its graph takes the encoder's columns if it has one."""
+        try:
+            found = await run_in_threadpool(site.jobs.find, request.path_params["job"])
+            takes = InputForm(request.query_params.get("takes", InputForm.SCALED.value))
+            made = await run_in_threadpool(site.server.export, found.job_id, takes)
+        except ValueError:
+            raise HTTPException(422) from None
+        except MaskedLarkError as refusal:
+            content = pages.draw("refused.html", "jobs", request, {"detail": str(refusal)})
+            return HTMLResponse(content, 409)
+        name = f"{found.job_id.hex()[:12]}-round-{made.rounds_done}.onnx"
+        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
+        return Response(made.encoded, headers=headers, media_type="application/octet-stream")
+
     async def log_out(request: Request) -> Response:
         with acting_as(actor_of(request, request.state.grant)):
             await run_in_threadpool(grants.end, request.state.grant)
@@ -110,6 +126,7 @@ def _app(site: AdminContext, grants: Grants, pages: Pages) -> ASGIApp:
         site,
         routes=[
             *pages.routes(),
+            Route("/jobs/{job}/model.onnx", download, methods=["GET"], name="a job's model"),
             Route("/jobs/{job}/{act}", change, methods=["POST"], name="change a job"),
             Route(LOGIN_PATH, log_in, methods=["GET"], name="log in"),
             Route(LOGOUT_PATH, log_out, methods=["POST"], name="log out"),

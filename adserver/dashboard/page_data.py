@@ -125,6 +125,7 @@ class Figures:
         stopped = [one for state in _STOPPED for one in site.jobs.page(limit=RECENT, state=state)]
         return {
             "intake": _plain(show_intake(self.site)),
+            "reports": site.reports.total(),
             "tasks": tasks,
             "jobs_by_state": {state.value: count for state, count in counts.items()},
             "jobs": [job_row(one) for one in site.jobs.page(limit=RECENT)],
@@ -144,6 +145,7 @@ class Figures:
         return {
             **told,
             "refused": refused,
+            "reports": self.site.reports.total(),
             "total": total,
             "tasks": self._list(list_tasks, limit=ROWS)["items"],
         }
@@ -207,6 +209,7 @@ class Figures:
         return {
             **shown,
             "share": found.rounds_done / found.plan.job.rounds,
+            "has_encoder": found.plan.task.encoder is not None,
             "remedy": stop_remedy(shown["reason"] or ""),
             "curves": _plain(curves_of(self.site, found, POINTS))["points"],
         }

@@ -39,6 +39,12 @@ def count_by_state(connection: Connection, task_id: bytes) -> Mapping[ReportStat
     return found
 
 
+def count_all(connection: Connection) -> int:
+    """Count the reports of all tasks in all states."""
+    sums = [select(func.sum(table.c.reports)) for table in (report_counts, arrived_reports)]
+    return sum(int(connection.execute(one).scalar() or 0) for one in sums)
+
+
 def _add(connection: Connection, table: Table, key: Sequence[str], rows: list[dict[str, Any]]) -> None:
     """Add to the counts of some keys; those that are not there yet begin with it."""
     if not rows:

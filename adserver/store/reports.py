@@ -22,7 +22,7 @@ from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store.batch_window import BatchWindow
 from adserver.store.group_commit import GroupCommit
 from adserver.store.insert_reports import NO_PLACES, find_stored, insert_new
-from adserver.store.report_counts import SLOTS, arrive, count_by_state, shift
+from adserver.store.report_counts import SLOTS, arrive, count_all, count_by_state, shift
 from adserver.store.report_deletion import Forgotten, forget, handles_of
 from adserver.store.report_manifest import forget_objects
 from adserver.store.report_object_reader import ReadsObjects, place_or_ciphertext, with_ciphertexts
@@ -163,6 +163,11 @@ class ReportStore:
             dropped=found.get(ReportState.DROPPED, 0),
             expired=found.get(ReportState.EXPIRED, 0),
         )
+
+    def total(self) -> int:
+        """Count the reports of all tasks, whatever became of them, but those that were deleted."""
+        with reading(self._engine) as connection:
+            return count_all(connection)
 
     def handles(self, task_id: bytes) -> Sequence[bytes]:
         """Return the arguments with which `forget` deletes all reports of a task."""

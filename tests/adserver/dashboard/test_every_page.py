@@ -7,8 +7,10 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext
 
 from adserver.admin.access import LOGIN_PATH
+from adserver.client.local import LocalAdServer
 from adserver.dashboard.pages import PAGES
 from adserver.records.access import Scope
+from adserver.records.exported_model import ExportedModel
 from tests.adserver.visits import PATHS, Shown, Visit
 
 AXE: Final = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
@@ -83,6 +85,31 @@ def test_a_narrow_page_scrolls_down_only(shown: Shown, browser: Browser) -> None
             assert wide <= 0, path
     finally:
         context.close()
+
+
+def test_a_narrow_page_of_budgets_has_its_epsilons_in_sight(shown: Shown, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    try:
+        visit = shown.visit(context)
+        visit.open(PATHS["budgets"])
+        cells = visit.page.locator(
+            "#budgets tbody td.num:nth-child(4), #budgets tbody td.num:nth-child(6)"
+        ).all()
+        boxes = [cell.bounding_box() for cell in cells]
+        assert boxes
+        assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
+    finally:
+        context.close()
+
+
+def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ExportedModel(encoded=b"a model", rounds_done=38)
+    monkeypatch.setattr(LocalAdServer, "export", lambda _self, _job, _takes: made)
+    visit.open(PATHS["job that was refused"])
+    with visit.page.expect_download() as begun:
+        visit.page.get_by_role("link", name="ONNX file after round").click()
+    assert begun.value.suggested_filename == f"{'04' * 6}-round-38.onnx"
+    assert Path(begun.value.path()).read_bytes() == b"a model"
 
 
 def test_who_may_only_read_sees_no_button(shown: Shown, context: BrowserContext) -> None:

@@ -90,3 +90,6 @@ def test_counts_of_tasks_are_apart(engine: Engine) -> None:
     assert ReportStore(engine).add([*MADE, *of_other]) == len(MADE) + 3
     assert ReportStore(engine).counts(TASK_ID).waiting == len(MADE)
     assert ReportStore(engine).counts(other.task.task_id).waiting == 3
+    assert ReportStore(engine).total() == len(MADE) + 3
+    DatasetStore(engine).begin(TASK_ID, bytes(16), limit=5, created_at=NOW)
+    assert ReportStore(engine).total() == len(MADE) + 3
