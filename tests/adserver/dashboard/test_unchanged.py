@@ -100,7 +100,7 @@ def test_a_page_is_drawn_anew_only_when_its_part_of_the_mark_changes(looked: Loo
             "intake": page.path in WITH_REPORTS,
             "helpers": page.path == "/helpers",
             "trouble": page.path == "/",
-            "budgets": page.place == "budgets",
+            "budgets": page.place in ("budgets", "plan"),
         }
         for name, is_drawn in expected.items():
             before = looked.drawn[page.path]
@@ -166,4 +166,4 @@ def test_a_budget_too_young_to_be_computed_anew_is_looked_at_again(
     after = figures.mark()
     figures.close()
     changed = {page.place for page in PAGES if page.stamp(before) != page.stamp(after)}
-    assert changed == {"budgets"}
+    assert changed == {"budgets", "plan"}
