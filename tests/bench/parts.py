@@ -59,7 +59,7 @@ def pretrained(features: NDArray[np.uint8], labels: NDArray[np.int64], seed: int
     optimizer = torch.optim.Adam(network.parameters(), 1e-3, weight_decay=1e-4)
     for _ in range(300):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(network(x), y).backward()
+        torch.nn.functional.cross_entropy(network(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     values = {
         f"{name}.{kind}": getattr(layer, kind)

@@ -121,7 +121,7 @@ def test_devices_train_all_of_a_model() -> None:
     asked: dict[str, Any] = {"model": None, "rounds": 3, "epsilon": None, "noise_multiplier": None}
     for option in ("train", "freeze"):
         with pytest.raises(InvalidTask, match="leave both out"):
-            read_federated_options(strategy="dp-fedavg", layers="4,1", **asked, **{option: ["0.*"]})
+            read_federated_options(strategy="dp-fedavg", layers="4,1", **{**asked, option: ["0.*"]})
     assert read_federated_options(strategy="dp-fedavg", layers="4,1", **asked) is not None
 
 
