@@ -89,7 +89,7 @@ def test_search_finds_versions_are_listed_and_the_dark_can_be_chosen(page: Page)
     page.keyboard.press("/")
     ready = page.locator(".md-search-result__meta").filter(has_text="Type to start")
     ready.wait_for(state="attached")  # the index is loaded
-    page.locator("input.md-search__input").fill("rotate")
+    page.locator("input.md-search__input").press_sequentially("rotate")
     page.locator(".md-search-result__link").first.wait_for()
 
 
