@@ -73,6 +73,24 @@ def test_jobs_that_are_charged_in_turn_cost_the_same_at_each_step(
         assert spending.cost() == cost(task, held)
 
 
+@pytest.mark.parametrize(
+    ("multiplier", "left_over"), [(3.0, r"of which 1\.\d+ is left"), (2.0**-21, "of which 0 is left")]
+)
+def test_a_refusal_says_what_is_left_and_where_all_is_spent_nothing(
+    multiplier: float, left_over: str
+) -> None:
+    task = world(**MECHANISMS[0], epsilon=100.0, collusion_epsilon=1000.0).task
+    before = [Reservation(spec=job(task, 1, multiplier), rounds=4)]
+    spent = cost(task, before)
+    if math.isfinite(spent.ad_server):
+        task = replace(task, epsilon=spent.ad_server + 1.25)
+    new = Reservation(spec=job(task, 2, 0.5), rounds=4)
+    with refused(
+        JobReason.BUDGET_EXHAUSTED, f"^4 rounds do not fit this dataset: epsilon would be .*{left_over}"
+    ):
+        check_fits(task, before, new)
+
+
 def test_a_task_without_noise_has_no_budget_to_keep() -> None:
     task = world().task
     check_fits(task, [], Reservation(spec=job(task, 1, noise_multiplier=0.0), rounds=4))

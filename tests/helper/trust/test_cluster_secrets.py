@@ -2,14 +2,24 @@ import ssl
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding
 from typer.testing import CliRunner
 
 from helper.cli.main import app
-from helper.trust.cluster_secrets import WORKERS, write_cluster_secrets, write_machine_certificate
+from helper.trust.cluster_secrets import (
+    WORKERS,
+    worker_tls,
+    write_cluster_secrets,
+    write_machine_certificate,
+)
 from maskedlark.errors import InvalidTask
+from maskedlark.rpc.certificates import as_pem, begun, name_of
 from maskedlark.rpc.trust import names_in
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -154,6 +164,24 @@ def test_an_authoritys_key_that_belongs_to_somebody_else_is_not_used(
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     with pytest.raises(InvalidTask, match=f"ca.key belongs to user {owner}"):
         write_machine_certificate(authority, tmp_path / "machine", hosts=("127.0.0.1",), now=NOW)
+
+
+def test_an_authority_of_another_kind_of_key_is_not_used(authority: Path, tmp_path: Path) -> None:
+    """Its key and its certificate belong together, but no machine is certified with it."""
+    key: Any = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    name = name_of("another")
+    certificate = begun(name, name, key.public_key(), now=NOW, days=9).sign(key, hashes.SHA256())
+    (authority / "ca.key").write_bytes(as_pem(key))
+    (authority / "ca.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
+    with pytest.raises(InvalidTask, match="not the elliptic-curve key"):
+        write_machine_certificate(authority, tmp_path / "machine", hosts=("10.0.0.7",), now=NOW)
+
+
+def test_head_and_workers_use_the_files_of_a_machine(tmp_path: Path) -> None:
+    found = worker_tls(tmp_path)
+    assert (found.certificate, found.private_key, found.trusted_authorities) == (
+        tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt",
+    )  # fmt: skip
 
 
 def test_an_authoritys_key_that_others_may_read_is_not_used(authority: Path, tmp_path: Path) -> None:
