@@ -305,7 +305,7 @@ def _add_products(
     """Add larger[i] times the sum over k of chances[k] smaller[i - lag - k] to masses[start + i], each i."""
     near = smaller[: max(0, len(larger) - lag)]
     first, last = max(0, lag), min(len(larger), lag + len(near) + len(chances) - 1)
-    if len(near) and first < last:
+    if first < last:  # and so both have points
         sums = np.convolve(near, chances)
         masses[start + first : start + last] += larger[first:last] * sums[first - lag : last - lag]
 
