@@ -71,6 +71,9 @@ def test_each_act_is_one_entry_that_says_who_and_what(tmp_path: Path) -> None:
     answer = scene.cores[0].ledger.round(spec_key(scene, bytes.fromhex(found[4].subject["job"])), 2)
     assert answer is not None
     assert [one.subject.get("round") for one in found[4:7]] == ["0", "1", "2"]
+    job = found[3].subject["job"]
+    assert {one.subject.get("task") for one in found[1:]} == {scene.task_id.hex()}
+    assert {one.subject.get("job") for one in found[3:]} == {job} != {scene.task_id.hex()}
     verify_lines(one.encode() for one in found)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ from scipy.stats import binom, chisquare
 
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, JobReason
-from maskedlark.privacy.accounting import spent
+from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.correlated import sensitivity, slots_apart
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch, under, work_size
 from maskedlark.releases.job import JobSpec, charge, check_sample_hides
 from maskedlark.releases.round import MaskedSum, draw_sample, transcript
-from maskedlark.releases.samples import Samples, epoch_steps, samples_of
+from maskedlark.releases.samples import Samples, charge_of_samples, epoch_steps, samples_of
 from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
 from maskedlark.reports.input_shares import InputShares
 from tests.builders import helper_share, of_shares, zeros
@@ -158,3 +161,29 @@ def test_the_work_of_a_step_does_not_depend_on_its_size() -> None:
         helper_share(FULL, spec, 0, of_shares(shares, count), records=len(shares), round_index=index)
     assert len(sizes) == 1
     assert len(counted) > 1
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 6, 7])
+@pytest.mark.parametrize("steps", [2, 3, 7])
+def test_samples_are_charged_by_what_hides_them(steps: int, rounds: int) -> None:
+    """Epochs whole, coins each, known samples as none at all, correlated noise as one release."""
+
+    def charged(**samples: Any) -> Charge:
+        given = {"sampling_numerator": SAMPLING_DENOMINATOR // steps, **samples}
+        return charge_of_samples(FULL.task, 2.0, rounds=rounds, samples=Samples(**given))
+
+    plain = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=2.0, sampling_rate=1.0, rounds=rounds)
+    epochs = replace(plain, rounds=math.ceil(rounds / steps))
+    assert charged(epoch_steps=steps) == replace(epochs, epoch_steps=steps, exposure=steps * 2.0**-46)
+    assert charged(epoch_steps=steps, is_public=True) == epochs
+    rate = SAMPLING_DENOMINATOR // steps / SAMPLING_DENOMINATOR
+    assert charged() == replace(plain, sampling_rate=rate, exposure=2.0**-46)
+    assert charged(is_public=True) == charged(sampling_numerator=SAMPLING_DENOMINATOR) == plain
+
+    length = sensitivity(32, steps=steps, epochs=epochs.rounds)
+    together = replace(plain, rounds=1, noise_multiplier=2.0 / length)
+    assert charged(epoch_steps=steps, carried=32, is_public=True) == together
+    apart = slots_apart(32, steps=steps, epochs=epochs.rounds)
+    assert charged(epoch_steps=steps, carried=32) == replace(
+        together, epoch_steps=apart.slots, overlap=apart.overlap, exposure=steps * 2.0**-46
+    )
