@@ -21,6 +21,8 @@ LIMITS: dict[str, dict[str, object]] = {
     },
     "maskedlark.privacy.noise": {"MIN_SCALE": 1_024, "FEATURE_RANGE": 255, "FEATURE_FRAC_BITS": 16},
     "maskedlark.privacy.noise_search": {"SEARCH_PRECISION": 1.01},
+    "maskedlark.privacy.rejection_strips": {"COLUMNS": 256, "WEIGHT_BITS": 32, "SURE_BITS": 31},
+    "maskedlark.privacy.sample_size": {"EXPOSURE": 2.0**-46, "_UNDER_K": 2.0**-50, "_OVER": 32},
     "maskedlark.privacy.samplers": {"MAX_SCALE": 2**48},
     "maskedlark.releases.counting": {"VERSION": 1, "COUNT_UNITS": 65_536, "MAX_MULTIPLIER": 4e6},
     "maskedlark.releases.evaluation": {"ROWS": 2, "MAX_BINS": 10_000, "UNITS": 2**20, "_MAX_MULTIPLIER": 4e6},

@@ -101,7 +101,9 @@ def test_a_statement_says_what_was_spent_before_and_after(scene: Scene) -> None:
     assert entry is not None
 
 
-def test_a_digest_is_of_the_answers_that_a_release_had_and_in_their_order(scene: Scene) -> None:
+def test_a_digest_is_of_the_answers_that_a_release_had_and_in_their_order(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A round that is answered while a statement is made is none of its."""
     job = scene.job(scene.seal(), rounds=3, noise_multiplier=2.0)
     scene.start(job)
@@ -117,6 +119,10 @@ def test_a_digest_is_of_the_answers_that_a_release_had_and_in_their_order(scene:
     assert len({one.first for one in before}) == 1
     for one in before:
         assert history.answers_digest(one) == sha256(b"".join(answers[: one.answers])).digest()
+    monkeypatch.setattr("helper.ledger.release_history._PAGE", 2)
+    asked: list[None] = []
+    history.answers_digest(before[2], lambda: asked.append(None))
+    assert len(asked) == 2  # before the first of each page
     stored = scene.cores[0].ledger.round(key_of(job), 2)
     assert stored is not None
     assert stored.answer is not None
