@@ -166,6 +166,12 @@ PRICES: dict[str, tuple[Jobs, float, float, float]] = {
         0.2208262488,
         54.21724966,
     ),
+    "9 samples of several reports, of which too much is left out": (
+        [[gaussian(1.0 + number / 8, 0.05, 20, reports=3) for number in range(9)]],
+        1e-6,
+        9.165618286,
+        555.165371,
+    ),
     "30 samples": (
         [[gaussian(2.0 + number / 50, 0.01 + number / 1000, 30) for number in range(30)]],
         1e-6,
