@@ -85,8 +85,8 @@ pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `mak
 	$(BIN)/python -m tests.docs.pages $(ARGS)
 
 .PHONY: site dist
-site: $(STAMP)  ## Build the documentation as a site (writes site/VERSION/; ARGS="--url https://..."); fails at a broken link
-	$(BIN)/python -m docs.build_site $(ARGS)
+site: $(STAMP)  ## Build the documentation as a site (writes site/); fails at a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/properdocs build --strict --quiet --config-file mkdocs.yml
 
 dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with each, installed in an empty folder
 	$(BIN)/python -m tests.installed
@@ -168,8 +168,12 @@ bench-wide: $(STAMP)  ## Rounds of models of 2^20 to 2^26 parameters: seconds an
 	$(BIN)/python -m tests.bench.wide_job $(ARGS)
 
 .PHONY: bench-models
-bench-models: $(STAMP)  ## Models of advertising by quickstart's defaults, with both helpers' noise: AUC, log loss, calibration (ARGS=--json)
+bench-models: $(STAMP)  ## Models of advertising by quickstart's defaults, with both helpers' noise: AUC, log loss, calibration (ARGS="--quick --json")
 	$(BIN)/python -m tests.bench.models $(ARGS)
+
+.PHONY: bench-defaults
+bench-defaults: $(STAMP)  ## The learning rate of quickstart's rule beside five others, on five data sets (ARGS="--only wbcd --json")
+	$(BIN)/python -m tests.bench.defaults $(ARGS)
 
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)

@@ -20,7 +20,7 @@ _LEAST_RATE: Final = 0.1
 _MOST_RATE: Final = 8.0
 _MOST_RATE_OF_HIDDEN: Final = 2.0
 """Hidden layers diverge at longer steps."""
-_MOST_RATE_OF_SMALL: Final = 1.0
+_MOST_RATE_OF_SMALL: Final = 0.5
 """Few rows are soon fitted, and longer steps then only add noise."""
 _MOST_RATE_OF_RARE: Final = 4.0
 _RARE: Final = 0.05
@@ -57,13 +57,18 @@ def choose_network(*, rows: int, epsilon: float, columns: int, rarest: float = 0
     )
 
 
-def choose_learning_rate(*, rows: int, epsilon: float, parameters: int, network: Network | None) -> float:
+def choose_learning_rate(
+    *, rows: int, epsilon: float, parameters: int, network: Network | None, heads: int = 1
+) -> float:
     """Return the rate of SGD with momentum .9 under a cosine schedule, of gradients over the clip bound.
 
     The signal of a round, its mean gradient's length over its noise's, is proportional to
     rows x epsilon / sqrt(parameters). The rate is the signal over 170, to the power of 1.5: steps are short
     where noise is most of them. It is between .1 and 8; at most 4 where a label is rare, 2 for a network of
-    hidden layers or of a person's own (None), and 1 for rows x epsilon below 10,000.
+    hidden layers or of a person's own (None), and .5 for rows x epsilon below 10,000.
+
+    Several heads multiply it by the root of their number: the bound, which holds the gradients of all of
+    them, is about so many times one head's, and each head's step would be shorter by as much.
     """
     signal = rows * epsilon / sqrt(parameters)
     most = _MOST_RATE
@@ -73,4 +78,5 @@ def choose_learning_rate(*, rows: int, epsilon: float, parameters: int, network:
         most = _MOST_RATE_OF_RARE
     if rows * epsilon < _LARGE:
         most = _MOST_RATE_OF_SMALL
-    return float(f"{min(most, max(_LEAST_RATE, (signal / _SIGNAL_OF_RATE_1) ** 1.5)):.2g}")
+    rate = min(most, max(_LEAST_RATE, (signal / _SIGNAL_OF_RATE_1) ** 1.5))
+    return float(f"{sqrt(heads) * rate:.2g}")

@@ -394,13 +394,14 @@ class Recipe:
         untrained = self._steps.folder / "untrained.onnx"
         if described.encoder is None:
             widths = (described.num_features, *network.hidden, described.num_outputs)
-            form = ["--centred", "--layers", ",".join(map(str, widths))]
+            form = ["--layers", ",".join(map(str, widths))]
         else:
             form = ["--encoder", str(described.encoder), "--outputs", str(described.num_outputs)]
             form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
             form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
             form += ["--base-rate", f"{self._base_rate:.6f}"] if network.clip_norm is not None else []
-        self._run("adserver", "model", "create", str(untrained), *form, "--seed", str(model.seed))
+        form += ["--centred-on", str(self._steps.folder / "panel.npz"), "--seed", str(model.seed)]
+        self._run("adserver", "model", "create", str(untrained), *form)
         return untrained
 
     def _steps_of(self, rows: int, model: Path) -> list[str]:

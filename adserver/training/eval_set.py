@@ -45,6 +45,10 @@ class EvalSet:
     def __len__(self) -> int:
         return len(self.features)
 
+    def mean_bytes(self) -> tuple[int, ...]:
+        """Return the mean of each feature, rounded to a byte."""
+        return tuple(int(mean) for mean in np.rint(self.features.mean(axis=0)))
+
     def check_fits(self, model: Model, loss: TrainedLoss) -> None:
         """Refuse a set whose features or labels are not what the model and its loss are about.
 

@@ -22,7 +22,12 @@ IR_VERSION: Final = 10
 
 
 def dense_network(
-    layers: Sequence[int], activation: str, *, seed: int, final: str = "linear", is_centred: bool = False
+    layers: Sequence[int],
+    activation: str,
+    *,
+    seed: int,
+    final: str = "linear",
+    centres: Sequence[int] | None = None,
 ) -> bytes:
     """Build an ONNX file of a fully connected network. Called by the ad server.
 
@@ -31,13 +36,15 @@ def dense_network(
         activation: After every layer but the last: a name of `HIDDEN_ACTIVATIONS`.
         seed: Of the initial weights, which are uniform in +-1/sqrt(fan_in), as torch.nn.Linear's are.
         final: After the last layer: a name of `FINAL_ACTIVATIONS`.
-        is_centred: Whether features enter as 2x - 1, in [-1, 1), which trains in fewer rounds than [0, 1).
+        centres: A byte for each feature, such as its mean's, which is subtracted; the difference enters
+            doubled, in (-2, 2). A direction that all records share would take most of each gradient. None:
+            features enter as they are, in [0, 1).
 
     Guarantees: the same arguments give the same bytes with one version of onnx; the parameters are `0.weight`
         (outputs, inputs), `0.bias`, `1.weight` and so on, and `parse` accepts the file.
 
     Raises:
-        InvalidModel: WRONG_SHAPE (a width) or UNKNOWN_OPERATOR (an activation).
+        InvalidModel: WRONG_SHAPE (a width, or how many centres) or UNKNOWN_OPERATOR (an activation).
     """
     if len(layers) < 2 or min(layers) < 1:
         raise InvalidModel(
@@ -49,12 +56,17 @@ def dense_network(
             f"activation must be one of {', '.join(HIDDEN_ACTIVATIONS)} and final one of "
             f"{', '.join(FINAL_ACTIVATIONS)}",
         )
+    if centres is not None and len(centres) != layers[0]:
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE, f"centres must be {layers[0]}, one a feature, not {len(centres)}"
+        )
     randomness = seeded(seed, "dense_network")
     nodes, initializers, value = [], [], "features"
-    if is_centred:
-        initializers += [float_tensor("half", np.float32(0.5)), float_tensor("unit", np.float32(2.0))]
+    if centres is not None:
+        initializers.append(float_tensor("unit", np.float32(2.0)))
         nodes += [
-            helper.make_node("Sub", ["features", "half"], ["around_zero"]),
+            constant_bytes("centres", centres),
+            helper.make_node("Sub", ["features", "centres"], ["around_zero"]),
             helper.make_node("Mul", ["around_zero", "unit"], ["centred"]),
         ]
         value = "centred"
@@ -90,6 +102,12 @@ def _layer_parameters(index: int, fan_in: int, width: int, randomness: Randomnes
 
 def _initial(count: int, fan_in: int, randomness: Randomness) -> NDArray[np.float32]:
     return ((2.0 * uniform(count, randomness) - 1.0) / sqrt(fan_in)).astype(np.float32)
+
+
+def constant_bytes(name: str, centres: Sequence[int]) -> onnx.NodeProto:
+    """Return a node whose value is some bytes as features have them, over 256, and is not trained."""
+    value = np.array(centres, np.float32) / np.float32(256)
+    return helper.make_node("Constant", [], [name], value=float_tensor("", value))
 
 
 def float_tensor(name: str, value: NDArray[np.float32] | np.float32) -> onnx.TensorProto:

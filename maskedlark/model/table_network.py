@@ -27,13 +27,13 @@ from maskedlark.encoding.encoder import (
     count_bytes,
 )
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.dense import IR_VERSION, OPSET, float_tensor, value_info
+from maskedlark.model.dense import IR_VERSION, OPSET, constant_bytes, float_tensor, value_info
 from maskedlark.randomness import Randomness, seeded, uniform
 
 WIDTH: Final = 8
 """Entries in a table's row."""
 _NUMBER_SCALE: Final = 2.0
-"""Centred numbers lie in [-1, 1), as long as a table's entries."""
+"""Numbers centred on 128 lie in [-1, 1), as long as a table's entries."""
 _TABLE_SCALE: Final = 2.5
 """Entries begin in +-2.5/sqrt(width). Rows that few records read learn little where they begin smaller."""
 _BYTE: Final = 256.0
@@ -47,6 +47,7 @@ def table_network(
     seed: int,
     are_numbers_in_tables: bool = True,
     base_rate: float | None = None,
+    centres: Sequence[int] | None = None,
 ) -> bytes:
     """Build an ONNX file of a network over an encoder's features. Called by the ad server.
 
@@ -59,16 +60,22 @@ def table_network(
             need not be a straight line; it takes thousands of records to learn one.
         base_rate: The share of label 1, if it is known: the last bias begins at its logit, so that no rounds
             are spent on it.
+        centres: A byte for each feature, such as its mean's: what numbers are centred on; None: on 128.
 
     Guarantees: the same arguments give the same bytes with one version of onnx, `parse` accepts the file, and
         helpers train it on the exact path.
 
     Raises:
-        InvalidModel(WRONG_SHAPE): a width below 1.
+        InvalidModel(WRONG_SHAPE): a width below 1, or centres that are not one a feature.
         ValueError: a base rate that is not between 0 and 1.
     """
     if min([*hidden, outputs]) < 1:
         raise InvalidModel(ModelReason.WRONG_SHAPE, f"widths must be positive, not {[*hidden, outputs]}")
+    if centres is not None and len(centres) != encoder.num_features:
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE,
+            f"centres must be {encoder.num_features}, one a feature, not {len(centres)}",
+        )
     graph = _Graph(seed)
     starts = [0, *accumulate(map(count_bytes, encoder.columns))]
     numbers = [
@@ -89,7 +96,8 @@ def table_network(
     if pictured:
         parts.append(graph.columns(pictured, "images"))
     if numbers:
-        parts.append(graph.centred(numbers))
+        middles = [int(_BYTE) // 2 if centres is None else centres[at] for at in numbers]
+        parts.append(graph.centred(numbers, middles))
     value = graph.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
     for layer, (fan_in, fan_out) in enumerate(pairwise([width, *hidden, outputs])):
         first = log(base_rate / (1 - base_rate)) if base_rate and layer == len(hidden) else None
@@ -122,7 +130,6 @@ class _Graph:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = [
             float_tensor("scale", np.float32(_BYTE)),
-            float_tensor("half", np.float32(0.5)),
             float_tensor("unit", np.float32(_NUMBER_SCALE)),
         ]
 
@@ -149,9 +156,10 @@ class _Graph:
         """Return the name of the integer 256."""
         return self._integers("base", [int(_BYTE)])
 
-    def centred(self, columns: list[int]) -> str:
-        """Return columns of numbers in [-1, 1), (records, columns)."""
-        return self.node("Mul", self.node("Sub", self.columns(columns), "half"), "unit")
+    def centred(self, columns: list[int], centres: list[int]) -> str:
+        """Return columns of numbers around 0, in (-2, 2), (records, columns)."""
+        self._nodes.append(constant_bytes("centres", centres))
+        return self.node("Mul", self.node("Sub", self.columns(columns), "centres"), "unit")
 
     def dense(self, value: str, layer: int, fan_in: int, fan_out: int, bias_at: float | None) -> str:
         """Return a layer's sums, (records, fan_out); its bias begins at a number, or at random."""

@@ -29,8 +29,8 @@ from maskedlark.encoding.cells import said
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.model.table_network import table_network
+from tests.bench.examples import COLUMNS, Examples
 from tests.bench.mnist import FOLDER
-from tests.bench.models import COLUMNS, Examples
 from tests.bench.models_ids import logistic_on_ids
 
 HOME: Final = FOLDER.parent / "ads"

@@ -24,7 +24,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Epsilons
 from tests.bench.ads_data import Prepared
 from tests.bench.dp_sgd import opacus_noise
-from tests.bench.models import Examples
+from tests.bench.examples import Examples
 from tests.bench.private_training import MOMENTUM
 from tests.bench.quickstart_job import train_as_quickstart
 

@@ -1,23 +1,30 @@
 """A job as quickstart chooses it, in one process: the exact engine, 120 rounds, both helpers' noise."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.quickstart.defaults import ROUNDS, Network, choose_learning_rate
+from adserver.quickstart.check import usual_loss
+from adserver.quickstart.defaults import ROUNDS, Network, choose_learning_rate, choose_network
 from adserver.quickstart.settings import TaskSettings
 from adserver.records.defaults import CLIP_QUANTILE
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.eval_set import EvalSet
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.model.heads import Heads, TrainedLoss, heads_of
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.model.table_network import table_network
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import charge
+from tests.bench.examples import Split
 from tests.bench.in_process import train_in_process
 from tests.builders import fitting_noise, job_spec, world
 from tests.training_plans import training_plan
@@ -27,11 +34,64 @@ DELTA: Final = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """The trained model's file, the rate of gradients over the clip bound, and what the job cost."""
+    """The trained model's file, its loss, the rate of gradients over the clip bound, and the job's cost."""
 
     onnx: bytes
+    loss: TrainedLoss
     learning_rate: float
     cost: Epsilons
+
+
+def train_by_defaults(
+    encoder: Encoder,
+    split: Split,
+    *,
+    epsilon: float,
+    seed: int,
+    heads: Sequence[Mapping[str, Any]] = (),
+    learning_rate: float | None = None,
+) -> Trained:
+    """Train what quickstart would on the split's reports.
+
+    Args:
+        encoder: Of the features.
+        split: Labels are classes, or codes where there are heads.
+        epsilon: Against the ad server.
+        seed: Of the initial weights, and names the job.
+        heads: As `heads_of` takes them, without their outputs: the network has one for each.
+        learning_rate: See `train_as_quickstart`.
+    """
+    panel, classes = split.panel, int(split.panel.labels.max()) + 1
+    is_binary = classes == 2 and not heads
+    base_rate = float((panel.labels.sum() + 0.5) / (len(panel.labels) + 1)) if is_binary else 0.5
+    network = choose_network(
+        rows=len(split.reported.labels),
+        epsilon=epsilon,
+        columns=encoder.num_features,
+        rarest=min(base_rate, 1 - base_rate),
+    )
+    untrained = table_network(
+        encoder,
+        hidden=network.hidden,
+        outputs=len(heads) or (1 if is_binary else classes),
+        seed=seed,
+        are_numbers_in_tables=network.are_numbers_in_tables,
+        base_rate=None if network.clip_norm is None else base_rate,
+        centres=EvalSet(features=panel.features, labels=panel.labels).mean_bytes(),
+    )
+    (output, _), *_ = parse(untrained, num_features=encoder.num_features).outputs
+    listed = [{**head, "output": f"{output}[{place}]"} for place, head in enumerate(heads)]
+    return train_as_quickstart(
+        untrained,
+        split.reported.features,
+        split.reported.labels,
+        network=network,
+        epsilon=epsilon,
+        seed=seed,
+        loss=heads_of(listed) if heads else usual_loss(classes),
+        classes=classes,
+        learning_rate=learning_rate,
+    )
 
 
 def train_as_quickstart(
@@ -42,18 +102,22 @@ def train_as_quickstart(
     network: Network,
     epsilon: float,
     seed: int,
+    loss: TrainedLoss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+    classes: int = 2,
     learning_rate: float | None = None,
     collusion_epsilon: float | None = None,
 ) -> Trained:
     """Train a file on all records in each round.
 
     Args:
-        onnx: One output, the logit of label 1.
+        onnx: The network.
         features: (records, bytes).
-        labels: (records,), 0 or 1.
+        labels: (records,), 0 to `classes` - 1.
         network: What the file is to the rule of rates, and its clip bound.
         epsilon: Against the ad server, and what the network and rate are chosen by; infinite: no noise.
         seed: Names the job.
+        loss: Of the network's output, or its heads.
+        classes: The task's, or how many label codes there are.
         learning_rate: Of gradients over the clip bound; None: the rule's.
         collusion_epsilon: Against the ad server with one helper; None: quickstart's.
     """
@@ -62,6 +126,7 @@ def train_as_quickstart(
     is_noisy, colluding = math.isfinite(epsilon), collusion_epsilon or settings.collusion_epsilon
     of = world(
         num_features=width,
+        labels={"kind": "classes", "size": classes},
         min_batch_size=settings.min_batch_size,
         mechanism=Mechanism.GAUSSIAN if is_noisy else Mechanism.NONE,
         clip_norm=settings.clip_norm,
@@ -73,7 +138,7 @@ def train_as_quickstart(
         of.task.task_id,
         job_id=seed.to_bytes(16, "big"),
         model_digest=model.digest,
-        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+        loss=loss,
         rounds=ROUNDS,
         noise_multiplier=fitting_noise(
             epsilon,
@@ -88,7 +153,11 @@ def train_as_quickstart(
         clip_norm=network.clip_norm,
     )
     rate = learning_rate or choose_learning_rate(
-        rows=rows, epsilon=epsilon, parameters=model.num_parameters, network=network
+        rows=rows,
+        epsilon=epsilon,
+        parameters=model.num_parameters,
+        network=network,
+        heads=len(loss.heads) if isinstance(loss, Heads) else 1,
     )
     plan = training_plan(
         of.task,
@@ -101,6 +170,7 @@ def train_as_quickstart(
     values = train_in_process(of, plan, model, features, labels)
     return Trained(
         onnx=replace_parameters(onnx, model, values),
+        loss=loss,
         learning_rate=rate,
         cost=spent([charge(of.task, job, ROUNDS)], DELTA),
     )

@@ -25,7 +25,7 @@ def test_small_data_get_a_linear_model_large_tables_of_numbers_and_pixels_a_hidd
 @pytest.mark.parametrize(
     ("rows", "epsilon", "parameters", "is_linear", "rate"),
     [
-        (455, 3.0, 31, True, 1.0),
+        (455, 3.0, 31, True, 0.5),
         (455, 1.0, 31, True, 0.33),
         (9_864, 3.0, 34_970, True, 0.9),
         (26_049, 3.0, 13_500, True, 7.9),
@@ -40,6 +40,15 @@ def test_the_rate_follows_the_signal_of_a_round(
     network = Network(hidden=() if is_linear else (64,), are_numbers_in_tables=is_linear)
     found = choose_learning_rate(rows=rows, epsilon=epsilon, parameters=parameters, network=network)
     assert found == rate
+
+
+def test_steps_grow_with_the_bound_of_several_heads() -> None:
+    network = Network(hidden=(), are_numbers_in_tables=True)
+    rates = [
+        choose_learning_rate(rows=26_049, epsilon=3.0, parameters=13_500, network=network, heads=heads)
+        for heads in (1, 2, 4)
+    ]
+    assert rates == [7.9, 11.0, 16.0]
 
 
 def test_a_rare_label_gets_a_bound_that_holds_its_gradients() -> None:

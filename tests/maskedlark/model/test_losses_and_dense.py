@@ -99,14 +99,18 @@ def test_impossible_networks_are_refused(
         dense_network(layers, activation, seed=0, final=final)
 
 
-def test_centred_features_enter_as_twice_their_distance_from_a_half() -> None:
-    plain, centred = (
-        onnxruntime.InferenceSession(dense_network([3, 1], "relu", seed=5, is_centred=is_centred))
-        for is_centred in (False, True)
+def test_centred_features_enter_as_twice_their_distance_from_the_centres() -> None:
+    centres = (0, 128, 64)
+    plain, centred = (dense_network([3, 1], "relu", seed=5, centres=given) for given in (None, centres))
+    features = np.array([[0.0, 0.5, 0.75], [0.25, 0.0, 0.5]], np.float32)
+    (there,), (here,) = (
+        onnxruntime.InferenceSession(file).run(None, {"features": given})
+        for file, given in (
+            (centred, features),
+            (plain, 2 * (features - np.array(centres, np.float32) / 256)),
+        )
     )
-    features = np.array([[0.0, 0.5, 0.75]], np.float32)
-    np.testing.assert_allclose(
-        centred.run(None, {"features": features})[0],
-        plain.run(None, {"features": 2 * features - 1})[0],
-        rtol=1e-6,
-    )
+    np.testing.assert_allclose(there, here, rtol=1e-6)
+    assert parse(centred, num_features=3).parameters == parse(plain, num_features=3).parameters
+    with refused(ModelReason.WRONG_SHAPE):
+        dense_network([3, 1], "relu", seed=5, centres=(1, 2))

@@ -94,6 +94,23 @@ def test_a_width_below_one_is_refused(hidden: tuple[int, ...], outputs: int) -> 
         table_network(MIXED, hidden=hidden, outputs=outputs, seed=0)
 
 
+def test_numbers_are_centred_on_given_bytes() -> None:
+    middle, given = (
+        table_network(MIXED, hidden=(), outputs=1, seed=3, are_numbers_in_tables=False, centres=centres)
+        for centres in (None, (28, 7, 228))
+    )
+    moved = [[byte, word, other] for byte, word, other in ((50, 0, 100), (0, 3, 27), (155, 1, 0))]
+    as_seen_from_128 = [[byte + 100, word, other] for byte, word, other in moved]
+    as_given = [[byte, word, other + 100] for byte, word, other in moved]
+    np.testing.assert_allclose(outputs_of(given, as_given), outputs_of(middle, as_seen_from_128), rtol=1e-5)
+    assert (
+        choose_engine(parse(given, num_features=3), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, CLIP, 2).path
+        == "exact"
+    )
+    with refused(ModelReason.WRONG_SHAPE):
+        table_network(MIXED, hidden=(), outputs=1, seed=3, centres=(1, 2))
+
+
 def test_predictions_begin_at_the_base_rate() -> None:
     made = table_network(MIXED, hidden=(), outputs=1, seed=3, base_rate=0.01)
     rows = [[a, b, c] for a in range(0, 256, 51) for b in range(4) for c in range(0, 256, 85)]

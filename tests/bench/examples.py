@@ -1,0 +1,80 @@
+"""Records in the clear, for benches: Adult, and a split into what is reported and the panel."""
+
+import gzip
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.encoding.cells import said
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.encoding.fit import FitSettings, fit
+from tests.bench.mnist import FOLDER
+
+COLUMNS: Final = (
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country",
+    "income",
+)  # fmt: skip
+LABEL: Final = "income"
+_RARE: Final = 100
+"""One positive in so many records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """Records in the clear."""
+
+    features: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def part(self, chosen: NDArray[Any]) -> "Examples":
+        """The chosen records."""
+        return Examples(features=self.features[chosen], labels=self.labels[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Four fifths that are reported, and the panel."""
+
+    reported: Examples
+    panel: Examples
+
+
+def split(seen: Examples, seed: int) -> Split:
+    """Draw the panel by a seed."""
+    order = np.random.default_rng(seed).permutation(len(seen.labels))
+    panel = len(order) // 5
+    return Split(reported=seen.part(order[panel:]), panel=seen.part(order[:panel]))
+
+
+def adult() -> tuple[Encoder, Examples, Examples]:
+    """The encoder that `browser-sim encode --fit` makes of Adult, its training and its test records."""
+    tables = [table_of_adult(part) for part in ("data", "test")]
+    encoder = fit(tables[0], FitSettings(label=LABEL))
+    seen, test = (
+        Examples(features=encoder.features(table), labels=encoder.labels(table).astype(np.int64))
+        for table in tables
+    )
+    return encoder, seen, test
+
+
+def table_of_adult(part: str) -> dict[str, list[str | None]]:
+    """Adult's cells by column: the training rows, `data`, or the `test` rows."""
+    with gzip.open(FOLDER.parent / "ads" / f"adult.{part}.gz", "rt") as file:
+        rows = [line.strip().rstrip(".").split(", ") for line in file]
+    kept = [row for row in rows if len(row) == len(COLUMNS)]
+    return {column: [said(row[at]) for row in kept] for at, column in enumerate(COLUMNS)}
+
+
+def rare_rows(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """All rows of label 0, and so many of label 1 that they are one in a hundred."""
+    positives = np.random.default_rng(seed).permutation(np.flatnonzero(labels == 1))
+    negatives = np.flatnonzero(labels == 0)
+    return np.sort(np.append(negatives, positives[: len(negatives) // (_RARE - 1)]))
+
+
+def rare(examples: Examples, seed: int) -> Examples:
+    """Examples of which one in a hundred is positive."""
+    return examples.part(rare_rows(examples.labels, seed))
