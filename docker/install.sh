@@ -21,6 +21,7 @@ packages)
     "$tools/bin/pip" --python "$environment" install $hashed --constraint constraints.txt --requirement needed.txt
     find "$environment/lib" -type d \( -name tests -o -path '*/onnx/backend/test' \) -prune -exec rm -r {} + ;;
 party)
+    sed -i '/^dynamic = /d' pyproject.toml  # what an index shows, which setup.py writes, is not here
     "$tools/bin/pip" wheel --no-index --no-deps --no-build-isolation --wheel-dir wheels .
     "$tools/bin/pip" --python "$environment" install --no-index --no-deps wheels/*.whl
     for command in lark lark-helper adserver browser-sim; do [ "$command" = "$2" ] || rm -f "$environment/bin/$command"; done
