@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from maskedlark.canonical import digest, encode
+from maskedlark.encoding import dates
 from maskedlark.encoding.cells import said
 from maskedlark.encoding.encoder import (
     CategoryColumn,
@@ -158,6 +159,44 @@ def test_random_cells_get_the_bytes_of_python(at: Page) -> None:
     assert expected.count("n") > 200
     assert len({str(one) for one in expected}) > 100
     assert coded(at, encode(encoder).decode(), {"n": cells, "w": cells}) == expected
+
+
+DATES: Final = (
+    "2026-11-28", "2026-1-3 4:50", "2026/02/28T23:59:59.5Z", "2026.12.31 00:00 +0130", "28.11.2026",
+    "1.2.1969",
+    "31/12/2025 12:30", "12/31/2025", "29.02.2024", "0001-01-01", "9999-12-31 23:00 UTC", "1732768200",
+    "999999999", "1732768200.75", "1732755599.9999999", "1732768200123",
+    "2026-11-28  07:00", " 2026-11-28 ", "", "NULL",
+    "2026-02-29", "31.04.2026", "0000-01-01", "1/2/2026", "2026-11-28 24:00", "28.11.26", "noon", "12345678",
+    "2026-11-28 10:60", "2026-13-01", "12345678901",
+)  # fmt: skip
+"""Dates in every form that is read, and what is none."""
+
+
+def test_a_page_gives_dates_and_gets_the_bytes_of_their_parts(at: Page) -> None:
+    days = NumberColumn(name="seen@day", first=1, missing=0, edges=tuple(map(float, range(-20, 20_790, 90))))
+    hours = NumberColumn(name="seen@hour", first=1, missing=0, edges=tuple(map(float, range(24))))
+    week = CategoryColumn(
+        name="seen@weekday", first=1, missing=0, categories=("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    )
+    encoder = Encoder(columns=(week, days, hours))
+    expected: list[Any] = []
+    for cell in DATES:
+        read = {"seen": [said(cell)]}
+        try:
+            made = dates.with_parts(read, [column.name for column in encoder.columns])
+            expected.append([encoder.features({**read, **made})[0].tolist(), None])
+        except InvalidTask:
+            expected.append("seen")
+    assert expected.count("seen") == 11
+    assert coded(at, encode(encoder).decode(), {"seen": list(DATES)}) == expected
+    given: dict[str, list[Any]] = {
+        "seen": ["no date"],
+        "seen@weekday": ["Sat"],
+        "seen@day": ["3"],
+        "seen@hour": [None],
+    }
+    assert coded(at, encode(encoder).decode(), given)[0][0] == [6, 2, 0]
 
 
 IMAGED: Final = """

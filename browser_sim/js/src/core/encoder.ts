@@ -6,6 +6,7 @@
 
 import { type Bytes, digest, equal } from "./bytes.ts";
 import { MAX_ENCODER_BYTES, parse } from "./canonical.ts";
+import { datePart, partOf } from "./dates.ts";
 import { MaskedLarkError } from "./errors.ts";
 import { hog, MAX_SIDE, PIXELS_OF_CELL } from "./images.ts";
 import { Fields, float, integer, list, must, nullable, oneOf, type Read, text } from "./shape.ts";
@@ -58,12 +59,12 @@ export class Encoder {
     this.#label = label;
   }
 
-  /** The features of a row. Throws WrongCell for a column that the row lacks, a word among numbers, and an image of another size. */
+  /** The features of a row, which may have a date in the place of its parts. Throws WrongCell for a column that the row lacks, what is no date, a word among numbers, and an image of another size. */
   features(row: Row): Bytes {
     return Uint8Array.from(
       this.#columns.flatMap(({ name, features }) => {
-        if (!Object.hasOwn(row, name)) throw new WrongCell(name, "the row has no cell of this name");
-        return Array.from(named(name, () => features(row[name] ?? null)));
+        const cell = Object.hasOwn(row, name) ? (row[name] ?? null) : partOfRow(row, name);
+        return Array.from(named(name, () => features(cell)));
       }),
     );
   }
@@ -91,6 +92,17 @@ export async function openEncoder(encoded: Bytes, named: Bytes): Promise<Encoder
   const label = fields.get("label", nullable(readLabel));
   areDistinct([...columns, ...(label === null ? [] : [label])].map((one) => one.name), "names of columns");
   return new Encoder(columns, label);
+}
+
+/** The part of a date that a row has in its place. */
+function partOfRow(row: Row, name: string): Cell {
+  const [of, part] = partOf(name) ?? ["", ""];
+  if (part === "" || !Object.hasOwn(row, of)) throw new WrongCell(name, "the row has no cell of this name");
+  const cell = row[of] ?? null;
+  const spelled = cell instanceof Uint8Array ? "" : said(cell);
+  const found = spelled === null ? null : datePart(spelled, part);
+  if (found === undefined) throw new WrongCell(of, "it holds no date: write dates as 2026-11-28 or 2026-11-28 04:50");
+  return found;
 }
 
 /** The cell without space around it, or null where it says nothing. */
