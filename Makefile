@@ -85,8 +85,8 @@ pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `mak
 	$(BIN)/python -m tests.docs.pages $(ARGS)
 
 .PHONY: site dist
-site: $(STAMP)  ## Build the documentation as a site (writes site/); fails at a broken link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/properdocs build --strict --quiet --config-file mkdocs.yml
+site: $(STAMP)  ## Build the documentation as a site (writes site/VERSION/; ARGS="--url https://..."); fails at a broken link
+	$(BIN)/python -m docs.build_site $(ARGS)
 
 dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with each, installed in an empty folder
 	$(BIN)/python -m tests.installed

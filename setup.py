@@ -7,12 +7,16 @@ they are left out, or not used.
 
 A source distribution that is built in a git repository holds what git tracks: nothing else that lies around.
 
+An index shows README.md without its repository: its links lead to MASKEDLARK_HOME, as
+https://forge.example/lark/blob/v1.0.0, or are left out, with its pictures, without that variable.
+
 Two builds of the same files with the same packages on the same kind of processor have the same bytes: no
 time, owner, mode or path of a machine gets into the wheel or the sdist. `make dist` builds each twice.
 """
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -103,11 +107,34 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)]+)\)")
+
+
+def for_an_index(readme: str, home: str | None) -> str:
+    """Return the README with absolute links and pictures; without a home, with neither.
+
+    Args:
+        readme: Markdown, with links into the repository.
+        home: The URL of the repository's files, at a forge whose `/blob/` pages have `/raw/` files.
+    """
+
+    def absolute(link: re.Match[str]) -> str:
+        is_picture, text, path = link[1], link[2], link[3]
+        if not home:
+            return "" if is_picture else text
+        base = home.rstrip("/").replace("/blob/", "/raw/") if is_picture else home.rstrip("/")
+        return f"{is_picture}[{text}]({base}/{path})"
+
+    return _LINK.sub(absolute, readme)
+
+
 setup(
+    long_description=for_an_index(Path("README.md").read_text(), os.environ.get("MASKEDLARK_HOME")),
+    long_description_content_type="text/markdown",
     cmdclass={
         "build_py": BuildWithLoops,
         "bdist_wheel": PlainWheel,
         "egg_info": TrackedSources,
         "sdist": PlainSource,
-    }
+    },
 )

@@ -51,6 +51,14 @@ def rehearse_command(
     workers: Annotated[
         int | None, _rehearsal("Processes to train in.", min=1, show_default="one a core")
     ] = None,
+    warm_start: Annotated[
+        Path | None,
+        _rehearsal(
+            "Also begin each job at weights trained on the examples, and write the model with such weights to"
+            " this .onnx file: submit it with --model.",
+            dir_okay=False,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, _rehearsal("Also draw score against epsilon to this .png file.", dir_okay=False)
     ] = None,
@@ -59,7 +67,8 @@ def rehearse_command(
 ) -> None:
     """Train a job in the clear on labelled examples of your own, at each epsilon and rate. It spends nothing.
 
-    The table has the job at each epsilon, the job without noise, and training on the examples alone.
+    The table has the job at each epsilon, the job without noise, and training on the examples alone; with
+    --warm-start also each job that begins at weights trained on the examples.
     """
     from adserver.messages.rehearsal import RehearsalMessage
     from adserver.training.eval_set import read_eval_set
@@ -76,10 +85,13 @@ def rehearse_command(
         learning_rates=tuple(dict.fromkeys((submission.optimizer.learning_rate, *(also_rate or ())))),
         seeds=seeds,
         workers=workers or os.cpu_count() or 1,
+        is_warm=warm_start is not None,
     )
     described = server.task(task).stored.bundle.task
     with _progress(is_shown=not as_json) as progress:
         found = rehearse(submission, described, read_eval_set(examples.read_bytes()), wish, progress)
+    if warm_start is not None and found.warm_model is not None:
+        warm_start.write_bytes(found.warm_model)
     if plot is not None:
         write_plot(found, plot)
     if as_json:

@@ -200,6 +200,7 @@ class Training(Connection):
         learning_rates: Sequence[float] = (),
         seeds: int = 4,
         workers: int = 1,
+        warm: bool = False,
     ) -> "Rehearsal":
         """Train a job in the clear on labelled examples: `adserver job rehearse`. It spends nothing.
 
@@ -211,6 +212,8 @@ class Training(Connection):
             learning_rates: Those to try beside the submission's.
             seeds: How often each training is repeated.
             workers: Processes to train in; the result does not depend on it.
+            warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such
+                weights, as an ONNX file for `train` or `submit`.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused
@@ -225,6 +228,7 @@ class Training(Connection):
             learning_rates=tuple(rates),
             seeds=seeds,
             workers=workers,
+            is_warm=warm,
         )
         task = self.server.task(submission.task).stored.bundle.task
         return rehearse(submission, task, read_eval_set(Path(examples).read_bytes()), wish)

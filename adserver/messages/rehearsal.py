@@ -8,7 +8,7 @@ from adserver.messages.budget import EpsilonsMessage
 from adserver.training.rehearsal import Rehearsal, Rehearsed, Score
 from maskedlark.frozen import pick_attributes
 
-_SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused")
+_SAME = ("name", "epsilon", "noise_multiplier", "learning_rate", "clipped", "refused", "is_warm")
 
 
 class ScoreMessage(Message):
@@ -34,6 +34,7 @@ class RehearsedMessage(Message):
     learning_rate: float
     clipped: float | None
     refused: str
+    is_warm: bool
     costs: EpsilonsMessage | None
     scores: list[ScoreMessage]
     mean: float | None

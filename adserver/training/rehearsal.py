@@ -10,6 +10,9 @@ from three quarters of the examples; the other quarter tests. Examples are fewer
 gains by more of them: each training runs with half of the examples too, and what the other half gained is
 continued to the planned number, in proportion to one over the number.
 
+A warm start trains plainly on the examples first, as one may with a panel of one's own, and begins the job at
+those weights.
+
 Nothing of it concerns the people who will report, so it costs no budget. What a helper would check of the
 real dataset, such as its least batch, is not checked.
 """
@@ -22,7 +25,7 @@ from contextlib import ExitStack
 from dataclasses import field, replace
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +68,7 @@ _PLAIN_RATES: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
 _CHECKS: Final = 20
 """How often training on the examples alone looks whether it is at its best."""
 
+_RunAll = Callable[..., Iterable[Any]]
 OnProgress = Callable[[int, int], None]
 """Gets the trainings that are done, and all there are."""
 
@@ -79,6 +83,7 @@ class Wish:
         learning_rates: Each is tried.
         seeds: How often each training is repeated: another split, dataset, sample and noise.
         workers: Processes to train in. The result does not depend on it.
+        is_warm: Whether each job is also begun at weights that were trained on the examples.
     """
 
     reports: int
@@ -86,6 +91,7 @@ class Wish:
     learning_rates: tuple[float, ...]
     seeds: int = 3
     workers: int = 1
+    is_warm: bool = False
 
 
 @frozen
@@ -111,7 +117,8 @@ class Rehearsed:
     """One setting, and how it did.
 
     Attributes:
-        name: `epsilon 1`, `no noise`, or `examples alone`: plain training on the examples without the job.
+        name: `epsilon 1`, `no noise`, or `examples alone`: plain training on the examples without the job;
+            of a job that begins at trained weights, with `, warm start`.
         epsilon: Of the job; None without noise.
         costs: What the accountant charges; None without noise.
         noise_multiplier: As the job would name it.
@@ -119,6 +126,7 @@ class Rehearsed:
         scores: One a seed; fewer where the first one was hopeless; none where the job was refused.
         clipped: The share of gradients that were clipped, in the last tenth of the rounds.
         refused: Why there are no scores.
+        is_warm: Whether it begins at weights that were trained on the examples.
     """
 
     name: str
@@ -129,6 +137,7 @@ class Rehearsed:
     scores: tuple[Score, ...]
     clipped: float | None = None
     refused: str = ""
+    is_warm: bool = False
 
     @property
     def value(self) -> float:
@@ -160,10 +169,12 @@ class Rehearsal:
     Attributes:
         metric: What `Score.value` is: roc_auc, accuracy or negative_loss.
         settings: Of the job at each epsilon, without noise, and of the examples alone.
+        warm_model: The model with weights that were trained on all examples, if a warm start was asked for.
     """
 
     metric: str
     settings: tuple[Rehearsed, ...]
+    warm_model: bytes | None = field(default=None, repr=False)
 
     def best(self, name: str) -> Rehearsed:
         """Return the setting of a name whose mean score is the highest."""
@@ -176,6 +187,7 @@ class Rehearsal:
 
 NO_NOISE: Final = "no noise"
 ALONE: Final = "examples alone"
+WARM: Final = ", warm start"
 
 
 @frozen
@@ -187,6 +199,12 @@ class _Row:
     learning_rate: float
     plan: TrainingPlan | None
     refused: str = ""
+    is_warm: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The name that people see."""
+        return self.name + (WARM if self.is_warm else "")
 
 
 @frozen
@@ -205,6 +223,7 @@ class _Trained:
     score: Score | None
     clipped: float | None = None
     refused: str = ""
+    model: bytes = field(default=b"", repr=False)
 
 
 def rehearse(
@@ -238,21 +257,28 @@ def rehearse(
     found: dict[int, list[_Trained]] = {place: [] for place, row in enumerate(rows) if row.plan is not None}
     done, total = 0, len(found) * wish.seeds
     with ExitStack() as stack:
-        run_all: Callable[..., Iterable[_Trained]] = map  # one worker is this process
+        run_all: _RunAll = map  # one worker is this process
         if wish.workers > 1:
             pool = ProcessPoolExecutor(wish.workers, mp_context=get_context("spawn"))
             run_all = stack.enter_context(pool).map
+        starts = _warm_starts(submission, examples, rows, wish, run_all)
         for seeds in (range(1), range(1, wish.seeds)):
             places = _promising(rows, found)
             jobs = [(place, seed) for place in places for seed in seeds]
             total = done + len(jobs) + (0 if seeds.start else len(places) * (wish.seeds - 1))
-            trainings = [_training(submission, examples, rows[place], seed) for place, seed in jobs]
+            trainings = [
+                _training(submission, examples, rows[place], seed, starts[seed]) for place, seed in jobs
+            ]
             for (place, _), trained in zip(jobs, run_all(_train, trainings), strict=True):
                 found[place].append(trained)
                 done += 1
                 progress(done, total)
     settings = tuple(_rehearsed(row, found.get(place, [])) for place, row in enumerate(rows))
-    return Rehearsal(metric=_metric(loss), settings=settings)
+    return Rehearsal(
+        metric=_metric(loss),
+        settings=settings,
+        warm_model=starts[wish.seeds] if wish.is_warm else None,
+    )
 
 
 def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None:
@@ -277,9 +303,11 @@ def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None
 def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
     """Return what is to be trained; without noise and on the examples alone each rate once."""
     epsilons = wish.epsilons if task.mechanism is not Mechanism.NONE else ()
-    noisy: list[tuple[str, float | None]] = [(f"epsilon {one:g}", one) for one in epsilons]
+    jobs: list[tuple[str, float | None]] = [(f"epsilon {one:g}", one) for one in epsilons]
+    jobs.append((NO_NOISE, None))
     rows = []
-    for name, epsilon in [*noisy, (NO_NOISE, None), (ALONE, None)]:
+    starts = [(name, epsilon, is_warm) for is_warm in (False, wish.is_warm) for name, epsilon in jobs]
+    for name, epsilon, is_warm in dict.fromkeys([*starts, (ALONE, None, False)]):
         asked = min(epsilons) if epsilon is None and epsilons else epsilon
         for rate in _PLAIN_RATES if name == ALONE else wish.learning_rates:
             plan: TrainingPlan | None
@@ -287,7 +315,16 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
                 plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
             except (InvalidTask, JobRefused) as error:
                 plan, refused = None, str(error)
-            rows.append(_Row(name=name, epsilon=epsilon, learning_rate=rate, plan=plan, refused=refused))
+            rows.append(
+                _Row(
+                    name=name,
+                    epsilon=epsilon,
+                    learning_rate=rate,
+                    plan=plan,
+                    refused=refused,
+                    is_warm=is_warm,
+                )
+            )
     return rows
 
 
@@ -321,18 +358,35 @@ def _promising(rows: Sequence[_Row], found: dict[int, list[_Trained]]) -> list[i
     best: dict[str, float] = {}
     for place, score in scores.items():
         if score is not None:
-            best[rows[place].name] = max(best.get(rows[place].name, -math.inf), score.value)
+            best[rows[place].shown] = max(best.get(rows[place].shown, -math.inf), score.value)
     return [
         place
         for place, score in scores.items()
-        if score is not None and score.value >= best[rows[place].name] - _HOPELESS
+        if score is not None and score.value >= best[rows[place].shown] - _HOPELESS
     ]
 
 
-def _training(submission: Submission, examples: EvalSet, row: _Row, seed: int) -> _Training:
+def _warm_starts(
+    submission: Submission, examples: EvalSet, rows: Sequence[_Row], wish: Wish, run_all: _RunAll
+) -> list[bytes]:
+    """Return the trained model of each seed, and last that of all examples; untrained ones without a wish."""
+    row = next((one for one in rows if one.is_warm and one.plan is not None), None)
+    if row is None:
+        return [submission.model] * (wish.seeds + 1)
+    plain = replace(_training(submission, examples, row, 0, submission.model), name=ALONE)
+    return list(run_all(_warmed, _panels(plain, wish.seeds)))
+
+
+def _training(submission: Submission, examples: EvalSet, row: _Row, seed: int, start: bytes) -> _Training:
     if row.plan is None:
         raise AssertionError("a job that was refused is not trained")
-    return _Training(model=submission.model, examples=examples, plan=row.plan, name=row.name, seed=seed)
+    return _Training(
+        model=start if row.is_warm else submission.model,
+        examples=examples,
+        plan=row.plan,
+        name=row.name,
+        seed=seed,
+    )
 
 
 def _rehearsed(row: _Row, trained: Sequence[_Trained]) -> Rehearsed:
@@ -343,7 +397,7 @@ def _rehearsed(row: _Row, trained: Sequence[_Trained]) -> Rehearsed:
         costs = spent([charge(row.plan.task, job, job.rounds)], row.plan.task.delta)
     shares = [one.clipped for one in trained if one.clipped is not None]
     return Rehearsed(
-        name=row.name,
+        name=row.shown,
         epsilon=row.epsilon,
         costs=costs,
         noise_multiplier=job.noise_multiplier if job is not None and is_noisy else 0.0,
@@ -351,6 +405,7 @@ def _rehearsed(row: _Row, trained: Sequence[_Trained]) -> Rehearsed:
         scores=tuple(one.score for one in trained if one.score is not None),
         clipped=float(np.mean(shares)) if shares else None,
         refused=row.refused or next((one.refused for one in trained if one.refused), ""),
+        is_warm=row.is_warm,
     )
 
 
@@ -360,12 +415,13 @@ def _train(training: _Training) -> _Trained:
 
     with one_thread():
         try:
-            whole, half = (_Run(training, share=share).run() for share in (1.0, 0.5))
+            whole, half = (_Run(training, _split(training, share=share)).run() for share in (1.0, 0.5))
         except InvalidModel as error:
             return _Trained(score=None, refused=str(error))
     size = len(training.examples) * (1 - 1 / _PARTS)
     reports = len(training.examples) if training.name == ALONE else training.plan.dataset_size
-    return replace(whole, score=_extrapolate(whole.score, half.score, max(0.0, 1 - size / reports)))
+    score = _extrapolate(whole.score, half.score, max(0.0, 1 - size / reports))
+    return replace(whole, score=score, model=b"")
 
 
 def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Score | None:
@@ -385,23 +441,62 @@ def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Sco
     )
 
 
-class _Run:
-    """One training over reports that are drawn from a share of the examples that do not test."""
+def _split(training: _Training, share: float) -> "_Parts":
+    """Return a share of the examples that train, and those that test, of this seed."""
+    repeat, part = divmod(training.seed, _PARTS)
+    order = np.random.default_rng(repeat).permutation(len(training.examples))
+    order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
+    parts = [order[start::_PARTS] for start in range(_PARTS)]
+    test = _select(training.examples, parts.pop(part))
+    random = np.random.default_rng([training.seed, len(training.examples)])
+    others = random.permutation(np.concatenate(parts))
+    return _Parts(_select(training.examples, others[: round(share * len(others))]), test, random)
 
-    def __init__(self, training: _Training, share: float) -> None:
+
+class _Parts(NamedTuple):
+    """The examples of one training, and the draws that follow their choice."""
+
+    train: EvalSet
+    test: EvalSet
+    random: np.random.Generator
+
+
+def _warmed(training: _Training) -> bytes:
+    """Return the model after plain training on the examples, at the rate and moment that do best.
+
+    A quarter of the examples decides that, and does not train.
+    """
+    from maskedlark.autodiff.one_thread import one_thread
+
+    found = []
+    with one_thread():
+        for rate in _PLAIN_RATES:
+            optimizer = replace(training.plan.optimizer, learning_rate=rate)
+            plain = replace(training, plan=replace(training.plan, optimizer=optimizer))
+            try:
+                found.append(_Run(plain, _split(plain, share=1.0)).run())
+            except InvalidModel:  # weights that left their range
+                continue
+    best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
+    return training.model if best is None else best.model
+
+
+def _panels(training: _Training, seeds: int) -> list[_Training]:
+    """Return the plain trainings of warm starts: of each seed on what trains there, then on all examples."""
+    panels = [_split(replace(training, seed=seed), share=1.0).train for seed in range(seeds)]
+    return [replace(training, examples=panel) for panel in (*panels, training.examples)]
+
+
+class _Run:
+    """One training over reports that are drawn from examples, and its test on others."""
+
+    def __init__(self, training: _Training, parts: _Parts) -> None:
         from maskedlark.autodiff.clipped_sums import ClippedSums
 
         self._encoded, self._plan, self._name = training.model, training.plan, training.name
         self._loss = training.plan.job.loss
-        repeat, part = divmod(training.seed, _PARTS)
-        self._random = np.random.default_rng([training.seed, len(training.examples)])
+        self._train, self._test, self._random = parts
         self._noise = seeded(training.seed, f"rehearsal {training.name}")
-        order = np.random.default_rng(repeat).permutation(len(training.examples))
-        order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
-        parts = [order[start::_PARTS] for start in range(_PARTS)]
-        self._test = _select(training.examples, parts.pop(part))
-        others = self._random.permutation(np.concatenate(parts))
-        self._train = _select(training.examples, others[: round(share * len(others))])
         self._model: Model = parse(
             training.model, num_features=self._plan.task.num_features, trained=self._plan.job.trained
         )
@@ -412,7 +507,7 @@ class _Run:
     def run(self) -> _Trained:
         """Train to the end, or on the examples alone to the best moment, and test."""
         rounds = self._plan.job.rounds
-        best, clipped = None, list[float]()
+        best, at_best, clipped = None, b"", list[float]()
         for round_index, times in enumerate(self._batches()):
             share = self._step(times)
             if round_index >= rounds - max(1, rounds // 10):
@@ -420,9 +515,10 @@ class _Run:
             is_check = round_index % max(1, rounds // _CHECKS) == 0 or round_index == rounds - 1
             if self._name == ALONE and is_check:
                 score = self._score()
-                best = score if best is None or score.value > best.value else best
+                if best is None or score.value > best.value:
+                    best, at_best = score, self._model_now()
         if self._name == ALONE:
-            return _Trained(score=best)
+            return _Trained(score=best, model=at_best)
         return _Trained(score=self._score(), clipped=float(np.mean(clipped)))
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
@@ -486,8 +582,10 @@ class _Run:
         return np.asarray(now - job.carried / DENOMINATOR * before)
 
     def _score(self) -> Score:
-        encoded = replace_parameters(self._encoded, self._model, self._trainer.values())
-        return score(encoded, self._test, self._loss)
+        return score(self._model_now(), self._test, self._loss)
+
+    def _model_now(self) -> bytes:
+        return replace_parameters(self._encoded, self._model, self._trainer.values())
 
 
 def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:

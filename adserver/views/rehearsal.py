@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from adserver.training.rehearsal import ALONE, NO_NOISE, Rehearsal, Rehearsed
+from adserver.training.rehearsal import ALONE, NO_NOISE, WARM, Rehearsal, Rehearsed
 from adserver.views.printing import print_table, write_as
 from maskedlark.terminal.pictures import as_png, new_figure
 
@@ -41,6 +41,11 @@ def remarks(found: Rehearsal) -> list[str]:
         over = best.mean_over_rate
         if over is not None and abs(over - 1) > _BASE_RATE_OFF:
             lines.append(f"{name}: the mean prediction is {over:.2f} of the base rate: calibrate the model")
+        if best.is_warm:
+            cold = found.best(name.removesuffix(WARM)).value
+            lines.append(
+                f"{name}: {best.value:.4f}, {best.value - cold:+.4f} to the same from the given weights"
+            )
         lines.append(f"{name}: submit with --epsilon {best.epsilon:g} --learning-rate {best.learning_rate:g}")
     return lines
 
@@ -76,16 +81,17 @@ def _png(found: Rehearsal) -> bytes:
     figure = new_figure(6.4, 4.2)
     axes = figure.subplots()
     best = [found.best(name) for name in found.names()]
-    noisy = [one for one in best if one.epsilon is not None and one.scores]
-    spreads = [0.0 if math.isnan(one.spread) else one.spread for one in noisy]
-    axes.errorbar(
-        [one.epsilon or 0.0 for one in noisy],
-        [one.value for one in noisy],
-        yerr=spreads,
-        fmt="o-",
-        capsize=3,
-        label="the job",
-    )
+    for is_warm in (False, True):
+        noisy = [one for one in best if one.epsilon is not None and one.scores and one.is_warm is is_warm]
+        if noisy:
+            axes.errorbar(
+                [one.epsilon or 0.0 for one in noisy],
+                [one.value for one in noisy],
+                yerr=[0.0 if math.isnan(one.spread) else one.spread for one in noisy],
+                fmt="s-" if is_warm else "o-",
+                capsize=3,
+                label=f"the job{WARM if is_warm else ''}",
+            )
     for name, style in ((NO_NOISE, "--"), (ALONE, ":")):
         one = found.best(name)
         if one.scores:

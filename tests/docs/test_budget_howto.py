@@ -93,6 +93,13 @@ def test_every_command_of_the_page_runs_and_prints_what_it_shows(shell: Shell, t
     ]
     assert len(headings) == 3
     assert set(headings) <= printed
+    assert any("to the same from the given weights" in text for text in shell.printed)
+    started = [
+        job for job in shell.site.store.all() if shell.site.folder(job.job_id).model() != ENCODED_MODEL
+    ]
+    assert [shell.site.folder(job.job_id).model() for job in started] == [
+        (tmp_path / "warm.onnx").read_bytes()
+    ]
     shown = shell.run("adserver job show")
     assert "budget_spent" in shown
     plan = shell.site.store.all()[-1].plan

@@ -89,6 +89,8 @@ def test_requests_for_jobs_come_back_with_their_files() -> None:
         wish=PlanConstraints(rounds=3, batch_size=None, noise_multiplier=0.5),
         noise=StepNoise.CORRELATED,
         carried=7,
+        train=("head.*", "ü"),
+        freeze=("head.bias",),
         dataset="3f",
     )
     assert PlanJob.model_validate_json(PlanJob.of(asked).model_dump_json()).value() == asked
@@ -104,6 +106,8 @@ def test_requests_for_jobs_come_back_with_their_files() -> None:
         eval_set=b"\xff\xfe",
         eval_every=None,
         is_clip_per_layer=True,
+        train=("head.*", "ü"),
+        freeze=("head.bias",),
         task="ab",
     )
     assert SubmitJob.model_validate_json(SubmitJob.of(submission).model_dump_json()).value() == submission

@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from adserver.cli.federated import read_federated_options
 from adserver.records.round_figures import noise_norm
 from adserver.training.inference import predict
 from adserver.training.model_file import parse_chosen
 from adserver.training.trainer import Checkpoint, Trainer
-from maskedlark.errors import ModelReason
+from maskedlark.autodiff.clipped_sums import ClippedSums
+from maskedlark.errors import InvalidTask, ModelReason
 from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
-from maskedlark.model.weights import decode
+from maskedlark.model.weights import decode, quantise
+from maskedlark.privacy.clip import Clip, Norm
 from tests.adserver.job_world import NUM_FEATURES
-from tests.adserver.training.test_submission import QUIET, SUBMISSION, plan
+from tests.adserver.training.test_submission import QUIET, plan
 from tests.refusals import refused
 
 FILE = dense_network([NUM_FEATURES, 6, 1], "relu", seed=4)
@@ -113,5 +117,26 @@ def test_a_trainer_sends_and_steps_what_is_trained_and_exports_the_rest_as_it_wa
     assert replace(made.job, trained=None, model_digest=whole.job.model_digest) == whole.job
 
 
-def test_requests_say_nothing_of_parameters_by_default() -> None:
-    assert (SUBMISSION.train, SUBMISSION.freeze) == ((), ())
+def test_devices_train_all_of_a_model() -> None:
+    asked: dict[str, Any] = {"model": None, "rounds": 3, "epsilon": None, "noise_multiplier": None}
+    for option in ("train", "freeze"):
+        with pytest.raises(InvalidTask, match="leave both out"):
+            read_federated_options(strategy="dp-fedavg", layers="4,1", **{**asked, option: ["0.*"]})
+    assert read_federated_options(strategy="dp-fedavg", layers="4,1", **asked) is not None
+
+
+def test_a_rehearsal_trains_the_same_part() -> None:
+    made = plan(QUIET, model=FILE, train=(LAST,), epsilon=None)
+    model = parse(FILE, num_features=NUM_FEATURES, trained=made.job.trained)
+    whole = ClippedSums(WHOLE, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    part = ClippedSums(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    draw = np.random.default_rng(3)
+    features = draw.integers(0, 256, (30, NUM_FEATURES)).astype(np.uint8)
+    labels = draw.integers(0, 2, 30)
+    values = [quantise(value).to_float() for value in WHOLE.initial_values]
+    clips = [Clip(norm=Norm.L2, bound=bound, frac_bits=32) for bound in (1e6, 0.01)]
+    sums = [whole.of(values, features, labels, clips[0]).vector]
+    sums += [part.of(values[2:3], features, labels, clip).vector for clip in clips]
+    start = sum(one.size for one in WHOLE.parameters[:2])
+    assert sums[1] == pytest.approx(sums[0][start : start + 6])
+    assert 0 < np.linalg.norm(sums[2]) <= 30 * 0.01 < np.linalg.norm(sums[1])

@@ -14,10 +14,12 @@ from adserver.training.inference import evaluate_heads, predict
 from adserver.training.rehearsal import (
     ALONE,
     NO_NOISE,
+    WARM,
     Rehearsal,
     Wish,
     _plan,
     _Run,
+    _split,
     _Training,
     rehearse,
     score,
@@ -98,16 +100,14 @@ def test_what_more_examples_gain_is_continued_to_the_planned_reports() -> None:
     )
     assert few.value == few.measured  # of 800 examples, 600 train
     gained = many.value - many.measured
-    half = _Run(
-        _Training(
-            model=job.model,
-            examples=examples(),
-            plan=_plan(job, task_of(), 100_000, 0.5, 8.0),
-            name=NO_NOISE,
-            seed=0,
-        ),
-        share=0.5,
-    ).run()
+    training = _Training(
+        model=job.model,
+        examples=examples(),
+        plan=_plan(job, task_of(), 100_000, 0.5, 8.0),
+        name=NO_NOISE,
+        seed=0,
+    )
+    half = _Run(training, _split(training, share=0.5)).run()
     assert half.score is not None
     assert gained == pytest.approx((many.measured - half.score.measured) * (1 - 600 / 100_000))
 
@@ -130,6 +130,43 @@ def test_the_better_rate_is_the_best_and_a_hopeless_one_is_tried_once(rehearsal:
     assert len(poor.scores) == 1
     assert best.clipped is not None
     assert 0 <= best.clipped <= 1
+
+
+@pytest.fixture(scope="module")
+def warm() -> Rehearsal:
+    wish = replace(WISH, epsilons=(0.05, 8.0), learning_rates=(0.02,), seeds=2, is_warm=True)
+    return trained(replace(SUBMISSION, rounds=10, batch_size=None), wish)
+
+
+def test_where_noise_and_rounds_leave_little_a_warm_start_pays(warm: Rehearsal) -> None:
+    assert warm.names() == [
+        "epsilon 0.05", "epsilon 8", NO_NOISE, f"epsilon 0.05{WARM}", f"epsilon 8{WARM}",
+        f"{NO_NOISE}{WARM}", ALONE,
+    ]  # fmt: skip
+    started, cold = warm.best(f"epsilon 8{WARM}"), warm.best("epsilon 8")
+    assert started.value > cold.value + 0.05
+    assert (started.is_warm, cold.is_warm) == (True, False)
+    assert started.costs == cold.costs
+
+
+def test_the_warm_model_is_trained_on_the_examples_alone(warm: Rehearsal) -> None:
+    assert warm.warm_model is not None
+    before, after = (
+        score(model, examples(2_000), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).value
+        for model in (SUBMISSION.model, warm.warm_model)
+    )
+    assert after > max(0.95, before)
+    assert after == pytest.approx(warm.best(ALONE).value, abs=0.02)
+    assert trained(wish=replace(WISH, epsilons=(8.0,), seeds=1)).warm_model is None
+
+
+def test_the_examples_that_test_do_not_train_a_warm_start() -> None:
+    """Labels of chance cannot be told of examples that were not seen."""
+    found = examples(80)
+    chance = EvalSet(features=found.features, labels=np.random.default_rng(2).integers(0, 2, 80))
+    wish = replace(WISH, epsilons=(8.0,), learning_rates=(1e-6,), seeds=8, is_warm=True)
+    guessed = rehearse(replace(SUBMISSION, rounds=20), task_of(), chance, wish)
+    assert abs(np.mean([one.measured for one in guessed.best(f"epsilon 8{WARM}").scores]) - 0.5) < 0.15
 
 
 def test_the_number_of_processes_changes_nothing(rehearsal: Rehearsal) -> None:

@@ -1,6 +1,7 @@
 """Jobs that train some of a model's parameters: gradient, norm and clip are of these alone, on both
 paths, and what is frozen has the numbers of a round's weights."""
 
+from collections import Counter
 from itertools import combinations
 from typing import Any
 
@@ -10,6 +11,11 @@ from numpy.typing import NDArray
 
 from helper.gradient.choose import choose_engine
 from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.exact.layers.convolution import Convolution
+from helper.gradient.exact.layers.dense import Dense
+from helper.gradient.exact.layers.embedding import Embedding
+from helper.gradient.exact.layers.normalisation import BatchNormalization, LayerNormalization
+from helper.gradient.exact.layers.offset import Offset, Scale
 from helper.gradient.general.engine import GeneralEngine
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.losses import Loss
@@ -201,6 +207,37 @@ def test_freezing_keeps_a_model_exact_and_allows_a_frozen_parameter_two_uses() -
     got = np.ldexp(summed(engine, made).astype(np.float64), -32)
     want = autograd_sum(model, quantised(model), clip, Loss.CROSS_ENTROPY, made)
     assert np.linalg.norm(got - want) <= 0.01 * np.linalg.norm(want)
+
+
+def test_the_way_back_stops_where_nothing_below_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = Counter[str]()
+    for kind in (Convolution, BatchNormalization, LayerNormalization, Offset, Scale, Embedding, Dense):
+        running: Any = kind.running
+        for step in ("backward", "mask"):
+            monkeypatch.setattr(
+                running, step, counting(called, f"{kind.__name__} {step}", getattr(running, step))
+            )
+    made, table = batch_of(5), {}
+    for layer in ("last", "scale", "conv", "table"):
+        called.clear()
+        engine = exact(NAMES[layer], WIDE)
+        engine.masked_sum(WEIGHTS[engine], made.batch(0))
+        table[layer] = dict(called)
+    assert table["last"] == {"Dense backward": 1, "Dense mask": 1}
+    assert table["table"] == {"Dense backward": 1, "Embedding backward": 1, "Embedding mask": 1}
+    assert table["scale"] == {"Dense backward": 4, "Scale backward": 1, "Scale mask": 1}
+    back = {f"{kind} backward": 1 for kind in ("Convolution", "BatchNormalization", "LayerNormalization")}
+    assert table["conv"] == {
+        **back, "Dense backward": 4, "Scale backward": 1, "Offset backward": 1, "Convolution mask": 1
+    }  # fmt: skip
+
+
+def counting(called: Counter[str], name: str, step: Any) -> Any:
+    def counted(self: Any, *given: Any) -> Any:
+        called[name] += 1
+        return step(self, *given)
+
+    return counted
 
 
 def test_a_round_holds_no_more_than_what_is_trained_needs() -> None:

@@ -1,0 +1,153 @@
+"""The site in a real browser, at a phone's width and a desk's; and README as an index shows it."""
+
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from playwright.sync_api import Page
+from readme_renderer import markdown
+
+from docs.build_site import build
+from tests.browser_sim.js.chromium import chromium
+from tests.docs.reading import BLOCK, ROOT
+
+README = (ROOT / "README.md").read_text()
+INDEX = (ROOT / "docs" / "index.md").read_text()
+WIDTHS = (390, 1_280)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    (out / "0.9.0").mkdir()
+    (out / "0.9.0" / "index.html").write_text("an older version")
+    build(out, "https://docs.example/lark")
+    return out
+
+
+@pytest.fixture(scope="module")
+def origin(folder: Path) -> Iterator[str]:
+    handler = partial(Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module", params=WIDTHS)
+def page(origin: str, request: pytest.FixtureRequest) -> Iterator[Page]:
+    with chromium() as browser:
+        opened = browser.new_page(viewport={"width": request.param, "height": 900})
+        opened.goto(f"{origin}/")
+        opened.wait_for_url("**/1.0.0/index.html")
+        yield opened
+
+
+@pytest.mark.page
+@pytest.mark.slow
+def test_the_first_page_fits_shows_a_picture_before_claims_and_fetches_nothing_from_elsewhere(
+    page: Page,
+) -> None:
+    assert page.title() == "Masked LARk"
+    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert overflow <= 0
+    picture = page.locator("article img[src$='system.svg']")
+    picture.scroll_into_view_if_needed()
+    assert picture.evaluate("one => one.naturalWidth") > 0
+    box = picture.bounding_box()
+    assert box is not None
+    assert box["width"] <= page.viewport_size["width"]  # type: ignore[index]  # it was set
+    elsewhere = page.evaluate("performance.getEntriesByType('resource').map(one => new URL(one.name).host)")
+    assert set(elsewhere) == {page.url.split("/")[2]}
+
+
+@pytest.mark.page
+@pytest.mark.slow
+def test_search_finds_versions_are_listed_and_the_dark_can_be_chosen(page: Page) -> None:
+    page.goto(page.url.split("#")[0])
+    page.locator("select, .md-version__link").first.wait_for(state="attached")
+    assert {one.strip() for one in page.locator(".md-version__link").all_text_contents()} == {
+        "1.0.0",
+        "0.9.0",
+    }
+    before = page.locator("body").get_attribute("data-md-color-scheme")
+    page.locator("form[data-md-component=palette] label:not([hidden])").click()
+    assert page.locator("body").get_attribute("data-md-color-scheme") != before
+    page.keyboard.press("/")
+    ready = page.locator(".md-search-result__meta").filter(has_text="Type to start")
+    ready.wait_for(state="attached")  # the index is loaded
+    page.locator("input.md-search__input").press_sequentially("rotate")
+    page.locator(".md-search-result__link").first.wait_for()
+
+
+@pytest.mark.page
+@pytest.mark.slow
+def test_no_link_of_the_built_site_is_broken_and_cards_have_a_picture(folder: Path) -> None:
+    site = folder / "1.0.0"
+    pages = {path: path.read_text() for path in site.rglob("*.html")}
+    ids = {path: set(re.findall(r'\b(?:id|name)="?([^"\s>]+)', text)) for path, text in pages.items()}
+    broken = []
+    for path, text in pages.items():
+        for link in re.findall(r'\b(?:href|src)="([^"]+)"', text):
+            if re.match(r"[a-z]+:|//", link) or path.name == "404.html":
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists() or (anchor and target in ids and anchor not in ids[target]):
+                broken.append((path.name, link))
+    assert not broken
+    card = re.search(
+        r'og:image" content="https://docs.example/lark/1.0.0/([^"]+)"', pages[site / "index.html"]
+    )
+    assert card is not None
+    assert (site / card[1]).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    listed = json.loads((folder / "versions.json").read_text())
+    assert [one["version"] for one in listed] == ["1.0.0", "0.9.0"]
+
+
+@pytest.mark.parametrize("text", [README, INDEX], ids=["readme", "index"])
+def test_first_comes_how_to_install_then_lines_what_they_print_and_a_picture_and_then_claims(
+    text: str,
+) -> None:
+    order = ["## Install", "make setup", "## See it work", "client.train(", "roc_auc", "system.svg"]
+    places = [text.index(one) for one in order]
+    assert places == sorted(places)
+    assert "epsilon 2.9" not in text[: places[-1]]  # no figure before
+
+
+def test_the_first_page_has_the_blocks_of_the_readme_which_a_test_runs() -> None:
+    assert BLOCK.findall(INDEX) == BLOCK.findall(README[: README.index("## How it works")])
+
+
+def test_navigation_begins_with_tutorials() -> None:
+    assert re.search(r"^nav:\n  - index.md\n  - Tutorials:", (ROOT / "mkdocs.yml").read_text(), re.M)
+
+
+@pytest.mark.parametrize("home", [None, "https://forge.example/lark/blob/v1.0.0"])
+def test_the_readme_renders_on_an_index_with_absolute_links_and_pictures_or_none(
+    monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    monkeypatch.setattr("setuptools.setup", lambda **_: None)
+    monkeypatch.chdir(ROOT)
+    for_an_index = runpy.run_path(str(ROOT / "setup.py"))["for_an_index"]
+    shown = markdown.render(for_an_index(README, home))
+    assert shown is not None
+    links = re.findall(r'(?:href|src)="([^"]+)"', shown)
+    assert all(one.startswith(("https://", "#")) for one in links)
+    assert ("https://forge.example/lark/raw/v1.0.0/docs/img/system.svg" in links) is (home is not None)
+    assert "<table>" in shown
+    assert "&lt;" not in shown.split("<pre")[0]
