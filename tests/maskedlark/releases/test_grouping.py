@@ -22,7 +22,14 @@ from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
 from maskedlark.releases.counting import COUNT_UNITS, Condition, count_noise_units
 from maskedlark.releases.discovery import answer_discovery, discovery_margin
-from maskedlark.releases.grouping import NOWHERE, answer_query, cells_to_show, decode_domains, sum_groups
+from maskedlark.releases.grouping import (
+    NOWHERE,
+    _positions,
+    answer_query,
+    cells_to_show,
+    decode_domains,
+    sum_groups,
+)
 from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest, sum_noise_units
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.input_shares import MeasuredShares
@@ -420,3 +427,17 @@ def test_codes_are_read_axis_by_axis() -> None:
     assert first is not None
     assert third is not None
     assert (first.tolist(), second, third.tolist()) == ([3, 9], None, [1])
+
+
+@pytest.mark.parametrize(
+    ("domain", "places"),
+    [
+        (None, [0, 2, 3, NOWHERE, NOWHERE, NOWHERE]),
+        ([2, 5], [NOWHERE, 0, NOWHERE, NOWHERE, 1, NOWHERE]),
+        ([0, 3, 2**32 - 1], [0, NOWHERE, 1, NOWHERE, NOWHERE, 2]),
+    ],
+)
+def test_a_code_has_the_place_that_its_domain_gives_it(domain: list[int] | None, places: list[int]) -> None:
+    codes = np.array([0, 2, 3, 4, 5, 2**32 - 1], np.uint32)
+    given = None if domain is None else np.array(domain, np.uint32)
+    assert _positions(codes, 4, given).tolist() == places

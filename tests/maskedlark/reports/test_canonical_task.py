@@ -179,6 +179,7 @@ def test_reachable_values_are_the_integers_next_to_bucket_boundaries(size: int, 
     labels = LabelSpace(kind=LabelKind.VALUES, size=size, num_buckets=num_buckets)
     reachable = labels.reachable()
     assert reachable == tuple(sorted(set(reachable)))
+    assert labels.num_reachable == len(reachable)
     assert {0, size - 1} <= set(reachable)
     for boundary in labels.boundaries():
         assert any(abs(boundary - value) < 1 for value in reachable)

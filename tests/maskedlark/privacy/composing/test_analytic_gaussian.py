@@ -7,7 +7,11 @@ import mpmath
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
-from maskedlark.privacy.composing.analytic_gaussian import gaussian_delta, gaussian_epsilon
+from maskedlark.privacy.composing.analytic_gaussian import (
+    analytic_sigma,
+    gaussian_delta,
+    gaussian_epsilon,
+)
 
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.05, 0.3, 1.0, 3.7, 20.0, 1e3, 1e6])
@@ -47,3 +51,26 @@ def test_delta_at_the_epsilon_is_never_exceeded_in_fifty_digits(sigma: float, de
         exact = mpmath.ncdf(1 / (2 * s) - e * s) - mpmath.exp(e) * mpmath.ncdf(-1 / (2 * s) - e * s)
         assert exact <= delta
         assert epsilon == 0 or exact > delta * (1 - 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [
+        (0.0, 0.1),
+        (-1.0, 0.1),
+        (math.nextafter(1_000, 1_001), 0.1),
+        (math.nan, 0.1),
+        (1.0, 9e-101),
+        (1.0, 1.0),
+    ],
+)
+def test_no_sigma_is_found_for_what_is_no_epsilon_or_no_delta(epsilon: float, delta: float) -> None:
+    with pytest.raises(ValueError, match="epsilon must be in"):
+        analytic_sigma(epsilon, delta)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1_000.0, 1e-6), (1e-3, 1e-6), (1.0, 1e-100), (1.0, 0.999)])
+def test_the_least_sigma_is_found_up_to_the_ends_of_the_range(epsilon: float, delta: float) -> None:
+    sigma = analytic_sigma(epsilon, delta)
+    assert gaussian_delta(sigma, epsilon) <= delta
+    assert gaussian_delta(sigma * (1 - 1e-6), epsilon) > delta
