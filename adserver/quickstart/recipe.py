@@ -400,7 +400,9 @@ class Recipe:
             form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
             form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
             form += ["--base-rate", f"{self._base_rate:.6f}"] if network.clip_norm is not None else []
-        form += ["--centred-on", str(self._steps.folder / "panel.npz"), "--seed", str(model.seed)]
+        if not network.are_numbers_in_tables:
+            form += ["--centred-on", str(self._steps.folder / "panel.npz")]
+        form += ["--seed", str(model.seed)]
         self._run("adserver", "model", "create", str(untrained), *form)
         return untrained
 

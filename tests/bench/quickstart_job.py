@@ -70,6 +70,7 @@ def train_by_defaults(
         columns=encoder.num_features,
         rarest=min(base_rate, 1 - base_rate),
     )
+    centres = EvalSet(features=panel.features, labels=panel.labels).mean_bytes()
     untrained = table_network(
         encoder,
         hidden=network.hidden,
@@ -77,7 +78,7 @@ def train_by_defaults(
         seed=seed,
         are_numbers_in_tables=network.are_numbers_in_tables,
         base_rate=None if network.clip_norm is None else base_rate,
-        centres=EvalSet(features=panel.features, labels=panel.labels).mean_bytes(),
+        centres=None if network.are_numbers_in_tables else centres,
     )
     (output, _), *_ = parse(untrained, num_features=encoder.num_features).outputs
     listed = [{**head, "output": f"{output}[{place}]"} for place, head in enumerate(heads)]

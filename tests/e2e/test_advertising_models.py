@@ -129,7 +129,7 @@ def coded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coded]:
             fleet,
             "codes",
             f"--encoder {encoder} --default-label 0 --min-batch-size 100 --clip-norm 10 --epsilon 8"
-            " --collusion-epsilon 100",
+            " --collusion-epsilon 16",
         )
         send_reports(fleet, task, f"--source csv --csv {table} --seed 1")
         dataset = seal(fleet, task)["dataset_id"]
@@ -174,8 +174,9 @@ def test_bad_input_is_refused_before_anything_is_spent(coded: Coded) -> None:
         (model, [heads[0], {**heads[1], "output": heads[0]["output"]}], "is given twice"),
         (coded.network(1), heads, "reads the output"),
     ):
-        with pytest.raises(CommandFailed, match=why):
+        with pytest.raises(CommandFailed) as failed:
             coded.submit(refused, asked)
+        assert why in " ".join(str(failed.value).replace("│", " ").split())
     assert coded.spent() == before
 
 
@@ -191,7 +192,7 @@ def test_digits_from_features_that_browsers_compute(tmp_path: Path) -> None:
         task = create_task(
             fleet,
             "digits",
-            f"--encoder {encoder} --min-batch-size 100 --clip-norm 1 --epsilon 3 --collusion-epsilon 1000",
+            f"--encoder {encoder} --min-batch-size 100 --clip-norm 1 --epsilon 3 --collusion-epsilon 6",
         )
         send_reports(fleet, task, f"--source mnist --mnist-dir {FOLDER} --limit 12000 --seed 1")
         dataset = seal(fleet, task)["dataset_id"]
@@ -226,4 +227,4 @@ def test_digits_from_features_that_browsers_compute(tmp_path: Path) -> None:
             "cross_entropy",
             "--json",
         )
-    assert json.loads(said)["accuracy"] > 0.9
+    assert json.loads(said)["accuracy"] > 0.8
