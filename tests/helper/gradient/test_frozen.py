@@ -23,6 +23,7 @@ from maskedlark.model.onnx_file import parse, replace_parameters, trained_names
 from maskedlark.model.weights import quantise
 from maskedlark.numbers.field import reconstruct, to_signed
 from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.reports.input_shares import InputShares
 from tests.helper.gradient.exact.graphs import Example, GraphBuilder, autograd_sum, example, quantised
 
 FEATURES, CLASSES = 37, 3
@@ -156,6 +157,34 @@ def test_what_is_trained_is_clipped_by_itself_on_both_paths(clip: Clip) -> None:
             assert near <= 0.01 * np.linalg.norm(want), (name, trained)
         counts = {name: int(summed(engine, made)[-1]) for name, engine in engines.items() if clip.is_counted}
         assert len(set(counts.values())) <= 1
+
+
+@pytest.mark.parametrize("norm", Norm)
+@pytest.mark.parametrize("path", ["exact", "general"])
+def test_no_record_moves_a_sum_by_more_than_the_bound(path: str, norm: Norm) -> None:
+    """In integers, at features and weights that make gradients as long as they get."""
+    clip = Clip(norm=norm, bound=0.125, frac_bits=24)
+    reached = 0
+    for layers in [*((layer,) for layer in LAYERS), ("conv", "last"), ("table", "low", "offset")]:
+        trained = in_order({name for layer in layers for name in NAMES[layer]})
+        model = parse(FILE, num_features=FEATURES, trained=trained)
+        engine: Any = exact(trained, clip)
+        if path == "general":
+            engine = GeneralEngine(model, Loss.CROSS_ENTROPY, clip, CLASSES)
+        for scale, value in ((1.0, 0), (64.0, 255), (1.0, 137), (1024.0, 1)):
+            row = np.full((1, FEATURES), value, np.uint8)
+            row[0, 36] = 7
+            batch = InputShares(
+                features=row, labels=np.array([[2]], np.uint32), mask_shares=np.ones((1, 1), np.uint64)
+            )
+            weights = tuple(quantise(one * np.float32(scale)) for one in model.initial_values)
+            found = [int(one) for one in to_signed(engine.masked_sum(weights, batch).vector)]
+            if norm is Norm.L1:
+                assert sum(map(abs, found)) <= clip.sensitivity
+            else:
+                assert sum(one * one for one in found) <= clip.sensitivity**2
+            reached += max(map(abs, found)) > clip.sensitivity // 8
+    assert reached > 8
 
 
 @pytest.mark.parametrize("path", ["exact", "general"])
