@@ -91,23 +91,31 @@ def accuracy_table(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def bars_table(found: Mapping[str, Any]) -> str:
-    """What is promised, and what was measured."""
+    """What is aimed for, and what was measured; a run that was cut short lacks some."""
     over = found["training_over_plain"]
-    rows = [
-        ("AUC less Opacus's, the worst cell", "at least -.005", f"{found['ours_minus_opacus_auc']:+.4f}"),
-        ("a rehearsal's AUC less the job's, the worst", "within .005", f"{found['rehearse_error_auc']:.4f}"),
-        ("the best of six rates less the rule's, AUC", "at most .005", f"{found['rate_rule_loss_auc']:.4f}"),
-        ("both helpers over plain torch: logistic", "at most 4.5", f"{over['logistic']:.2f}"),
-        ("both helpers over plain torch: tables", "at most 6", f"{over['tables']:.2f}"),
-        ("both helpers over plain torch: MLP", "at most 6", f"{over['mlp']:.2f}"),
-    ]  # fmt: skip
-    return "\n".join(
-        [
-            "| | aim | measured |",
-            "|---|---|---|",
-            *(f"| {what} | {aim} | {is_now} |" for what, aim, is_now in rows),
-        ]
+    rows = (
+        ("AUC less Opacus's, the worst cell", "at least -.005", found.get("ours_minus_opacus_auc"), "+.4f"),
+        (
+            "a rehearsal's AUC less the job's, the worst",
+            "within .005",
+            found.get("rehearse_error_auc"),
+            ".4f",
+        ),
+        (
+            "the best of six rates less the rule's, AUC",
+            "at most .005",
+            found.get("rate_rule_loss_auc"),
+            ".4f",
+        ),
+        ("both helpers over plain torch: logistic", "at most 4.5", over["logistic"], ".2f"),
+        ("both helpers over plain torch: tables", "at most 6", over["tables"], ".2f"),
+        ("both helpers over plain torch: MLP", "at most 6", over["mlp"], ".2f"),
     )
+    lines = [
+        f"| {what} | {aim} | {'not measured' if now is None else format(now, form)} |"
+        for what, aim, now, form in rows
+    ]
+    return "\n".join(["| | aim | measured |", "|---|---|---|", *lines])
 
 
 def cost_table(found: Mapping[str, Any]) -> str:
@@ -151,7 +159,8 @@ def draw(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
 def _run(found: Mapping[str, Any]) -> str:
     machine, price = found["processor"].partition(" with ")[0], found["dollars_per_vcpu_hour"]
     minutes, load = found["seconds"] / 60, found["load"]
-    return (
+    note = found.get("note", "")
+    return note + (
         f"{found['seeds']} seeds, {minutes:.0f} minutes at a load of {load:.0f}, {machine}; "
         f"${price:g} a vCPU-hour is assumed."
     )

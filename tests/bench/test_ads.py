@@ -1,6 +1,7 @@
 """The bench of private training for ads: its loaders on made-up files, its networks, and its page."""
 
 import gzip
+import json
 import math
 from collections.abc import Callable
 from hashlib import sha256
@@ -15,7 +16,7 @@ import pytest
 from adserver.training.inference import predict
 from browser_sim.source import InvalidSource
 from maskedlark.model.onnx_file import parse
-from tests.bench import ads_cost, ads_data
+from tests.bench import ads_cost, ads_data, ads_report
 from tests.bench.ads import Done, Work, cells, keys, works
 from tests.bench.ads_data import (
     ATTRIBUTION_COLUMNS,
@@ -193,3 +194,9 @@ def _auc(work: Work) -> float:
     if work.method == "rate":
         return 0.81 if work.factor > 3 else 0.7
     return {"rehearsed": 0.77, "one shot": 0.75}.get(work.method, 0.8)
+
+
+def test_the_page_shows_the_figures_of_one_run() -> None:
+    found = json.loads(ads_report.STORED.read_text())
+    page = ads_report.PAGE.read_text()
+    assert ads_report.fill_in(found, page) == page
