@@ -159,7 +159,7 @@ def draw(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
 def _run(found: Mapping[str, Any]) -> str:
     machine, price = found["processor"].partition(" with ")[0], found["dollars_per_vcpu_hour"]
     minutes, load = found["seconds"] / 60, found["load"]
-    note = found.get("note", "")
+    note: str = found.get("note", "")
     return note + (
         f"{found['seeds']} seeds, {minutes:.0f} minutes at a load of {load:.0f}, {machine}; "
         f"${price:g} a vCPU-hour is assumed."
