@@ -19,8 +19,8 @@ from adserver.measuring.evaluation_metrics import roc_auc, smooth
 from adserver.records.defaults import DEFAULT_BINS
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.mechanism import Mechanism
+from tests.bench.examples import adult
 from tests.bench.harness import bench_parser, show
-from tests.bench.models import adult
 from tests.builders import world
 
 DELTA: Final = 1e-5
