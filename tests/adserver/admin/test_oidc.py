@@ -259,7 +259,7 @@ def test_tokens_of_both_kinds_of_keys_hold(provider: OidcProvider, scripted: Scr
         {"key": None, "algorithm": "none"},
         {"key": CURVE, "algorithm": "ES256"},
     ],
-    ids=str,
+    ids=lambda one: re.sub(" object at 0x[0-9a-f]+", "", str(one)),
 )
 def test_a_token_that_does_not_hold_signs_nobody_in(
     provider: OidcProvider, scripted: Scripted, changes: Mapping[str, Any]
