@@ -30,8 +30,7 @@ def wait_for_plan(visit: Visit) -> None:
 
 
 def path(**changes: int) -> str:
-    task = f"task={OF.of.task.task_id.hex()}"
-    return "&".join([PATHS["plan"], task, *(f"{name}={value}" for name, value in changes.items())])
+    return "&".join([PATHS["plan"], *(f"{name}={value}" for name, value in changes.items())])
 
 
 def test_it_shows_what_the_command_finds(visit: Visit) -> None:
