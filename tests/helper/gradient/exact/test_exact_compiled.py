@@ -58,8 +58,11 @@ def answer(program: str, environment: Mapping[str, str], folder: Path = ROOT) ->
 
 @pytest.fixture(
     scope="module",
-    params=[kind.environment for kind in compiled.runnable()] or [{}],
-    ids=[kind.name for kind in compiled.runnable()] or ["this processor"],
+    params=[
+        pytest.param(kind.environment, id=kind.name, marks=[pytest.mark.long] if place else [])
+        for place, kind in enumerate(compiled.runnable())
+    ]
+    or [pytest.param({}, id="this processor")],
 )
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A folder of compiled loops, made once from nothing, and how many loops were looked at meanwhile."""
@@ -100,7 +103,7 @@ def test_a_compiled_loop_has_the_same_bytes_wherever_its_source_is(tmp_path: Pat
 
 
 COMPILES_ALL = pytest.mark.timeout(1_800)
-"""Twice 25 s of an idle processor, within the first test that asks for it."""
+"""25 s of an idle processor, in the first test that asks for it; the longest tests try other kinds of loops."""
 
 
 @pytest.mark.slow
