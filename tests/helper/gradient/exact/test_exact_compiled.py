@@ -103,7 +103,7 @@ def test_a_compiled_loop_has_the_same_bytes_wherever_its_source_is(tmp_path: Pat
 
 
 COMPILES_ALL = pytest.mark.timeout(1_800)
-"""25 s of an idle processor, in the first test that asks for it; the longest tests try other kinds of loops."""
+"""25 s of an idle processor, in the first test that asks; the longest tests try other kinds of loops."""
 
 
 @pytest.mark.slow
