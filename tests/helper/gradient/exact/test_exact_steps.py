@@ -81,6 +81,7 @@ def test_instructions_of_every_kind_of_model_are_the_same_for_all_records(
     assert len(steps) > loops
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not can_step(), reason="this machine lets no process step its child")
