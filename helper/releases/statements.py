@@ -76,14 +76,16 @@ class Statements:
         def make(release: ChargedRelease) -> SignedStatement:
             with self._making.hold(host.encode()):
                 call.check_awaited()
+                if (made := self._made.get(_name(release))) is not None:  # by another call meanwhile
+                    return made
                 budget = _budget_of(task, release)
                 if budget not in budgets:
                     of_budget = [one for one in missing if _budget_of(task, one) == budget]
                     answers = history.answers(release.spec.dataset_id)
                     budgets[budget] = _SpentUntil(task, answers, of_budget)
                 made = self.sign(self._state(task, release, history, budgets[budget], call))
-            self._made.put(_name(release), made, num_bytes=_STATEMENT_BYTES, owner=host)
-            return made
+                self._made.put(_name(release), made, num_bytes=_STATEMENT_BYTES, owner=host)
+                return made
 
         for release, made in releases:
             yield made or make(release)

@@ -322,8 +322,9 @@ def _freeze(values: Mapping[str, Constant], trained: Sequence[str]) -> dict[str,
             f"the job trains {unknown[:80]!r}, which is no parameter of the model: "
             "`adserver model show` lists them",
         )
-    frozen = [name for name in values if name not in set(trained)]
-    if not trained or not frozen or list(trained) != [name for name in values if name in set(trained)]:
+    chosen = set(trained)
+    frozen = [name for name in values if name not in chosen]
+    if not trained or not frozen or list(trained) != [name for name in values if name in chosen]:
         raise InvalidModel(
             ModelReason.WRONG_PARAMETERS,
             f"the job names {len(trained)} of the model's {len(values)} parameters to train: name some and "

@@ -189,6 +189,7 @@ def test_a_call_that_ends_early_leaves_what_was_made_to_the_next_one(scene: Scen
     assert [*statements.of_task(scene.task_id, ASKED)] == said(core, scene)
     assert signed == [b"2" * 16, b"1" * 16]
     assert [first, *begun] == said(core, scene)
+    assert signed == [b"2" * 16, b"1" * 16]  # what another call made meanwhile is not made again
 
 
 def test_a_caller_that_has_gone_ends_the_work(scene: Scene) -> None:
