@@ -23,12 +23,13 @@ class AuditParameters(Parameters):
 
     after: Typed = Field(-1, description="Number of the newest entry that is known.", ge=-1, le=MOST_INTEGER)
     limit: Typed = Field(1_000, description="The most entries to return.", ge=1, le=1_000)
+    newest: bool = Field(False, description="Whether to leave out the oldest of them, not the newest.")
 
 
 @managing_tokens.get("/audit-log", summary="Show who did what, oldest first")
 def audit_log(context: Context, page: Annotated[AuditParameters, Query()]) -> AuditPage:
     """Return a part of the audit log. Its entries name tokens and addresses, so it needs scope `tokens`."""
-    found = context.server.audit_log(after=page.after, limit=page.limit)
+    found = context.server.audit_log(after=page.after, limit=page.limit, is_newest=page.newest)
     is_more = len(found) == page.limit
     return AuditPage(
         items=tuple(map(AuditEntryMessage.of, found)), next_after=found[-1].sequence if is_more else None

@@ -1,6 +1,7 @@
 """`adserver audit`: who did what at an ad server."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import typer
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
 @takes(server=server_of)
 def list_command(*, server: "AdServer", limit: LimitOption = 50, as_json: JsonOption = False) -> None:
     """Show the newest entries of the audit log, oldest first."""
-    newest: list[AuditEntry] = []
-    for entry in _entries(server, 0):
-        newest = [*newest[-limit + 1 :], entry] if limit > 1 else [entry]
-    print_entries(newest, as_json=as_json)
+    (newest,) = server.audit_log(limit=1, is_newest=True)
+    found = _entries(server, max(0, newest.sequence - limit + 1))
+    print_entries(list(islice(found, limit)), as_json=as_json)
 
 
 @takes(server=server_of)

@@ -339,10 +339,13 @@ class AdServer(Protocol):
             InvalidTask: none does, or several do.
         """
 
-    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> "tuple[AuditEntry, ...]":
-        """Return up to `limit` entries of the audit log, of 1,000, with numbers above `after`, oldest first.
+    def audit_log(
+        self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False
+    ) -> "tuple[AuditEntry, ...]":
+        """Return up to `limit` entries, at most 1,000, of the audit log with numbers above `after`, in order.
 
-        Over the admin API this needs a grant of scope `tokens`.
+        With `is_newest` they are the newest of these, else the oldest. Over the admin API this needs a grant
+        of scope `tokens`.
 
         Raises:
             InvalidTask: a row of the log was changed.

@@ -133,12 +133,13 @@ class Client(Measuring, Training):
         """
         return self.server.revoke_token(grant_id)
 
-    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> list[AuditEntry]:
+    def audit_log(self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False) -> list[AuditEntry]:
         """Return up to `limit` entries of the audit log with numbers above `after`, oldest first.
 
+        With `is_newest` they are the newest of these, else the oldest.
         `maskedlark.audit_log.verify_lines` verifies what they encode to.
         """
-        return list(self.server.audit_log(after=after, limit=limit))
+        return list(self.server.audit_log(after=after, limit=limit, is_newest=is_newest))
 
     def intake(self) -> IntakeSummary:
         """Return the number of reports by outcome since the server started; it needs the server's URL.

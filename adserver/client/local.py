@@ -330,11 +330,13 @@ class LocalAdServer:
 
         return _summary(self._access.revoke(grant_id, REVOCABLE))
 
-    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> "tuple[AuditEntry, ...]":
+    def audit_log(
+        self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False
+    ) -> "tuple[AuditEntry, ...]":
         """Return entries of the audit log."""
         from adserver.store.audit_log import entries_after
 
-        return tuple(entries_after(self.engine, after, most=limit))
+        return tuple(entries_after(self.engine, after, most=limit, is_newest=is_newest))
 
     def intake(self) -> IntakeSummary:
         """Refuse: only the running server knows these counts."""

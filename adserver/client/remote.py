@@ -371,10 +371,12 @@ class RemoteAdServer(ApiSession):
             )
         return self.post(GrantMessage, f"/tokens/{grant_id}/revoke").value()
 
-    def audit_log(self, *, after: int = -1, limit: int = 1_000) -> tuple[AuditEntry, ...]:
+    def audit_log(
+        self, *, after: int = -1, limit: int = 1_000, is_newest: bool = False
+    ) -> tuple[AuditEntry, ...]:
         """Return entries of the audit log."""
         with reading_answer():
-            page = self.get(AuditPage, "/audit-log", after=after, limit=limit)
+            page = self.get(AuditPage, "/audit-log", after=after, limit=limit, newest=is_newest)
             return tuple(one.value() for one in page.items)
 
     def intake(self) -> IntakeSummary:

@@ -45,6 +45,6 @@ def log_refusal(engine: Engine, deed: Deed) -> None:
         LOG.append(connection, deed, at=time.time())
 
 
-def entries_after(engine: Engine, sequence: int, *, most: int) -> list[AuditEntry]:
-    """Return up to `most` entries of numbers above one, in order."""
-    return LOG.page(engine, after=sequence, most=most)
+def entries_after(engine: Engine, sequence: int, *, most: int, is_newest: bool = False) -> list[AuditEntry]:
+    """Return up to `most` entries of numbers above one, the oldest or the newest of them, in order."""
+    return LOG.page(engine, after=sequence, most=most, is_newest=is_newest)

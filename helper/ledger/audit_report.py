@@ -9,7 +9,6 @@ from sqlalchemy.exc import DatabaseError
 from helper.ledger.statements import LOG
 from maskedlark.audit_log import AuditEntry
 from maskedlark.errors import InvalidTask
-from maskedlark.runtime.database import reading
 
 
 class AuditReport:
@@ -25,9 +24,7 @@ class AuditReport:
             InvalidTask: the database is no ledger, or a row was changed.
         """
         with _as_refusal():
-            with reading(self._engine) as connection:
-                last = LOG.newest(connection).sequence
-            return LOG.page(self._engine, after=last - most, most=most)
+            return LOG.page(self._engine, most=most, is_newest=True)
 
     def lines(self, first: int) -> Iterator[bytes]:
         """Yield the encoded entries of numbers from `first` on; raises as `newest`."""

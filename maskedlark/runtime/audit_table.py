@@ -150,8 +150,13 @@ class AuditTable:
         found = connection.execute(self._head, {"asked": sequence}).scalar()
         return None if found is None else bytes(found)
 
-    def page(self, engine: Engine, *, after: int, most: int = _PAGE) -> list[AuditEntry]:
-        """Return up to `most` entries of numbers above `after`, in order."""
+    def page(
+        self, engine: Engine, *, after: int = -1, most: int = _PAGE, is_newest: bool = False
+    ) -> list[AuditEntry]:
+        """Return up to `most` entries above number `after`, the oldest or the newest of them, in order."""
+        if is_newest:
+            with reading(engine) as connection:
+                after = max(after, self.newest(connection).sequence - most)
         return [decode(AuditEntry, line) for _, line in self._read_page(engine, after, most)]
 
     def lines(self, engine: Engine, *, after: int = -1) -> Iterator[bytes]:

@@ -128,6 +128,8 @@ def engine(tmp_path: Path) -> Engine:
 def test_a_table_holds_what_was_appended(engine: Engine) -> None:
     assert LOG.verify(engine).num_entries == 5
     assert [one.sequence for one in LOG.page(engine, after=1, most=2)] == [2, 3]
+    assert [one.sequence for one in LOG.page(engine, most=2, is_newest=True)] == [3, 4]
+    assert [one.sequence for one in LOG.page(engine, after=3, most=2, is_newest=True)] == [4]
     with engine.begin() as connection:
         assert LOG.append_change(connection, AuditAct.SET_FLOORS, {"k": "20"}, ALICE, at=9)
         assert not LOG.append_change(connection, AuditAct.SET_FLOORS, {"k": "20"}, ALICE, at=9)

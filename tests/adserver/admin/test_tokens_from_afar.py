@@ -111,3 +111,5 @@ def test_the_audit_log_names_the_token_that_acted_and_what_was_refused_to_it(
     ]
     page = manager.audit_log(after=found[0].sequence, limit=2)
     assert page == found[1:3]
+    assert manager.audit_log(after=before, limit=2, is_newest=True) == found[-2:]
+    assert manager.audit_log(after=before, is_newest=True) == found

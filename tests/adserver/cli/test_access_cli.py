@@ -67,6 +67,16 @@ def test_what_no_token_can_be_is_refused(tmp_path: Path, wrong: list[str]) -> No
     assert "mlt_" not in done.output
 
 
+@pytest.mark.parametrize(("limit", "shown"), [(1, [3]), (2, [2, 3]), (4, [0, 1, 2, 3]), (50, [0, 1, 2, 3])])
+def test_the_newest_entries_of_the_audit_log_are_shown(
+    tmp_path: Path, store: AccessStore, limit: int, shown: list[int]
+) -> None:
+    for name in "abc":
+        ran(tmp_path, "token", "create", "--name", name)
+    listed = json.loads(ran(tmp_path, "audit", "list", "--limit", str(limit), "--json"))
+    assert [one["sequence"] for one in listed] == shown
+
+
 def test_a_revoked_token_is_over(tmp_path: Path, store: AccessStore) -> None:
     kept, ended = (ran(tmp_path, "token", "create", "--name", name) for name in ("kept", "ended"))
     grant = store.find(ended, [GrantKind.TOKEN])
