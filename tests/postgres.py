@@ -11,12 +11,12 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-import pytest
 from sqlalchemy import URL, create_engine, make_url
 
 from tests.patience import HANGS_S
+from tests.programs import do_without
 
 REQUIRED: Final = "MASKEDLARK_REQUIRE_POSTGRES"
 """The environment variable: 1 where tests on PostgreSQL must not be skipped."""
@@ -62,7 +62,7 @@ def running_postgres() -> Iterator[Postgres]:
         try:
             pgserver: Any = import_module("pgserver")  # the dev extra has it; not every platform does
         except ImportError:
-            _do_without("the pgserver wheel is not installed (it is in the dev extra)")
+            do_without("the pgserver wheel is not installed (it is in the dev extra)", REQUIRED)
         logging.getLogger("pgserver").setLevel(
             logging.WARNING
         )  # it logs once more when Python ends, to a stream that is closed by then
@@ -73,16 +73,10 @@ def running_postgres() -> Iterator[Postgres]:
         try:
             server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         except (OSError, RuntimeError, AssertionError) as error:
-            _do_without(f"PostgreSQL does not start here: {type(error).__name__}: {error}")
+            do_without(f"PostgreSQL does not start here: {type(error).__name__}: {error}", REQUIRED)
         try:
             yield Postgres(
                 url=make_url(server.get_uri()).set(drivername="postgresql+psycopg"), numbers=count()
             )
         finally:
             server.cleanup()
-
-
-def _do_without(reason: str) -> NoReturn:
-    if os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"{reason}; {REQUIRED} says that it is needed")
-    pytest.skip(reason)

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,8 +17,10 @@ def _without_postgres(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # else it would be left set for other tests
-    absent = None if request.param == "it is not installed" else SimpleNamespace(get_server=refuse)
-    monkeypatch.setitem(sys.modules, "pgserver", absent)
+    if request.param == "it is not installed":
+        monkeypatch.setitem(sys.modules, "pgserver", None)
+    else:
+        monkeypatch.setattr(pytest.importorskip("pgserver"), "get_server", refuse)
 
 
 @pytest.mark.usefixtures("_without_postgres")

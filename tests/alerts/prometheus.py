@@ -1,9 +1,7 @@
 """Prometheus' own rule evaluator, fed with what real services answered to scrapes."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,12 +11,12 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
-import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.docker.chart import CHART
 from tests.patience import HANGS_S
+from tests.programs import find_program
 
 RULES: Final = CHART / "files" / "alerts.yaml"
 ALERTS: Final[Sequence[Mapping[str, Any]]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
@@ -30,13 +28,7 @@ _EVALUATES_S: Final = 120
 
 def promtool_path() -> str:
     """Return where promtool is; the test is skipped where there is none, and fails where one is required."""
-    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
-    if found is None:
-        reason = "no promtool: install the package prometheus, or name one in PROMTOOL"
-        if os.environ.get(REQUIRED):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
+    return find_program("promtool", variable="PROMTOOL", required=REQUIRED, package="the package prometheus")
 
 
 @dataclass

@@ -117,7 +117,7 @@ def measure(reports: int, num_kills: int) -> dict[str, Any]:
     figures["core_gzip_bytes"] = packed("core.js", "chunk-*.js")
     figures["hybrid_gzip_bytes"] = packed("further_suites-*.js")
     figures["stub_gzip_bytes"] = packed("stub.js")
-    figures["rebuild_identical"] = is_rebuilt()
+    figures["rebuild_identical"] = is_rebuilt("npm")
     outcome = kills.run(num_kills, seed=time.time_ns() % 2**32)
     figures |= {
         "kills": outcome.kills,

@@ -100,7 +100,7 @@ class Coded:
         return table_network(encoder or self.encoder, hidden=(), outputs=outputs, seed=1)
 
     def submit(self, model: bytes, heads: list[dict[str, Any]]) -> str:
-        """Submit a job of 60 rounds of secret samples, and wait for its end; its id."""
+        """Submit a job of 60 rounds of secret samples, and wait until it is done; its id."""
         folder = self.fleet.folder
         (folder / "model.onnx").write_bytes(model)
         (folder / "heads.json").write_text(json.dumps(heads))
@@ -158,7 +158,9 @@ def test_a_logistic_regression_as_torch_exports_it_trains_on_secret_samples(
     is_zero: bool, coded: Coded
 ) -> None:
     model = as_onnx(Logistic(is_zero=is_zero), coded.encoder.num_features)
-    coded.submit(model, outputs_of(model, [EARNS], coded.encoder.num_features))
+    job = coded.submit(model, outputs_of(model, [EARNS], coded.encoder.num_features))
+    shown = coded.fleet.adserver_json("job", "show", job, options=False)
+    assert (shown["state"], shown["rounds_done"]) == ("done", 60)
 
 
 def test_bad_input_is_refused_before_anything_is_spent(coded: Coded) -> None:
@@ -197,34 +199,15 @@ def test_digits_from_features_that_browsers_compute(tmp_path: Path) -> None:
         send_reports(fleet, task, f"--source mnist --mnist-dir {FOLDER} --limit 12000 --seed 1")
         dataset = seal(fleet, task)["dataset_id"]
         model = tmp_path / "model.onnx"
-        fleet.run(
-            "adserver",
-            "model",
-            "create",
-            str(model),
-            "--layers",
-            "392,64,10",
-            "--activation",
-            "tanh",
-            "--seed",
-            "1",
-        )
+        layers = "--layers 392,64,10 --activation tanh --seed 1"
+        fleet.run("adserver", "model", "create", str(model), *layers.split())
         job = submit(
             fleet,
             f"--dataset {dataset} --model {model} --loss cross_entropy --rounds 120 --batch-size 2000"
             " --optimizer momentum --schedule cosine --learning-rate 2 --clip-norm 1 --epsilon 3",
         )["job_id"]
         fleet.adserver("job", "watch", job, options=False)
-        fleet.adserver("model", "export", "--job", job, str(trained), "--with-bytes", options=False)
-        said = fleet.run(
-            "adserver",
-            "model",
-            "evaluate",
-            str(trained),
-            "--eval-set",
-            str(rows),
-            "--loss",
-            "cross_entropy",
-            "--json",
-        )
+        fleet.adserver("model", "export", "--job", job, str(trained), options=False)
+        asked = f"--eval-set {rows} --loss cross_entropy --json"
+        said = fleet.run("adserver", "model", "evaluate", str(trained), *asked.split())
     assert json.loads(said)["accuracy"] > 0.8

@@ -1,14 +1,13 @@
 """A real Chromium for tests: Debian's package, driven by playwright."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pytest
 from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
+
+from tests.programs import find_program
 
 REQUIRED: Final = "MASKEDLARK_REQUIRE_CHROMIUM"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
@@ -27,13 +26,9 @@ ARGUMENTS: Final = (
 
 def chromium_path() -> str:
     """Where Chromium is; the test is skipped where there is none, and fails where one is required."""
-    found = os.environ.get("MASKEDLARK_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
-        reason = "no Chromium: install the package chromium, or name one in MASKEDLARK_CHROMIUM"
-        if os.environ.get(REQUIRED):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
+    return find_program(
+        *_NAMES, variable="MASKEDLARK_CHROMIUM", required=REQUIRED, package="the package chromium"
+    )
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """What is committed under dist/ is what the sources make, byte for byte, and draws no weak randomness."""
 
 import gzip
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from tests.browser_sim.js.chromium import REQUIRED
 from tests.browser_sim.js.site import DIST
+from tests.programs import NODE_REQUIRED, find_program
 
 JS: Final = DIST.parent
 CORE: Final = 18_000
@@ -23,7 +22,7 @@ def packed(*names: str) -> int:
     return sum(len(gzip.compress(file.read_bytes(), 9)) for name in names for file in DIST.glob(name))
 
 
-def is_rebuilt() -> bool:
+def is_rebuilt(npm: str) -> bool:
     """Whether a build from the sources, elsewhere, with packages from the registry, gives the same bytes."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -35,7 +34,6 @@ def is_rebuilt() -> bool:
             "run check",
             "run build",
         ):
-            npm = shutil.which("npm") or "npm"
             subprocess.run([npm, "--silent", *command.split()], cwd=folder, check=True, timeout=PATIENCE_S)
         built = {file.name: file.read_bytes() for file in (folder / "dist").iterdir()}
     return built == {file.name: file.read_bytes() for file in DIST.iterdir()}
@@ -43,11 +41,7 @@ def is_rebuilt() -> bool:
 
 @pytest.mark.timeout(2 * PATIENCE_S)
 def test_dist_is_rebuilt_byte_for_byte() -> None:
-    if shutil.which("npm") is None:
-        if os.environ.get(REQUIRED):
-            pytest.fail("no npm")
-        pytest.skip("no npm: install Node.js 20 to rebuild the client")
-    assert is_rebuilt()
+    assert is_rebuilt(find_program("npm", variable="NPM", required=NODE_REQUIRED, package="Node.js 20"))
 
 
 def test_pages_load_little() -> None:

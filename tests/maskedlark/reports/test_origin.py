@@ -1,7 +1,6 @@
 """An origin has one spelling: what browsers make of it is compared with Node's URL, which is theirs."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -17,6 +16,7 @@ from maskedlark.reports.origin import split_origin
 from maskedlark.reports.task import Task
 from maskedlark.rpc.trust import host_of
 from tests.builders import settings, world
+from tests.programs import NODE_REQUIRED, find_program
 
 GOOD = {
     "https://ads.example": "ads.example",
@@ -92,9 +92,7 @@ def browsers_origins() -> Iterator[Callable[[list[str]], list[str | None]]]:
         "require('readline').createInterface({ input: process.stdin })"
         ".on('line', (texts) => console.log(JSON.stringify(JSON.parse(texts).map(origin))))"
     )
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("Node's URL is the browsers'")
+    node = find_program("node", variable="NODE", required=NODE_REQUIRED, package="Node.js 20")
     with subprocess.Popen([node, "-e", script], stdin=PIPE, stdout=PIPE) as asked:
         assert asked.stdin is not None
         assert asked.stdout is not None
