@@ -7,15 +7,17 @@ whoever is in no mapped group gets nothing.
 Source: OpenID Connect Core 1.0 (3.1), RFC 7636 (PKCE), RFC 9207 (issuer in the answer), RFC 9068.
 """
 
+import json
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from threading import Lock
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import jwt
@@ -26,6 +28,7 @@ from adserver.store.database import Clock
 from maskedlark.audit_log import named
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.frozen import frozen
+from maskedlark.rpc.fair_quota import FairQuota
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.ownership import check_secret_file
 
@@ -40,9 +43,12 @@ _LEEWAY_S: Final = 30
 _TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 3_600.0
 _REFETCH_S: Final = 10.0
-"""Between two requests for the provider's keys because a token names an unknown one."""
+"""Between two requests for one of the provider's documents, also in vain: strangers say when it is wanted."""
+_WAITING: Final = 8
+"""Who may wait for the provider at once: the others of the dashboard's threads go on when it is slow."""
 _FLOW_BYTES: Final = 32
 _MOST_TOKEN: Final = 16_384
+_MOST_ANSWER: Final = 1 << 20
 
 
 class SignInRefused(Exception):
@@ -89,6 +95,59 @@ class Person:
     scope: Scope
 
 
+@frozen
+class _Said:
+    """What the provider's documents say.
+
+    Attributes:
+        of_itself: Its addresses.
+        keys: Those that sign its tokens, by id.
+    """
+
+    of_itself: Mapping[str, Any]
+    keys: Mapping[str, jwt.PyJWK]
+
+    def key(self, key_id: str) -> jwt.PyJWK | None:
+        """Return the key of an id; a token that names none is signed by the only one."""
+        if not key_id and len(self.keys) == 1:
+            return next(iter(self.keys.values()))
+        return self.keys.get(key_id)
+
+
+class _Documents:
+    """The provider's documents, kept for an hour. Safe to share between threads."""
+
+    def __init__(self, clock: Clock, waiting: FairQuota, ask: Callable[[], _Said]) -> None:
+        self._clock = clock
+        self._waiting = waiting
+        self._ask = ask
+        self._lock = Lock()
+        self._kept: tuple[_Said, float] | None = None
+        self._next_at = float("-inf")
+
+    def read(self, is_enough: Callable[[_Said], bool] = lambda _: True) -> _Said:
+        """Return what is kept, asked for anew if it is old or not enough.
+
+        Raises:
+            SignInRefused: what the provider answers cannot be used.
+            HelperUnavailable: the provider does not answer, did not a moment ago, or too many wait for it.
+        """
+        kept = self._kept
+        if kept is not None and self._clock() < kept[1] and is_enough(kept[0]):
+            return kept[0]
+        with self._waiting.entered(), self._lock:
+            now = self._clock()
+            if now >= self._next_at:
+                self._next_at = now + _REFETCH_S
+                self._kept = self._ask(), now + _FRESH_S
+            if self._kept is None or now >= self._kept[1]:
+                raise HelperUnavailable(
+                    f"the sign-in provider gave no answer a moment ago: retry in {_REFETCH_S:.0f} s",
+                    retry_after_s=_REFETCH_S,
+                )
+            return self._kept[0]
+
+
 class OidcProvider:
     """A client of the provider. Safe to share between threads; close it, or use it in a `with`."""
 
@@ -117,10 +176,8 @@ class OidcProvider:
         self._settings = settings
         self._clock = clock
         self._http = httpx.Client(timeout=_TIMEOUT_S, follow_redirects=False, transport=transport)
-        self._lock = Lock()
-        self._metadata: Mapping[str, Any] = {}
-        self._keys: Mapping[str, jwt.PyJWK] = {}
-        self._metadata_at = self._keys_at = float("-inf")
+        self._waiting = FairQuota(_WAITING, "the limit of sign-ins that wait for the provider is reached")
+        self._documents = _Documents(clock, self._waiting, self._read)
 
     @property
     def host(self) -> str:
@@ -131,6 +188,7 @@ class OidcProvider:
         """Return where to send a browser that signs in.
 
         Raises:
+            SignInRefused: what it says of itself is of another provider, or incomplete.
             HelperUnavailable: the provider does not answer.
         """
         challenge = urlsafe_b64encode(sha256(flow.verifier.encode()).digest()).rstrip(b"=").decode()
@@ -144,7 +202,10 @@ class OidcProvider:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
-        return f"{self._endpoint('authorization_endpoint')}?{urlencode(asked)}"
+        # some providers' addresses have a query of their own
+        return str(
+            self._address(self._documents.read().of_itself, "authorization_endpoint").copy_merge_params(asked)
+        )
 
     def finish(self, flow: Flow, answer: Mapping[str, str], redirect_uri: str) -> Person:
         """Redeem the code that a browser brought back.
@@ -176,9 +237,11 @@ class OidcProvider:
             auth, asked = httpx.Auth(), asked | {"client_id": client}
         else:
             auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))  # RFC 6749, 2.3.1
-        redeemed = self._ask(lambda: self._http.post(self._endpoint("token_endpoint"), data=asked, auth=auth))
+        endpoint = self._address(self._documents.read().of_itself, "token_endpoint")
+        with self._waiting.entered():
+            redeemed = self._ask(self._http.build_request("POST", endpoint, data=asked), auth)
         claims = self._verify(str(redeemed.get("id_token", "")), self._settings.client_id)
-        if not compare_digest(str(claims.get("nonce", "")).encode(), flow.nonce.encode()):
+        if not compare_digest(str(claims.get("nonce", "")).encode(errors="replace"), flow.nonce.encode()):
             raise SignInRefused("the provider's token was made for another sign-in: begin again")
         if claims.get("azp", self._settings.client_id) != self._settings.client_id:
             raise SignInRefused("the provider's token was made for another client")
@@ -234,8 +297,14 @@ class OidcProvider:
         if not of_groups:
             raise SignInRefused("none of your groups has access: ask the operator of this ad server")
         largest = max(of_groups, key=tuple(Scope).index)
-        called = next((claims[one] for one in ("email", "preferred_username", "sub") if claims.get(one)), "")
-        return Person(name=named(f"oidc:{called}"), scope=largest)
+        # The subject alone is the provider's own word; people may choose the others, also somebody else's.
+        subject = str(claims["sub"])
+        called = next(
+            (claims[one] for one in ("email", "preferred_username") if isinstance(claims.get(one), str)),
+            subject,
+        )
+        name = subject if called == subject else f"{subject} ({called})"
+        return Person(name=named(f"oidc:{name}"), scope=largest)
 
     def _verify(self, token: str, audience: str) -> Mapping[str, Any]:
         """Return a token's claims if its signature, issuer, audience and times hold."""
@@ -243,78 +312,98 @@ class OidcProvider:
             if len(token) > _MOST_TOKEN:
                 raise SignInRefused("the provider's token is too long")
             header = jwt.get_unverified_header(token)
-            key = self._key(str(header.get("kid", "")))
             claims: Mapping[str, Any] = jwt.decode(
                 token,
-                key,
-                algorithms=[one for one in _ALGORITHMS if one == header.get("alg")],
+                self._key(header.get("kid", "")),
+                algorithms=_ALGORITHMS,
                 audience=audience,
                 issuer=self._settings.issuer,
-                leeway=_LEEWAY_S,
                 options={
                     "require": ["exp", "iat", "iss", "aud", "sub"],
                     "verify_exp": False,
                     "verify_iat": False,
+                    "verify_nbf": False,
                 },
             )
-        except jwt.PyJWTError:
+        except (jwt.PyJWTError, ValueError):
             raise SignInRefused("the provider's token does not hold: begin again") from None
         now = self._clock()
-        times = claims["exp"], claims["iat"]
-        if not all(type(one) in (int, float) for one in times) or not times[1] - _LEEWAY_S <= now < times[0]:
+        times = claims["iat"], claims.get("nbf", claims["iat"]), claims["exp"]
+        if (
+            not all(type(one) in (int, float) for one in times)
+            or not max(times[:2]) - _LEEWAY_S <= now < times[2]
+        ):
             raise SignInRefused("the provider's token has ended, or its clock is wrong: begin again")
         return claims
 
     def _key(self, key_id: str) -> jwt.PyJWK:
         """Return one of the provider's keys; they are asked for again when a token names a new one."""
-        with self._lock:
-            age = self._clock() - self._keys_at
-            if not (self._has(key_id) and age < _FRESH_S) and age >= _REFETCH_S:
-                document = self._ask(lambda: self._http.get(self._endpoint("jwks_uri")))
-                try:
-                    found = jwt.PyJWKSet.from_dict(dict(document)).keys
-                except jwt.PyJWTError:
-                    raise SignInRefused("the provider has no keys that this server knows") from None
-                self._keys = {one.key_id or "": one for one in found}
-                self._keys_at = self._clock()
-            if not self._has(key_id):
-                raise SignInRefused("the provider's token is signed by an unknown key")
-            return self._keys[key_id] if key_id else next(iter(self._keys.values()))
-
-    def _has(self, key_id: str) -> bool:
-        """Return whether a key is known; a token that names none is signed by the only one."""
-        return key_id in self._keys if key_id else len(self._keys) == 1
-
-    def _endpoint(self, name: str) -> str:
-        """Return an address that the provider's own document names."""
-        if self._clock() - self._metadata_at >= _FRESH_S:
-            document = self._ask(lambda: self._http.get(self._settings.issuer.rstrip("/") + _DISCOVERY))
-            if document.get("issuer") != self._settings.issuer:
-                raise SignInRefused("the provider calls itself by another name than --oidc-issuer")
-            self._metadata, self._metadata_at = document, self._clock()
-        found = str(self._metadata.get(name, ""))
-        is_plain = self._settings.issuer.startswith("http://")
-        if not found.startswith(("https://", "http://") if is_plain else "https://"):
-            raise SignInRefused(f"the provider names no {name}")
+        found = self._documents.read(lambda said: said.key(key_id) is not None).key(key_id)
+        if found is None:
+            raise SignInRefused("the provider's token is signed by an unknown key")
         return found
 
-    def _ask(self, ask: Callable[[], httpx.Response]) -> Mapping[str, Any]:
-        """Return the JSON object that the provider answers with."""
+    def _read(self) -> _Said:
+        """Ask for the provider's documents."""
+        url = self._settings.issuer.rstrip("/") + _DISCOVERY
+        of_itself = self._ask(self._http.build_request("GET", url))
+        if of_itself.get("issuer") != self._settings.issuer:
+            raise SignInRefused("the provider calls itself by another name than --oidc-issuer")
+        url_of_keys = self._address(of_itself, "jwks_uri")
+        listed = self._ask(self._http.build_request("GET", url_of_keys)).get("keys")
+        keys = [_usable(one) for one in listed] if isinstance(listed, list) else []
+        return _Said(
+            of_itself=of_itself, keys={str(one.key_id or ""): one for one in keys if one is not None}
+        )
+
+    def _address(self, of_itself: Mapping[str, Any], name: str) -> httpx.URL:
+        """Return an address that the provider names, and that a secret may be sent to."""
         try:
-            answer = ask()
-            if answer.is_server_error:
-                raise HelperUnavailable(
-                    f"the sign-in provider {self.host} answers {answer.status_code}: retry later"
-                )
-            found = answer.json() if answer.is_success else None
+            found = httpx.URL(str(of_itself.get(name, "")))
+        except httpx.InvalidURL:
+            found = httpx.URL("")
+        is_near = self._settings.issuer.startswith("http://") and is_loopback(found.host)
+        if not found.host or found.scheme not in (("https", "http") if is_near else ("https",)):
+            raise SignInRefused(f"the provider names no {name} with an https address")
+        return found
+
+    def _ask(self, request: httpx.Request, auth: httpx.Auth | None = None) -> Mapping[str, Any]:
+        """Return the JSON object that the provider answers with, of bounded length and in bounded time."""
+        until = monotonic() + _TIMEOUT_S
+        request.headers["accept-encoding"] = "identity"
+        try:
+            answer = self._http.send(request, auth=auth, stream=True)
+            try:
+                if answer.is_server_error:
+                    raise HelperUnavailable(
+                        f"the sign-in provider {self.host} answers {answer.status_code}: retry later"
+                    )
+                content = b""
+                for part in answer.iter_bytes() if answer.is_success else ():
+                    content += part
+                    if len(content) > _MOST_ANSWER or monotonic() > until:
+                        raise SignInRefused("the provider's answer is too long, or comes too slowly")
+                found = json.loads(content)
+            finally:
+                answer.close()
         except httpx.HTTPError as error:
             reason = type(error).__name__
             raise HelperUnavailable(f"the sign-in provider {self.host} does not answer ({reason})") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise SignInRefused("the provider refused this sign-in: begin again")
         return found
+
+
+def _usable(listed: Any) -> jwt.PyJWK | None:
+    """Return a key that may sign tokens; None for any other, for it is the provider's and may be anything."""
+    try:
+        key = jwt.PyJWK(listed)
+    except (jwt.PyJWTError, AttributeError, TypeError, ValueError):
+        return None
+    # A MAC's key in a public list would let everybody sign.
+    return key if key.algorithm_name in _ALGORITHMS and key.public_key_use in (None, "sig") else None
 
 
 def _secret_in(settings: OidcSettings) -> str | None:

@@ -2,7 +2,7 @@
 
 from html import escape
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
@@ -115,7 +115,9 @@ class SignIn:
         """Return this server's own address, under the name that the browser used and that was checked."""
         return f"{'https' if self.is_tls else 'http'}://{Headers(scope=scope)['host']}{CALLBACK_PATH}"
 
-    def _set(self, answer: Response, name: str, value: str, lasts_s: int, same_site: "str") -> None:
+    def _set(
+        self, answer: Response, name: str, value: str, lasts_s: int, same_site: Literal["lax", "strict"]
+    ) -> None:
         answer.set_cookie(
             name,
             value,
@@ -123,7 +125,7 @@ class SignIn:
             path="/",
             secure=self.is_tls,
             httponly=True,
-            samesite="lax" if same_site == "lax" else "strict",
+            samesite=same_site,
         )
 
 

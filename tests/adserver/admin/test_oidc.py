@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,18 +173,21 @@ class Scripted:
         self.issuer = SETTINGS.issuer
         self.id_token = ""
         self.is_away = False
+        self.tried = 0
+        self.changes: dict[str, Any] = {}
+        self.more_keys: list[Any] = []
         self.asked = list[str]()
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.tried += 1
         if self.is_away:
             raise httpx.ConnectError("refused")
         self.asked.append(request.url.path)
         match request.url.path:
             case "/.well-known/openid-configuration":
                 ends = {f"{one}_endpoint": f"https://id.example/{one}" for one in ("authorization", "token")}
-                return httpx.Response(
-                    200, json={"issuer": self.issuer, "jwks_uri": "https://id.example/keys", **ends}
-                )
+                said = {"issuer": self.issuer, "jwks_uri": "https://id.example/keys", **ends, **self.changes}
+                return httpx.Response(200, json=said)
             case "/keys":
                 keys = [
                     dict(
@@ -197,7 +201,7 @@ class Scripted:
                         alg="ES256",
                     ),
                 ]
-                return httpx.Response(200, json={"keys": keys})
+                return httpx.Response(200, json={"keys": self.more_keys + keys})
             case _:
                 return httpx.Response(200, json={"id_token": self.id_token})
 
@@ -248,6 +252,8 @@ def test_tokens_of_both_kinds_of_keys_hold(provider: OidcProvider, scripted: Scr
         {"exp": None},
         {"exp": True},
         {"iat": 1_000_100.0},
+        {"nbf": 1_000_100.0},
+        {"nbf": "now"},
         {"groups": []},
         {"groups": "ml-operators"},
         {"groups": {"ml-operators": True}},
@@ -290,9 +296,14 @@ def test_a_provider_that_is_away_or_another_one_signs_nobody_in(
     scripted.is_away = True
     with pytest.raises(HelperUnavailable):
         finish(provider)
-    scripted.is_away, scripted.issuer = False, "https://other.example"
+    scripted.is_away = False
+    with pytest.raises(HelperUnavailable, match="a moment ago"):
+        finish(provider)
+    scripted.now += 10
+    scripted.issuer = "https://other.example"
     with pytest.raises(SignInRefused):
         finish(provider)
+    scripted.now += 10
     scripted.issuer = SETTINGS.issuer
     assert finish(provider) is Scope.TASKS
 
@@ -320,6 +331,132 @@ def test_unknown_keys_do_not_make_this_server_ask_each_time(
     for number in range(5):
         assert provider.grant_of(scripted.token(aud="lark-api", kid=f"unknown-{number}")) is None
     assert scripted.asked.count("/keys") == 1
+
+
+def test_strangers_do_not_make_this_server_ask_a_provider_that_is_away_each_time(
+    provider: OidcProvider, scripted: Scripted
+) -> None:
+    scripted.is_away = True
+    tokens = [scripted.token(aud="lark-api", kid=f"unknown-{number}") for number in range(5)]
+    for token in tokens:
+        with pytest.raises(HelperUnavailable):
+            provider.grant_of(token)
+        with pytest.raises(HelperUnavailable):
+            provider.authorization_url(FLOW, REDIRECT)
+    assert scripted.tried == 1
+    scripted.is_away = False
+    scripted.now += 10
+    assert provider.grant_of(scripted.token(aud="lark-api")) is not None
+    scripted.is_away = True
+    scripted.now += 3_600  # old keys are not believed
+    with pytest.raises(HelperUnavailable):
+        provider.grant_of(scripted.token(aud="lark-api"))
+
+
+def test_few_wait_for_a_provider_that_hangs_and_who_need_not_ask_it_goes_on(
+    provider: OidcProvider, scripted: Scripted
+) -> None:
+    token = scripted.token(aud="lark-api")
+    with ExitStack() as waiting:
+        while provider._waiting.try_enter(waiting):
+            pass
+        for ask in (
+            lambda: provider.authorization_url(FLOW, REDIRECT),
+            lambda: finish(provider),
+            lambda: provider.grant_of(token),
+        ):
+            with pytest.raises(HelperUnavailable, match="limit"):
+                ask()
+        assert scripted.tried == 0
+    assert provider.grant_of(token) is not None
+    with ExitStack() as waiting:
+        while provider._waiting.try_enter(waiting):
+            pass
+        assert provider.grant_of(token) is not None
+        assert provider.authorization_url(FLOW, REDIRECT)
+
+
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "jwks_uri"])
+@pytest.mark.parametrize(
+    "address",
+    ["", 7, None, "http://id.example/x", "http://127.0.0.1/x", "https://", "file:///etc/passwd",
+     "https://id.example\n/x"],
+    ids=str,
+)  # fmt: skip
+def test_a_document_whose_addresses_are_not_safe_signs_nobody_in(
+    provider: OidcProvider, scripted: Scripted, name: str, address: Any
+) -> None:
+    scripted.id_token = scripted.token()
+    scripted.changes = {name: address}
+
+    def sign_in() -> None:
+        provider.authorization_url(FLOW, REDIRECT)
+        finish(provider)
+
+    with pytest.raises(SignInRefused):
+        sign_in()
+
+
+def test_an_address_keeps_the_query_that_it_has(provider: OidcProvider, scripted: Scripted) -> None:
+    scripted.changes = {"authorization_endpoint": "https://id.example/authorize?p=b2c_1_in"}
+    url = urlsplit(provider.authorization_url(FLOW, REDIRECT))
+    asked = parse_qs(url.query)
+    assert (url.path, asked["p"], asked["state"]) == ("/authorize", ["b2c_1_in"], [FLOW.state])
+    assert asked["redirect_uri"] == [REDIRECT]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"[" * 500_000,
+        b'{"keys": [' + b" " * (1 << 20) + b"]}",
+        b"\xff",
+        b"[]",
+        b'{"keys": 7}',
+        b'{"keys": [7]}',
+    ],
+    ids=["deep", "long", "not text", "a list", "no keys", "no key"],
+)
+def test_an_answer_of_any_kind_is_refused_and_bounded(scripted: Scripted, answer: bytes) -> None:
+    def answering(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=answer) if request.url.path == "/keys" else scripted(request)
+
+    scripted.id_token = scripted.token()
+    with (
+        OidcProvider(SETTINGS, lambda: scripted.now, transport=httpx.MockTransport(answering)) as provider,
+        pytest.raises(SignInRefused),
+    ):
+        finish(provider)
+
+
+def test_keys_that_sign_no_tokens_are_passed_over(provider: OidcProvider, scripted: Scripted) -> None:
+    mac = {"kty": "oct", "kid": "mac", "alg": "HS256", "k": "eA" * 22}
+    sealing = jwt.algorithms.RSAAlgorithm.to_jwk(OTHER.public_key(), as_dict=True) | {
+        "kid": "enc",
+        "use": "enc",
+    }
+    scripted.more_keys = [7, None, {"kty": ["RSA"]}, {"kty": "RSA", "alg": ["a"]}, mac, sealing]
+    scripted.id_token = scripted.token()
+    assert finish(provider) is Scope.TASKS
+    scripted.id_token = scripted.token(key=OTHER, kid="enc")
+    with pytest.raises(SignInRefused):
+        finish(provider)
+
+
+@pytest.mark.parametrize(
+    ("claims", "name"),
+    [
+        ({"email": "ann@example"}, "oidc:bob (ann@example)"),
+        ({"email": ["ann"], "preferred_username": "Ann"}, "oidc:bob (Ann)"),
+        ({}, "oidc:bob"),
+    ],
+)
+def test_the_log_names_a_subject_whatever_email_somebody_chose(
+    provider: OidcProvider, scripted: Scripted, claims: Mapping[str, Any], name: str
+) -> None:
+    grant = provider.grant_of(scripted.token(aud="lark-api", sub="bob", **claims))
+    assert grant is not None
+    assert grant.name == name
 
 
 @pytest.mark.parametrize(
