@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adserver.quickstart.defaults import Network, choose_network
 from browser_sim.download import fetch_file, session
@@ -29,7 +28,7 @@ from maskedlark.encoding.cells import said
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit
 from maskedlark.model.table_network import table_network
-from tests.bench.examples import COLUMNS, Examples
+from tests.bench.examples import LABEL, Examples, Table, read_adult, read_libfm
 from tests.bench.mnist import FOLDER
 from tests.bench.models_ids import logistic_on_ids
 
@@ -74,23 +73,6 @@ FILES: Final[Mapping[str, File]] = {
         home=_NFM, digests=("2f087586cc72b002dccd04e3643d969af6cb661b3367a4829198bdd9051cee26",)
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows in the clear: cells by column, and 0 or 1 for each row."""
-
-    cells: dict[str, list[str | None]]
-    labels: NDArray[np.int64]
-
-    def part(self, chosen: NDArray[np.int64]) -> "Table":
-        """The chosen rows."""
-        cells = {name: [column[row] for row in chosen] for name, column in self.cells.items()}
-        return Table(cells=cells, labels=self.labels[chosen])
-
-    def encode(self, encoder: Encoder) -> Examples:
-        """Features as a browser encodes them."""
-        return Examples(features=encoder.features(self.cells), labels=self.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,20 +260,13 @@ def _ids(panel: Table, reports: int, epsilon: float, _: int) -> tuple[Encoder, b
 
 
 def _adult_table(name: str) -> Table:
-    rows = [line.rstrip(".").split(", ") for line in _text(name).splitlines()]
-    kept = [row for row in rows if len(row) == len(COLUMNS)]
-    cells = {column: [said(row[at]) for row in kept] for at, column in enumerate(COLUMNS)}
-    labels = np.array([label == ">50K" for label in cells.pop(COLUMNS[-1])], np.int64)
+    cells = read_adult(_text(name).splitlines())
+    labels = np.array([label == ">50K" for label in cells.pop(LABEL)], np.int64)
     return Table(cells=cells, labels=labels)
 
 
 def _libfm_table(name: str) -> Table:
-    lines = [line.split() for line in _text(name).splitlines()]
-    columns = zip(*(line[1:] for line in lines), strict=True)
-    cells: dict[str, list[str | None]] = {
-        f"field {place}": [one.split(":")[0] for one in column] for place, column in enumerate(columns)
-    }
-    return Table(cells=cells, labels=np.array([float(line[0]) > 0 for line in lines], np.int64))
+    return read_libfm(_text(name).splitlines())
 
 
 def _text(name: str) -> str:

@@ -22,10 +22,9 @@ from maskedlark.encoding.cells import said
 from maskedlark.encoding.column_kinds import Binning
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, PlannedTraining, fit, number_column
-from tests.bench.examples import Examples, Split, adult, split
+from tests.bench.examples import Examples, Split, adult, frappe, split
 from tests.bench.harness import bench_parser, show
 from tests.bench.mnist import FOLDER, load_test_set, load_training_set
-from tests.bench.models_ids import frappe
 from tests.bench.quickstart_job import train_by_defaults
 
 EPSILON: Final = 3.0
@@ -89,10 +88,7 @@ def frappe_auc(seed: int, learning_rate: float | None) -> tuple[float, float]:
     reports = len(seen.labels) - len(seen.labels) // 5
     training = PlannedTraining(reports=reports, epsilon=EPSILON)
     encoder = fit(seen.cells, FitSettings(words=dict.fromkeys(seen.cells), training=training))
-    known, tested = (
-        Examples(features=encoder.features(part.cells), labels=part.labels) for part in (seen, test)
-    )
-    return _score(encoder, split(known, seed), tested, seed, learning_rate)
+    return _score(encoder, split(seen.encode(encoder), seed), test.encode(encoder), seed, learning_rate)
 
 
 def mnist(seed: int, learning_rate: float | None) -> tuple[float, float]:

@@ -1,6 +1,7 @@
-"""Records in the clear, for benches: Adult, and a split into what is reported and the panel."""
+"""Records in the clear, for benches: Adult, Frappe, and a split into what is reported and the panel."""
 
 import gzip
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,6 +36,23 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows in the clear: cells by column, and 0 or 1 for each row."""
+
+    cells: dict[str, list[str | None]]
+    labels: NDArray[np.int64]
+
+    def part(self, chosen: NDArray[np.int64]) -> "Table":
+        """The chosen rows."""
+        cells = {name: [column[row] for row in chosen] for name, column in self.cells.items()}
+        return Table(cells=cells, labels=self.labels[chosen])
+
+    def encode(self, encoder: Encoder) -> Examples:
+        """Features as a browser encodes them."""
+        return Examples(features=encoder.features(self.cells), labels=self.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Four fifths that are reported, and the panel."""
 
@@ -63,9 +81,32 @@ def adult() -> tuple[Encoder, Examples, Examples]:
 def table_of_adult(part: str) -> dict[str, list[str | None]]:
     """Adult's cells by column: the training rows, `data`, or the `test` rows."""
     with gzip.open(FOLDER.parent / "ads" / f"adult.{part}.gz", "rt") as file:
-        rows = [line.strip().rstrip(".").split(", ") for line in file]
+        return read_adult(file)
+
+
+def read_adult(lines: Iterable[str]) -> dict[str, list[str | None]]:
+    """Cells by column of Adult's lines; its test file ends each with a dot."""
+    rows = [line.strip().rstrip(".").split(", ") for line in lines]
     kept = [row for row in rows if len(row) == len(COLUMNS)]
     return {column: [said(row[at]) for row in kept] for at, column in enumerate(COLUMNS)}
+
+
+def frappe(part: str) -> Table:
+    """Frappe's rows, whether each is a use of the app: of the file `validation` or `test`."""
+    with gzip.open(FOLDER.parent / "ads" / f"frappe.{part}.libfm.gz", "rt") as file:
+        return read_libfm(file)
+
+
+def read_libfm(lines: Iterable[str]) -> Table:
+    """Cells and labels of lines such as `-1 451:1 4149:1`: a label, and the word of each field."""
+    rows = [line.split() for line in lines]
+    columns = zip(*(row[1:] for row in rows), strict=True)
+    return Table(
+        cells={
+            f"field {place}": [one.split(":")[0] for one in column] for place, column in enumerate(columns)
+        },
+        labels=np.array([float(row[0]) > 0 for row in rows], np.int64),
+    )
 
 
 def rare_rows(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

@@ -4,11 +4,9 @@ python -m tests.bench.models_ids           prints JSON; a part of `make bench-mo
 """
 
 import argparse
-import gzip
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from adserver.quickstart.defaults import Network
@@ -31,8 +28,8 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
 from maskedlark.privacy.clip import Clip, Norm
+from tests.bench.examples import frappe
 from tests.bench.job import LIMITS
-from tests.bench.mnist import FOLDER
 from tests.bench.quickstart_job import train_as_quickstart
 from tests.bench.wide_job import peak_mb
 from tests.fleet_commands import create_task, seal, send_reports, submit
@@ -81,32 +78,6 @@ def wide_network(*, tables: int, rows: int, width: int, hidden: int) -> bytes:
         weights("c", 1),
     ]
     return encoded(nodes, held, width=tables * spelt)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrappeTable:
-    """Frappe's cells by column, and whether each line is a use of the app."""
-
-    cells: dict[str, list[str | None]]
-    labels: NDArray[np.int64]
-
-    def part(self, chosen: NDArray[np.int64]) -> "FrappeTable":
-        """The chosen rows."""
-        cells = {name: [column[row] for row in chosen] for name, column in self.cells.items()}
-        return FrappeTable(cells=cells, labels=self.labels[chosen])
-
-
-def frappe(name: str) -> FrappeTable:
-    """One of Frappe's files: `validation` or `test`."""
-    with gzip.open(FOLDER.parent / "ads" / f"frappe.{name}.libfm.gz", "rt") as file:
-        lines = [line.split() for line in file]
-    columns = zip(*(line[1:] for line in lines), strict=True)
-    return FrappeTable(
-        cells={
-            f"field {place}": [one.split(":")[0] for one in column] for place, column in enumerate(columns)
-        },
-        labels=np.array([float(line[0]) > 0 for line in lines], np.int64),
-    )
 
 
 def logistic_on_ids(encoder: Encoder) -> bytes:

@@ -20,28 +20,18 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.inference import predict
 from adserver.training.model_file import parse_chosen
-from maskedlark.model.losses import Loss
-from maskedlark.model.onnx_file import replace_parameters, trained_names
-from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.reports.helper_pair_key import SAMPLING_DENOMINATOR
-from tests.bench.in_process import train_in_process
+from tests.bench.digits_job import CLASSES, train_digits
 from tests.bench.mnist import load_test_set, load_training_set
-from tests.builders import fitting_noise, job_spec, world
-from tests.training_plans import training_plan
 
 INPUTS: Final = 784
 HIDDEN: Final = 256
-CLASSES: Final = 10
 RANK: Final = 8
 PUBLIC: Final = 1_000
 REPORTS: Final = 20_000
 EPOCHS: Final = 10
 STEPS: Final = 20
-DELTA: Final = 1e-5
 RATES: Final = (0.3, 1.0)
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "whole": ("base.*", "last.*"),
@@ -89,57 +79,6 @@ def pretrained(features: NDArray[np.uint8], labels: NDArray[np.int64], seed: int
     return bytes(made.SerializeToString())
 
 
-def train(
-    encoded: bytes,
-    features: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    *,
-    train: tuple[str, ...],
-    rate: float,
-    epsilon: float,
-    seed: int,
-) -> tuple[bytes, int]:
-    """Train some parameters by the product's functions; return the model's file, and their number."""
-    model = parse_chosen(encoded, num_features=INPUTS, train=train, freeze=())
-    of = world(
-        num_features=INPUTS,
-        labels={"kind": "classes", "size": CLASSES},
-        min_batch_size=20,
-        mechanism=Mechanism.GAUSSIAN,
-        clip_norm=1.0,
-        delta=DELTA,
-    )
-    job = job_spec(
-        of.task.task_id,
-        job_id=seed.to_bytes(16, "big"),
-        model_digest=model.digest,
-        trained=trained_names(model),
-        loss=Loss.CROSS_ENTROPY,
-        rounds=EPOCHS * STEPS,
-        sampling_numerator=SAMPLING_DENOMINATOR // STEPS,
-        epoch_steps=STEPS,
-        noise_multiplier=fitting_noise(
-            epsilon,
-            DELTA,
-            mechanism=Mechanism.GAUSSIAN,
-            sampling_rate=1.0,
-            epoch_steps=STEPS,
-            rounds=EPOCHS,
-            already=(),
-            collusion_epsilon=math.inf,
-        ),
-    )
-    plan = training_plan(
-        of.task,
-        job,
-        records=len(labels),
-        optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate),
-        schedule=Schedule(kind=ScheduleKind.COSINE),
-    )
-    values = train_in_process(of, plan, model, features, labels)
-    return replace_parameters(encoded, model, values), model.num_parameters
-
-
 def measure(seeds: int, epsilon: float) -> dict[str, Any]:
     """The mean accuracy over seeds with its spread, of each part at its best rate."""
     (images, labels), (tested, expected) = load_training_set(), load_test_set()
@@ -155,11 +94,21 @@ def measure(seeds: int, epsilon: float) -> dict[str, Any]:
 
         accuracies.setdefault(("panel", 0.0), []).append(accuracy(encoded))
         for (name, chosen), rate in product(PARTS.items(), RATES):
+            model = parse_chosen(encoded, num_features=INPUTS, train=chosen, freeze=())
             began = time.process_time()
-            file, sizes[name] = train(
-                encoded, images[private], labels[private], train=chosen, rate=rate, epsilon=epsilon, seed=seed
+            file, _ = train_digits(
+                encoded,
+                model,
+                images[private],
+                labels[private],
+                epochs=EPOCHS,
+                steps=STEPS,
+                rate=rate,
+                epsilon=epsilon,
+                seed=seed,
             )
             seconds[name] = time.process_time() - began
+            sizes[name] = model.num_parameters
             accuracies.setdefault((name, rate), []).append(accuracy(file))
     found = {}
     for name in ("panel", *PARTS):

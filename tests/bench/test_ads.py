@@ -22,13 +22,13 @@ from tests.bench.ads_data import (
     ATTRIBUTION_COLUMNS,
     File,
     Source,
-    Table,
     criteo_attribution,
     criteo_private_ad,
     digest,
 )
 from tests.bench.ads_methods import Score, Tables
 from tests.bench.ads_one_shot import Release, in_bins, solve
+from tests.bench.examples import Table
 
 ROWS = 200
 

@@ -21,10 +21,9 @@ from maskedlark.encoding.encoder import CategoryColumn, Encoder, read_encoder
 from maskedlark.model.heads import heads_of
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.table_network import table_network
-from tests.bench.examples import rare_rows, table_of_adult
+from tests.bench.examples import frappe, rare_rows, table_of_adult
 from tests.bench.mnist import FOLDER
 from tests.bench.models_heads import EARNS, WORKS, Logistic, table_of_codes
-from tests.bench.models_ids import frappe
 from tests.e2e.test_tables_nobody_prepared import quickstart
 from tests.fleet_commands import create_task, seal, send_reports, submit
 

@@ -1,9 +1,10 @@
-"""What both helpers charge for a table of jobs, to eight digits.
+"""What both helpers charge for a table of jobs, to eight digits: this accountant's own output, pinned.
 
-A budget is kept by numbers that two helpers compute, each for itself and for years: a helper that came to
-charge otherwise would refuse what the other allows, and contradict its own statements. That the numbers bound
-the truth is for the tests beside this one; this one notices when they change. Whoever makes the accountant
-tighter writes new numbers here, and says so in the changelog.
+The numbers were written down from this code, so they show that a price has changed and never that it is
+right: that prices bound the truth is for the tests beside this one. A change matters by itself, because two
+helpers compute prices each for itself and for years: one that came to charge otherwise would refuse what the
+other allows, and contradict its own statements. Whoever makes the accountant tighter writes the new numbers
+here, and says so in the changelog.
 """
 
 from collections.abc import Sequence
