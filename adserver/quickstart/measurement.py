@@ -104,12 +104,14 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
     """Return what is measured, or None where `[measure]` names nothing.
 
     Raises:
-        InvalidTask: a column is missing, or holds no numbers where they are summed, or identifiers.
+        InvalidTask: a column is missing, or holds no numbers where they are summed, or identifiers; or a key
+            is secret.
     """
     if not measure.values and not measure.keys:
         return None
     if not measure.values:
         raise InvalidTask("[measure] values is empty: name a column to sum, or empty keys")
+    _check_keys(measure, data)
     taken = {COUNT}
     values = [_planned(table, one, _name(one.word or one.column, taken)) for one in measure.values]
     keys = {_name(column, taken): column for column in measure.keys}
@@ -168,6 +170,17 @@ def _planned(table: Table, one: Measured, name: str) -> _PlannedValue:
         unit=unit,
         beyond=sum(abs(value) > one.most for value in filled),
     )
+
+
+def _check_keys(measure: MeasureSettings, data: DataSettings) -> None:
+    """Check that no key is a secret column: keys are in the clear for both helpers and the ad server."""
+    secret = {data.label, *(one.column for one in measure.values)}
+    for column in measure.keys:
+        if column in secret:
+            raise InvalidTask(
+                f"[measure] keys names {column!r}, which is the label or a measured column and so secret, "
+                "while keys are not: group by another column"
+            )
 
 
 def _numbers(table: Table, column: str) -> list[float | None]:

@@ -101,7 +101,9 @@ def load_table(settings: TableSettings) -> Source:
     _check_columns(whole, (label, *settings.ignore, *settings.dates, *columns.values()))
     table, rows = _labelled(whole, label, settings)
     encoder = settings.encoder or _fit(table, settings, label)
-    _check_secret(encoder, {columns[name] for name in settings.values} - {label})
+    measured = {columns[name] for name in settings.values}
+    _check_secret(encoder, measured - {label})
+    _check_keys(settings.keys.values(), measured | {label})
     with _locating(table):
         cells = {
             **table.columns,
@@ -221,6 +223,16 @@ def _check_secret(encoder: Encoder, secret: Collection[str]) -> None:
         raise InvalidSource(
             f"column {shown[0]!r} is a measured value, which helpers may not see, and a feature of the"
             f" encoder: fit the encoder with --ignore {shown[0]}"
+        )
+
+
+def _check_keys(keys: Collection[str], secret: Collection[str | None]) -> None:
+    """Check that no measured key is a secret column: keys are in the clear for helpers and the ad server."""
+    shown = [column for column in keys if column in secret]
+    if shown:
+        raise InvalidSource(
+            f"column {shown[0]!r} is the label or a measured value, which helpers may not see, and a key, "
+            "which they see: group by another column"
         )
 
 

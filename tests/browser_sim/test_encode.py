@@ -201,6 +201,16 @@ def test_measured_words_are_counted_and_others_are_other(tmp_path: Path) -> None
     assert measured.keys[:, 0].tolist() == [int(row.split(",")[1] != "Private") for row in ROWS]
 
 
+@pytest.mark.parametrize(
+    ("values", "key"), [({}, "y"), ({"bought": "y==yes"}, "y"), ({"hours": "work==Private"}, "work")]
+)
+def test_a_secret_column_is_no_key(tmp_path: Path, values: dict[str, str], key: str) -> None:
+    path = table(tmp_path, ROWS)
+    of = TableSettings(path=path, label="y", ignore=("work",), values=values, keys={"group": key})
+    with pytest.raises(InvalidSource, match=f"column '{key}' is the label or a measured value"):
+        load_table(of)
+
+
 def test_an_encoder_holds_no_words_that_look_like_identifiers_unless_their_column_is_named(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -119,16 +120,22 @@ def test_nothing_is_measured_unless_values_are_named() -> None:
         ([{"column": "fine"}], [], "has 7 decimals"),
         ([{"column": "bought"}], ["revenue"], "no word of column 'revenue' is in 20 rows"),
         ([{"column": "bought"}], ["mail"], "column 'mail' looks like identifiers"),
+        ([{"column": "bought"}], ["change"], "keys names 'change', which is the label or a measured column"),
+        (
+            [{"column": "bought", "word": "yes"}],
+            ["campaign", "bought"],
+            "keys names 'bought', which is the label",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_line(
-    values: list[dict[str, object]], keys: list[str], why: str
+    values: list[dict[str, Any]], keys: list[str], why: str
 ) -> None:
     wide = table(
         **SHOP.columns,
         mail=["ann@mail.example"] * 60, fine=["0.1234567"] * 60,
     )  # fmt: skip
     cells = {name: ["" if cell is None else cell for cell in column] for name, column in wide.columns.items()}
-    asked = MeasureSettings(values=tuple(Measured(**value) for value in values), keys=tuple(keys))  # type: ignore[arg-type]
+    asked = MeasureSettings(values=tuple(Measured(**value) for value in values), keys=tuple(keys))
     with pytest.raises(InvalidTask, match=why):
-        plan_measurement(table(**cells), DataSettings(), asked)
+        plan_measurement(table(**cells), DataSettings(label="change"), asked)
