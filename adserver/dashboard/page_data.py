@@ -28,6 +28,7 @@ from adserver.dashboard.plan_page import (
     MOST_SHOWN_TESTS,
     PlanForm,
     divide,
+    find_task_to_plan,
     tasks_to_plan,
 )
 from adserver.dashboard.ttl_cache import TtlCache
@@ -61,6 +62,8 @@ BUDGETS_S: Final = 10.0
 """So long a budget is shown before it is computed anew, whatever has changed."""
 PLANS_S: Final = 60.0
 """The same for the plan of a budget to divide."""
+_PLANS_MADE: Final = 2
+"""One that is computed, for up to some seconds, and the next: everyone who may read can ask for any."""
 _T = TypeVar("_T")
 Values = dict[str, Any]
 
@@ -93,7 +96,7 @@ class Figures:
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
-        self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1)
+        self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
 
     def close(self) -> None:
         """Compute nothing more."""
@@ -258,10 +261,9 @@ class Figures:
     def plan(self, form: PlanForm) -> Values:
         """Return what each of several jobs and tests gets of a budget, before anything is collected."""
         tasks = tasks_to_plan(self.site)
-        wanted = [one for one in tasks if one.task_id.hex().startswith(form.task)]
-        if form.task and not wanted:
-            raise JobRefused(JobReason.UNKNOWN_TASK, f"no task of labels with noise has the id {form.task!r}")
-        task = wanted[0] if wanted else None
+        task = find_task_to_plan(self.site, form.task) if form.task else next(iter(tasks), None)
+        if task is not None and task not in tasks:
+            tasks = [task, *tasks]
         found = None
         if task is not None:
             found = self._plans.soon(

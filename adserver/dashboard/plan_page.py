@@ -70,7 +70,26 @@ def read_plan_form(typed: Mapping[str, str]) -> PlanForm:
 def tasks_to_plan(site: AdminContext) -> list[Task]:
     """Return the newest tasks of labels with noise."""
     found = (stored.bundle.task for stored in site.tasks.page(limit=_MOST_TASKS))
-    return [one for one in found if one.updates is None and one.mechanism is not Mechanism.NONE]
+    return [one for one in found if _has_labels_with_noise(one)]
+
+
+def find_task_to_plan(site: AdminContext, prefix: str) -> Task:
+    """Return the task whose id starts so.
+
+    Raises:
+        JobRefused(UNKNOWN_TASK): none does, or several do.
+        InvalidTask: it has no labels with noise.
+    """
+    task = site.tasks.find(prefix).bundle.task
+    if not _has_labels_with_noise(task):
+        raise InvalidTask(
+            f"task {task.name!r} has no labels with noise, so no budget to divide: choose another"
+        )
+    return task
+
+
+def _has_labels_with_noise(task: Task) -> bool:
+    return task.updates is None and task.mechanism is not Mechanism.NONE
 
 
 def divide(site: AdminContext, task: Task, form: PlanForm) -> dict[str, Any]:

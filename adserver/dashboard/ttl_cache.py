@@ -27,13 +27,23 @@ class TtlCache(Generic[_T]):
     """Values under keys, each made anew when it is too old. Safe to share between threads."""
 
     def __init__(
-        self, *, lasts_s: float, threads: int, elapsed: Callable[[], float] = time.monotonic
+        self,
+        *,
+        lasts_s: float,
+        threads: int,
+        most_making: int = _MOST,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep values for `lasts_s` seconds, and make them in so many threads of its own."""
+        """Keep values for `lasts_s` seconds, and make them in so many threads of its own.
+
+        While `most_making` values are made or wait for a thread, `soon` starts no other: people who choose
+        keys cannot pile up work.
+        """
         self._lasts_s = lasts_s
         self._elapsed = elapsed
         self._lock = Lock()
-        self._made_so_far = 0
+        self._made_so_far = self._making = 0
+        self._most_making = most_making
         self._entries: OrderedDict[Hashable, _Entry[_T]] = OrderedDict()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dashboard")
 
@@ -48,24 +58,25 @@ class TtlCache(Generic[_T]):
         It is done in the first case. It fails with what `make` raises; the next one who asks tries again.
         """
         with self._lock:
-            entry = self._entry(key)
-            is_young = self._elapsed() - entry.made_at < self._lasts_s
-            if entry.last is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
-                return entry.last
-            if entry.making is None:
-                entry.making = self._pool.submit(self._made, entry, make, stamp)
-            return entry.making
+            return self._renew(self._entry(key), make, stamp)
 
     def soon(
         self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
     ) -> _T | None:
         """Return the latest value, however old; None if there is none within a short wait.
 
-        A value that is too old is made anew meanwhile, unless it was made of the same stamp.
+        A value that is too old is made anew meanwhile, unless it was made of the same stamp, or too many are
+        being made: then a later call starts it.
         """
-        newest = self.renewed(key, make, stamp)
         with self._lock:
-            last = self._entry(key).last
+            entry = self._entry(key)
+            last = entry.last
+            if entry.making is not None or self._making < self._most_making:
+                newest: Future[_T] | None = self._renew(entry, make, stamp)
+            else:
+                newest = last
+        if newest is None:
+            return None
         try:
             return newest.result(timeout=wait_s) if last is None else last.result()
         except NotInTime:
@@ -83,17 +94,29 @@ class TtlCache(Generic[_T]):
             self._entries.popitem(last=False)
         return entry
 
+    def _renew(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> "Future[_T]":
+        """Return the value if it need not be made anew, else the one that is being made; under the lock."""
+        is_young = self._elapsed() - entry.made_at < self._lasts_s
+        if entry.last is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
+            return entry.last
+        if entry.making is None:
+            entry.making = self._pool.submit(self._made, entry, make, stamp)
+            self._making += 1
+        return entry.making
+
     def _made(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> _T:
         try:
             value = make()
         except BaseException:
             with self._lock:
                 entry.making = None
+                self._making -= 1
             raise
         there: Future[_T] = Future()
         there.set_result(value)
         with self._lock:
             entry.last, entry.stamp = there, stamp
             entry.made_at, entry.making = self._elapsed(), None
+            self._making -= 1
             self._made_so_far += 1
         return value

@@ -17,6 +17,7 @@ from adserver.records.submissions import PlanConstraints, PlanRequest
 from adserver.records.training_plan import Schedule
 from adserver.training.planning import MOST_REPORTS, GeneralPath, Planned
 from maskedlark.frozen import pick_attributes
+from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 
@@ -191,7 +192,9 @@ class PlanJob(SamplingRequest):
     """A job to find; see `adserver job plan` for each field's meaning."""
 
     model: File | None = Field(None, description="An ONNX file, in base64; or", repr=False)
-    num_parameters: int | None = Field(None, ge=1, description="How many weights the model will have.")
+    num_parameters: int | None = Field(
+        None, ge=1, le=MOST_PARAMETERS, description="How many weights the model will have."
+    )
     rounds: int | None = Field(None, ge=1)
     batch_size: float | None = None
     noise_multiplier: float | None = None

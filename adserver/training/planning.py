@@ -28,6 +28,7 @@ from maskedlark.model.core_seconds import round_seconds
 from maskedlark.model.exactness import why_general
 from maskedlark.model.graph import Model
 from maskedlark.model.heads import check_trained, trained_loss
+from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import check_holds_labels
@@ -147,8 +148,8 @@ def _model_of(asked: PlanRequest, found: _Found) -> tuple[Model | None, tuple[st
 
 def _num_parameters(asked: PlanRequest, parsed: Model | None) -> int:
     count = asked.num_parameters if parsed is None else parsed.num_parameters
-    if count is None or count < 1:
-        raise InvalidTask(f"num_parameters must be at least 1, not {count}")
+    if count is None or not 1 <= count <= MOST_PARAMETERS:
+        raise InvalidTask(f"num_parameters must be 1 to {MOST_PARAMETERS}, the largest model")
     return count
 
 

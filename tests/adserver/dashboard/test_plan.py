@@ -85,4 +85,6 @@ def test_what_does_not_fit_or_is_no_number_is_said(visit: Visit) -> None:
     visit.page.wait_for_selector("#division .over")
     assert visit.open("/plan?jobs=many").status == 422
     assert visit.open("/plan?jobs=51").status == 422
+    visit.open(path(weights=10**400))
+    visit.page.wait_for_selector("#division .over")
     assert visit.open("/plan?task=ffff").status == 404

@@ -108,3 +108,19 @@ def test_what_is_there_is_a_future_that_is_done() -> None:
     kept.renewed("a", tick.make).result(HANGS_S)
     assert kept.renewed("a", tick.make).done()
     kept.close()
+
+
+def test_while_enough_is_being_made_soon_starts_nothing_more() -> None:
+    tick, go = Tick(), Event()
+    kept: TtlCache[int] = TtlCache(lasts_s=1.0, threads=1, most_making=2, elapsed=tick)
+
+    def slowly() -> int:
+        assert go.wait(HANGS_S)
+        return tick.make()
+
+    assert [kept.soon(key, slowly, wait_s=0.0) for key in "abcde"] == [None] * 5
+    go.set()
+    assert [kept.renewed(key, slowly).result(HANGS_S) for key in "ab"] == [1, 2]
+    assert kept.made_so_far == 2  # and none of the others waits
+    assert kept.soon("c", slowly, wait_s=HANGS_S) == 3
+    kept.close()
