@@ -176,8 +176,8 @@ def up_command(
 def status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Show which of the project's servers run, where, and what became of its runs."""
     from adserver.quickstart.project import Project
-    from adserver.quickstart.recipe import describe_runs
     from adserver.quickstart.running import RunningFleet
+    from adserver.quickstart.runs import describe_runs
 
     project = Project.open(folder)
     states, runs = RunningFleet(project, tell=_tell).states(), describe_runs(project)

@@ -8,7 +8,6 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import sha256
@@ -20,75 +19,18 @@ from adserver.quickstart.defaults import Network, choose_learning_rate, choose_n
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
 from adserver.quickstart.running import RunningFleet, command
+from adserver.quickstart.runs import Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.views.printing import check_parts
-from maskedlark.canonical import encode
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 
 ORIGIN: Final = "https://ads.example"
-_SUMMARY: Final = "summary.json"
-_PROGRESS: Final = "progress.json"
 _WATCHED_EVERY_S: Final = 1.0
 _NO_FRAME: Final = dict.fromkeys(map(ord, "│╭╮╰╯─"))
 """What a terminal draws around a message."""
-
-
-@frozen
-class Rows:
-    """What became of the rows of the table: they add up to those read.
-
-    Attributes:
-        read: Rows in the file.
-        reported: Reports in the dataset that was trained on.
-        panel: Rows that nobody reported: the model is tested on them.
-        left_out: By column and reason, or by the reason of the server that dropped a report.
-    """
-
-    read: int
-    reported: int
-    panel: int
-    left_out: dict[str, int]
-
-
-@frozen
-class Trained:
-    """What `runs/N/summary.json` holds. Accuracy and AUC are on the rows that were never reported.
-
-    Attributes:
-        accuracy: None for a model that does not classify.
-        auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
-            classes.
-        base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
-        mean_over_rate: The mean prediction over the base rate, of two classes.
-        warnings: What is wrong with the model, each with what to do about it.
-        measured: What `[measure]` asked for: its files and its epsilons; None if nothing.
-        name: What its owner calls the run.
-        note: What its owner wants to remember of it.
-    """
-
-    run: str
-    task_id: str
-    job_id: str
-    rows: Rows
-    reports: int
-    dataset_size: int
-    rounds: int
-    loss: float
-    accuracy: float | None
-    auc: float | None
-    base_rate: float | None
-    mean_over_rate: float | None
-    warnings: tuple[str, ...]
-    epsilon: float
-    collusion_epsilon: float
-    model: str
-    curves: str
-    measured: dict[str, Any] | None = None
-    name: str = ""
-    note: str = ""
 
 
 @frozen
@@ -141,7 +83,7 @@ class Recipe:
         self._steps = Steps.open(project)
 
     @property
-    def steps(self) -> "Steps":
+    def steps(self) -> Steps:
         """What this run has done so far."""
         return self._steps
 
@@ -517,78 +459,6 @@ class Recipe:
             except BaseException:
                 child.terminate()
                 raise
-
-
-class Steps:
-    """What a run has done, in `runs/N/progress.json`: an interrupted run is gone on with.
-
-    A run is gone on with only if `lark.toml` and the table are as they were, and if no step was cut off that
-    cannot be repeated: sending reports.
-    """
-
-    _BEGUN: Final = "begun"
-    _SETTINGS: Final = "settings"
-
-    def __init__(self, folder: Path, settings: str, done: dict[str, Any]) -> None:
-        """`settings` is the digest of what the run was begun with."""
-        self.folder = folder
-        self._settings = settings
-        self.done = done
-
-    @classmethod
-    def open(cls, project: Project) -> "Steps":
-        """Find the last run if it can be gone on with; else begin a new one."""
-        settings = _digest(project)
-        last = project.last_run()
-        if last is not None and not (last / _SUMMARY).exists():
-            with suppress(OSError, ValueError):
-                found = json.loads((last / _PROGRESS).read_text())
-                begun = found.pop(cls._BEGUN, None)
-                if found.pop(cls._SETTINGS) == settings and (begun is None or begun in found):
-                    return cls(last, settings, found)
-        return cls(project.new_run(), settings, {})
-
-    def do(self, name: str, step: Callable[[], Any], *, is_begun_once: bool = False) -> Any:
-        """Run a step unless it is done, and remember what it returned."""
-        if name not in self.done:
-            self._write(begun=name if is_begun_once else None)
-            self.done[name] = step()
-            self._write(begun=None)
-        return self.done[name]
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Write the run's summary; it is not gone on with any more."""
-        write_durably(self.folder / _SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
-        (self.folder / _PROGRESS).unlink(missing_ok=True)
-
-    def _write(self, *, begun: str | None) -> None:
-        known = {
-            self._SETTINGS: self._settings,
-            **({} if begun is None else {self._BEGUN: begun}),
-            **self.done,
-        }
-        write_durably(self.folder / _PROGRESS, json.dumps(known).encode())
-
-
-def describe_runs(project: Project) -> list[dict[str, Any]]:
-    """Return what a list of runs says of each, oldest first, so that they can be compared."""
-    folders = [one for one in (project.folder / "runs").glob("*") if one.name.isdigit()]
-    told = []
-    for folder in sorted(folders, key=lambda one: int(one.name)):
-        found: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            found = json.loads((folder / _SUMMARY).read_text())
-        names = ("name", "auc", "base_rate", "loss", "accuracy", "epsilon", "note")
-        state = "done" if found else "interrupted or running"
-        told.append({"run": folder.name, "state": state, **{name: found.get(name) for name in names}})
-    return told
-
-
-def _digest(project: Project) -> str:
-    """Return a digest of the settings and the table."""
-    csv = project.settings.data.csv
-    table = project.path(csv).read_bytes() if csv else b""
-    return sha256(encode(project.settings) + table).hexdigest()
 
 
 def _refusal(ended: "subprocess.CompletedProcess[str]", what: str) -> str:

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from adserver.cli.main import app
 from adserver.quickstart import recipe as module
 from adserver.quickstart.project import Project, new_project
-from adserver.quickstart.recipe import Recipe, describe_runs
+from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.running import RunningFleet
+from adserver.quickstart.runs import describe_runs
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from tests.adserver.quickstart.test_project import SETTINGS, change
 
