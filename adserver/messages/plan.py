@@ -31,7 +31,7 @@ _ASKED = (
     "clip_norm", "train", "freeze", "dataset", "reports", "task", "jobs", "tests", "test_share",
 )  # fmt: skip
 _TESTS = ("count", "epsilon", "noise_multiplier", "count_noise")
-_ROOM = ("momentum", "schedule", "clip_norm", "jobs")
+_ROOM = ("momentum", "schedule", "clip_norm", "jobs", "is_allocated", "is_sample_public")
 _FIXED = ("rounds", "batch_size", "noise_multiplier", "max_epochs")
 
 
@@ -140,6 +140,8 @@ class PlanMessage(Message):
     momentum: float
     schedule: Schedule
     clip_norm: float | None
+    is_allocated: bool
+    is_sample_public: bool
     jobs: Whole
     tests: PlannedTestsMessage | None
     recommended: OptionMessage
@@ -245,6 +247,8 @@ def submit_options(option: Option, plan: Plan, room: JobLimits) -> str:
         f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
         f" {option.noise_multiplier!r}"
         + (f" --noise correlated --carried {option.carried}" if option.carried else "")
+        + ("" if room.is_allocated else " --sampling poisson")
+        + (" --public-samples" if room.is_sample_public else "")
         + ("" if room.clip_norm is None else f" --clip-norm {room.clip_norm!r}")
         + ("" if plan.learning_rate is None else _steps(plan.learning_rate, room))
     )

@@ -13,7 +13,6 @@ from adserver.training.planning import GeneralPath
 from adserver.views.printing import print_table
 from maskedlark.escape import escape
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import number
 
@@ -72,9 +71,8 @@ def print_plan(
         _print_general_path(general)
     if room.jobs > 1 or room.tests is not None:
         _print_division(plan, room)
-    public = " --public-samples" if general is not None and task.mechanism is not Mechanism.NONE else ""
     each = "submit each" if room.jobs > 1 else "submit the marked one"
-    typer.echo(f"{each} with: {submit_options(best, plan, room)}{public}")
+    typer.echo(f"{each} with: {submit_options(best, plan, room)}")
 
 
 def _planned(room: JobLimits) -> str:
