@@ -11,7 +11,8 @@ import typer
 from adserver.cli.options import JsonOption, TaskOption
 from adserver.cli.submission import submission_of
 from adserver.cli.target import server_of
-from adserver.views.printing import print_json
+from adserver.views.printing import check_parts, print_json
+from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.options import panel, takes
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def rehearse_command(
         raise typer.BadParameter(
             "the job is incomplete: give --model, --loss or --heads, and --learning-rate"
         )
+    check_parts([plot] if plot else ())
     wish = Wish(
         reports=reports,
         epsilons=tuple(epsilon or (0.5, 1.0, 3.0)),
@@ -90,14 +92,16 @@ def rehearse_command(
     described = server.task(task).stored.bundle.task
     with _progress(is_shown=not as_json) as progress:
         found = rehearse(submission, described, read_eval_set(examples.read_bytes()), wish, progress)
-    if warm_start is not None and found.warm_model is not None:
-        warm_start.write_bytes(found.warm_model)
-    if plot is not None:
-        write_plot(found, plot)
     if as_json:
         print_json(RehearsalMessage.of(found).model_dump(mode="json"))
     else:
         print_rehearsal(found)
+    if warm_start is not None and found.warm_model is not None:
+        write_durably(warm_start, found.warm_model)
+    elif warm_start is not None:
+        typer.echo(f"{warm_start} is not written: every job is refused, see why above", err=True)
+    if plot is not None:
+        write_plot(found, plot)
 
 
 @contextmanager

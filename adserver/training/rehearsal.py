@@ -19,54 +19,49 @@ real dataset, such as its least batch, is not checked.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import field, replace
 from importlib.util import find_spec
 from multiprocessing import get_context
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adserver.records.dataset_state import DatasetState
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import Dataset
-from adserver.training import inference
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import OF_TWO_CLASSES
 from adserver.training.merged_parameters import separate_parameters
-from adserver.training.runner import mean_excess
+from adserver.training.rehearsal_training import (
+    ALONE,
+    NO_NOISE,
+    PARTS,
+    PLAIN_RATES,
+    RehearsalTraining,
+    Score,
+    TrainingOutcome,
+    plain_trainings,
+    train,
+    train_plainly,
+)
 from adserver.training.submission import plan_job
-from adserver.training.trainer import Trainer
-from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Model
 from maskedlark.model.heads import Heads, TrainedLoss, trained_loss
 from maskedlark.model.losses import Loss
-from maskedlark.model.onnx_file import parse, replace_parameters
-from maskedlark.model.weights import quantise
+from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Epsilons, spent
-from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.correlated import DENOMINATOR
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import noise_vector
-from maskedlark.randomness import seeded
 from maskedlark.releases.job import charge
-from maskedlark.releases.release import units_of_each_helper
 from maskedlark.reports.task import Task
 
-_PARTS: Final = 4
-"""Each seed tests with the next of so many parts of the examples, and trains with the others."""
 _LEAST_EXAMPLES: Final = 40
 _HOPELESS: Final = 0.02
 """A learning rate whose first score is worse than the best by more than this is not repeated."""
-_PLAIN_RATES: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
-"""Learning rates of plain training on the examples alone: a job's may be in units of its clip bound."""
-_CHECKS: Final = 20
-"""How often training on the examples alone looks whether it is at its best."""
 
 _RunAll = Callable[..., Iterable[Any]]
 OnProgress = Callable[[int, int], None]
@@ -92,24 +87,6 @@ class Wish:
     seeds: int = 3
     workers: int = 1
     is_warm: bool = False
-
-
-@frozen
-class Score:
-    """How a training does on the examples that test.
-
-    Attributes:
-        value: Predicted for as many reports as are planned, more is better: area under the ROC curve for a
-            binary loss (with heads their mean), accuracy for classes, the negative loss for numbers.
-        measured: The same figure as it came out, from the examples that there are.
-        loss: The mean loss of an example, predicted like the value.
-        mean_over_rate: The mean prediction over the share of positives; None but for a binary loss.
-    """
-
-    value: float
-    measured: float
-    loss: float
-    mean_over_rate: float | None = None
 
 
 @frozen
@@ -169,7 +146,8 @@ class Rehearsal:
     Attributes:
         metric: What `Score.value` is: roc_auc, accuracy or negative_loss.
         settings: Of the job at each epsilon, without noise, and of the examples alone.
-        warm_model: The model with weights that were trained on all examples, if a warm start was asked for.
+        warm_model: The model with weights that were trained on all examples; None if no warm start was asked
+            for, or no job can be made.
     """
 
     metric: str
@@ -185,8 +163,6 @@ class Rehearsal:
         return list(dict.fromkeys(one.name for one in self.settings))
 
 
-NO_NOISE: Final = "no noise"
-ALONE: Final = "examples alone"
 WARM: Final = ", warm start"
 
 
@@ -205,25 +181,6 @@ class _Row:
     def shown(self) -> str:
         """The name that people see."""
         return self.name + (WARM if self.is_warm else "")
-
-
-@frozen
-class _Training:
-    """Everything that a process needs for one training."""
-
-    model: bytes = field(repr=False)
-    examples: EvalSet = field(repr=False)
-    plan: TrainingPlan
-    name: str
-    seed: int
-
-
-@frozen
-class _Trained:
-    score: Score | None
-    clipped: float | None = None
-    refused: str = ""
-    model: bytes = field(default=b"", repr=False)
 
 
 def rehearse(
@@ -254,7 +211,9 @@ def rehearse(
     examples.check_fits(model, loss)
     _check(wish, task, loss, examples)
     rows = _rows(submission, task, wish)
-    found: dict[int, list[_Trained]] = {place: [] for place, row in enumerate(rows) if row.plan is not None}
+    found: dict[int, list[TrainingOutcome]] = {
+        place: [] for place, row in enumerate(rows) if row.plan is not None
+    }
     done, total = 0, len(found) * wish.seeds
     with ExitStack() as stack:
         run_all: _RunAll = map  # one worker is this process
@@ -269,7 +228,7 @@ def rehearse(
             trainings = [
                 _training(submission, examples, rows[place], seed, starts[seed]) for place, seed in jobs
             ]
-            for (place, _), trained in zip(jobs, run_all(_train, trainings), strict=True):
+            for (place, _), trained in zip(jobs, run_all(train, trainings), strict=True):
                 found[place].append(trained)
                 done += 1
                 progress(done, total)
@@ -277,7 +236,7 @@ def rehearse(
     return Rehearsal(
         metric=_metric(loss),
         settings=settings,
-        warm_model=starts[wish.seeds] if wish.is_warm else None,
+        warm_model=starts[wish.seeds] if any(row.is_warm and row.plan is not None for row in rows) else None,
     )
 
 
@@ -288,9 +247,9 @@ def _check(wish: Wish, task: Task, loss: TrainedLoss, examples: EvalSet) -> None
         )
     if loss in OF_TWO_CLASSES:
         fewest = min(int((examples.labels == label).sum()) for label in (0, 1))
-        if fewest < _PARTS:
+        if fewest < PARTS:
             raise InvalidTask(
-                f"a rehearsal needs at least {_PARTS} examples of each label, and of one there are {fewest}"
+                f"a rehearsal needs at least {PARTS} examples of each label, and of one there are {fewest}"
             )
     if not wish.learning_rates or min(wish.seeds, wish.workers, wish.reports) < 1:
         raise InvalidTask("a rehearsal needs at least one learning rate, seed, process and report")
@@ -309,7 +268,7 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
     starts = [(name, epsilon, is_warm) for is_warm in (False, wish.is_warm) for name, epsilon in jobs]
     for name, epsilon, is_warm in dict.fromkeys([*starts, (ALONE, None, False)]):
         asked = min(epsilons) if epsilon is None and epsilons else epsilon
-        for rate in _PLAIN_RATES if name == ALONE else wish.learning_rates:
+        for rate in PLAIN_RATES if name == ALONE else wish.learning_rates:
             plan: TrainingPlan | None
             try:
                 plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
@@ -350,7 +309,7 @@ def _plan(
     return plan_job(asked, task=task, dataset=dataset, job_id=bytes(16), now_s=0.0)
 
 
-def _promising(rows: Sequence[_Row], found: dict[int, list[_Trained]]) -> list[int]:
+def _promising(rows: Sequence[_Row], found: dict[int, list[TrainingOutcome]]) -> list[int]:
     """Return the places of rows that are worth another training: at first, all that a job can be made of."""
     scores = {place: trained[0].score for place, trained in found.items() if trained}
     if not scores:
@@ -374,13 +333,15 @@ def _warm_starts(
     if row is None:
         return [submission.model] * (wish.seeds + 1)
     plain = replace(_training(submission, examples, row, 0, submission.model), name=ALONE)
-    return list(run_all(_warmed, _panels(plain, wish.seeds)))
+    return list(run_all(train_plainly, plain_trainings(plain, wish.seeds)))
 
 
-def _training(submission: Submission, examples: EvalSet, row: _Row, seed: int, start: bytes) -> _Training:
+def _training(
+    submission: Submission, examples: EvalSet, row: _Row, seed: int, start: bytes
+) -> RehearsalTraining:
     if row.plan is None:
         raise AssertionError("a job that was refused is not trained")
-    return _Training(
+    return RehearsalTraining(
         model=start if row.is_warm else submission.model,
         examples=examples,
         plan=row.plan,
@@ -389,7 +350,7 @@ def _training(submission: Submission, examples: EvalSet, row: _Row, seed: int, s
     )
 
 
-def _rehearsed(row: _Row, trained: Sequence[_Trained]) -> Rehearsed:
+def _rehearsed(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
     is_noisy = row.plan is not None and row.name not in {NO_NOISE, ALONE}
     job = None if row.plan is None else row.plan.job
     costs = None
@@ -409,204 +370,6 @@ def _rehearsed(row: _Row, trained: Sequence[_Trained]) -> Rehearsed:
     )
 
 
-def _train(training: _Training) -> _Trained:
-    """Train once, in a process of its own, and test."""
-    from maskedlark.autodiff.one_thread import one_thread
-
-    with one_thread():
-        try:
-            whole, half = (_Run(training, _split(training, share=share)).run() for share in (1.0, 0.5))
-        except InvalidModel as error:
-            return _Trained(score=None, refused=str(error))
-    size = len(training.examples) * (1 - 1 / _PARTS)
-    reports = len(training.examples) if training.name == ALONE else training.plan.dataset_size
-    score = _extrapolate(whole.score, half.score, max(0.0, 1 - size / reports))
-    return replace(whole, score=score, model=b"")
-
-
-def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Score | None:
-    """Continue what the second half of the examples gained.
-
-    Args:
-        whole: With n examples.
-        half: With n / 2.
-        further: 1 - n / N for N examples, as 1 / n falls from n to N by so much of its fall from n / 2 to n.
-    """
-    if whole is None or half is None:
-        return whole
-    return replace(
-        whole,
-        value=whole.value + further * (whole.value - half.value),
-        loss=whole.loss + further * (whole.loss - half.loss),
-    )
-
-
-def _split(training: _Training, share: float) -> "_Parts":
-    """Return a share of the examples that train, and those that test, of this seed."""
-    repeat, part = divmod(training.seed, _PARTS)
-    order = np.random.default_rng(repeat).permutation(len(training.examples))
-    order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
-    parts = [order[start::_PARTS] for start in range(_PARTS)]
-    test = _select(training.examples, parts.pop(part))
-    random = np.random.default_rng([training.seed, len(training.examples)])
-    others = random.permutation(np.concatenate(parts))
-    return _Parts(_select(training.examples, others[: round(share * len(others))]), test, random)
-
-
-class _Parts(NamedTuple):
-    """The examples of one training, and the draws that follow their choice."""
-
-    train: EvalSet
-    test: EvalSet
-    random: np.random.Generator
-
-
-def _warmed(training: _Training) -> bytes:
-    """Return the model after plain training on the examples, at the rate and moment that do best.
-
-    A quarter of the examples decides that, and does not train.
-    """
-    from maskedlark.autodiff.one_thread import one_thread
-
-    found = []
-    with one_thread():
-        for rate in _PLAIN_RATES:
-            optimizer = replace(training.plan.optimizer, learning_rate=rate)
-            plain = replace(training, plan=replace(training.plan, optimizer=optimizer))
-            try:
-                found.append(_Run(plain, _split(plain, share=1.0)).run())
-            except InvalidModel:  # weights that left their range
-                continue
-    best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
-    return training.model if best is None else best.model
-
-
-def _panels(training: _Training, seeds: int) -> list[_Training]:
-    """Return the plain trainings of warm starts: of each seed on what trains there, then on all examples."""
-    panels = [_split(replace(training, seed=seed), share=1.0).train for seed in range(seeds)]
-    return [replace(training, examples=panel) for panel in (*panels, training.examples)]
-
-
-class _Run:
-    """One training over reports that are drawn from examples, and its test on others."""
-
-    def __init__(self, training: _Training, parts: _Parts) -> None:
-        from maskedlark.autodiff.clipped_sums import ClippedSums
-
-        self._encoded, self._plan, self._name = training.model, training.plan, training.name
-        self._loss = training.plan.job.loss
-        self._train, self._test, self._random = parts
-        self._noise = seeded(training.seed, f"rehearsal {training.name}")
-        self._model: Model = parse(
-            training.model, num_features=self._plan.task.num_features, trained=self._plan.job.trained
-        )
-        self._sums = ClippedSums(self._model, self._loss)
-        self._trainer = Trainer(model=self._model, plan=self._plan)
-        self._before: list[NDArray[np.float64]] = []
-
-    def run(self) -> _Trained:
-        """Train to the end, or on the examples alone to the best moment, and test."""
-        rounds = self._plan.job.rounds
-        best, at_best, clipped = None, b"", list[float]()
-        for round_index, times in enumerate(self._batches()):
-            share = self._step(times)
-            if round_index >= rounds - max(1, rounds // 10):
-                clipped.append(share)
-            is_check = round_index % max(1, rounds // _CHECKS) == 0 or round_index == rounds - 1
-            if self._name == ALONE and is_check:
-                score = self._score()
-                if best is None or score.value > best.value:
-                    best, at_best = score, self._model_now()
-        if self._name == ALONE:
-            return _Trained(score=best, model=at_best)
-        return _Trained(score=self._score(), clipped=float(np.mean(clipped)))
-
-    def _batches(self) -> Iterator[NDArray[np.int64]]:
-        """Yield how often each example is in each round's sample."""
-        job, size = self._plan.job, len(self._train)
-        if self._name == ALONE:
-            for _ in range(job.rounds):
-                yield np.ones(size, np.int64)
-            return
-        real = round(self._plan.dataset_size * (1 - self._plan.task.fake_report_rate))
-        drawn = self._random.integers(0, size, real)  # a dataset of people like the examples
-        slots = np.empty(0, np.int64)
-        for round_index in range(job.rounds):
-            if job.epoch_steps is None:
-                chosen = drawn[self._random.random(real) < job.sampling_rate]
-            else:
-                step = round_index % job.epoch_steps
-                if step == 0:
-                    slots = self._random.integers(0, job.epoch_steps, real)
-                chosen = drawn[slots == step]
-            yield np.bincount(chosen, minlength=size)
-
-    def _step(self, times: NDArray[np.int64]) -> float:
-        """Take one step, and return the share of gradients that were clipped."""
-        plan, clip = self._plan, self._trainer.clip()
-        is_plain = self._name == ALONE
-        weights = [quantise(value).to_float() for value in self._trainer.values()]
-        chosen = np.flatnonzero(times)
-        summed = self._sums.of(
-            weights,
-            self._train.features[chosen],
-            self._train.labels[chosen],
-            replace(clip, bound=math.inf, is_per_layer=False) if is_plain else clip,
-            times[chosen],
-        )
-        count = int(times.sum())
-        vector = summed.vector
-        if clip.is_counted:
-            unit = math.ldexp(clip.count_units, -clip.frac_bits)
-            vector = np.append(vector, (2 * summed.within - count) * unit)
-        if self._name not in {NO_NOISE, ALONE}:
-            vector = vector + self._both_noises(clip, len(vector))
-        mean = vector / (max(1, count) if is_plain else plan.denominator)
-        size = self._model.num_parameters
-        # an adaptive job's step is in units of the bound, which plain training does not have
-        self._trainer.step(mean[:size] * (clip.bound if is_plain and clip.is_counted else 1.0))
-        if clip.is_counted and not is_plain:
-            self._trainer.follow_quantile(mean_excess(plan, clip, float(mean[size])))
-        return 1 - summed.within / max(1, count)
-
-    def _both_noises(self, clip: Clip, count: int) -> NDArray[np.float64]:
-        """Draw both helpers' noise of one step, in the units of the gradient."""
-        task, job = self._plan.task, self._plan.job
-        units = units_of_each_helper(task, job.noise_multiplier, clip.released_sensitivity)
-        drawn = [noise_vector(task.mechanism, units, count, self._noise).astype(np.float64) for _ in range(2)]
-        now = np.ldexp(sum(drawn), -clip.frac_bits)
-        if job.carried is None:
-            return np.asarray(now)
-        before = self._before.pop() if self._before else np.zeros(count)
-        self._before.append(now)
-        return np.asarray(now - job.carried / DENOMINATOR * before)
-
-    def _score(self) -> Score:
-        return score(self._model_now(), self._test, self._loss)
-
-    def _model_now(self) -> bytes:
-        return replace_parameters(self._encoded, self._model, self._trainer.values())
-
-
-def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
-    """Score a model on examples. With heads it is the mean area under the ROC curve of those that have one.
-
-    Raises:
-        InvalidModel: onnxruntime cannot run the model.
-    """
-    features, labels = examples.features, examples.labels
-    found = inference.evaluate(encoded_model, features, labels, loss)
-    if isinstance(loss, Heads):
-        areas = [one.auc for one in inference.evaluate_heads(encoded_model, features, labels, loss).values()]
-        known = [one for one in areas if one is not None]
-        value = float(np.mean(known)) if known else -found.loss
-    elif found.auc is not None:
-        value = found.auc
-    else:
-        value = -found.loss if found.accuracy is None else found.accuracy
-    return Score(value=value, measured=value, loss=found.loss, mean_over_rate=found.mean_over_rate)
-
-
 def _metric(loss: TrainedLoss) -> str:
     match loss:
         case Heads() | Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
@@ -615,7 +378,3 @@ def _metric(loss: TrainedLoss) -> str:
             return "accuracy"
         case Loss.MSE | Loss.POISSON:
             return "negative_loss"
-
-
-def _select(examples: EvalSet, chosen: NDArray[np.intp]) -> EvalSet:
-    return EvalSet(features=examples.features[chosen], labels=examples.labels[chosen])

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import typer
 
-from adserver.training.rehearsal import ALONE, NO_NOISE, WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsal import WARM, Rehearsal, Rehearsed
+from adserver.training.rehearsal_training import ALONE, NO_NOISE
 from adserver.views.printing import print_table, write_as
 from maskedlark.terminal.pictures import as_png, new_figure
 

@@ -11,18 +11,14 @@ from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate_heads, predict
-from adserver.training.rehearsal import (
+from adserver.training.rehearsal import WARM, Rehearsal, Wish, _plan, rehearse
+from adserver.training.rehearsal_training import (
     ALONE,
     NO_NOISE,
-    WARM,
-    Rehearsal,
-    Wish,
-    _plan,
-    _Run,
-    _split,
-    _Training,
-    rehearse,
+    RehearsalTraining,
+    TrainingRun,
     score,
+    split_examples,
 )
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
@@ -100,14 +96,14 @@ def test_what_more_examples_gain_is_continued_to_the_planned_reports() -> None:
     )
     assert few.value == few.measured  # of 800 examples, 600 train
     gained = many.value - many.measured
-    training = _Training(
+    training = RehearsalTraining(
         model=job.model,
         examples=examples(),
         plan=_plan(job, task_of(), 100_000, 0.5, 8.0),
         name=NO_NOISE,
         seed=0,
     )
-    half = _Run(training, _split(training, share=0.5)).run()
+    half = TrainingRun(training, split_examples(training, share=0.5)).run()
     assert half.score is not None
     assert gained == pytest.approx((many.measured - half.score.measured) * (1 - 600 / 100_000))
 

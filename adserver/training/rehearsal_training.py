@@ -1,0 +1,292 @@
+"""One training of a rehearsal: a job's rounds over reports that are drawn from examples, and its score.
+
+    training = RehearsalTraining(model=encoded, examples=examples, plan=plan, name="epsilon 1", seed=0)
+    train(training).score.value
+
+Three quarters of the examples train, and the other quarter tests. What the second half of them gained is
+continued to the planned number of reports.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.records.training_plan import TrainingPlan
+from adserver.training import inference
+from adserver.training.eval_set import EvalSet
+from adserver.training.runner import mean_excess
+from adserver.training.trainer import Trainer
+from maskedlark.errors import InvalidModel
+from maskedlark.frozen import frozen
+from maskedlark.model.graph import Model
+from maskedlark.model.heads import Heads, TrainedLoss
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.model.weights import quantise
+from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.correlated import DENOMINATOR
+from maskedlark.privacy.noise import noise_vector
+from maskedlark.randomness import seeded
+from maskedlark.releases.release import units_of_each_helper
+
+NO_NOISE: Final = "no noise"
+ALONE: Final = "examples alone"
+PARTS: Final = 4
+"""Each seed tests with the next of so many parts of the examples, and trains with the others."""
+PLAIN_RATES: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
+"""Learning rates of plain training on the examples alone: a job's may be in units of its clip bound."""
+_CHECKS: Final = 20
+"""How often training on the examples alone looks whether it is at its best."""
+
+
+@frozen
+class Score:
+    """How a training does on the examples that test.
+
+    Attributes:
+        value: Predicted for as many reports as are planned, more is better: area under the ROC curve for a
+            binary loss (with heads their mean), accuracy for classes, the negative loss for numbers.
+        measured: The same figure as it came out, from the examples that there are.
+        loss: The mean loss of an example, predicted like the value.
+        mean_over_rate: The mean prediction over the share of positives; None but for a binary loss.
+    """
+
+    value: float
+    measured: float
+    loss: float
+    mean_over_rate: float | None = None
+
+
+@frozen
+class RehearsalTraining:
+    """Everything that a process needs for one training."""
+
+    model: bytes = field(repr=False)
+    examples: EvalSet = field(repr=False)
+    plan: TrainingPlan
+    name: str
+    seed: int
+
+
+@frozen
+class TrainingOutcome:
+    """What came of one: a score, or why it was refused.
+
+    Attributes:
+        score: On the examples that test.
+        clipped: The share of gradients that were clipped, in the last tenth of the rounds.
+        refused: Why there is no score.
+        model: The trained file; of the examples alone only.
+    """
+
+    score: Score | None
+    clipped: float | None = None
+    refused: str = ""
+    model: bytes = field(default=b"", repr=False)
+
+
+def train(training: RehearsalTraining) -> TrainingOutcome:
+    """Train once, in a process of its own, and test."""
+    from maskedlark.autodiff.one_thread import one_thread
+
+    with one_thread():
+        try:
+            whole, half = (
+                TrainingRun(training, split_examples(training, share=share)).run() for share in (1.0, 0.5)
+            )
+        except InvalidModel as error:
+            return TrainingOutcome(score=None, refused=str(error))
+    size = len(training.examples) * (1 - 1 / PARTS)
+    reports = len(training.examples) if training.name == ALONE else training.plan.dataset_size
+    score = _extrapolate(whole.score, half.score, max(0.0, 1 - size / reports))
+    return replace(whole, score=score, model=b"")
+
+
+def _extrapolate(whole: Score | None, half: Score | None, further: float) -> Score | None:
+    """Continue what the second half of the examples gained.
+
+    Args:
+        whole: With n examples.
+        half: With n / 2.
+        further: 1 - n / N for N examples, as 1 / n falls from n to N by so much of its fall from n / 2 to n.
+    """
+    if whole is None or half is None:
+        return whole
+    return replace(
+        whole,
+        value=whole.value + further * (whole.value - half.value),
+        loss=whole.loss + further * (whole.loss - half.loss),
+    )
+
+
+def split_examples(training: RehearsalTraining, share: float) -> "SplitExamples":
+    """Return a share of the examples that train, and those that test, of this seed."""
+    repeat, part = divmod(training.seed, PARTS)
+    order = np.random.default_rng(repeat).permutation(len(training.examples))
+    order = order[np.argsort(training.examples.labels[order], kind="stable")]  # each part has each label
+    parts = [order[start::PARTS] for start in range(PARTS)]
+    test = _select(training.examples, parts.pop(part))
+    random = np.random.default_rng([training.seed, len(training.examples)])
+    others = random.permutation(np.concatenate(parts))
+    return SplitExamples(_select(training.examples, others[: round(share * len(others))]), test, random)
+
+
+class SplitExamples(NamedTuple):
+    """The examples of one training, and the draws that follow their choice."""
+
+    train: EvalSet
+    test: EvalSet
+    random: np.random.Generator
+
+
+def train_plainly(training: RehearsalTraining) -> bytes:
+    """Return the model after plain training on the examples, at the rate and moment that do best.
+
+    A quarter of the examples decides that, and does not train.
+    """
+    from maskedlark.autodiff.one_thread import one_thread
+
+    found = []
+    with one_thread():
+        for rate in PLAIN_RATES:
+            optimizer = replace(training.plan.optimizer, learning_rate=rate)
+            plain = replace(training, plan=replace(training.plan, optimizer=optimizer))
+            try:
+                found.append(TrainingRun(plain, split_examples(plain, share=1.0)).run())
+            except InvalidModel:  # weights that left their range
+                continue
+    best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
+    return training.model if best is None else best.model
+
+
+def plain_trainings(training: RehearsalTraining, seeds: int) -> list[RehearsalTraining]:
+    """Return the plain trainings of warm starts: of each seed on what trains there, then on all examples."""
+    panels = [split_examples(replace(training, seed=seed), share=1.0).train for seed in range(seeds)]
+    return [replace(training, examples=panel) for panel in (*panels, training.examples)]
+
+
+class TrainingRun:
+    """One training over reports that are drawn from examples, and its test on others."""
+
+    def __init__(self, training: RehearsalTraining, parts: SplitExamples) -> None:
+        from maskedlark.autodiff.clipped_sums import ClippedSums
+
+        self._encoded, self._plan, self._name = training.model, training.plan, training.name
+        self._loss = training.plan.job.loss
+        self._train, self._test, self._random = parts
+        self._noise = seeded(training.seed, f"rehearsal {training.name}")
+        self._model: Model = parse(
+            training.model, num_features=self._plan.task.num_features, trained=self._plan.job.trained
+        )
+        self._sums = ClippedSums(self._model, self._loss)
+        self._trainer = Trainer(model=self._model, plan=self._plan)
+        self._before: list[NDArray[np.float64]] = []
+
+    def run(self) -> TrainingOutcome:
+        """Train to the end, or on the examples alone to the best moment, and test."""
+        rounds = self._plan.job.rounds
+        best, at_best, clipped = None, b"", list[float]()
+        for round_index, times in enumerate(self._batches()):
+            share = self._step(times)
+            if round_index >= rounds - max(1, rounds // 10):
+                clipped.append(share)
+            is_check = round_index % max(1, rounds // _CHECKS) == 0 or round_index == rounds - 1
+            if self._name == ALONE and is_check:
+                score = self._score()
+                if best is None or score.value > best.value:
+                    best, at_best = score, self._model_now()
+        if self._name == ALONE:
+            return TrainingOutcome(score=best, model=at_best)
+        return TrainingOutcome(score=self._score(), clipped=float(np.mean(clipped)))
+
+    def _batches(self) -> Iterator[NDArray[np.int64]]:
+        """Yield how often each example is in each round's sample."""
+        job, size = self._plan.job, len(self._train)
+        if self._name == ALONE:
+            for _ in range(job.rounds):
+                yield np.ones(size, np.int64)
+            return
+        real = round(self._plan.dataset_size * (1 - self._plan.task.fake_report_rate))
+        drawn = self._random.integers(0, size, real)  # a dataset of people like the examples
+        slots = np.empty(0, np.int64)
+        for round_index in range(job.rounds):
+            if job.epoch_steps is None:
+                chosen = drawn[self._random.random(real) < job.sampling_rate]
+            else:
+                step = round_index % job.epoch_steps
+                if step == 0:
+                    slots = self._random.integers(0, job.epoch_steps, real)
+                chosen = drawn[slots == step]
+            yield np.bincount(chosen, minlength=size)
+
+    def _step(self, times: NDArray[np.int64]) -> float:
+        """Take one step, and return the share of gradients that were clipped."""
+        plan, clip = self._plan, self._trainer.clip()
+        is_plain = self._name == ALONE
+        weights = [quantise(value).to_float() for value in self._trainer.values()]
+        chosen = np.flatnonzero(times)
+        summed = self._sums.of(
+            weights,
+            self._train.features[chosen],
+            self._train.labels[chosen],
+            replace(clip, bound=math.inf, is_per_layer=False) if is_plain else clip,
+            times[chosen],
+        )
+        count = int(times.sum())
+        vector = summed.vector
+        if clip.is_counted:
+            unit = math.ldexp(clip.count_units, -clip.frac_bits)
+            vector = np.append(vector, (2 * summed.within - count) * unit)
+        if self._name not in {NO_NOISE, ALONE}:
+            vector = vector + self._both_noises(clip, len(vector))
+        mean = vector / (max(1, count) if is_plain else plan.denominator)
+        size = self._model.num_parameters
+        # an adaptive job's step is in units of the bound, which plain training does not have
+        self._trainer.step(mean[:size] * (clip.bound if is_plain and clip.is_counted else 1.0))
+        if clip.is_counted and not is_plain:
+            self._trainer.follow_quantile(mean_excess(plan, clip, float(mean[size])))
+        return 1 - summed.within / max(1, count)
+
+    def _both_noises(self, clip: Clip, count: int) -> NDArray[np.float64]:
+        """Draw both helpers' noise of one step, in the units of the gradient."""
+        task, job = self._plan.task, self._plan.job
+        units = units_of_each_helper(task, job.noise_multiplier, clip.released_sensitivity)
+        drawn = [noise_vector(task.mechanism, units, count, self._noise).astype(np.float64) for _ in range(2)]
+        now = np.ldexp(sum(drawn), -clip.frac_bits)
+        if job.carried is None:
+            return np.asarray(now)
+        before = self._before.pop() if self._before else np.zeros(count)
+        self._before.append(now)
+        return np.asarray(now - job.carried / DENOMINATOR * before)
+
+    def _score(self) -> Score:
+        return score(self._model_now(), self._test, self._loss)
+
+    def _model_now(self) -> bytes:
+        return replace_parameters(self._encoded, self._model, self._trainer.values())
+
+
+def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:
+    """Score a model on examples. With heads it is the mean area under the ROC curve of those that have one.
+
+    Raises:
+        InvalidModel: onnxruntime cannot run the model.
+    """
+    features, labels = examples.features, examples.labels
+    found = inference.evaluate(encoded_model, features, labels, loss)
+    if isinstance(loss, Heads):
+        areas = [one.auc for one in inference.evaluate_heads(encoded_model, features, labels, loss).values()]
+        known = [one for one in areas if one is not None]
+        value = float(np.mean(known)) if known else -found.loss
+    elif found.auc is not None:
+        value = found.auc
+    else:
+        value = -found.loss if found.accuracy is None else found.accuracy
+    return Score(value=value, measured=value, loss=found.loss, mean_over_rate=found.mean_over_rate)
+
+
+def _select(examples: EvalSet, chosen: NDArray[np.intp]) -> EvalSet:
+    return EvalSet(features=examples.features[chosen], labels=examples.labels[chosen])
