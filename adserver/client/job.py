@@ -1,13 +1,13 @@
 """A job in a notebook: watch it, look at its figures, take its model."""
 
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
 from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
-from adserver.records.frames import arrow_stream, frame
+from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from adserver.client.ad_server import AdServer
+
+_COLUMN_TYPES: Final[ColumnTypes] = {
+    one.name: int if one.name == "rounds_done" else float for one in fields(RoundFigures)
+}
 
 
 @frozen
@@ -72,11 +76,11 @@ class Job:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""
-        return frame(map(asdict, self.figures()))
+        return frame(map(asdict, self.figures()), _COLUMN_TYPES)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
-        return arrow_stream(map(asdict, self.figures()), requested_schema)
+        return arrow_stream(map(asdict, self.figures()), _COLUMN_TYPES, requested_schema)
 
     def export(
         self,

@@ -16,7 +16,7 @@ from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_intervals import NoisyCounts
 from adserver.measuring.evaluation_metrics import Figure, Histogram
 from adserver.measuring.result import Estimate, ReleasedResult, estimate_or_none
-from adserver.records.frames import arrow_stream, frame
+from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from maskedlark.frozen import frozen
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import deviation_of_both
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 GROUPS: Final = 10
 """The most groups of a calibration."""
+_COLUMN_TYPES: Final[ColumnTypes] = {
+    "metric": str,
+    **dict.fromkeys(("value", "standard_error", "low", "high"), float),
+    "no_interval": str,
+}
 
 INTERVALS: Final[Mapping[Figure, Callable[[NoisyCounts], intervals.Interval]]] = {
     metrics.loss: evaluation_intervals.loss,
@@ -92,11 +97,11 @@ class EvaluationResult(ReleasedResult):
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each metric: its estimate, standard error and 99 % interval."""
-        return frame(self._to_rows())
+        return frame(self._to_rows(), _COLUMN_TYPES)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
-        return arrow_stream(self._to_rows(), requested_schema)
+        return arrow_stream(self._to_rows(), _COLUMN_TYPES, requested_schema)
 
     def _to_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of each metric by name."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.intervals import CLEAR, CONFIDENCE, NEAR, Numbers, Ratio, divide, reach
-from adserver.records.frames import arrow_stream, frame
+from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -167,11 +167,15 @@ class AggregateResult(ReleasedResult):
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each cell: its keys, then each column's estimate, standard error and interval."""
-        return frame(self._to_rows())
+        return frame(self._to_rows(), self._column_types())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the same rows as an Arrow stream, for pandas, polars or duckdb."""
-        return arrow_stream(self._to_rows(), requested_schema)
+        return arrow_stream(self._to_rows(), self._column_types(), requested_schema)
+
+    def _column_types(self) -> ColumnTypes:
+        numbers = [name for column in self.columns for name in NOT_KNOWN.named(column.name)]
+        return {**dict.fromkeys(self.group_by, str), **dict.fromkeys(numbers, float)}
 
     def _to_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of each cell by name."""

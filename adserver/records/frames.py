@@ -4,16 +4,19 @@ pandas and pyarrow are extras, so they are imported where a result is converted.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from maskedlark.errors import InvalidTask
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ColumnTypes: TypeAlias = Mapping[str, type[int] | type[float] | type[str]]
+"""What each column holds, by its name: a result without rows has columns too."""
 
-def frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Build a data frame with a row for each mapping and a column for each name.
+
+def frame(rows: Iterable[Mapping[str, Any]], columns: ColumnTypes) -> "pd.DataFrame":
+    """Build a data frame with a row for each mapping and these columns.
 
     Raises:
         InvalidTask: pandas is not installed.
@@ -22,14 +25,18 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
         import pandas as pd  # an extra
     except ImportError:
         raise InvalidTask("to_pandas needs pandas: pip install 'masked-lark[notebook]'") from None
-    return pd.DataFrame(list(rows))
+    return pd.DataFrame(list(rows), columns=list(columns))
 
 
-def arrow_stream(rows: Iterable[Mapping[str, Any]], requested_schema: object | None) -> object:
+def arrow_stream(
+    rows: Iterable[Mapping[str, Any]], columns: ColumnTypes, requested_schema: object | None
+) -> object:
     """Return the capsule of `__arrow_c_stream__`: a row for each mapping and a column for each name.
 
     Args:
-        rows: The mappings, all of the same names.
+        rows: The mappings, with a value or None for each column.
+        columns: Their names and types. They do not follow from the rows: duckdb takes no table without
+            columns, and a column without a value yet would have no type.
         requested_schema: A capsule of the Arrow schema that the reader prefers, or None.
 
     Raises:
@@ -41,4 +48,7 @@ def arrow_stream(rows: Iterable[Mapping[str, Any]], requested_schema: object | N
         import pyarrow as pa  # an extra
     except ImportError:
         raise InvalidTask("Arrow streams need pyarrow: pip install 'masked-lark[parquet]'") from None
-    return pa.Table.from_pylist([dict(row) for row in rows]).__arrow_c_stream__(requested_schema)
+    types = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+    schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    return table.__arrow_c_stream__(requested_schema)

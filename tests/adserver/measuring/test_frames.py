@@ -1,17 +1,24 @@
 """Results as pandas frames: every number of the result, by name."""
 
 import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
+import pandas
 import pyarrow
 import pytest
 
+from adserver.client.job import Job
 from adserver.measuring.evaluation_result import EvaluationResult, Metric
-from adserver.measuring.result import AggregateResult, Column, Estimate, ResultRow
+from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ResultRow
 from adserver.records.html_table import html_table
+from adserver.records.round_figures import RoundFigures
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 
+Read: TypeAlias = tuple[list[str], list[tuple[Any, ...]]]
 NOTHING = Epsilons(ad_server=0.5, colluding=1.0)
 
 
@@ -91,10 +98,62 @@ def test_metrics_become_a_row_each() -> None:
     ]
 
 
-def test_other_libraries_read_the_same_rows_as_an_arrow_stream() -> None:
-    for result in (summed(), evaluated()):
-        table = pyarrow.table(result)
-        assert table.to_pylist() == result.to_pandas().to_dict("records")
+@dataclass(frozen=True)
+class AFigureLater(Job):
+    """A job whose second round was not evaluated."""
+
+    def figures(self) -> tuple[RoundFigures, ...]:
+        return (
+            RoundFigures(rounds_done=0, finished_at_s=1.0, loss=0.5),
+            RoundFigures(rounds_done=1, finished_at_s=2.0),
+        )
+
+
+class NoFigures(Job):
+    def figures(self) -> tuple[RoundFigures, ...]:
+        return ()
+
+
+STREAMS: Final[dict[str, Any]] = {
+    "sums": summed(),
+    "no cell": replace(summed(), rows=()),
+    "metrics": evaluated(),
+    "a metric without an interval": replace(evaluated(), metrics=(Metric(name="auc", estimate=NOT_KNOWN),)),
+    "a job": AFigureLater(job_id=bytes(16), at=None),  # type: ignore[arg-type]
+    "a new job": NoFigures(job_id=bytes(16), at=None),  # type: ignore[arg-type]
+}
+
+
+def by_pyarrow(result: Any) -> Read:
+    table = pyarrow.table(result)
+    return table.column_names, [tuple(row.values()) for row in table.to_pylist()]
+
+
+def by_polars(result: Any) -> Read:
+    table = pytest.importorskip("polars").DataFrame(result)
+    return table.columns, table.rows()
+
+
+def by_duckdb(result: Any) -> Read:
+    table = pytest.importorskip("duckdb").from_arrow(result)
+    return table.columns, table.fetchall()
+
+
+def known(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows with None where a library says that nothing is known."""
+    return [tuple(None if pandas.isna(cell) else cell for cell in row) for row in rows]
+
+
+@pytest.mark.parametrize("reader", [by_pyarrow, by_polars, by_duckdb])
+@pytest.mark.parametrize("name", STREAMS)
+def test_other_libraries_read_the_same_rows_as_an_arrow_stream(
+    reader: Callable[[Any], Read], name: str
+) -> None:
+    table = STREAMS[name].to_pandas()
+    columns, rows = reader(STREAMS[name])
+    assert columns == list(table.columns)
+    assert known(rows) == known(table.itertuples(index=False, name=None))
+    assert "null" not in {str(kind) for kind in pyarrow.table(STREAMS[name]).schema.types}
 
 
 def test_without_pandas_or_pyarrow_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
