@@ -45,6 +45,8 @@ class AuditAct(StrEnum):
     """A helper's operator started it with other floors than before."""
     SET_KEYS = "set_keys"
     """The HPKE keys of a helper changed: by `lark-helper keys rotate`, or the file was replaced."""
+    WRAP_KEYS = "wrap_keys"
+    """By `lark-helper keys wrap`: what keeps a helper's secrets from now on, or `file` for nothing."""
     SIGN_TASK = "sign_task"
     PREPARE_DATASET = "prepare_dataset"
     """Only where it is refused: what is prepared counts once it is committed."""

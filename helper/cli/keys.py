@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,6 +17,7 @@ from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.options import option
 
 if TYPE_CHECKING:
+    from helper.ledger.ledger import Ledger
     from helper.trust.key_ring import Ring
 
 _HOUR_S: Final = 3_600
@@ -37,6 +40,7 @@ def list_command(data: DataOption, as_json: JsonOption = False) -> None:
 
 @keys_app.command("wrap")
 def wrap_command(
+    *,
     data: DataOption,
     keeper: Annotated[
         str,
@@ -46,11 +50,20 @@ def wrap_command(
             metavar="KEEPER",
         ),
     ],
+    database: DatabaseOption = None,
 ) -> None:
-    """Encrypt this helper's keys with a key that an HSM or a KMS keeps. See also `certificate wrap`."""
+    """Encrypt this helper's keys with a key that an HSM or a KMS keeps. See also `certificate wrap`.
+
+    The audit log of its ledger, if there is one yet, says who did so.
+    """
     from helper.trust.keys import FILE_NAME, wrap
+    from maskedlark.audit_log import AuditAct, Deed
+    from maskedlark.runtime.audit_table import local_user
 
     wrap(data, keeper)
+    with _ledger_of(data, database) as ledger:
+        if ledger is not None:
+            ledger.log(Deed(act=AuditAct.WRAP_KEYS, actor=local_user(), subject=(("keeper", keeper),)))
     typer.echo(f"{data / FILE_NAME}: {keeper}")
 
 
@@ -79,10 +92,8 @@ def rotate_command(
 
     The audit log of its ledger, if there is one yet, says who did so.
     """
-    from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
     from helper.trust.keys import log_keys, rotate
     from maskedlark.runtime.audit_table import local_user
-    from maskedlark.runtime.database import open_database
 
     ring = rotate(
         data,
@@ -91,11 +102,23 @@ def rotate_command(
         active_in_s=int(active_in_hours * _HOUR_S),
         overlap_s=int(overlap_days * _DAY_S),
     )
-    if database is not None or (data / LEDGER_FILE).is_file():
-        ledger = Ledger(open_database(database or sqlite_url(data / LEDGER_FILE)))
-        log_keys(ledger, ring, local_user())
-        ledger.close()
+    with _ledger_of(data, database) as ledger:
+        if ledger is not None:
+            log_keys(ledger, ring, local_user())
     _show(ring, as_json)
+
+
+@contextmanager
+def _ledger_of(data: Path, database: str | None) -> "Iterator[Ledger | None]":
+    """Open the ledger of a data folder for the block; None if there is none yet."""
+    from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
+    from maskedlark.runtime.database import open_database
+
+    if database is None and not (data / LEDGER_FILE).is_file():
+        yield None
+        return
+    with closing(Ledger(open_database(database or sqlite_url(data / LEDGER_FILE)))) as ledger:
+        yield ledger
 
 
 def _show(ring: "Ring", as_json: bool) -> None:

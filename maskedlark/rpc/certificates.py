@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime.key_envelope import PLAIN, sealed_by
 
 _MAX_COMMON_NAME: Final = 64
 """What X.509 allows."""
@@ -41,7 +42,13 @@ _NOT_FOR_OTHERS_TO_WRITE: Final = 0o644
 
 
 def write_certificate(
-    folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825
+    folder: Path,
+    *,
+    name: str,
+    hosts: tuple[str, ...] = (),
+    now: datetime,
+    days: int = 825,
+    keeper: str = PLAIN,
 ) -> TlsFiles:
     """Make a P-256 key and a self-signed certificate in `folder`.
 
@@ -54,14 +61,19 @@ def write_certificate(
         hosts: DNS names and IP addresses that the holder serves at.
         now: The start of the certificate's life.
         days: How long it lives.
+        keeper: What wraps the key, before it is written; see `maskedlark.runtime.key_envelope`.
+
+    Raises:
+        InvalidTask: the keeper is not configured, or away.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     holder = name_of(_label(name))
     unsigned = begun(holder, holder, key.public_key(), now=now, days=days)
     certificate = for_handshakes(unsigned, (name, *hosts)).sign(key, hashes.SHA256())
     files = TlsFiles.in_folder(folder)
+    secret = sealed_by(keeper, as_pem(key))
     files.private_key.touch(mode=0o600, exist_ok=False)
-    files.private_key.write_bytes(as_pem(key))
+    files.private_key.write_bytes(secret)
     for path in (files.certificate, files.trusted_authorities):
         path.touch(mode=_NOT_FOR_OTHERS_TO_WRITE)  # whatever the umask
     files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))

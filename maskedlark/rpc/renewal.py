@@ -19,7 +19,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import names_in
-from maskedlark.runtime.key_envelope import keeper_of, wrap_file
+from maskedlark.runtime.key_envelope import keeper_of
 from maskedlark.runtime.ownership import keep_owner
 
 RENEWAL_FOLDER: Final = "renewal"
@@ -29,7 +29,8 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
     """Make a new key and certificate of the same names in `folder`/renewal; what is in use stays.
 
     Raises:
-        InvalidTask: there is no certificate to renew, or a renewal waits already.
+        InvalidTask: there is no certificate to renew, a renewal waits already, or what wraps the key in use
+            is away.
     """
     in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
     names = sorted(names_in(certificate_in(in_use.certificate)), key=lambda name: ("://" not in name, name))
@@ -39,14 +40,15 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
     if TlsFiles.in_folder(new_folder).certificate.exists():
         raise InvalidTask(f"{new_folder} already contains a renewal: activate it, or remove the folder")
     TlsFiles.in_folder(new_folder).private_key.unlink(missing_ok=True)  # of an attempt that was cut short
-    made = write_certificate(new_folder, name=names[0], hosts=tuple(names[1:]), now=now, days=days)
+    made = write_certificate(
+        new_folder,
+        name=names[0],
+        hosts=tuple(names[1:]),
+        now=now,
+        days=days,
+        keeper=keeper_of(in_use.private_key),
+    )
     made.trusted_authorities.unlink()
-    try:
-        wrap_file(made.private_key, keeper_of(in_use.private_key))
-    except BaseException:  # no key stays in plaintext where those in use are wrapped
-        made.private_key.unlink()
-        made.certificate.unlink()
-        raise
     for path, like in ((made.private_key, in_use.private_key), (made.certificate, in_use.certificate)):
         with path.open("rb") as stream:
             keep_owner(stream.fileno(), like)

@@ -19,6 +19,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.durable_file import replacing
-from maskedlark.runtime.ownership import check_own, check_secret_file, keep_owner
+from maskedlark.runtime.ownership import check_program, check_secret_file, keep_owner
 
 PLAIN: Final = "file"
 COMMAND: Final = "command"
@@ -41,6 +42,10 @@ _NONCE_BYTES: Final = 12
 _TAG_BITS: Final = 128
 _MOST_BYTES: Final = 1 << 20
 _ANSWERS_WITHIN_S: Final = 30.0
+_AGAIN_AFTER_S: Final = 300.0
+"""A server looks at its files with each call: a keeper that is away must not hold up all of them."""
+_MOST_REMEMBERED: Final = 4
+"""Of a party: the keys and the TLS key in use, and the ones before or after them."""
 _LABEL: Final = b"maskedlark data key"
 
 
@@ -67,7 +72,7 @@ def read_secret(path: Path) -> bytes:
     if envelope is None:
         return content
     try:
-        data_key = _unwrapped(envelope["keeper"], bytes.fromhex(envelope["data_key"]))
+        data_key = _unwrapped_or_refused(envelope["keeper"], bytes.fromhex(envelope["data_key"]))
         sealed = bytes.fromhex(envelope["ciphertext"])
         return AESGCM(data_key).decrypt(
             bytes.fromhex(envelope["nonce"]), sealed, _context(envelope["keeper"])
@@ -77,8 +82,15 @@ def read_secret(path: Path) -> bytes:
 
 
 def keeper_of(path: Path) -> str:
-    """Return what a secret file is wrapped by: `file` for a plain one."""
-    envelope = _decode(path.read_bytes())
+    """Return what a secret file is wrapped by: `file` for a plain one.
+
+    Raises:
+        InvalidTask: the file cannot be read, or is a damaged envelope.
+    """
+    try:
+        envelope = _decode(path.read_bytes())
+    except OSError as error:
+        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None
     return PLAIN if envelope is None else envelope["keeper"]
 
 
@@ -141,7 +153,24 @@ def _context(keeper: str) -> bytes:
     return f"{_FORMAT} {keeper}".encode()
 
 
-@lru_cache(maxsize=16)
+_refused: Final[dict[tuple[str, bytes], tuple[float, str]]] = {}
+
+
+def _unwrapped_or_refused(keeper: str, wrapped: bytes) -> bytes:
+    """Return a data key; a keeper that refused it is not asked for it again for a while."""
+    until, why = _refused.get((keeper, wrapped), (0.0, ""))
+    if monotonic() < until:
+        raise InvalidTask(why)
+    try:
+        return _unwrapped(keeper, wrapped)
+    except InvalidTask as refused:
+        if len(_refused) >= _MOST_REMEMBERED:
+            _refused.clear()
+        _refused[keeper, wrapped] = (monotonic() + _AGAIN_AFTER_S, str(refused))
+        raise
+
+
+@lru_cache(maxsize=_MOST_REMEMBERED)
 def _unwrapped(keeper: str, wrapped: bytes) -> bytes:
     """Return a data key; each is asked for once by a process, which holds the secrets anyway."""
     data_key = _keeper(keeper).unwrap(wrapped)
@@ -187,7 +216,7 @@ class _Command:
         return self._run("unwrap", wrapped)
 
     def _run(self, act: str, given: bytes) -> bytes:
-        check_own(self._program)
+        check_program(self._program)
         try:
             done = subprocess.run(  # noqa: S603  the operator's own program, which nobody else may replace
                 [self._program, act], input=given, capture_output=True, timeout=_ANSWERS_WITHIN_S, check=False
@@ -195,7 +224,10 @@ class _Command:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InvalidTask(f"{self._program} {act} does not answer: {type(error).__name__}") from None
         if done.returncode or not done.stdout:
-            raise InvalidTask(f"{self._program} {act} ended with status {done.returncode}")
+            raise InvalidTask(
+                f"{self._program} {act} ended with status {done.returncode} and {len(done.stdout)} bytes: "
+                "run it as this user to see why"
+            )
         return done.stdout
 
 
@@ -221,6 +253,7 @@ class _Token:
             raise InvalidTask("a secret is wrapped by a token: pip install 'masked-lark[pkcs11]'") from None
         module = _configured(MODULE_VARIABLE, "the token's PKCS#11 library")
         pin_file = _configured(PIN_VARIABLE, "the file of the token's PIN")
+        check_program(module)
         check_secret_file(pin_file)
 
         def how(nonce: bytes) -> dict[str, Any]:

@@ -63,6 +63,19 @@ def check_not_writable(path: Path) -> None:
         raise InvalidTask(f"others may write {path}: chmod go-w it, and see whether they did")
 
 
+def check_program(path: Path) -> None:
+    """Return if a file may be run or loaded: nobody but this user and root can change or replace it.
+
+    Raises:
+        InvalidTask: somebody can, or the path is not absolute and so may lead to another file.
+    """
+    if not path.is_absolute():
+        raise InvalidTask(f"{path} is run as code: give its absolute path")
+    check_own(path)
+    check_not_writable(path)
+    _check_around(path)
+
+
 def check_loaded_folder(folder: Path, *, installed_with: Path | None = None) -> None:
     """Return if what lies in a folder may be loaded as code: it was put there by this user, or by root.
 
@@ -84,9 +97,7 @@ def check_loaded_folder(folder: Path, *, installed_with: Path | None = None) -> 
                 f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}, and what it"
                 " holds is loaded as code: remove it, or chown it and chmod go-w it"
             )
-    around = _stat(folder.parent).st_mode
-    if around & _OTHERS_WRITE and not around & stat.S_ISVTX:
-        raise InvalidTask(f"others may replace {folder}, which is loaded as code: chmod go-w {folder.parent}")
+    _check_around(folder)
 
 
 def keep_owner(descriptor: int, like: Path) -> None:
@@ -99,6 +110,12 @@ def keep_owner(descriptor: int, like: Path) -> None:
     if (own.st_uid, own.st_gid) != (found.st_uid, found.st_gid):
         with suppress(PermissionError):
             os.fchown(descriptor, found.st_uid, found.st_gid)
+
+
+def _check_around(path: Path) -> None:
+    around = _stat(path.parent).st_mode
+    if around & _OTHERS_WRITE and not around & stat.S_ISVTX:
+        raise InvalidTask(f"others may replace {path}, which is loaded as code: chmod go-w {path.parent}")
 
 
 def _stat(path: Path) -> os.stat_result:

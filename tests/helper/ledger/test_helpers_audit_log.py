@@ -201,6 +201,13 @@ def test_the_commands_export_and_verify_what_the_ledger_holds(tmp_path: Path) ->
         "user",
         "2",
     )
+    run_cli("keys", "wrap", "--data", data, "--with", "file")
+    wrapped = json.loads(run_cli("audit", "list", "--data", data, "--limit", "1", "--json"))[0]
+    assert (wrapped["act"], wrapped["actor"]["kind"], wrapped["subject"]) == (
+        "wrap_keys",
+        "user",
+        {"keeper": "file"},
+    )
     OwnActs(scene.cores[0], FLOORS).log_start()  # and the process that serves does not log them again
     assert Counter(one.act for one in entries(scene))[AuditAct.SET_KEYS] == 1
     assert len(HelperKeys.read(data).ring()) == 2

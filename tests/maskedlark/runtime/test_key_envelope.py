@@ -20,6 +20,7 @@ from helper.trust import keys as helper_keys
 from helper.trust.keys import HelperKeys
 from maskedlark.errors import InvalidTask
 from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.rpc import certificates
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.renewal import activate, prepare
 from maskedlark.rpc.tls_files import TlsFiles, server_context
@@ -52,6 +53,7 @@ sys.stdout.buffer.write(act(kek.read_bytes(), sys.stdin.buffer.read()))
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> Iterator[None]:
     key_envelope._unwrapped.cache_clear()
+    key_envelope._refused.clear()
     yield
     key_envelope._unwrapped.cache_clear()
 
@@ -229,6 +231,61 @@ def test_a_program_that_fails_or_lies_changes_nothing(tmp_path: Path, kms: Path)
         with pytest.raises(InvalidTask):
             wrap_file(path, "command")
         assert path.read_bytes() == b"a very secret secret"
+
+
+def test_a_keeper_that_is_away_is_not_asked_with_each_look(
+    tmp_path: Path, kms: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(key_envelope, "monotonic", lambda: now)
+    path = secret(tmp_path)
+    wrap_file(path, "command")
+    key_envelope._unwrapped.cache_clear()
+    whole = (kms / "program").read_text()
+    (kms / "program").write_text(f"#!/bin/sh\nprintf x >> {kms}/tries\nexit 3\n")
+    for _ in range(3):
+        with pytest.raises(InvalidTask, match="status 3"):
+            read_secret(path)
+    assert (kms / "tries").read_text() == "x"
+    (kms / "program").write_text(whole)
+    now += 300
+    assert read_secret(path) == b"a very secret secret"
+
+
+def test_a_program_that_others_could_change_is_not_run(
+    tmp_path: Path, kms: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, program = secret(tmp_path), kms / "program"
+    for open_to_others, mode in ((program, 0o722), (kms, 0o777)):
+        before = open_to_others.stat().st_mode & 0o777
+        open_to_others.chmod(mode)
+        with pytest.raises(InvalidTask, match="others"):
+            wrap_file(path, "command")
+        open_to_others.chmod(before)
+    monkeypatch.chdir(kms)
+    monkeypatch.setenv(COMMAND_VARIABLE, "program")
+    with pytest.raises(InvalidTask, match="absolute"):
+        wrap_file(path, "command")
+    assert not (kms / "calls").exists()
+
+
+@pytest.mark.usefixtures("kms")
+def test_a_renewed_key_is_wrapped_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "party"
+    data.mkdir(mode=0o700)
+    files = write_certificate(data, name="localhost", now=datetime.now(UTC))
+    wrap_file(files.private_key, "command")
+    new = data / "renewal" / "tls.key"
+
+    def sealed(keeper: str, content: bytes) -> bytes:
+        assert (keeper, b"PRIVATE KEY" in content, new.exists()) == ("command", True, False)
+        return b"sealed"
+
+    monkeypatch.setattr(certificates, "sealed_by", sealed)
+    prepare(data, now=datetime.now(UTC), days=5)
+    assert new.read_bytes() == b"sealed"
 
 
 @pytest.mark.usefixtures("kms")
