@@ -60,8 +60,8 @@ def wrap_command(
     from maskedlark.audit_log import AuditAct, Deed
     from maskedlark.runtime.audit_table import local_user
 
-    wrap(data, keeper)
-    with _ledger_of(data, database) as ledger:
+    with _ledger_of(data, database) as ledger:  # first: what cannot be logged is not done
+        wrap(data, keeper)
         if ledger is not None:
             ledger.log(Deed(act=AuditAct.WRAP_KEYS, actor=local_user(), subject=(("keeper", keeper),)))
     typer.echo(f"{data / FILE_NAME}: {keeper}")

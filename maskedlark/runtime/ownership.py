@@ -66,6 +66,9 @@ def check_not_writable(path: Path) -> None:
 def check_program(path: Path) -> None:
     """Return if a file may be run or loaded: nobody but this user and root can change or replace it.
 
+    Looked at are the file, and every folder on the way to it and to what a link leads to; a folder that
+    others may write is accepted only if it is sticky, as /tmp is.
+
     Raises:
         InvalidTask: somebody can, or the path is not absolute and so may lead to another file.
     """
@@ -73,7 +76,10 @@ def check_program(path: Path) -> None:
         raise InvalidTask(f"{path} is run as code: give its absolute path")
     check_own(path)
     check_not_writable(path)
-    _check_around(path)
+    for way in (path, Path(os.path.realpath(path))):
+        for one in (way, *way.parents[:-1]):
+            check_own(one.parent)
+            _check_around(one)
 
 
 def check_loaded_folder(folder: Path, *, installed_with: Path | None = None) -> None:

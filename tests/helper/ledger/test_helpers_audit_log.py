@@ -208,6 +208,19 @@ def test_the_commands_export_and_verify_what_the_ledger_holds(tmp_path: Path) ->
         "user",
         {"keeper": "file"},
     )
+    before = (data / "keys.json").stat().st_ino
+    unlogged = [
+        "keys",
+        "wrap",
+        "--data",
+        str(data),
+        "--with",
+        "file",
+        "--database",
+        "sqlite:////absent/ledger",
+    ]
+    assert CliRunner().invoke(app, unlogged).exception is not None  # what cannot be logged is not done
+    assert (data / "keys.json").stat().st_ino == before
     OwnActs(scene.cores[0], FLOORS).log_start()  # and the process that serves does not log them again
     assert Counter(one.act for one in entries(scene))[AuditAct.SET_KEYS] == 1
     assert len(HelperKeys.read(data).ring()) == 2

@@ -10,6 +10,7 @@ from maskedlark.runtime.ownership import (
     check_data_folder,
     check_loaded_folder,
     check_own,
+    check_program,
     check_secret_file,
     keep_owner,
 )
@@ -135,3 +136,44 @@ def test_an_installation_of_another_user_may_bring_its_loops(
     check_loaded_folder(loops, installed_with=file)
     with pytest.raises(InvalidTask, match="loaded as code"):
         check_loaded_folder(loops)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A link to a program that lies elsewhere, two folders deep."""
+    real = tmp_path / "opt" / "kms" / "program"
+    real.parent.mkdir(mode=0o755, parents=True)
+    real.touch(mode=0o700)
+    link = tmp_path / "bin" / "program"
+    link.parent.mkdir(mode=0o755)
+    link.symlink_to(real)
+    return link
+
+
+PLACES = ["opt/kms/program", "opt/kms", "opt", "bin"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_program_that_others_could_write_or_replace_is_not_run(program: Path, where: str) -> None:
+    check_program(program)
+    (program.parents[1] / where).chmod(0o777)
+    with pytest.raises(InvalidTask, match="others may"):
+        check_program(program)
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_program_on_whose_way_another_user_owns_something_is_not_run(
+    program: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up, elses = ownership._stat, (program.parents[1] / where).stat()
+    monkeypatch.setattr(
+        ownership, "_stat", lambda one: Stat() if os.path.samestat(one.stat(), elses) else looked_up(one)
+    )
+    with pytest.raises(InvalidTask, match=f"belongs to user {SOMEBODY}"):
+        check_program(program)
+
+
+def test_a_program_is_named_by_an_absolute_path_and_lies_there(program: Path) -> None:
+    for path, why in ((Path("program"), "absolute"), (program.with_name("absent"), "cannot read")):
+        with pytest.raises(InvalidTask, match=why):
+            check_program(path)
