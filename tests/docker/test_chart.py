@@ -15,6 +15,7 @@ import pytest
 
 import adserver.cli.main
 import helper.cli.main
+from maskedlark.runtime.key_envelope import keeper_of, read_secret
 from maskedlark.runtime.ownership import check_data_folder, check_secret_file
 from tests.docker.chart import CHART, VALUES, VERSIONS, containers, found_helm, mistakes, pods, rendered
 
@@ -329,7 +330,11 @@ def settable(of: str) -> dict[str, Any]:
     [
         ("trial", "helper-0", "helper", ["database.secret=x", "segments.url=s3://x", f"peers={{{0:064}}}",
                                          "workers.enabled=true", "workers.secret=x"]),
-        ("adserver", "adserver", "adserver", ["reportObjects.url=s3://x"]),
+        ("adserver", "adserver", "adserver", ["reportObjects.url=s3://x", "dashboard.enabled=true",
+                                              *(f"dashboard.oidc.{one}=x" for one in
+                                                ("secret", "clientId", "groupsClaim", "audience")),
+                                              "dashboard.oidc.issuer=https://x",
+                                              "dashboard.oidc.groups.x=read"]),
         ("adserver", "intake", "intake", ["reportObjects.url=s3://x"]),
     ],
 )  # fmt: skip
@@ -338,7 +343,9 @@ def test_what_the_chart_sets_may_not_be_set_in_env(
 ) -> None:
     place = f"helpers.{pod}" if of == "helper" else of
     there = [
-        f"{place}.{one}.to={THERE}" for one in ("database", "segments", "reportObjects") if one in str(given)
+        f"{place}.{one}.to={THERE}"
+        for one in ("database", "segments", "reportObjects", "dashboard.oidc")
+        if one in str(given)
     ]
     made = rendered(
         values,
@@ -431,6 +438,167 @@ def test_every_value_is_described_to_helm() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert schema["additionalProperties"] is False
     assert all(one["additionalProperties"] is False for one in schema["definitions"].values())
+
+
+KEEPER = {
+    "with": "pkcs11:token=lark;object=kek",
+    "module": "/usr/lib/softhsm/libsofthsm2.so",
+    "pinSecret": "token-pin",
+    "secret": "token-settings",
+    "env": {"SOFTHSM2_CONF": "/etc/softhsm2.conf"},
+    "port": 1792,
+    "to": json.loads(THERE),
+}
+DASHBOARD = {
+    "enabled": True,
+    "hosts": ["ads.example"],
+    "from": json.loads(THERE),
+    "oidc": {
+        "issuer": "https://id.example/realms/ads",
+        "clientId": "masked-lark",
+        "secret": "provider",
+        "groups": {"ml-readers": "read", "ml-owners": "tokens"},
+        "ca": "PEM",
+        "port": 8444,
+        "to": json.loads(THERE),
+    },
+}
+
+
+def given(**values: object) -> list[str]:
+    return [
+        word
+        for place, value in values.items()
+        for word in ("--set-json", f"{place.replace('__', '.')}={json.dumps(value)}")
+    ]
+
+
+@needs_helm
+@pytest.mark.parametrize(("values", "place"), [("one-party", "helpers.helper"), ("adserver", "adserver")])
+def test_what_wraps_the_keys_is_told_to_both_containers_and_its_pin_to_the_pods_user_alone(
+    values: str, place: str
+) -> None:
+    made = rendered(values, VERSIONS[-1], "--set-json", f"{place}.keeper={json.dumps(KEEPER)}")
+    assert not mistakes(made, VERSIONS[-1])
+    [pod] = [pod for name, pod in pods(made).items() if not name.endswith("-intake")]
+    for container in containers(pod):
+        told = {one["name"]: one.get("value") for one in container["env"]}
+        assert told["MASKEDLARK_PKCS11_MODULE"] == KEEPER["module"]
+        assert told["MASKEDLARK_PKCS11_PIN_FILE"] == "/private/pin"
+        assert told["SOFTHSM2_CONF"] == "/etc/softhsm2.conf"
+        assert {"secretRef": {"name": "token-settings"}} in container["envFrom"]
+    (init,), (serving,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    assert {"name": "private", "mountPath": "/private", "readOnly": True} in serving["volumeMounts"]
+    assert "given-pin" in str(init["volumeMounts"])
+    assert "given-pin" not in str(serving["volumeMounts"])
+    volumes = {one.pop("name"): one for one in deepcopy(pod["spec"]["volumes"])}
+    assert volumes["given-pin"]["secret"]["secretName"] == "token-pin"
+    assert volumes["private"]["emptyDir"]["medium"] == "Memory"
+    policies = [one["spec"]["egress"] for one in made if one["kind"] == "NetworkPolicy"]
+    assert (
+        sum(1792 in {port["port"] for rule in egress for port in rule["ports"]} for egress in policies) == 1
+    )
+
+
+@needs_helm
+@pytest.mark.parametrize("name", ["maskedlark-helper-0", "maskedlark-adserver"])
+def test_keys_that_are_wrapped_never_lie_on_the_volume_in_plaintext(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "kms"
+    program.write_text("#!/bin/sh\necho $1 >> $0.calls\ntr '\\000-\\377' '\\200-\\377\\000-\\177'\n")
+    program.chmod(0o700)
+    keeper = {"with": "command", "program": str(program)}
+    made = rendered("trial", VERSIONS[-1], *given(helper__keeper=keeper, adserver__keeper=keeper))
+    (init,) = pods(made)[name]["spec"]["initContainers"]
+    (variable,) = (one["name"] for one in init["env"] if one["name"].endswith("_DATA"))
+    in_memory, volume = tmp_path / "memory", tmp_path / "volume"
+    volume.mkdir()
+    own = "/tmp/new"  # noqa: S108  a pod's own, in memory
+    command = [word.replace(own, str(in_memory)) for word in (*init["command"], *init["args"])]
+    assert str(in_memory) in str(command)
+    for one in init["env"]:
+        monkeypatch.setenv(one["name"], one["value"])
+    monkeypatch.setenv(variable, str(volume / "party"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    told = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)]
+    assert told[0] == told[1]
+    assert not in_memory.exists()
+    secrets = [one for one in ("keys.json", "tls.key") if (volume / "party" / one).exists()]
+    assert len(secrets) == (2 if variable == "HELPER_DATA" else 1)
+    for one in secrets:
+        check_secret_file(volume / "party" / one)
+        assert keeper_of(volume / "party" / one) == "command"
+        assert b"key" in read_secret(volume / "party" / one).lower()
+
+
+@needs_helm
+def test_a_dashboard_with_sign_in_has_a_service_of_its_own_and_a_way_to_the_provider() -> None:
+    made = rendered("adserver", VERSIONS[-1], *given(adserver__dashboard=DASHBOARD))
+    assert not mistakes(made, VERSIONS[-1])
+    pod = pods(made)["maskedlark-adserver"]
+    (serving,) = pod["spec"]["containers"]
+    told = {one["name"]: one.get("value") for one in serving["env"]}
+    assert told["ADSERVER_DASHBOARD_HOST"] == "ads.example maskedlark-adserver-dashboard"
+    assert told["ADSERVER_OIDC_GROUP"] == "ml-owners=tokens ml-readers=read"
+    assert told["ADSERVER_OIDC_CLIENT_SECRET_FILE"] == "/private/client-secret"  # noqa: S105  a path
+    assert told["SSL_CERT_FILE"] == "/trusted/provider.crt"
+    names = {one["name"] for one in serving["env"] if one["name"].startswith("ADSERVER_")}
+    command = adserver.cli.main.COMMANDS["serve"].load("serve")
+    with pytest.MonkeyPatch.context() as patched:
+        for one in serving["env"]:
+            patched.setenv(one["name"], one.get("value", "postgresql+psycopg://db/x"))
+        taken = command.make_context("serve", []).params
+    assert taken["oidc_group"] == ["ml-owners=tokens", "ml-readers=read"]
+    assert len(taken["dashboard_host"]) == 2
+    assert names <= {str(option.envvar) for option in command.params}
+    services = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "Service"}
+    assert "dashboard" not in str(services["maskedlark-adserver"])
+    assert services["maskedlark-adserver-dashboard"]["type"] == "ClusterIP"
+    (policy,) = (
+        one["spec"]
+        for one in made
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "maskedlark-adserver"
+    )
+    (way_in,) = (
+        rule for rule in policy["ingress"] if {"port": "dashboard", "protocol": "TCP"} in rule["ports"]
+    )
+    assert way_in["from"] == json.loads(THERE)
+    assert 8444 in {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+
+
+WITHOUT = {
+    "helpers.helper.keeper": KEEPER,
+    "adserver.keeper": {"with": "command", "program": "/opt/kms"},
+    "adserver.dashboard.oidc": DASHBOARD["oidc"],
+}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("place", "missing"),
+    [
+        *[("helpers.helper.keeper", one) for one in ("module", "pinSecret")],
+        ("adserver.keeper", "program"),
+        *[("adserver.dashboard.oidc", one) for one in ("clientId", "groups", "to")],
+    ],
+)
+def test_half_a_keeper_and_half_a_provider_are_refused(place: str, missing: str) -> None:
+    values = "one-party" if place.startswith("helpers") else "adserver"
+    settings = {key: value for key, value in dict(WITHOUT[place]).items() if key != missing}
+    words = ["--set-json", f"{place}={json.dumps(settings)}", "--set", "adserver.dashboard.enabled=true"]
+    if values == "one-party":
+        words = words[:2]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered(values, VERSIONS[-1], *words)
+    assert f"{place}.{missing}" in refused.value.stderr
+
+
+@needs_helm
+def test_two_helpers_of_one_release_have_tokens_of_their_own() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered("trial", VERSIONS[-1], *given(helper__keeper=KEEPER))
+    assert "keeper.pinSecret" in refused.value.stderr
 
 
 METRICS = (

@@ -38,6 +38,9 @@ metadata:
   {{- include "maskedlark.metadata" . | nindent 2 }}
 data:
   trusted.crt: {{ .own.trusted | quote }}
+  {{- with ((.own.dashboard).oidc).ca }}
+  provider.crt: {{ . | quote }}
+  {{- end }}
   {{- with .own.trustedNames }}
   trusted.names: {{ . | quote }}
   {{- end }}
@@ -144,7 +147,7 @@ topologySpreadConstraints:
     - { port: 53, protocol: TCP }
 {{- end }}
 
-{{- /* What a party may call: names, and the database and the object storage where there is one. */ -}}
+{{- /* What a party may call: names, and the database, the object storage, what keeps its keys and the provider of sign-ins where there is one. */ -}}
 {{- define "maskedlark.egress" -}}
 {{- include "maskedlark.egress-to-names" . }}
 {{- with .own.database }}
@@ -163,12 +166,29 @@ topologySpreadConstraints:
     - { port: {{ .port | default 443 }}, protocol: TCP }
 {{- end }}
 {{- end }}
+{{- with .own.keeper }}
+{{- if .to }}
+- to:
+    {{- toYaml .to | nindent 4 }}
+  ports:
+    - { port: {{ .port | default 443 }}, protocol: TCP }
+{{- end }}
+{{- end }}
+{{- if and (.own.dashboard).enabled .own.dashboard.oidc.issuer }}
+{{- with .own.dashboard.oidc }}
+- to:
+    {{- include "maskedlark.peers" (dict "to" .to "what" "adserver.dashboard.oidc.to") | nindent 4 }}
+  ports:
+    - { port: {{ .port | default 443 }}, protocol: TCP }
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* One process and its volume. Restarts are safe at any moment: nothing is charged twice, and nothing acknowledged is lost.
 The volume's own folder belongs to root and the group, so the party's files are in a folder of its own, which nobody else may write to. */ -}}
 {{- define "maskedlark.party" -}}
 {{- $variable := upper .party -}}
+{{- $private := fromYaml (include "maskedlark.private" .) -}}
 apiVersion: apps/v1
 kind: StatefulSet
 metadata:
@@ -214,14 +234,11 @@ spec:
             - |
               umask 077
               data="${{ $variable }}_DATA"
+              {{- if $private }}
+              cp -fL /given/*/* /private/
+              {{- end }}
               if [ ! -e "$data" ]; then
-                rm -rf "$data.new"; mkdir "$data.new"
-                {{- if .own.keysSecret }}
-                for one in /keys/*; do cp -L "$one" "$data.new/"; done
-                {{- else }}
-                {{ $variable }}_DATA="$data.new" {{ ternary "lark-helper" .party (eq .party "helper") }} keygen "$@" > "$data.new/keygen.txt"
-                {{- end }}
-                mv "$data.new" "$data"
+                {{- include "maskedlark.first-keys" . | nindent 16 }}
               fi
               cat "$data/tls.crt"; if [ -e "$data/keygen.txt" ]; then grep ^fingerprint "$data/keygen.txt" || true; fi
             - keys
@@ -233,11 +250,22 @@ spec:
             {{- range $name, $value := .own.env }}
             - { name: {{ $name }}, value: {{ $value | quote }} }
             {{- end }}
+            {{- with include "maskedlark.keeper-variables" . }}{{ . | nindent 12 }}{{ end }}
+          {{- with (.own.keeper).secret }}
+          envFrom:
+            - secretRef: { name: {{ . }} }
+          {{- end }}
           volumeMounts:
             - { name: data, mountPath: /data }
             - { name: tmp, mountPath: /tmp }
             {{- if .own.keysSecret }}
             - { name: keys, mountPath: /keys, readOnly: true }
+            {{- end }}
+            {{- range $file, $_ := $private }}
+            - { name: given-{{ $file }}, mountPath: /given/{{ $file }}, readOnly: true }
+            {{- end }}
+            {{- if $private }}
+            - { name: private, mountPath: /private }
             {{- end }}
         {{- if .cluster }}
         {{- include "maskedlark.cluster-files" . | nindent 8 }}
@@ -276,9 +304,12 @@ spec:
             - name: {{ $name }}
               value: {{ $value | quote }}
             {{- end }}
-          {{- with .objects.secret }}
+            {{- with include "maskedlark.keeper-variables" . }}{{ . | nindent 12 }}{{ end }}
+          {{- with compact (list .objects.secret (.own.keeper).secret) }}
           envFrom:
+            {{- range . }}
             - secretRef: { name: {{ . }} }
+            {{- end }}
           {{- end }}
           ports:
             {{- range $port, $number := .ports }}
@@ -291,6 +322,9 @@ spec:
             - { name: data, mountPath: /data }
             - { name: trusted, mountPath: /trusted, readOnly: true }
             - { name: tmp, mountPath: /tmp }
+            {{- if $private }}
+            - { name: private, mountPath: /private, readOnly: true }
+            {{- end }}
             {{- if .cluster }}
             - { name: cluster, mountPath: /cluster, readOnly: true }
             - { name: workers, mountPath: /workers, readOnly: true }
@@ -325,6 +359,16 @@ spec:
         - name: keys
           secret:
             secretName: {{ . }}
+        {{- end }}
+        {{- range $file, $secret := $private }}
+        - name: given-{{ $file }}
+          secret:
+            secretName: {{ $secret }}
+            items: [{ key: {{ $file }}, path: {{ $file }} }]
+        {{- end }}
+        {{- if $private }}
+        - name: private
+          emptyDir: { medium: Memory, sizeLimit: 1Mi }
         {{- end }}
         {{- if .cluster }}
         {{- include "maskedlark.cluster-volumes" . | nindent 8 }}
