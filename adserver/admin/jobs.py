@@ -107,10 +107,10 @@ def plan_federated(context: Context, body: SubmitFederatedJob) -> FederatedForec
 
 @sending_models.post(
     "/jobs/{job}/calibration",
-    summary="A job's latest model, calibrated by an evaluation or a panel, as an ONNX file in base64",
+    summary="A job's model, calibrated by an evaluation or a panel, as an ONNX file in base64",
 )
 def calibrate(context: Context, job: str, body: CalibrateModel) -> CalibratedModelMessage:
-    """Return a job's latest model with its logit scaled and shifted; nothing is charged or stored."""
+    """Return a job's model with its logit scaled and shifted; nothing is charged or stored."""
     job_id = context.jobs.find(job).job_id
     made = context.server.calibrate(job_id, **dict(body))
     return CalibratedModelMessage(

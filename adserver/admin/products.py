@@ -12,7 +12,7 @@ from adserver.messages.evidence import EvidenceList, EvidenceMessage
 from adserver.messages.site import ModelMessage, RefreshedKeys
 from adserver.messages.task import CreateTask, TaskDetail
 from adserver.records.access import Scope
-from adserver.records.exported_model import InputForm
+from adserver.records.exported_model import InputForm, ModelWeights
 from maskedlark.encoding.encoder import MAX_ENCODER_BYTES
 
 reading = guarded_router(Scope.READ)
@@ -22,12 +22,16 @@ ROUTERS: Final = (creating_tasks, operating, reading)
 
 
 class ExportParameters(Parameters):
-    """The form of a model to export."""
+    """The form of a model to export, and its weights."""
 
     takes: InputForm = Field(
         InputForm.SCALED,
         description="The graph's input: scaled (float32, each byte divided by 256), bytes, or the task's "
         "columns.",
+    )
+    weights: ModelWeights = Field(
+        ModelWeights.LATEST,
+        description="The latest weights, or those that did best on the job's evaluation set.",
     )
 
 
@@ -73,9 +77,9 @@ def refresh_keys(context: Context) -> RefreshedKeys:
     return RefreshedKeys(tasks=context.server.refresh_keys())
 
 
-@reading.get("/jobs/{job}/model", summary="A job's latest model as an ONNX file, in base64")
+@reading.get("/jobs/{job}/model", summary="A job's model as an ONNX file, in base64")
 def export(context: Context, job: str, of: Annotated[ExportParameters, Query()]) -> ModelMessage:
-    """Return a job's latest model as an ONNX file, in base64."""
+    """Return a job's model as an ONNX file, in base64."""
     job_id = context.jobs.find(job).job_id
-    made = context.server.export(job_id, of.takes)
+    made = context.server.export(job_id, of.takes, of.weights)
     return ModelMessage(job_id=job_id, rounds_done=made.rounds_done, model=made.encoded)

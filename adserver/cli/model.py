@@ -8,7 +8,7 @@ import typer
 
 from adserver.cli.options import FreezeOption, JsonOption, OneJobOption, TrainOption
 from adserver.cli.target import server_of
-from adserver.records.exported_model import InputForm
+from adserver.records.exported_model import InputForm, ModelWeights
 from adserver.views.plan import GENERAL_PATH
 from adserver.views.printing import print_json, print_table
 from maskedlark.escape import escape
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The ONNX file to read.")
+]
+WeightsOption = Annotated[
+    ModelWeights,
+    option("The job's latest weights, or those of the round that did best on its evaluation set."),
 ]
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The ONNX file to write.")]
 
@@ -264,8 +268,10 @@ def export_command(
             dir_okay=False,
         ),
     ] = None,
+    weights: WeightsOption = ModelWeights.LATEST,
+    as_json: JsonOption = False,
 ) -> None:
-    """Write the submitted model file with the job's latest weights.
+    """Write the submitted model file with weights of the job.
 
     The graph's input is float32, each feature's byte divided by 256, unless --with-encoder or
     --with-bytes is given.
@@ -278,8 +284,11 @@ def export_command(
         raise typer.BadParameter("--with-encoder and --with-bytes exclude each other: give only one")
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
     found = server.job(job)
-    made = Job(job_id=found.job_id, at=server).exported(form, encoder_from(encoder))
+    made = Job(job_id=found.job_id, at=server).exported(form, encoder_from(encoder), weights)
     write_durably(out, made.encoded)
+    if as_json:
+        print_json({"rounds_done": made.rounds_done})
+        return
     shown = {
         InputForm.SCALED: "bytes over 256, float32",
         InputForm.BYTES: "bytes, uint8",
@@ -305,9 +314,10 @@ def calibrate_command(
     input_form: Annotated[
         InputForm, option("What the graph takes: scaled (bytes over 256), bytes, or raw columns.", "--takes")
     ] = InputForm.SCALED,
+    weights: WeightsOption = ModelWeights.LATEST,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the job's latest model with its logit scaled and shifted, so that predictions add up.
+    """Write the job's model with its logit scaled and shifted, so that predictions add up.
 
     The two numbers are fitted to `adserver evaluate --job` (epsilon 0.1 is enough for thousands of reports),
     at no further cost, or to a panel.
@@ -317,7 +327,9 @@ def calibrate_command(
     if (panel is None) == (not evaluation):
         raise typer.BadParameter("expected exactly one of --evaluation and --panel")
     found = Job(job_id=server.job(job).job_id, at=server)
-    made = found.calibrate(out, evaluation=evaluation, panel=panel, takes=input_form.value)
+    made = found.calibrate(
+        out, evaluation=evaluation, panel=panel, takes=input_form.value, weights=weights.value
+    )
     if as_json:
         print_json({"rounds_done": made.exported.rounds_done, "scale": made.scale, "shift": made.shift})
         return

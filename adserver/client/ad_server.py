@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload
 
 from adserver.records.defaults import DEFAULT_BINS
-from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
 from maskedlark.frozen import frozen
 from maskedlark.privacy.relation import Relation
 
@@ -210,14 +210,25 @@ class AdServer(Protocol):
             JobRefused(UNKNOWN_JOB, WRONG_STATE)
         """
 
-    def export(self, job_id: bytes, takes: InputForm = InputForm.SCALED) -> ExportedModel:
-        """Return a job's latest model whose graph takes the input; columns need the task's encoder.
+    def export(
+        self,
+        job_id: bytes,
+        takes: InputForm = InputForm.SCALED,
+        weights: ModelWeights = ModelWeights.LATEST,
+    ) -> ExportedModel:
+        """Return a job's model whose graph takes the input; columns need the task's encoder.
 
         The model of a job without helpers is an .npz file, whatever `takes` is.
 
+        Args:
+            job_id: The job.
+            takes: What the graph takes.
+            weights: Those after its last round, or of the round that did best on its evaluation set.
+
         Raises:
-            JobRefused(WRONG_STATE): no round is done yet.
-            InvalidTask: columns are wanted, and the task names no encoder.
+            JobRefused(WRONG_STATE): no round is done yet, or of the best weights: none was evaluated.
+            InvalidTask: columns are wanted, and the task names no encoder; or the best weights of a job on
+                devices.
         """
 
     def calibrate(
@@ -227,17 +238,19 @@ class AdServer(Protocol):
         evaluation: str = "",
         panel: bytes | None = None,
         takes: InputForm = InputForm.SCALED,
+        weights: ModelWeights = ModelWeights.LATEST,
     ) -> CalibratedModel:
-        """Return a job's latest model with its logit scaled and shifted so that predictions add up.
+        """Return a job's model with its logit scaled and shifted so that predictions add up.
 
-        The two numbers are fitted to an earlier evaluation of the job's latest weights, which costs nothing
-        again, or to labelled records of one's own.
+        The two numbers are fitted to an earlier evaluation of the same weights, which costs nothing again, or
+        to labelled records of one's own.
 
         Args:
             job_id: A job over a dataset, whose model predicts the probability of one label.
             evaluation: The start of the evaluation's id; or
             panel: An .npz file of features and labels.
             takes: As for `export`.
+            weights: As for `export`.
 
         Raises:
             JobRefused: WRONG_STATE, no round is done yet; MALFORMED, the panel does not fit the model.

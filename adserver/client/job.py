@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
-from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
 from adserver.records.frames import ColumnTypes, arrow_stream, frame
 from adserver.records.html_table import html_table
 from adserver.records.job_record import JobRecord
@@ -88,20 +88,23 @@ class Job:
         *,
         takes: str = "scaled",
         encoder: Encoder | str | Path | None = None,
+        weights: str = "latest",
     ) -> bytes:
-        """Return its latest model as an ONNX file.
+        """Return its model as an ONNX file.
 
         Args:
             path: Where to write it too.
             takes: What the graph takes: "columns" (raw ones: the task's encoder is in it), "bytes", or
                 "scaled": float32, each byte over 256.
             encoder: Of the columns, for a task that names none.
+            weights: "latest", or "best": those of the round with the least loss on the job's evaluation set.
 
         Raises:
-            JobRefused(WRONG_STATE): no round is done yet.
+            JobRefused(WRONG_STATE): no round is done yet, or of the best weights: none was evaluated.
             InvalidTask: columns are wanted, and there is no encoder.
         """
-        encoded = self.exported(InputForm(takes), read_encoder_of(encoder)).encoded
+        made = self.exported(InputForm(takes), read_encoder_of(encoder), ModelWeights(weights))
+        encoded = made.encoded
         if path is not None:
             write_durably(Path(path), encoded)
         return encoded
@@ -113,14 +116,16 @@ class Job:
         evaluation: str = "",
         panel: str | Path | None = None,
         takes: str = "scaled",
+        weights: str = "latest",
     ) -> CalibratedModel:
-        """Return its latest model with its logit scaled and shifted so that predictions add up.
+        """Return its model with its logit scaled and shifted so that predictions add up.
 
         Args:
             path: Where to write the ONNX file too.
-            evaluation: The start of the id of an evaluation of its latest weights; costs nothing again.
+            evaluation: The start of the id of an evaluation of the same weights; costs nothing again.
             panel: Instead: an .npz file of features and labels of your own.
             takes: As for `export`.
+            weights: As for `export`.
 
         Raises:
             JobRefused: no round is done yet, or the panel does not fit the model.
@@ -131,21 +136,27 @@ class Job:
             evaluation=evaluation,
             panel=None if panel is None else Path(panel).read_bytes(),
             takes=InputForm(takes),
+            weights=ModelWeights(weights),
         )
         if path is not None:
             write_durably(Path(path), made.exported.encoded)
         return made
 
-    def exported(self, takes: InputForm, encoder: Encoder | None = None) -> ExportedModel:
-        """Export its latest model; a given encoder is put into the graph here, wherever the job is.
+    def exported(
+        self,
+        takes: InputForm,
+        encoder: Encoder | None = None,
+        weights: ModelWeights = ModelWeights.LATEST,
+    ) -> ExportedModel:
+        """Export its model; a given encoder is put into the graph here, wherever the job is.
 
         Raises as `export`.
         """
         if encoder is None:
-            return self.at.export(self.job_id, takes)
+            return self.at.export(self.job_id, takes, weights)
         from adserver.training.export import with_input
 
-        made = self.at.export(self.job_id)
+        made = self.at.export(self.job_id, weights=weights)
         return with_input(made, self.record.plan.task, takes, encoder)
 
     def cancel(self) -> None:

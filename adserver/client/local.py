@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from adserver.client.ad_server import CountedTask
-from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
 from adserver.records.summaries import GrantSummary, HelperSummary, IntakeSummary, QuerySummary
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import pick_attributes
@@ -235,13 +235,18 @@ class LocalAdServer:
         """Queue a refused or failed job again."""
         self._jobs.resume(job_id)
 
-    def export(self, job_id: bytes, takes: InputForm = InputForm.SCALED) -> ExportedModel:
-        """Return a job's latest model, whose graph takes the input."""
+    def export(
+        self,
+        job_id: bytes,
+        takes: InputForm = InputForm.SCALED,
+        weights: ModelWeights = ModelWeights.LATEST,
+    ) -> ExportedModel:
+        """Return a job's model, whose graph takes the input."""
         from adserver.store.job_files import files_of
         from adserver.training.export import export_job, with_input
 
         plan = self._jobs.get(job_id).plan
-        made = export_job(files_of(self.engine, self.data, job_id), plan)
+        made = export_job(files_of(self.engine, self.data, job_id), plan, weights)
         return with_input(made, plan.task, takes, self._tasks.encoder(plan.task.task_id))
 
     def calibrate(
@@ -251,8 +256,9 @@ class LocalAdServer:
         evaluation: str = "",
         panel: bytes | None = None,
         takes: InputForm = InputForm.SCALED,
+        weights: ModelWeights = ModelWeights.LATEST,
     ) -> CalibratedModel:
-        """Return a job's latest model with its logit scaled and shifted."""
+        """Return a job's model with its logit scaled and shifted."""
         from adserver.records.federated_plan import FederatedPlan
         from adserver.store.job_files import files_of
         from adserver.training.calibration import calibrate_by_histogram, calibrate_by_panel
@@ -261,7 +267,7 @@ class LocalAdServer:
         if (panel is None) == (not evaluation):
             raise InvalidTask("expected exactly one of evaluation and panel")
         plan = self._jobs.get(job_id).plan
-        made = export_job(files_of(self.engine, self.data, job_id), plan)
+        made = export_job(files_of(self.engine, self.data, job_id), plan, weights)
         if isinstance(plan, FederatedPlan):
             raise InvalidTask("a job on devices has no model to calibrate: calibrate one over a dataset")
         if panel is None:

@@ -42,7 +42,7 @@ from adserver.peers.retrying import BRIEF, Backoff, with_retries
 from adserver.records.access import Scope
 from adserver.records.dataset_state import DatasetState
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
-from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
 from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
 from adserver.records.submissions import (
@@ -259,9 +259,15 @@ class RemoteAdServer(ApiSession):
         """Queue a refused or failed job again."""
         self.post(JobItem, f"/jobs/{job_id.hex()}/resume")
 
-    def export(self, job_id: bytes, takes: InputForm = InputForm.SCALED) -> ExportedModel:
-        """Return a job's latest model."""
-        return self.get(ModelMessage, f"/jobs/{job_id.hex()}/model", takes=takes.value).value()
+    def export(
+        self,
+        job_id: bytes,
+        takes: InputForm = InputForm.SCALED,
+        weights: ModelWeights = ModelWeights.LATEST,
+    ) -> ExportedModel:
+        """Return a job's model."""
+        path = f"/jobs/{job_id.hex()}/model"
+        return self.get(ModelMessage, path, takes=takes.value, weights=weights.value).value()
 
     def calibrate(
         self,
@@ -270,8 +276,9 @@ class RemoteAdServer(ApiSession):
         evaluation: str = "",
         panel: bytes | None = None,
         takes: InputForm = InputForm.SCALED,
+        weights: ModelWeights = ModelWeights.LATEST,
     ) -> CalibratedModel:
-        """Return a job's latest model with its logit scaled and shifted."""
+        """Return a job's model with its logit scaled and shifted."""
         if (panel is None) == (not evaluation):
             raise InvalidTask("expected exactly one of evaluation and panel")
         body = _checked(
@@ -280,6 +287,7 @@ class RemoteAdServer(ApiSession):
                 "evaluation": evaluation,
                 "panel": None if panel is None else b64encode(panel).decode(),
                 "takes": takes.value,
+                "weights": weights.value,
             },
         )
         path = f"/jobs/{job_id.hex()}/calibration"

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pydantic import Field
 
 from adserver.messages.base import File, Message, RequestBody, Whole
-from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm
+from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
 from adserver.records.summaries import HelperSummary, IntakeSummary
 from maskedlark.frozen import pick_attributes
 
@@ -79,7 +79,7 @@ class HelpersMessage(Message):
 
 
 class ModelMessage(Message):
-    """A job's latest model as an ONNX file."""
+    """A job's model as an ONNX file."""
 
     job_id: bytes
     rounds_done: Whole
@@ -94,16 +94,20 @@ class CalibrateModel(RequestBody):
     """What a job's model is calibrated by: an earlier evaluation, or labelled records."""
 
     evaluation: str = Field(
-        "", description="The start of the id of an evaluation of the job's latest weights."
+        "", description="The start of the id of an evaluation of the same weights of the job."
     )
     panel: File | None = Field(
         None, description="Instead: an .npz of features and labels, in base64.", repr=False
     )
     takes: InputForm = Field(InputForm.SCALED, description="The graph's input: scaled, bytes or columns.")
+    weights: ModelWeights = Field(
+        ModelWeights.LATEST,
+        description="The latest weights, or those that did best on the job's evaluation set.",
+    )
 
 
 class CalibratedModelMessage(ModelMessage):
-    """A job's latest model, and what its logit was multiplied by and increased by."""
+    """A job's model, and what its logit was multiplied by and increased by."""
 
     scale: float
     shift: float

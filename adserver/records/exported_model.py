@@ -18,6 +18,16 @@ class InputForm(StrEnum):
     """The raw columns of the task's encoder."""
 
 
+@unique
+class ModelWeights(StrEnum):
+    """Which of a job's weights an exported model has."""
+
+    LATEST = "latest"
+    """Those after the last round that was done."""
+    BEST = "best"
+    """Those of the round with the least loss on the job's evaluation set."""
+
+
 @frozen
 class ExportedModel:
     """A model and how far it was trained.

@@ -1,18 +1,19 @@
 """A trained model leaves the ad server.
 
-The latest checkpoint's weights in the ONNX file that was submitted.
+Weights of the latest checkpoint in the ONNX file that was submitted: those after its last round, or those
+that did best on the job's evaluation set.
 """
 
 import numpy as np
 
-from adserver.records.exported_model import ExportedModel, InputForm
+from adserver.records.exported_model import ExportedModel, InputForm, ModelWeights
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_files import JobFiles
 from adserver.training.federated.model import first_parameters, write_trained_file
 from adserver.training.inference import check_loads, predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, describe, from_bytes, from_columns
-from adserver.training.trainer import Checkpoint
+from adserver.training.trainer import Checkpoint, Masters
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
@@ -21,16 +22,29 @@ from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
 
 
-def export_job(folder: JobFiles, plan: TrainingPlan | FederatedPlan) -> ExportedModel:
-    """Export the model of a job of either kind; raises as `export_model`."""
-    return export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
-
-
-def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
-    """Export the latest float32 weights of a job in any state, and check that onnxruntime runs the file.
+def export_job(
+    folder: JobFiles, plan: TrainingPlan | FederatedPlan, weights: ModelWeights = ModelWeights.LATEST
+) -> ExportedModel:
+    """Export the model of a job of either kind; raises as `export_model`.
 
     Raises:
-        JobRefused(WRONG_STATE): no round is done yet, or the job's files were deleted.
+        InvalidTask: the best weights of a job on devices are asked for, which keeps its latest ones only.
+    """
+    if not isinstance(plan, FederatedPlan):
+        return export_model(folder, plan, weights)
+    if weights is ModelWeights.BEST:
+        raise InvalidTask("a job on devices keeps its latest weights only: export these")
+    return export_federated(folder, plan)
+
+
+def export_model(
+    folder: JobFiles, plan: TrainingPlan, weights: ModelWeights = ModelWeights.LATEST
+) -> ExportedModel:
+    """Export float32 weights of a job in any state, and check that onnxruntime runs the file.
+
+    Raises:
+        JobRefused(WRONG_STATE): no round is done yet, or the job's files were deleted; or the best weights
+            are asked for and none was evaluated.
         InvalidModel: onnxruntime cannot run the file.
     """
     submitted, stored = folder.model(), folder.checkpoint()
@@ -41,9 +55,10 @@ def export_model(folder: JobFiles, plan: TrainingPlan) -> ExportedModel:
         )
     checkpoint = Checkpoint.decode(stored)
     model = parse(submitted, num_features=plan.task.num_features, trained=plan.job.trained)
-    encoded = replace_parameters(submitted, model, checkpoint.values())
+    masters, rounds_done = _weights(checkpoint, weights)
+    encoded = replace_parameters(submitted, model, masters)
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
-    return ExportedModel(encoded=describe(encoded, **_notes(plan.task)), rounds_done=checkpoint.rounds_done)
+    return ExportedModel(encoded=describe(encoded, **_notes(plan.task)), rounds_done=rounds_done)
 
 
 def export_federated(folder: JobFiles, plan: FederatedPlan) -> ExportedModel:
@@ -87,6 +102,21 @@ def with_input(
             encoded = from_columns(exported.encoded, encoder)
     check_loads(encoded)
     return ExportedModel(encoded=encoded, rounds_done=exported.rounds_done)
+
+
+def _weights(checkpoint: Checkpoint, weights: ModelWeights) -> tuple[Masters, int]:
+    """Return a job's weights, and after how many rounds they are."""
+    match weights:
+        case ModelWeights.LATEST:
+            return checkpoint.values(), checkpoint.rounds_done
+        case ModelWeights.BEST:
+            if checkpoint.best is None:
+                raise JobRefused(
+                    JobReason.WRONG_STATE,
+                    "the job has not been evaluated, so none of its weights are known to be the best: export "
+                    "the latest ones, or submit the job with --eval-set",
+                )
+            return checkpoint.best.masters, checkpoint.best.rounds_done
 
 
 def _notes(task: Task) -> dict[str, str]:

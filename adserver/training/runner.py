@@ -32,7 +32,7 @@ from adserver.store.leases import JobLeases
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import Evaluation, evaluate
-from adserver.training.trainer import Checkpoint, Masters, Trainer
+from adserver.training.trainer import BestWeights, Checkpoint, Masters, Trainer
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
@@ -69,9 +69,9 @@ class JobRun:
         )
         self._evaluate = self._evaluator()
         stored = folder.checkpoint()
-        self._trainer = Trainer(
-            model=self._model, plan=plan, checkpoint=None if stored is None else Checkpoint.decode(stored)
-        )
+        checkpoint = None if stored is None else Checkpoint.decode(stored)
+        self._trainer = Trainer(model=self._model, plan=plan, checkpoint=checkpoint)
+        self._best = None if checkpoint is None else checkpoint.best
         self._history = tuple(
             figures for figures in history if figures.rounds_done <= self._trainer.rounds_done
         )
@@ -96,9 +96,8 @@ class JobRun:
                 self._keep(replace(untrained, finished_at_s=self._clock()), curves)
             while self._trainer.rounds_done < self._plan.job.rounds:
                 self._keep(self._round(), curves)
-                self._folder.write_checkpoint(
-                    self._trainer.checkpoint().encode(), rounds_done=self._trainer.rounds_done
-                )
+                checkpoint = replace(self._trainer.checkpoint(), best=self._best)
+                self._folder.write_checkpoint(checkpoint.encode(), rounds_done=checkpoint.rounds_done)
 
     def _round(self) -> RoundFigures:
         """Run one round up to and including the optimizer's step."""
@@ -126,10 +125,17 @@ class JobRun:
         curves.append(figures)
 
     def _with_evaluation(self, figures: RoundFigures) -> RoundFigures:
-        """Return the figures with loss and accuracy, if there is an evaluation set."""
+        """Return the figures with loss and accuracy, if there is an evaluation set.
+
+        The weights with the least loss are kept. The set is the ad server's own, so the choice among weights
+        that it has anyway costs no budget.
+        """
         if self._evaluate is None:
             return figures
-        evaluation = self._evaluate(self._trainer.values())
+        values = self._trainer.values()
+        evaluation = self._evaluate(values)
+        if figures.rounds_done and evaluation.loss < (math.inf if self._best is None else self._best.loss):
+            self._best = BestWeights(rounds_done=figures.rounds_done, loss=evaluation.loss, masters=values)
         return replace(figures, loss=evaluation.loss, accuracy=evaluation.accuracy)
 
     def _evaluator(self) -> Evaluate | None:

@@ -25,6 +25,21 @@ Masters = tuple[NDArray[np.float32], ...]
 
 
 @frozen
+class BestWeights:
+    """The weights that did best on the job's evaluation set so far.
+
+    Attributes:
+        rounds_done: After how many rounds.
+        loss: Their mean loss there, the least of all that were evaluated.
+        masters: The weights.
+    """
+
+    rounds_done: int
+    loss: float
+    masters: Masters
+
+
+@frozen
 class Checkpoint:
     """The state of training between two rounds.
 
@@ -33,18 +48,26 @@ class Checkpoint:
         masters: The weights.
         moments: What the optimizer remembers: see `optimizers`.
         clip_share: Of an adaptive clip: the bound over the job's largest; 1 otherwise.
+        best: None in a job without an evaluation set, and before it was used.
     """
 
     rounds_done: int
     masters: Masters
     moments: tuple[Masters, ...]
     clip_share: float = 1.0
+    best: BestWeights | None = None
 
     def encode(self) -> bytes:
         """Encode as an npz file: the same bytes for the same state."""
         arrays = {f"master_{index}": master for index, master in enumerate(self.masters)}
         for number, moment in enumerate(self.moments):
             arrays |= {f"moment_{number}_{index}": array for index, array in enumerate(moment)}
+        if self.best is not None:
+            arrays |= {f"best_{index}": master for index, master in enumerate(self.best.masters)}
+            arrays |= {
+                "best_after": np.array(self.best.rounds_done),
+                "best_loss": np.array(self.best.loss, np.float64),
+            }
         stored = BytesIO()
         np.savez(
             stored,
@@ -61,6 +84,13 @@ class Checkpoint:
         """Read what `encode` wrote."""
         with np.load(BytesIO(stored), allow_pickle=False) as state:
             count = sum(name.startswith("master_") for name in state.files)
+            best = None
+            if "best_loss" in state.files:
+                best = BestWeights(
+                    rounds_done=int(state["best_after"]),
+                    loss=float(state["best_loss"]),
+                    masters=tuple(state[f"best_{index}"] for index in range(count)),
+                )
             return cls(
                 rounds_done=int(state["rounds_done"]),
                 masters=tuple(state[f"master_{index}"] for index in range(count)),
@@ -69,6 +99,7 @@ class Checkpoint:
                     for number in range(int(state["moments"]))
                 ),
                 clip_share=float(state["clip_share"]),
+                best=best,
             )
 
     def values(self) -> Masters:

@@ -1,5 +1,6 @@
 """A job as people and programs see it: tables, JSON, and the live view of `adserver job watch`."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -50,7 +51,32 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
         rows = _rows(job, plan)
     if evaluated := last_evaluated(history):
         rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
+    if isinstance(plan, TrainingPlan):
+        rows += _compare_evaluations(history)
     print_table(("", ""), rows)
+
+
+def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, object]]:
+    """Return the best weights, where the last ones are not, and whether training made the model worse."""
+    evaluated = [one for one in history if one.loss is not None]
+    if len(evaluated) < 2 or evaluated[0].rounds_done:
+        return []
+    first, last, best = evaluated[0], evaluated[-1], min(evaluated[1:], key=_loss_of)
+    rows: list[tuple[str, object]] = []
+    if best is not last:
+        to_export = "`adserver model export --weights best` has these weights"
+        rows.append((f"best after {best.rounds_done} rounds", f"{_evaluation(best)}; {to_export}"))
+    if _loss_of(last) > _loss_of(first):
+        rows.append(
+            ("warning", f"the loss rose from {first.loss:.4f} before the first round: lower --learning-rate")
+        )
+    return rows
+
+
+def _loss_of(figures: RoundFigures) -> float:
+    """Return the loss; infinite for one that is no number."""
+    loss = math.inf if figures.loss is None else figures.loss
+    return math.inf if math.isnan(loss) else loss
 
 
 def _rows(job: JobRecord, plan: TrainingPlan) -> list[tuple[str, object]]:

@@ -100,6 +100,15 @@ def test_what_cannot_be_exported_is_the_same_refusal(there: There) -> None:
     assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
 
 
+def test_the_best_weights_are_asked_for_alike_here_and_from_afar(there: There) -> None:
+    for at in (there.of.client, there.far()):
+        with pytest.raises(JobRefused, match="eval-set") as refusal:
+            at.job(JOB.hex()).export(weights="best")
+        assert refusal.value.reason is JobReason.WRONG_STATE
+        with pytest.raises(JobRefused, match="eval-set"):
+            at.job(JOB.hex()).calibrate(panel=__file__, weights="best")
+
+
 def test_the_command_exports_from_elsewhere_what_it_exports_here(there: There, tmp_path: Path) -> None:
     here = ["--data", str(there.of.folder)]
     elsewhere = ["--url", there.url, "--token", there.token(Scope.READ)]

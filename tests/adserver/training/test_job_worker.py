@@ -22,6 +22,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
+from adserver.records.exported_model import ModelWeights
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
@@ -30,11 +31,15 @@ from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store import job_folder
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
+from adserver.training.eval_set import read_eval_set
+from adserver.training.export import export_model
+from adserver.training.inference import evaluate
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
 from adserver.training.runner import mean_excess, mean_gradient
 from adserver.training.trainer import Checkpoint
 from adserver.training.worker import JOB_PATIENCE, JobWorker
+from adserver.views.job import print_job
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
@@ -324,6 +329,42 @@ def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(
     stored = site.folder(job.job_id).checkpoint()
     assert stored is not None
     assert Checkpoint.decode(stored).rounds_done == 2
+
+
+def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mean, signs = job_runner.mean_gradient, iter([1, 1, -4, -4, -4])
+    monkeypatch.setattr(job_runner, "mean_gradient", lambda *given: next(signs) * mean(*given))
+    plan = plan_for(
+        quiet,
+        batch_size=RECORDS,
+        eval_every=1,
+        optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1),
+    )
+    job = site.run(plan, eval_set_npz(quiet))
+    history = site.store.history(job.job_id)
+    losses = [figures.loss for figures in history if figures.loss is not None]
+    assert losses.index(min(losses)) == 2
+    files = site.folder(job.job_id)
+    best, latest = export_model(files, plan, ModelWeights.BEST), export_model(files, plan)
+    assert (best.rounds_done, latest.rounds_done) == (2, 5)
+    records = read_eval_set(eval_set_npz(quiet))
+    found = [
+        evaluate(one.encoded, records.features, records.labels, plan.job.loss).loss for one in (best, latest)
+    ]
+    assert found == [losses[2], losses[5]]
+    print_job(job, history)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "best after 2 rounds" in shown
+    assert "the loss rose" in shown
+
+
+def test_without_an_evaluation_no_weights_are_the_best(site: Site, quiet: Sealed) -> None:
+    job = site.run(plan_for(quiet, rounds=1))
+    with pytest.raises(JobRefused, match="eval-set") as refusal:
+        export_model(site.folder(job.job_id), plan_for(quiet, rounds=1), ModelWeights.BEST)
+    assert refusal.value.reason is JobReason.WRONG_STATE
 
 
 def test_a_bug_fails_the_job_without_detail(site: Site, quiet: Sealed) -> None:
