@@ -124,24 +124,36 @@ def run_command(
     *,
     name: Annotated[str, option("What you call this run, in `status` and its summary.")] = "",
     note: Annotated[str, option("What you want to remember of this run.")] = "",
+    compare_plain: Annotated[
+        bool,
+        option(
+            "Also train the same network on the same rows without privacy, to see what privacy costs.",
+            "--compare-plain",
+        ),
+    ] = False,
 ) -> None:
     """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`.
 
-    Settings are checked first, as by `check`. A run that was interrupted is gone on with.
+    Settings are checked first, as by `check`. A run that was interrupted is gone on with. The model has the
+    weights of the round that does best on the rows that nobody reported; the last round's figures are beside.
     """
     from adserver.quickstart.project import Project
     from adserver.quickstart.recipe import run_project
 
     with _ending_on_sigterm():
-        result = run_project(Project.open(folder), tell=_tell, name=name, note=note)
+        result = run_project(
+            Project.open(folder), tell=_tell, name=name, note=note, compare_plain=compare_plain
+        )
     told = asdict(result)
     if as_json:
         print_json(told)
         return
-    rows, measured = told.pop("rows"), told.pop("measured")
+    rows, measured, plain = told.pop("rows"), told.pop("measured"), told.pop("plain")
     left_out = [(f"rows left out: {reason}", count) for reason, count in rows.pop("left_out").items()]
+    without = [(f"without privacy: {name.replace('_', ' ')}", value) for name, value in (plain or {}).items()]
     print_table(
-        ("", ""), [*((f"rows {name}", count) for name, count in rows.items()), *left_out, *told.items()]
+        ("", ""),
+        [*((f"rows {name}", count) for name, count in rows.items()), *left_out, *told.items(), *without],
     )
     if measured:
         _show_measured(Path(measured["json"]))
@@ -193,7 +205,7 @@ def status_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     )
     typer.echo()
     print_table(
-        ("run", "state", "name", "auc", "base rate", "loss", "accuracy", "epsilon", "note"),
+        ("run", "state", "name", "auc", "plain auc", "base rate", "loss", "accuracy", "epsilon", "note"),
         [tuple(_figure(value) for value in one.values()) for one in runs],
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 
 ORIGIN: Final = "https://ads.example"
+_REPORTED: Final = "reported.npz"
+"""The reported rows in clear, while a run is compared with plain training."""
 _WATCHED_EVERY_S: Final = 1.0
 _NO_FRAME: Final = dict.fromkeys(map(ord, "│╭╮╰╯─"))
 """What a terminal draws around a message."""
@@ -66,6 +69,7 @@ class Recipe:
         *,
         name: str = "",
         note: str = "",
+        compare_plain: bool = False,
     ) -> None:
         """Take a project to run.
 
@@ -75,7 +79,9 @@ class Recipe:
             watched: Called while a command runs; raises if a server has ended.
             name: What its owner calls the run.
             note: What its owner wants to remember of it.
+            compare_plain: Also train the network on the same rows without privacy.
         """
+        self._is_compared = compare_plain
         self._name, self._note = name, note
         self._project = project
         self._tell = tell
@@ -109,12 +115,17 @@ class Recipe:
         job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
         job = self._watch(job_id)
         trained, curves = folder / "trained.onnx", self._picture("curves")
-        self._run("adserver", "model", "export", "--job", job_id, str(trained))
+        best = ("--weights", "best")
+        chosen = self._json("adserver", "model", "export", "--job", job_id, str(trained), *best)[
+            "rounds_done"
+        ]
         if curves:
             self._run("adserver", "job", "show", job_id, "--plot", str(curves))
-        tested = self._json(
-            "adserver", "model", "evaluate", str(trained), "--eval-set", str(panel), "--loss", loss.value
-        )
+        tested = last = self._test(trained, loss)
+        if chosen != job["rounds_done"]:
+            self._run("adserver", "model", "export", "--job", job_id, str(folder / "last.onnx"))
+            last = self._test(folder / "last.onnx", loss)
+        plain = self._train_plainly(untrained, loss) if self._is_compared else None
         result = Trained(
             run=folder.name,
             task_id=task,
@@ -123,13 +134,16 @@ class Recipe:
             reports=sent["accepted"],
             dataset_size=dataset["admitted"],
             rounds=job["rounds_done"],
+            chosen_round=chosen,
             **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},
-            warnings=tuple(tested["warnings"]),
+            **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
+            warnings=(*tested["warnings"], *self._warn_of_rise(untrained, loss, last["loss"])),
             epsilon=job["epsilon_spent"],
             collusion_epsilon=job["collusion_epsilon_spent"],
             model=str(trained),
             curves=str(curves) if curves else "",
             measured=measured,
+            plain=plain,
             name=self._name,
             note=self._note,
         )
@@ -137,6 +151,42 @@ class Recipe:
         for warning in result.warnings:
             self._tell(f"warning: {warning}")
         return result
+
+    def _test(self, model: Path, loss: Loss) -> Any:
+        """Return how a model does on the panel."""
+        panel = ("--eval-set", str(self._steps.folder / "panel.npz"))
+        return self._json("adserver", "model", "evaluate", str(model), *panel, "--loss", loss.value)
+
+    def _warn_of_rise(self, untrained: Path, loss: Loss, last: float) -> tuple[str, ...]:
+        """Return a warning if the last weights do worse on the panel than those before the first round."""
+        before = self._test(untrained, loss)["loss"]
+        if last <= before:
+            return ()
+        return (
+            f"the loss rose from {before:.4f} before the first round to {last:.4f} after the last one: lower "
+            "[training] learning_rate, or train with more reports or a larger epsilon",
+        )
+
+    def _train_plainly(self, untrained: Path, loss: Loss) -> dict[str, Any] | None:
+        """Train the network on the same rows without privacy, and return how it does on the panel."""
+        from adserver.training.eval_set import read_eval_set
+        from adserver.training.plain_twin import train_plain_twin
+
+        folder = self._steps.folder
+        if not (folder / _REPORTED).exists():
+            self._tell("this run was begun without --compare-plain: the next one can be compared")
+            return None
+        self._tell("training the same network on the same rows without privacy, to compare")
+        twin = train_plain_twin(
+            untrained.read_bytes(),
+            loss,
+            read_eval_set((folder / _REPORTED).read_bytes()),
+            read_eval_set((folder / "panel.npz").read_bytes()),
+        )
+        write_durably(folder / "plain.onnx", twin.model)
+        (folder / _REPORTED).unlink()
+        found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
+        return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
 
     def _describe(self, folder: Path) -> RecipeSection:
         """Fit an encoder to the user's table, or take the sample as it is."""
@@ -227,6 +277,7 @@ class Recipe:
             str(panel),
             "--holdout-fraction",
             str(data.panel),
+            *(("--train-out", str(self._steps.folder / _REPORTED)) if self._is_compared else ()),
             "--insecure",
         )
         self._tell(
@@ -500,21 +551,31 @@ def _options_of(data: DataSettings) -> tuple[str, ...]:
     return ("--label", data.label, *options, *codes)
 
 
-def run_project(project: Project, tell: Callable[[str], None], *, name: str = "", note: str = "") -> Trained:
+def run_project(
+    project: Project,
+    tell: Callable[[str], None],
+    *,
+    name: str = "",
+    note: str = "",
+    compare_plain: bool = False,
+) -> Trained:
     """Check a project and run it once; servers that did not run before are ended again.
 
-    A name and a note are kept with the run's results.
+    A name and a note are kept with the run's results. With `compare_plain` so is how the same network does
+    that was trained on the same rows without privacy.
 
     Raises:
-        InvalidTask: a setting is wrong; nothing was started.
+        InvalidTask: a setting is wrong, or an extra is missing; nothing was started.
     """
     check(project).require()
+    if compare_plain and find_spec("torch") is None:
+        raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[rehearse]'")
     running = RunningFleet(project, tell)
     was_up = running.is_up
     recipe: Recipe | None = None
     try:
         running.up()
-        recipe = Recipe(project, tell, running.require, name=name, note=note)
+        recipe = Recipe(project, tell, running.require, name=name, note=note, compare_plain=compare_plain)
         return recipe.run()
     except (KeyboardInterrupt, SystemExit):
         tell(_how_to_go_on(project, recipe, is_up=was_up))

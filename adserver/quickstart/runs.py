@@ -40,9 +40,17 @@ class Rows:
 
 @frozen
 class Trained:
-    """What `runs/N/summary.json` holds. Accuracy and AUC are on the rows that were never reported.
+    """What `runs/N/summary.json` holds. Loss, accuracy and AUC are on the rows that were never reported.
+
+    The model has the weights of the round with the least loss there, a choice that flatters its figures a
+    little. Those of the last round, which nobody chose, are there beside them; `adserver evaluate` measures
+    the model on the reports, for which the budget has a part left.
 
     Attributes:
+        chosen_round: After so many rounds the weights were the model's.
+        last_loss: Of the weights after the last round; so are `last_accuracy` and `last_auc`.
+        plain: How the network does that was trained on the same rows without privacy, with loss, accuracy,
+            auc, learning_rate and epochs; None unless it was asked for.
         accuracy: None for a model that does not classify.
         auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
             classes.
@@ -61,17 +69,22 @@ class Trained:
     reports: int
     dataset_size: int
     rounds: int
+    chosen_round: int
     loss: float
     accuracy: float | None
     auc: float | None
     base_rate: float | None
     mean_over_rate: float | None
+    last_loss: float
+    last_accuracy: float | None
+    last_auc: float | None
     warnings: tuple[str, ...]
     epsilon: float
     collusion_epsilon: float
     model: str
     curves: str
     measured: dict[str, Any] | None = None
+    plain: dict[str, Any] | None = None
     name: str = ""
     note: str = ""
 
@@ -135,8 +148,9 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
         found: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             found = json.loads((folder / _SUMMARY).read_text())
-        names = ("name", "auc", "base_rate", "loss", "accuracy", "epsilon", "note")
+        names = ("name", "auc", "plain_auc", "base_rate", "loss", "accuracy", "epsilon", "note")
         state = "done" if found else "interrupted or running"
+        found["plain_auc"] = (found.get("plain") or {}).get("auc")
         told.append({"run": folder.name, "state": state, **{name: found.get(name) for name in names}})
     return told
 

@@ -60,6 +60,13 @@ class Evaluation:
                 f"the scores order examples no better than chance (AUC {self.auc:.3f}): use more reports or "
                 "a larger epsilon, and check that the features say something about the label"
             )
+        is_of_many = self.auc is None and self.mean_over_rate is None and self.base_rate is not None
+        if is_of_many and self.accuracy is not None and self.accuracy <= (self.base_rate or 0.0):
+            found.append(
+                f"always guessing the most frequent label is right as often (accuracy {self.accuracy:.3f}, "
+                f"its share {self.base_rate:.3f}): use more reports or a larger epsilon, and check that the "
+                "features say something about the label"
+            )
         if self.mean_over_rate is not None and abs(self.mean_over_rate - 1) > _OFF:
             found.append(
                 f"the mean prediction is {self.mean_over_rate:.2f} of the base rate: run `adserver model "

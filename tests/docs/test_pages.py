@@ -3,6 +3,7 @@
 What a page must lead to stands beside it here. Pages about containers have no blocks: there is no engine.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,10 @@ def quickstart(reading: Reading) -> None:
     assert runs == ["1", "2"]
     for run in runs:
         assert (reading.clone / "play" / "runs" / run / "trained.onnx").stat().st_size > 300
+    summary = json.loads((reading.clone / "play" / "runs" / "2" / "summary.json").read_text())
+    assert 0.9 < summary["plain"]["auc"] <= 1  # the table's label follows its columns
+    assert 1 <= summary["chosen_round"] <= summary["rounds"]
+    assert "16 hidden" in reading.stdout
 
 
 def federated(reading: Reading) -> None:

@@ -60,7 +60,7 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
     is_measured = name == IN_EVERY_SUITE
     checked = make_project(tmp_path, case.content, *(MEASURED if is_measured else ()))
     assert checked.returncode == 0, checked.stderr
-    ran = quickstart("run", tmp_path / "play", "--json")
+    ran = quickstart("run", tmp_path / "play", "--json", *(("--compare-plain",) if is_measured else ()))
     assert ran.returncode == 0, ran.stderr
     summary = json.loads((tmp_path / "play" / "runs" / "1" / "summary.json").read_text())
     assert summary == json.loads(ran.stdout)
@@ -74,7 +74,10 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
     assert 0 < summary["base_rate"] < 1
     assert 0 < summary["epsilon"] < summary["collusion_epsilon"]
     assert Path(summary["model"]).is_file()
+    assert 1 <= summary["chosen_round"] <= summary["rounds"] == 3
+    assert summary["loss"] <= summary["last_loss"]
     if is_measured:
+        assert 0 < summary["plain"]["auc"] <= 1
         measured = summary["measured"]
         assert 0 < measured["epsilon"] <= 0.5
         with Path(measured["csv"]).open(encoding="utf-8", newline="") as file:

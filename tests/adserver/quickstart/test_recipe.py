@@ -17,6 +17,7 @@ from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.running import RunningFleet
 from adserver.quickstart.runs import describe_runs
 from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.model.dense import dense_network
 from tests.adserver.quickstart.test_project import SETTINGS, change
 
 SENT = {
@@ -36,13 +37,23 @@ class Commands:
         self.measured: dict[str, Any] = {}
         self.asked: list[tuple[str, ...]] = []
         self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
+        self.chosen = 120
+        self.tested: dict[str, dict[str, float]] = {}
         self.job = {"state": "done", "rounds_done": 120, "epsilon_spent": 2.5, "collusion_epsilon_spent": 4.0}
 
     def answer(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         name = " ".join((program, *arguments[:2]))
         name = f"{program} {arguments[0]}" if program == "browser-sim" else name
+        if arguments[:2] == ("model", "create"):
+            Path(arguments[2]).write_bytes(dense_network([30, 1], "relu", seed=1, final="linear"))
         if "--holdout" in arguments:
-            np.savez(arguments[arguments.index("--holdout") + 1], labels=np.arange(100) % 3 == 0)
+            drawn = np.random.default_rng(5).integers(0, 256, (300, 30), np.uint8)
+            labels = (drawn[:, 0] < 90).astype(np.int64)
+            np.savez(arguments[arguments.index("--holdout") + 1], features=drawn[:100], labels=labels[:100])
+            if "--train-out" in arguments:
+                np.savez(
+                    arguments[arguments.index("--train-out") + 1], features=drawn[100:], labels=labels[100:]
+                )
         self.ran.append(name)
         self.asked.append(arguments)
         fails = self.failing.get(name)
@@ -73,10 +84,12 @@ class Commands:
             "adserver job submit": {"job_id": JOB},
             "adserver job watch": self.job,
             "adserver model show": {"parameters": 31},
+            "adserver model export": {"rounds_done": self.chosen},
             "adserver model evaluate": {
-                "loss": 0.4,
+                **self.tested.get(
+                    Path(arguments[2] if len(arguments) > 2 else "").name, {"loss": 0.4, "auc": 0.7}
+                ),
                 "accuracy": 0.8,
-                "auc": 0.7,
                 "base_rate": 0.3,
                 "warnings": ["off"],
             },
@@ -131,6 +144,42 @@ def test_runs_have_names_and_are_compared(project: Project, commands: Commands) 
     assert [word in shown.output for word in ("helper-0", "stopped", "two layers", "interrupted")] == [
         True
     ] * 4
+
+
+def test_the_weights_that_did_best_on_the_panel_are_the_models_and_the_last_ones_are_told(
+    project: Project, commands: Commands
+) -> None:
+    commands.chosen = 90
+    commands.tested = {"last.onnx": {"loss": 0.9, "auc": 0.6}, "untrained.onnx": {"loss": 0.7, "auc": 0.5}}
+    told: list[str] = []
+    trained = Recipe(project, told.append).run()
+    assert (trained.rounds, trained.chosen_round) == (120, 90)
+    assert (trained.auc, trained.last_auc, trained.last_loss) == (0.7, 0.6, 0.9)
+    exported = [asked for asked in commands.asked if asked[:2] == ("model", "export")]
+    assert ["--weights" in asked for asked in exported] == [True, False]
+    assert "the loss rose from 0.7000" in told[-1]
+
+
+def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project, commands: Commands) -> None:
+    trained = Recipe(project, lambda _: None, compare_plain=True).run()
+    folder = project.folder / "runs" / "1"
+    assert trained.plain is not None
+    assert trained.plain["auc"] > 0.95
+    assert (folder / "plain.onnx").exists()
+    assert not (folder / "reported.npz").exists()
+    assert describe_runs(project)[0]["plain_auc"] == trained.plain["auc"]
+
+
+def test_a_run_that_was_begun_without_its_rows_says_that_it_is_not_compared(
+    project: Project, commands: Commands
+) -> None:
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None).run()
+    commands.failing = {}
+    told: list[str] = []
+    assert Recipe(project, told.append, compare_plain=True).run().plain is None
+    assert any("begun without --compare-plain" in one for one in told)
 
 
 def test_an_interrupted_run_is_gone_on_with(project: Project, commands: Commands) -> None:

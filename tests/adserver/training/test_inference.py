@@ -129,6 +129,14 @@ def test_auc_is_that_of_scikit_learn_with_ties_and_none_without_both_classes() -
     assert evaluate(three, x[:3], np.array([2, 2, 1]), Loss.CROSS_ENTROPY).base_rate == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize(("accuracy", "warned"), [(0.51, 0), (0.5, 1), (0.3, 1)])
+def test_a_model_that_is_no_better_than_the_most_frequent_label_is_warned_of(
+    accuracy: float, warned: int
+) -> None:
+    found = Evaluation(loss=1.0, accuracy=accuracy, base_rate=0.5).warnings()
+    assert ["most frequent label" in one for one in found] == [True] * warned
+
+
 @pytest.mark.parametrize(
     ("auc", "over", "warned"),
     [
