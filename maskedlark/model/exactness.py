@@ -14,7 +14,7 @@ from maskedlark.model.graph import Model, Node
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.losses import Loss
 
-_EXACT: Final = frozenset(
+EXACT: Final = frozenset(
     {
         "Add", "AveragePool", "BatchNormalization", "Cast", "Concat", "Conv", "Div", "Elu", "Expand",
         "Gather", "GatherND", "Gemm", "LayerNormalization", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pow",
@@ -22,7 +22,7 @@ _EXACT: Final = frozenset(
         "Sub", "Tanh", "Transpose",
     }
 )  # fmt: skip
-_INSTEAD: Final = {
+INSTEAD: Final = {
     "Gelu": "Relu, Elu or Softplus",
     "Erf": "Relu, Elu or Softplus, where it is a part of GELU",
     "LSTM": "convolutions over the steps",
@@ -32,8 +32,12 @@ _INSTEAD: Final = {
     "LogSoftmax": "the loss cross_entropy on the values before it",
     "Exp": "the loss poisson on the log-rate",
     "Where": "a sum of products",
+    "Greater": "Relu or Sigmoid of the difference",
+    "Log": "logarithms that are taken before columns are encoded",
+    "Mod": "bytes as they are: the encoder divides an id into them",
     "Sqrt": "LayerNormalization, where it is a part of one",
 }
+"""What to write in place of each operator that the exact path does not have."""
 
 
 def why_general(model: Model, loss: TrainedLoss | None) -> tuple[str, ...]:
@@ -53,8 +57,8 @@ def why_general(model: Model, loss: TrainedLoss | None) -> tuple[str, ...]:
             )
     elif loss in (Loss.CROSS_ENTROPY, None) and nodes[-1].operator == "LogSoftmax":
         nodes.pop()
-    for operator in sorted({node.operator for node in nodes} - _EXACT):
-        instead = _INSTEAD.get(operator)
+    for operator in sorted({node.operator for node in nodes} - EXACT):
+        instead = INSTEAD.get(operator)
         found.append(f"the operator {operator}" + (f": use {instead}" if instead else ""))
     names = {parameter.name for parameter in model.parameters}
     # One table may be read by several Gathers; any other parameter has one use.

@@ -79,6 +79,7 @@ ELSEWHERE: Final = {
     "docs/how-to/backup.md": "tests/docs/test_operations.py",
     "docs/how-to/budget.md": "tests/docs/test_budget_howto.py",
     "docs/how-to/onnx.md": "tests/docs/test_onnx_how_to.py",
+    "docs/how-to/operators.md": "tests/docs/test_operators_page.py",
     "docs/how-to/train-a-part.md": "tests/docs/test_train_a_part.py",
     "docs/tutorial/heads.md": "tests/docs/test_heads_tutorial.py",
     "docs/tutorial/own-model.md": "tests/docs/test_notebook_tutorial.py",

@@ -63,4 +63,4 @@ def test_probabilities_need_their_sigmoid() -> None:
 
 
 def test_the_operators_are_the_engines() -> None:
-    assert frozenset(lowering._LOWERINGS) == exactness._EXACT
+    assert frozenset(lowering._LOWERINGS) == exactness.EXACT

@@ -1,0 +1,64 @@
+"""docs/how-to/operators.md: its lists are the code's, every block runs, and what it calls exact lowers."""
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from adserver.training.merged_parameters import separate_parameters
+from adserver.training.model_file import read_model
+from helper.gradient.exact.lowering.lowering import lower
+from maskedlark.model.exactness import EXACT, INSTEAD
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.operators.table import OPERATORS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "operators.md").read_text()
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+EXACT_FILES = ("embedded", "wide-and-deep", "normalised", "seen", "chosen")
+
+
+def operators_of_row(name: str) -> set[str]:
+    (row,) = re.findall(rf"^\| {re.escape(name)}[^|]*\|(.*)\|$", PAGE, re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", row))
+
+
+def test_the_lists_are_the_codes() -> None:
+    assert operators_of_row("exact") == EXACT
+    forced = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE))
+    assert forced == INSTEAD
+    assert operators_of_row("become one of these") == OPERATORS.keys() - EXACT - INSTEAD.keys()
+
+
+@pytest.mark.slow
+def test_every_block_runs_and_what_is_called_exact_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, object] = {}
+    shown = []
+    for kind, text in BLOCK.findall(PAGE):
+        if kind == "python":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's exporter warns about itself
+                exec(text, known)  # noqa: S102 # the page's own
+            continue
+        done = subprocess.run(
+            ["/bin/bash", "-c", text],
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    assert len(shown) == len(EXACT_FILES) + 1
+    for name, said in zip(EXACT_FILES, shown, strict=False):
+        assert "helpers compute it exactly" in said, name
+        encoded = separate_parameters(read_model(tmp_path / f"{name}.onnx"))
+        lower(parse(encoded, num_features=14), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
+    assert "the operator Gelu: use Relu, Elu or Softplus" in shown[-1]
