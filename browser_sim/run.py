@@ -78,7 +78,7 @@ class _Cast:
     """Records beyond the number that was asked for."""
 
     def left_out(self) -> dict[str, int]:
-        """Return the rows that are neither in the panel nor shown an ad, by reason."""
+        """Return the rows that are not in the panel and were not shown an ad, by reason."""
         found = dict(self.source.rows.left_out) if self.source.rows else {}
         return found | ({"beyond --limit or --people": self.not_chosen} if self.not_chosen else {})
 

@@ -120,9 +120,9 @@ def fake_features(records: SourceRecords, draws: Draws, index: int) -> NDArray[n
 
     Of what a browser can know (how frequent each bin is, which the origin can publish with the bin edges)
     this hides best. Uniform bytes stand out at every column; another person's features are not the browser's
-    to send, and a copy of its own shows up as a duplicate. A helper that knows how columns are correlated may
-    still distinguish fakes from real reports: fakes hide the number of real reports from the ad server, and
-    only `feature_epsilon` protects the features themselves.
+    to send, and a copy of the sender's own features shows up as a duplicate. A helper that knows how columns
+    are correlated may still distinguish fakes from real reports: fakes hide the number of real reports from
+    the ad server, and only `feature_epsilon` protects the features themselves.
     """
     rows = below(len(records), records.features.shape[1], draws.stream(f"fake features {index}"))
     return np.asarray(records.features[rows, np.arange(records.features.shape[1])])

@@ -140,7 +140,7 @@ class Source:
         scaling: How features become bytes, for people.
         notes: What was left out or assumed, for people.
         cells: For each name that a measurement may declare, its column.
-        rows: What became of the rows of a table; None for a source that is none.
+        rows: What became of the rows of a table; None for other sources.
     """
 
     name: str

@@ -39,7 +39,7 @@ class Summary:
         rejected: Reports that the ad server did not store, by reason.
         resent_batches: Batches sent more than once, since an answer failed to come.
         read: Records of the source: rows of a table's file.
-        left_out: Those that are neither in the panel nor an impression, by column and reason.
+        left_out: Those that are not in the panel and not an impression, by column and reason.
         panel: Records set aside and written in clear, never reported.
         simulated_s: From the first to the last upload, on the simulated clock.
         seconds: What the run took.

@@ -1,4 +1,4 @@
-"""The audit log of a service: who did what, when, from where, and with what outcome, as a chain of entries.
+"""The audit log of a service: each act with its actor, time, origin and outcome, as a chain of entries.
 
 Each entry has the digest of the entry before it, so that one that is removed, changed or moved shows. What
 a chain cannot show by itself is that its newest entries are missing: for that an operator notes the digest of
@@ -36,7 +36,7 @@ _MOST_SUBJECTS: Final = 40
 
 @unique
 class AuditAct(StrEnum):
-    """What somebody did, or tried."""
+    """An act that was done or tried."""
 
     BEGIN_LOG = "begin_log"
     """The service created its database."""
@@ -77,7 +77,7 @@ class AuditAct(StrEnum):
 
 @unique
 class ActorKind(StrEnum):
-    """By what somebody is known."""
+    """How an actor was identified."""
 
     CERTIFICATE = "certificate"
     """A peer whose certificate TLS checked: its names, and its fingerprint."""
@@ -95,7 +95,7 @@ class ActorKind(StrEnum):
 
 @canonical
 class Actor:
-    """Who did something, and from where.
+    """The actor of an act, and where it came from.
 
     Attributes:
         kind: By what the actor is known.
@@ -119,7 +119,7 @@ class Deed:
 
     Attributes:
         act: What was done, or tried.
-        actor: Who, and from where.
+        actor: The actor, and where it came from.
         subject: What it was done to: public ids and settings, by name.
         outcome: `DONE`, or the code of a refusal.
         count: How many acts the entry stands for: more than one only of refusals.
@@ -141,7 +141,7 @@ class AuditEntry:
         previous: The digest of the entry before it.
         at: Unix seconds, by the service's clock.
         act: What was done, or tried.
-        actor: Who, and from where.
+        actor: The actor, and where it came from.
         subject: What it was done to: public ids and settings, by name.
         outcome: `DONE`, or the code of a refusal.
         count: How many acts it stands for: more than one only of refusals.
@@ -186,7 +186,7 @@ class VerifiedLog:
 
 
 def named(name: str) -> str:
-    """Return a name that somebody else chose as an entry holds it: visible characters alone, and cut."""
+    """Return a name that another party chose as an entry holds it: visible characters alone, and cut."""
     return escape(name)[:MOST_NAME]
 
 

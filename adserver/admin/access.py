@@ -1,8 +1,8 @@
-"""The door of the admin API and the dashboard: nobody passes without a grant, and no other site's page does.
+"""Access control of the admin API and the dashboard: a grant is needed, and other sites' pages are refused.
 
 Before a request reaches a route, in this order:
 
-    Host is none of ours                        400   DNS rebinding: another site's name that leads here
+    Host is not one of ours                     400   DNS rebinding: another site's name that leads here
     unsafe method from another site's page      403   a form or a script elsewhere, with the user's cookie
     no grant                                    401
     the grant may only read, the method is not  403
@@ -80,7 +80,7 @@ class AuthMiddleware:
 
     Attributes:
         app: What is behind it.
-        grants: Who may pass.
+        grants: The grants that give access.
         hosts: The names and addresses that this server is reached at; any port, so that it may be forwarded.
         is_tls: Whether it speaks TLS.
         refused: Logs refused acts.
@@ -172,7 +172,7 @@ class AuthMiddleware:
         return grant or await run_in_threadpool(self.grants.find, shown, kind), is_cookie
 
     async def _login(self, scope: Scope) -> Response:
-        """Log in the first visitor of a login link, or whom the provider signed in."""
+        """Log in the first visitor of a login link, or a person that the provider signed in."""
         if self.sign_in is not None and scope["path"] != LOGIN_PATH:
             return await self._sign_in(self.sign_in, scope)
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
@@ -212,7 +212,7 @@ class AuthMiddleware:
             return sign_in.refusal(refused)
 
     async def _log_stranger(self, scope: Scope) -> None:
-        """Log that somebody without a grant was turned away."""
+        """Log that a request without a valid grant was refused."""
         await run_in_threadpool(self.refused.add, AuditAct.LOG_IN, _stranger(scope), _NO_GRANT)
 
     def _reject_unknown_caller(self, path: str) -> Response:

@@ -25,7 +25,7 @@ Handlers = Mapping[Any, Callable[[Request, Any], Any]]
 
 
 class AdminApi(FastAPI):
-    """The admin API of a running ad server, with the dashboard's own routes beside it."""
+    """The admin API of a running ad server, together with the dashboard's own routes."""
 
     def __init__(self, context: AdminContext, routes: Sequence[BaseRoute], handlers: Handlers) -> None:
         """Serve the operations and these routes; errors go to the handlers."""

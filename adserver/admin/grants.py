@@ -1,4 +1,4 @@
-"""The grants as the door asks for them: what was found is believed for a moment by those who only look.
+"""A cached view of the grants for access control: requests that only read may use an answer for a moment.
 
 Ten open pages ask several times a second. What changes or spends asks the database each time.
 """
@@ -70,7 +70,7 @@ class Grants:
         return self._access.holds(grant)
 
     def sign_in(self, person: "Person", lasts_s: float) -> str:
-        """Begin a session of somebody whom the provider signed in; its secret."""
+        """Begin a session of a person that the provider signed in and return its secret."""
         return self._access.make(GrantKind.SESSION, person.scope, name=person.name, lasts_s=lasts_s)
 
     def log_in(self, secret: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Sign-in by an OpenID Connect provider, which says who somebody is and which groups they are in.
+"""Sign-in by an OpenID Connect provider, which states a person's identity and groups.
 
 Browsers go through the authorization code flow with PKCE, state and nonce, and get a session of this server
 at its end. Programs send an access token of the provider. Groups are mapped to scopes by the operator, and
@@ -89,7 +89,7 @@ class Flow:
 
 @frozen
 class Person:
-    """Somebody whom the provider knows and whose groups give a scope."""
+    """A person that the provider knows and whose groups give a scope."""
 
     name: str
     scope: Scope
@@ -154,7 +154,7 @@ class OidcProvider:
     def __init__(
         self, settings: OidcSettings, clock: Clock, *, transport: httpx.BaseTransport | None = None
     ) -> None:
-        """Take the settings; the provider is asked when somebody signs in, so it may be away until then.
+        """Take the settings; the provider is first called at a sign-in, so it may be unreachable until then.
 
         Raises:
             InvalidTask: the issuer is not https beyond loopback, no group is mapped, the API's audience is
@@ -286,7 +286,7 @@ class OidcProvider:
         self.close()
 
     def _person(self, claims: Mapping[str, Any]) -> Person:
-        """Return who the claims are about, with the largest scope of their groups."""
+        """Return the person that the claims are about, with the largest scope of their groups."""
         groups = claims.get(self._settings.groups_claim, ())
         scopes = self._settings.scopes
         of_groups = (

@@ -87,7 +87,7 @@ def show_dataset(context: Context, dataset: str) -> DatasetItem:
 
 @reading.get("/intake", summary="Show the number of reports by outcome since the server started")
 def show_intake(context: Context) -> IntakeMessage:
-    """Return counts of reports since the server started. Reports have neither times nor senders."""
+    """Return counts of reports since the server started. Reports have no times and no senders."""
     counts = context.intake()
     return IntakeMessage(
         since=context.started_at,

@@ -35,7 +35,7 @@ class SignIn:
     """Answers both addresses.
 
     Attributes:
-        provider: Who knows people.
+        provider: The identity provider.
         grants: Where sessions begin.
         is_tls: Whether this server speaks TLS.
     """
@@ -95,7 +95,7 @@ class SignIn:
         return answer
 
     def refusal(self, refused: SignInRefused) -> Response:
-        """Say why nobody was signed in."""
+        """Show why the sign-in failed."""
         told = escape(str(refused))
         page = _PAGE.format(refresh="", title="Not logged in", told=told, link=BEGIN_PATH, action="Sign in")
         return HTMLResponse(page, 403)

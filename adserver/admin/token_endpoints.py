@@ -44,7 +44,7 @@ def list_tokens(context: Context) -> GrantsMessage:
 
 @managing_tokens.post("/tokens", summary="Create a token below the caller's scope", status_code=201)
 def create_token(context: Context, caller: Caller, body: CreateToken) -> TokenMessage:
-    """Create a token. A leaked grant cannot make one of its own scope, or one that outlives it."""
+    """Create a token. A leaked grant cannot make one of the same scope, or one that outlives it."""
     left_days = (caller.expires_at - context.clock()) / _DAY_S
     if body.scope.allows(caller.scope):
         raise InvalidTask(f"scope is {body.scope}: expected one below {caller.scope}, the caller's own")

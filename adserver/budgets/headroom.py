@@ -1,6 +1,6 @@
 """The room that a dataset's budgets leave for a job.
 
-Of noise, batch size and rounds, how much of one fits beside the other two.
+Find how much of one fits, of noise, batch size and rounds, when the other two are given.
 
 A job fits if it costs no more alone than was asked for it, and if its dataset stays within both budgets with
 all that is held on it. The helpers decide by the same sum over their own ledgers.
@@ -65,7 +65,8 @@ class JobLimits(SamplingOptions):
     """What limits a job: its task, its dataset, what is held on that already, and what the job may cost.
 
     Its samples and noise are those of `SamplingOptions`. Several equal jobs may be planned, and evaluations
-    beside them: a job fits if all of them do, one after another.
+    with
+    them: a job fits if all of them do, one after another.
 
     Attributes:
         task: With noise.
@@ -221,8 +222,8 @@ class JobLimits(SamplingOptions):
         smallest does not fit.
 
         Raises:
-            JobRefused(BUDGET_EXHAUSTED): neither the smallest batch nor the smallest whose samples are secret
-                does.
+            JobRefused(BUDGET_EXHAUSTED): the smallest batch does not fit, and the smallest batch with secret
+                samples does not either.
         """
         smallest = self.task.min_batch_size
         if self._excess(rounds, smallest, noise_multiplier) is not None:

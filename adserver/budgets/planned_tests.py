@@ -1,4 +1,4 @@
-"""Private evaluations that are planned beside jobs: what each has of a budget, before anything is collected.
+"""Private evaluations that are planned with jobs: each one's part of a budget, before anything is collected.
 
 tests = plan_tests(task, count=50, share=0.1)
 tests.epsilon      # what `adserver evaluate --epsilon` is to be given each time

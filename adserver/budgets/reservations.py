@@ -113,7 +113,7 @@ class Budgets:
     def reservations_of_task(self, task: Task) -> tuple[Charge, ...]:
         """Return the charges spent or reserved on a task whose unit is a person.
 
-        What its next job must fit beside.
+        The task's next job must fit into what these leave of the budget.
         """
         federated = [
             charge

@@ -1,4 +1,4 @@
-"""`adserver dashboard` and `adserver token`: who may look at an ad server, and who may operate it."""
+"""`adserver dashboard` and `adserver token`: access for viewers and operators of an ad server."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Final

@@ -1,4 +1,4 @@
-"""`adserver audit`: who did what at an ad server."""
+"""`adserver audit`: the log of acts at an ad server, with their actors."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -23,7 +23,8 @@ def intake_tls(
     """Return the TLS files of a server that only browsers call.
 
     Raises:
-        typer.BadParameter: only one file is named, one is not there, or files are named beside --insecure.
+        typer.BadParameter: only one file is named, one does not exist, or files are named together with
+            --insecure.
     """
     from maskedlark.rpc.tls_files import without_peers
 

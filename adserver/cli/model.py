@@ -79,8 +79,8 @@ def create_command(
 ) -> None:
     """Write a network with random weights: fully connected, or over the columns of an encoder.
 
-    A network over an encoder has a table of rows for each column, whose bytes pick a row, and each number
-    beside its table. Without --hidden it is linear in what the tables say.
+    A network over an encoder has a table of rows for each column, whose bytes pick a row, and each number is
+    an input next to its table. Without --hidden it is linear in what the tables say.
     """
     from adserver.training.eval_set import read_eval_set
     from maskedlark.encoding.encoder import read_encoder

@@ -21,7 +21,7 @@ def oidc_of(
     """Return the settings of the options; None without --oidc-issuer.
 
     Raises:
-        BadParameter: an option is missing, or a group's scope is none.
+        BadParameter: an option is missing, or a group's scope is unknown.
     """
     if issuer is None:
         if client_id or secret_file or groups or audience:

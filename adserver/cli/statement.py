@@ -71,7 +71,7 @@ def verify_command(
 ) -> None:
     """Verify evidence offline: both helpers' signatures on the task, and each statement's.
 
-    Without --helper it shows who the helpers are, for you to compare.
+    Without --helper it shows the helpers' identities, for you to compare.
     """
     from maskedlark.releases.statement import read_evidence
 

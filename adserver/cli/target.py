@@ -140,7 +140,7 @@ def connected_server_of(
 
     Raises:
         typer.BadParameter: as `_far_of` and `reach_of`; or no helpers are named, and no URL.
-        InvalidTask: the folder does not exist, nor after the time that `wait` allows.
+        InvalidTask: the folder does not exist, also not after the time that `wait` allows.
     """
     if far is not None:
         return replace(far, backoff=patience(wait=wait))
@@ -159,7 +159,7 @@ def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False
     """Refuse a folder that does not exist, so that a mistyped one is not made.
 
     Raises:
-        InvalidTask: there is none; with `wait`, still none after the patience of the command.
+        InvalidTask: it does not exist; with `wait`, it still does not after the command's waiting time.
     """
     from maskedlark.errors import HelperUnavailable, InvalidTask
 

@@ -134,7 +134,7 @@ class AdServer(Protocol):
             The dataset as it was; `received` of its reports wait again.
 
         Raises:
-            JobRefused(UNKNOWN_DATASET): there is none of this id.
+            JobRefused(UNKNOWN_DATASET): no dataset has this id.
             JobRefused(WRONG_STATE): both helpers have committed it.
         """
 
@@ -152,7 +152,8 @@ class AdServer(Protocol):
             task: Return only budgets of this task; empty: of all.
             dataset: Return only the budgets of this dataset; empty: of all.
             planned: Also forecast the budgets after such a job.
-            relation: LABEL: also state what is held costs if one real label is to be told from another.
+            relation: LABEL: also state what the charges so far cost if one real label is to be distinguished
+                from another.
 
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
@@ -302,7 +303,7 @@ class AdServer(Protocol):
         Guarantees: as `aggregate`.
 
         Raises:
-            InvalidTask: neither a model nor a job is given, or both without a head; the job has no such head.
+            InvalidTask: no model and no job is given, or both without a head; the job has no such head.
             MaskedLarkError: as `aggregate`.
         """
 

@@ -60,8 +60,8 @@ class Connection:
                 answer to a query, an evaluation or a new task is lost.
 
         Raises:
-            ValueError: neither insecure nor TLS files, or both; or neither a URL nor a folder and helpers, or
-                both.
+            ValueError: not exactly one of `insecure` and TLS files is given, or not exactly one of a URL and
+                a folder with helpers.
         """
         if url is not None:
             if data is not None or helpers is not None:

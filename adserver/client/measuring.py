@@ -80,14 +80,14 @@ class Measuring(Connection):
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted model of scikit-learn.
             job: Instead of a model: a job, by the start of its id, whose latest weights are evaluated.
-            head: Of a job with several heads, the one to evaluate; a model may then be given beside the job.
+            head: Of a job with several heads, the one to evaluate; a model may then be given with the job.
             bins: How many score bins; more of them bear more noise.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
             dataset: The start of its id; not needed if there is only one.
             query_id: As of `aggregate`.
 
         Raises:
-            InvalidTask: neither a model nor a job, or both.
+            InvalidTask: not exactly one of a model and a job is given.
             MaskedLarkError: as `aggregate`.
         """
         if model is not None and not isinstance(model, bytes):

@@ -22,7 +22,7 @@ _WRONG_URL: Final = (
 
 
 def check_address(url: str, token: str) -> None:
-    """Refuse a URL to which a token is not sent, and a token that is none; neither is shown.
+    """Reject an unsafe URL or a malformed token; error messages contain neither.
 
     Raises:
         InvalidTask

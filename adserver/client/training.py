@@ -134,8 +134,7 @@ class Training(Connection):
                 `weights` and `name`.
             learning_rate: Of the optimizer, whose gradient is the mean over the clip bound where the clip is
                 adaptive.
-            rounds: Optimizer steps; None: as many as fit beside the noise multiplier, until the budget is
-                spent.
+            rounds: Optimizer steps; None: as many as fit at the noise multiplier, until the budget is spent.
             epsilon: What it may cost against this ad server; decides the noise.
             noise_multiplier: Instead of epsilon: each helper's noise over the clip norm.
             batch_size: Expected reports in a round; by default the whole dataset.
@@ -209,7 +208,7 @@ class Training(Connection):
             examples: An .npz of features and labels of your own.
             reports: How many reports the dataset is planned to have.
             epsilons: What the job may cost; each decides its noise.
-            learning_rates: Those to try beside the submission's.
+            learning_rates: Those to try in addition to the submission's.
             seeds: How often each training is repeated.
             workers: Processes to train in; the result does not depend on it.
             warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such

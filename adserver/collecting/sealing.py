@@ -69,7 +69,7 @@ class DatasetSealer:
     backoff: Backoff = ONCE
 
     def seal(self, *, max_reports: int | None = None, is_small_allowed: bool = False) -> Dataset:
-        """Finish the dataset that an earlier run began to commit; if there is none, seal a new one.
+        """Finish the dataset that an earlier run began to commit, or else seal a new one.
 
         Args:
             max_reports: Take at most so many reports, and never more than the task's max_dataset_size.

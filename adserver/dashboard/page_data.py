@@ -1,4 +1,4 @@
-"""What the pages show, as plain values: what the admin API answers, with what a picture needs beside it."""
+"""The data of the pages as plain values: the admin API's answers, with what a picture needs in addition."""
 
 import json
 import time

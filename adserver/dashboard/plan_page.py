@@ -93,7 +93,7 @@ def _has_labels_with_noise(task: Task) -> bool:
 
 
 def divide(site: AdminContext, task: Task, form: PlanForm) -> dict[str, Any]:
-    """Return the plan of all jobs and tests, and that of one job alone, or why there is none."""
+    """Return the plan of all jobs and tests and that of one job alone, or why no plan is possible."""
     request = PlanRequest(
         num_parameters=form.weights,
         wish=PlanConstraints(rounds=None, batch_size=None, noise_multiplier=None),

@@ -1,4 +1,4 @@
-"""The dashboard of a running ad server: its own listener, beside the intake's, until the server ends."""
+"""The dashboard of a running ad server: a listener separate from the intake's, until the server ends."""
 
 import logging
 from collections.abc import Callable

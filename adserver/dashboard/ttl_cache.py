@@ -34,10 +34,10 @@ class TtlCache(Generic[_T]):
         most_making: int = _MOST,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep values for `lasts_s` seconds, and make them in so many threads of its own.
+        """Keep values for `lasts_s` seconds, and make them in so many threads.
 
-        While `most_making` values are made or wait for a thread, `soon` starts no other: people who choose
-        keys cannot pile up work.
+        While `most_making` values are made or wait for a thread, `soon` starts no other: a caller that
+        chooses keys cannot pile up work.
         """
         self._lasts_s = lasts_s
         self._elapsed = elapsed
@@ -55,7 +55,7 @@ class TtlCache(Generic[_T]):
     def renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable = None) -> "Future[_T]":
         """Return the value if it is fresh or was made from the same stamp; else start making the next one.
 
-        It is done in the first case. It fails with what `make` raises; the next one who asks tries again.
+        It is done in the first case. It fails with what `make` raises; the next call tries again.
         """
         with self._lock:
             return self._renew(self._entry(key), make, stamp)
@@ -63,7 +63,7 @@ class TtlCache(Generic[_T]):
     def soon(
         self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
     ) -> _T | None:
-        """Return the latest value, however old; None if there is none within a short wait.
+        """Return the latest value, however old; None if no value comes within a short wait.
 
         A value that is too old is made anew meanwhile, unless it was made of the same stamp, or too many are
         being made: then a later call starts it.

@@ -11,7 +11,7 @@ ROOM_BYTES: Final = 256 << 20
 
 
 class NoRoom(Exception):
-    """Other bodies take the room; the request may come again."""
+    """The memory for bodies is full; the client may retry."""
 
 
 class Held:

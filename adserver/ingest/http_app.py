@@ -4,12 +4,12 @@
     POST /v1/reports/batch   a binary ReportBatch: 200 with counts
     GET  /v1/tasks           ids, names and origins, the newest first, in pages: `next` of one page, if it is
                              not null, is `after` of the next one; up to a second old
-    GET  /v1/tasks/{id}      the TaskBundle's canonical bytes, with an ETag; 304 to who has them
+    GET  /v1/tasks/{id}      the TaskBundle's canonical bytes, with an ETag; 304 to a client that has them
     GET  /v1/tasks/{id}/encoder
                              the canonical bytes of the encoder that the task names; 404 if it names none
     GET  /v1/tasks/{id}/round
                              the federated round that devices are to answer now: its length, UpdateRound,
-                             then weights and terms; 204 if there is none
+                             then weights and terms; 204 if no round is open
     /v1/local ...            jobs without helpers: `adserver.ingest.local_app`
     GET  /v1/counts          what became of all reports since the start
     GET  /healthz            200 when the database answers
@@ -285,7 +285,7 @@ async def _away(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_disconnect(_request: Request, _error: Exception) -> Response:
-    """Answer a client that has disconnected, so nobody reads this."""
+    """Answer a client that has disconnected; the answer is not read."""
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 

@@ -1,4 +1,4 @@
-"""uvicorn in a thread of its own, so that one process serves gRPC, HTTP and jobs."""
+"""uvicorn in a separate thread, so that one process serves gRPC, HTTP and jobs."""
 
 import socket
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class HttpServer:
     ) -> None:
         """Listen on host:port (port 0: any).
 
-        Browsers show no certificates, so `tls` only proves who the server is.
+        Browsers show no certificates, so `tls` only proves the server's identity.
 
         `on_refused` is called with the status of what was refused before it was a request: `app` does not see
         it. `headers` are those of every answer. `limits` are `LIMITS` if not given. `proxies` are believed

@@ -21,7 +21,7 @@ _UNREAD: Final = (
 def json_error(kind: str, reason: str, message: str, status: int) -> Response:
     """Build an error; the unread rest of a body is not waited for.
 
-    Who finds no room is told when to come again.
+    Callers that exceed a quota receive a retry delay.
     """
     headers = {"connection": "close"} if status in _UNREAD else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:

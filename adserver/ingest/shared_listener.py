@@ -24,7 +24,7 @@ class SharedListener(socket.socket):
     """
 
     def __init__(self, family: int, room: FairQuota, proxies: TrustedProxies) -> None:
-        """Accept as many connections as `room` has places; those of `proxies` are nobody's in particular."""
+        """Accept as many connections as `room` has places; those of `proxies` count for no single address."""
         # The protocol by name: asyncio turns Nagle's algorithm off only then, and each answer would wait
         # 40 ms for the browser's delayed ACK.
         super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

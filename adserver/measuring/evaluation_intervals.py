@@ -16,7 +16,7 @@ moved, only says how far to trust it.
   are independent, so it is right on average, and its variance is a sum of three terms, exactly.
 - *PR AUC* is not linear in anything. It is expanded to first order at the smoothed histogram. What that
   leaves out, and what the highest bins may hide that have fewer records than noise, is added to the interval;
-  where it is more than half a standard error, there is none.
+  where it is more than half a standard error, no interval is given.
 """
 
 from collections.abc import Sequence

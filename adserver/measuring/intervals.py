@@ -35,8 +35,8 @@ class Interval:
     Attributes:
         value: Of the ratio; NaN where the denominator is not positive.
         standard_error: Of the value.
-        low: Where the interval begins; NaN where there is none.
-        high: Where it ends; NaN where there is none.
+        low: Where the interval begins; NaN without an interval.
+        high: Where it ends; NaN without an interval.
     """
 
     value: Numbers

@@ -195,7 +195,7 @@ def check_evaluated(model: bytes | None, job: str, head: str) -> None:
     """Refuse an evaluation that does not say what is evaluated.
 
     Raises:
-        InvalidTask: neither a model nor a job, both without a head, or a head without its job.
+        InvalidTask: no model and no job is given, both without a head, or a head without its job.
     """
     if head and not job:
         raise InvalidTask("head requires job: the job's table says what each label means for it")

@@ -47,7 +47,7 @@ class Estimate:
         standard_error: Of the noise; in an evaluation, of the sampling of records too.
         low: Where the 99 % interval begins.
         high: Where it ends.
-        no_interval: Why there is none; then the interval is without bounds.
+        no_interval: Why the interval is missing; then it is without bounds.
     """
 
     value: float

@@ -9,7 +9,7 @@ from maskedlark.canonical import decode
 
 
 class ActorMessage(Message):
-    """Who did something, and from where."""
+    """The actor of an act, and where it came from."""
 
     kind: str
     name: str
@@ -38,7 +38,7 @@ class AuditEntryMessage(Message):
         """Return the entry.
 
         Raises:
-            InvalidTask: it is none.
+            InvalidTask: it is malformed.
         """
         plain = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return decode(AuditEntry, plain.encode())

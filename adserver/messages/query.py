@@ -44,7 +44,7 @@ _Known = Annotated[float, Field(allow_inf_nan=True), PlainSerializer(finite, ret
 class EstimateMessage(Message):
     """One number with its 99 % interval; null where it is not known.
 
-    `no_interval` says why there is none: at this noise, or without noise, too few records.
+    `no_interval` says why it is missing: too few records, at this noise or without noise.
     """
 
     value: _Known

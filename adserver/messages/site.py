@@ -11,7 +11,7 @@ from maskedlark.frozen import pick_attributes
 
 
 class IntakeMessage(Message):
-    """The number of reports by outcome since the server started. Reports have neither times nor senders."""
+    """The number of reports by outcome since the server started. Reports have no times and no senders."""
 
     since: float
     accepted: Whole

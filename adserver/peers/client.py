@@ -216,7 +216,8 @@ class HelperClient(AbstractContextManager["HelperClient"]):
 
         Args:
             query: What is asked.
-            beside: What a query of this kind is sent with (`maskedlark.releases.kinds.BESIDE`).
+            beside: The attachment that a query of this kind is sent with
+                (`maskedlark.releases.kinds.BESIDE`).
             length: Of the answer's vector.
             cancelled: As of `run_round`.
         """

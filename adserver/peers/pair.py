@@ -51,7 +51,7 @@ class JobHelper(Protocol):
 
 
 class Watcher(Protocol):
-    """Who is told that a job has to wait."""
+    """The callback that learns that a job has to wait."""
 
     def helper_down(self, error: HelperUnavailable) -> None:
         """Record that a helper did not answer; it will be asked again."""
@@ -73,7 +73,7 @@ def at_both(
         call: Given a role.
         cancelled: Set as soon as one fails, or a person interrupts the wait.
         grace_s: How long the other call may still take before that.
-        ended: Told before anything is raised how each call ended: its error, or None.
+        ended: Called before anything is raised with each call's end: its error, or None.
     """
     with ThreadPoolExecutor(len(ROLES), thread_name_prefix="helper") as pool:
         # each thread in a copy of this one's context, so that both calls belong to its trace

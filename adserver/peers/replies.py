@@ -33,7 +33,7 @@ _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
 @frozen
 class HelperStatus:
-    """Who a helper is and what it holds.
+    """A helper's identity and what it holds.
 
     Attributes:
         version: The helper's software.
@@ -122,7 +122,7 @@ class PreparedReplies:
 
 
 def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
-    """Parse a status; the key list's signature is checked against the key beside it.
+    """Parse a status; the key list's signature is checked against the key in the same message.
 
     Raises:
         UnsupportedVersion: the helper does not implement this server's version of the protocol.

@@ -48,7 +48,7 @@ class Checked:
     loss: Loss
 
     def require(self) -> None:
-        """Raise InvalidTask with every problem, unless there is none."""
+        """Raise InvalidTask with every problem if there are any."""
         if self.problems:
             raise InvalidTask("; ".join(self.problems))
 

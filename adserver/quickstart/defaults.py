@@ -35,7 +35,7 @@ class Network:
 
     Attributes:
         hidden: Widths of its hidden layers; empty for a linear one.
-        are_numbers_in_tables: Whether each number picks a row of a table, beside its straight line.
+        are_numbers_in_tables: Whether each number picks a row of a table, in addition to its straight line.
         clip_norm: The clip bound in all rounds; None: it follows the gradients.
     """
 

@@ -347,7 +347,7 @@ class Recipe:
         }
 
     def _picture(self, name: str) -> Path | None:
-        """Return the file of a picture, or say why there is none."""
+        """Return the file of a picture, or the reason why it could not be drawn."""
         path = self._steps.folder / f"{name}.png"
         try:
             check_parts([path])

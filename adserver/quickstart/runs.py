@@ -28,7 +28,7 @@ class Rows:
     Attributes:
         read: Rows in the file.
         reported: Reports in the dataset that was trained on.
-        panel: Rows that nobody reported: the model is tested on them.
+        panel: Rows that were never reported: the model is tested on them.
         left_out: By column and reason, or by the reason of the server that dropped a report.
     """
 

@@ -131,7 +131,7 @@ class Measured:
 
 @canonical
 class MeasureSettings:
-    """What is measured beside the training: sums, counts and means by groups; nothing if there are no values.
+    """What is measured in addition to training: sums, counts and means by groups; nothing without values.
 
     Attributes:
         values: What is summed.

@@ -272,7 +272,7 @@ def _follows(cells: Cells, labels: Sequence[str | None]) -> bool:
     """Return True if the column alone predicts `FOLLOWS_THE_LABEL` of what the base rate leaves.
 
     Each row is predicted by the most frequent label of the other rows with its word, or with a number in its
-    bin of `_PREDICTOR_BINS`; a gap is a word of its own.
+    bin of `_PREDICTOR_BINS`; a gap counts as a separate word.
     """
     rows = [row for row, label in enumerate(labels) if label is not None]
     rows = rows[:: max(1, len(rows) // _PREDICTED_ROWS)]

@@ -1,4 +1,4 @@
 """Plain data and state machines, without a database.
 
-May import: nothing of its own package.
+May import: no other module of this package.
 """

@@ -1,4 +1,4 @@
-"""Who may use the admin API and the dashboard: what a grant is, and what it allows."""
+"""Access to the admin API and the dashboard: what a grant is, and what it allows."""
 
 from enum import StrEnum, unique
 from hashlib import sha256

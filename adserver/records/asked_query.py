@@ -1,4 +1,4 @@
-"""Queries as they are put to the helpers, with what is sent beside them, and the ids that clients choose.
+"""Queries as they are put to the helpers, with their attachments, and the ids that clients choose.
 
 >>> chosen_id("0f" * 16, "query", {"values": ["count"]}).query_id.hex()
 '0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f'
@@ -30,7 +30,7 @@ class PlannedQuery(Generic[S]):
 
     Attributes:
         spec: The query.
-        beside: What is sent beside it (`maskedlark.releases.kinds.BESIDE`): of a query of sums the codes of
+        beside: What is sent with it (`maskedlark.releases.kinds.BESIDE`): of a query of sums the codes of
             its axes, of an evaluation the ONNX file; of another kind nothing.
     """
 
@@ -63,7 +63,7 @@ def chosen_id(typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) ->
         typed: 32 hex digits, of 16 random bytes.
         kind: Query or evaluation.
         asked: Everything else that was asked, as plain values.
-        files: What was sent beside it.
+        files: What was sent with it.
 
     Raises:
         InvalidTask: the id is anything else.

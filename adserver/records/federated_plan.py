@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @canonical
 class FederatedPlan:
-    """A federated job, beside its evaluation set.
+    """A federated job without its evaluation set.
 
     Attributes:
         version: Of this record's layout.

@@ -32,7 +32,7 @@ class JobRecord:
         state: Where it is in its life.
         stop: Why it stopped or waits; None while all is well.
         rounds_done: Rounds whose step was taken.
-        is_closed: Whether both helpers were told that no more rounds will come.
+        is_closed: Whether both helpers know that no more rounds will come.
         rounds_charged: How many rounds the helpers answered in all, as they said when the job was closed;
             None before.
         lease_until_s: How long it belongs to the worker that runs it.

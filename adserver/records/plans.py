@@ -15,9 +15,9 @@ def plan_columns(plan: AnyPlan) -> dict[str, bytes | None]:
 
 @lru_cache(maxsize=256)
 def read_plan(encoded: bytes) -> AnyPlan:
-    """Decode a stored plan of either kind: a federated job has a name of its own.
+    """Decode a stored plan of either kind: the encoding of a federated job begins with the field `federated`.
 
-    Who follows a job reads its row, with the same plan, several times a second.
+    A caller that follows a job reads its row, with the same plan, several times a second.
     """
     if b'"federated":' in encoded[:64]:
         return decode(FederatedPlan, encoded)

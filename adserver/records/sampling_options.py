@@ -16,7 +16,7 @@ class SamplingOptions:
             each round.
         is_sample_public: Whether the samples are charged as known to the ad server; they are anyway where
             they may be smaller than min_batch_size.
-        noise: How the noise of the rounds hangs together.
+        noise: How the noise of the rounds is correlated.
         carried: Of correlated noise, see `JobSpec`; None for what fits the optimizer best.
     """
 

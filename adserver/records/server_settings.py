@@ -17,7 +17,7 @@ class OidcSettings:
         client_id: This server, as the provider knows it.
         scopes: What each group may do.
         secret_file: Holds the client's secret; None for a public client.
-        groups_claim: The claim that lists somebody's groups.
+        groups_claim: The claim that lists a person's groups.
         audience: Of access tokens for the admin API; None: the API takes none.
         request_scopes: What a sign-in asks the provider for.
     """

@@ -22,8 +22,7 @@ class Submission(SamplingOptions):
     Attributes:
         model: An ONNX file; training begins at its weights.
         loss: A name of `maskedlark.model.losses.Loss`, or several heads with what each label code means.
-        rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its
-            budget.
+        rounds: How many; None: as many as fit at the noise multiplier, so that the job stops with its budget.
         batch_size: Expected reports in a round; None: the whole dataset in every round.
         epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the
             dataset has left.

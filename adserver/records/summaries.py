@@ -52,7 +52,7 @@ class GrantSummary:
 
 @frozen
 class IntakeSummary:
-    """The number of reports by outcome since a server started. Reports have neither times nor senders.
+    """The number of reports by outcome since a server started. Reports have no times and no senders.
 
     Attributes:
         since: When the server started, in Unix seconds.
@@ -76,7 +76,7 @@ class HelperSummary:
         address: host:port.
         is_well: Whether it answered the last time; None before the first answer.
         cause: Why it did not answer.
-        answered_at: Unix seconds of its last answer; None if there is none.
+        answered_at: Unix seconds of its last answer; None if it has not answered yet.
         latency_ms: The duration of that answer.
         name: Its name, as it states it.
         version: Of its software.

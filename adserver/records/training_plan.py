@@ -80,7 +80,7 @@ class Schedule:
 
 @canonical
 class TrainingPlan:
-    """A job as the ad server holds it, beside its model file and evaluation set.
+    """A job as the ad server holds it, without its model file and evaluation set.
 
     Attributes:
         version: Of this record's layout.

@@ -40,7 +40,7 @@ def the_only(found: Sequence[bytes], prefix: str, missing: JobReason) -> bytes:
         missing: The reason of the refusal, which names what kind of id it is.
 
     Raises:
-        JobRefused(missing): there is none, or more than one.
+        JobRefused(missing): no id, or more than one, begins with the prefix.
     """
     what = _kind(missing)
     if not found:

@@ -1,6 +1,6 @@
 """An intake replica's life: it takes reports into a database that it shares, and keeps nothing itself.
 
-Any number of them run beside an ad server and beside each other, behind a load balancer. What must hold of a
+Any number of them run next to an ad server, behind a load balancer. What must hold of a
 task's reports as a whole is the database's: a report counts once whoever takes it, a round that is closed is
 closed at all of them, and a task is known to all at once.
 """
@@ -22,7 +22,7 @@ def serve_intake(engine: Engine, tls: TlsFiles | None, settings: IntakeSettings,
 
     Args:
         engine: The ad server's database, with its tables.
-        tls: How it proves who it is, or None for plaintext on loopback.
+        tls: How it proves its identity, or None for plaintext on loopback.
         settings: How.
         stop: Ends it.
 

@@ -95,7 +95,7 @@ def _start_work(
     *,
     bucket: ReportBucket | None,
 ) -> None:
-    """Start what runs beside the intake, until the stack unwinds: jobs, expiry, sweeps, the helpers' keys."""
+    """Start the background work until the stack unwinds: jobs, expiry, sweeps, the helpers' keys."""
     worker = JobWorker(engine, helpers, settings.data_dir, clock)
     worker.start()
     stack.callback(worker.stop)

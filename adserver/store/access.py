@@ -1,4 +1,4 @@
-"""Grants of access: made, used, listed and revoked. Secrets are told once and never stored.
+"""Grants of access: made, used, listed and revoked. Secrets are shown once and never stored.
 
 store = AccessStore(engine, time.time)
 secret = store.make(GrantKind.TOKEN, Scope.READ, name="grafana", lasts_s=90 * 86_400)
@@ -69,13 +69,13 @@ class AccessStore:
         return self._found(digest_of(secret), kinds)
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether a grant that was found has neither ended nor been revoked since."""
+        """Return whether a grant that was found is still valid: not ended and not revoked since."""
         return self._found(grant.digest, [grant.kind]) is not None
 
     def log_in(self, secret: str) -> str | None:
         """Turn a login link's secret into a session's; None if it was used before, or has ended.
 
-        Guarantees: of several who use one link at the same time, one is logged in.
+        Guarantees: if several visitors use one link at the same time, one is logged in.
         """
         login = self.find(secret, [GrantKind.LOGIN])
         if login is None:

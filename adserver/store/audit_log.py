@@ -1,7 +1,7 @@
-"""Who did what at this ad server: the entries of its audit log, written in the transactions of the acts.
+"""The audit log of this ad server: its entries are written in the transactions of the acts.
 
 with acting_as(actor):
-    JobStore(engine, clock).cancel(job_id)     # one transaction: the job's state, and who cancelled it
+    JobStore(engine, clock).cancel(job_id)     # one transaction: the job's state and the entry
 
 An act without an actor is of the user of the operating system: at a command line, and in a program that uses
 `Client` over a data folder. `adserver.admin` names the holder of the grant.
@@ -40,7 +40,7 @@ def log_act(connection: Connection, act: AuditAct, **subject: str) -> None:
 
 
 def log_refusal(engine: Engine, deed: Deed) -> None:
-    """Log an act that was refused, in a transaction of its own."""
+    """Log an act that was refused, in a separate transaction."""
     with engine.begin() as connection:
         LOG.append(connection, deed, at=time.time())
 

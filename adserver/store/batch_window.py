@@ -1,12 +1,11 @@
-"""How long a group of reports is held open, so that it is worth an object of its own.
+"""How long a group of reports is held open, so that it is worth a separate object.
 
     gathering = Gathering(most_bytes=8 << 20, monotonic=time.monotonic, pause=time.sleep)
     gathering.hold(waiting)              # returns when what waits is to be stored
 
 A put costs as much money as 64 KiB on a database's disk for a month, so small groups become rows. Where
 reports come fast enough, a group stays open for up to a second or 8 MiB; but never while nothing comes, for
-then those who wait in it are all that there are, and would wait for each other; and never while no object is
-put.
+then all callers already wait in it, and would wait for each other; and never while no object is put.
 """
 
 from collections import deque

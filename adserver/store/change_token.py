@@ -33,7 +33,7 @@ class StoreMark:
     Attributes:
         reports: With how many reports there are of each task in each state.
         others: With a task, dataset, job or query that comes, a state that changes, a round that is done,
-            and an answer that is kept. Not with what changes beside a state: a cause's words, or that the
+            and an answer that is kept. Not with changes other than of a state: a cause's words, or that the
             helpers know of a job's end.
     """
 

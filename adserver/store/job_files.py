@@ -5,9 +5,9 @@
     files.write_checkpoint(encoded, rounds_done=3)
     files.checkpoint()
 
-Beside SQLite they are files of the data folder, `adserver.store.job_folder`: one machine has both, and a
-large checkpoint holds up nobody who writes to the database. In PostgreSQL they are rows,
-`adserver.store.job_rows`, so that ad servers on several machines have them.
+With SQLite they are files of the data folder, `adserver.store.job_folder`: one machine has both, and a large
+checkpoint holds up no write to the database. In PostgreSQL they are rows, `adserver.store.job_rows`, so that
+ad servers on several machines have them.
 """
 
 import logging
@@ -62,7 +62,7 @@ def submit(
 ) -> None:
     """Keep what was submitted, and queue its job: a stored job has its files.
 
-    In PostgreSQL both are there, or neither. Beside SQLite, a process that is killed in between leaves a
+    In PostgreSQL both exist, or neither. With SQLite, a process that is killed in between leaves a
     folder of no job, which `remove_unnamed` removes.
     """
     files = files_of(engine, data_dir, plan.job.job_id)
@@ -75,15 +75,15 @@ def submit(
 
 
 def files_of(engine: Engine, data_dir: Path, job_id: bytes) -> JobFolder | JobRows:
-    """Return the store of a job's files: the data folder beside SQLite, rows in PostgreSQL."""
+    """Return the store of a job's files: the data folder with SQLite, rows in PostgreSQL."""
     folder = JobFolder(data_dir, job_id)
     return folder if engine.dialect.name == "sqlite" else JobRows(engine, job_id, folder.path)
 
 
 def remove_unnamed(engine: Engine, data_dir: Path, now_s: float) -> None:
-    """Remove submissions whose command died before it stored the job, beside SQLite.
+    """Remove submissions whose command died before it stored the job (SQLite only).
 
-    Only those that are a day old, and of which no round ever ran; and only beside the folder's own database,
+    Only those that are a day old, and of which no round ever ran; and only with the folder's own database,
     for of another one's jobs this one knows nothing. What cannot be removed stays, which the log says.
     """
     if engine.dialect.name != "sqlite" or Path(engine.url.database or "") != data_dir / FILE_NAME:

@@ -1,6 +1,6 @@
-"""A job's files beside a database on SQLite: what was submitted, the latest checkpoint, and the curves.
+"""A job's files with a database on SQLite: what was submitted, the latest checkpoint, and the curves.
 
-One folder a job, `DATA/jobs/<job id>`. Beside PostgreSQL it holds the curves only, and
+One folder a job, `DATA/jobs/<job id>`. With PostgreSQL it holds the curves only, and
 `adserver.store.job_rows` the rest.
 
 What is in SQLite is small and changes; what is here is large, and written whole.
@@ -56,8 +56,8 @@ class JobFolder:
         """Keep the state after so many rounds, in one step; earlier ones go.
 
         Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing. The
-            state after a round has the same bytes whoever reaches it, it has a name of its own, and the
-            latest one counts.
+            state after a round has the same bytes whichever worker reaches it. It has its own file name, and
+            the latest one counts.
         """
         mine = self.path / _CHECKPOINT.format(rounds_done)
         write_durably(mine, encoded)
@@ -110,7 +110,7 @@ def remove_submission(data_dir: Path, job_id: bytes, *, before_s: float) -> bool
 def remove_unfinished_of_jobs(data_dir: Path) -> None:
     """Remove the temporary files of writers that were killed.
 
-    At the start, since to the folder of a job that is over nobody writes again.
+    At the start, since the folder of a job that is over is never written again.
     """
     for folder in (data_dir / _JOBS).glob("*"):
         remove_unfinished(folder)

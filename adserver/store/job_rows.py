@@ -60,8 +60,8 @@ class JobRows:
         """Keep the state after so many rounds, in one transaction; earlier ones go.
 
         Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing: a
-            round's state has the same bytes whoever reaches it, and the latest one counts. Nor does it hold
-            its successor up: that one ends its transaction.
+            round's state has the same bytes whichever worker reaches it, and the latest one counts. It also
+            does not hold its successor up: that one ends its transaction.
         """
         with self._engine.begin() as connection:
             self._put_checkpoint(connection, encoded, rounds_done=rounds_done)

@@ -168,7 +168,7 @@ class JobStore:
     def cancel(self, job_id: bytes) -> None:
         """Stop a job for good. A worker that runs it notices within a moment.
 
-        The helpers are told by a worker, too.
+        A worker informs the helpers, too.
 
         Raises:
             JobRefused(UNKNOWN_JOB, WRONG_STATE)

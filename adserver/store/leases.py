@@ -61,7 +61,7 @@ class JobLeases:
         self._lease_s = lease_s
 
     def claim(self) -> JobRecord | None:
-        """Take the oldest job that is queued; None if there is none.
+        """Take the oldest job that is queued; return None if the queue is empty.
 
         Jobs whose workers are gone are queued again first.
         """
@@ -95,7 +95,7 @@ class JobLeases:
                 _release(connection, bytes(row.job_id), row.workers_lost + 1)
 
     def is_held(self, job_id: bytes) -> bool:
-        """Return whether the job is still this worker's: neither cancelled nor taken over."""
+        """Return whether the job is still this worker's: not cancelled and not taken over."""
         with reading(self._engine) as connection:
             return connection.execute(_HELD, self._lease(job_id)).first() is not None
 

@@ -44,7 +44,7 @@ def place_in(cursor: str) -> PageMarker | None:
     """Return where a page goes on; None for the first page.
 
     Raises:
-        InvalidTask: the cursor is none of ours.
+        InvalidTask: the cursor was not made by this server.
     """
     if not cursor:
         return None

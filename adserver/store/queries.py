@@ -49,11 +49,11 @@ class QueryStore:
         self._engine = engine
 
     def add(self, spec: "AnyQuery", codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
-        """Keep a query, and what is sent beside it, before the helpers are asked.
+        """Store a query, and what is sent with it, before the helpers are asked.
 
         Args:
             spec: The query.
-            codes: What is sent beside it.
+            codes: What is sent with it.
             asked_at: Unix seconds.
             request: Of an id that a client chose: `ChosenId.request`.
 

@@ -2,8 +2,8 @@
 
     store = PutsReports(bucket_of(engine, "s3://bucket/prefix", may_add=True), opened(url))
 
-Only who writes needs the URL as an option; who reads takes it from the row that the manifest names. Each
-database has a folder of its own in a bucket, so two ad servers that share one never sweep each other's.
+Only a writer needs the URL as an option; a reader takes it from the row that the manifest names. Each
+database has a separate folder in a bucket, so two ad servers that share one never sweep each other's.
 """
 
 from secrets import token_hex

@@ -1,4 +1,4 @@
-"""How many reports of a task are in each state, kept beside them: nobody counts a million rows to know it."""
+"""The number of a task's reports in each state, kept up to date so that no query counts a million rows."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

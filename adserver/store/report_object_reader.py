@@ -3,7 +3,7 @@
     reader = ReadsObjects(engine)
     reader.ciphertext(place, role=1)
 
-An object that is missing, cut or another one is told as `reports_lost`; no report is left out in silence.
+An object that is missing, cut or replaced is an error (`reports_lost`); no report is left out in silence.
 """
 
 from collections import OrderedDict

@@ -6,7 +6,7 @@
         new = insert_new(connection, reports, places)
         name_objects(connection, bucket, puts, new)
 
-Until the transaction commits, an object is nobody's, and a sweep removes it one day: a crash at any point
+Until the transaction commits, an object has no owner, and a sweep removes it one day: a crash at any point
 leaves acknowledged reports whole, or orphans.
 """
 

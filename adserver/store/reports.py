@@ -3,7 +3,7 @@
 Ciphertext, the id under which one is admitted, its state, and which dataset used it.
 
 `adserver.records.report_state` decides what can happen to one; nothing here changes a report's state but
-`_move`, which asks it. No column tells who sent a report or when it came in.
+`_move`, which asks it. No column says where a report came from or when it came in.
 """
 
 from collections import Counter
@@ -95,8 +95,8 @@ class ReportStore:
         """Store checked reports; how many of them are new.
 
         The others were stored before and stay as they are. Calls that come while a transaction commits share
-        the next one, up to 8 MiB of them; one that comes while none does waits for nobody, but where objects
-        are put: `adserver.store.batch_window`.
+        the next one, up to 8 MiB of them; one that comes while no transaction commits does not wait, except
+        where objects are put: `adserver.store.batch_window`.
 
         Guarantees: when this returns, all of them are durable. A report is stored once however often it is
             sent; another one under its id is another report, so junk that came first displaces none. What

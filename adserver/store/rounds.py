@@ -209,7 +209,7 @@ class RoundStore:
             return connection.execute(query).scalar() is not None
 
     def end_of_job(self, job_id: bytes) -> None:
-        """Close what a job that is over has left open, so that devices are told so."""
+        """Close the rounds that a finished job has left open, so that devices learn that they are over."""
         with self._engine.begin() as connection:
             connection.execute(
                 update(update_rounds)

@@ -1,6 +1,7 @@
 """Every table of the ad server's database, and the version of them together.
 
-The modules beside this one hold the statements over the tables: each table is written by one of them only.
+The other modules of this folder hold the statements over the tables: each table is written by one of them
+only.
 """
 
 from typing import Any, Final

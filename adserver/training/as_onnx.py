@@ -2,7 +2,7 @@
 
 A path, bytes, a torch module, or a fitted scikit-learn estimator.
 
-torch and scikit-learn are not imported here: a caller who passes one of their models has imported them.
+torch and scikit-learn are not imported here: a caller that passes one of their models has imported them.
 """
 
 import io
@@ -34,7 +34,7 @@ def as_onnx(model: Any, num_features: int) -> bytes:
         num_features: How wide its input is.
 
     Raises:
-        InvalidModel: it is none of these, or has no such form.
+        InvalidModel: it is not one of these, or has no such form.
     """
     if isinstance(model, bytes):
         return model

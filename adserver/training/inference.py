@@ -1,6 +1,6 @@
 """A model run forward over plain examples.
 
-How the ad server sees what its training has learned, on data of its own.
+This is how the ad server sees what its training has learned, on its own data.
 
 onnxruntime runs the file that the model came from, after the parser has accepted it, so that what is
 evaluated is what was trained.

@@ -22,7 +22,7 @@ _REFUSED_AGAIN_S: Final = 600.0
 
 
 class JobCloser:
-    """Closes jobs that are over, each at both helpers, and remembers whom not to ask again soon."""
+    """Closes jobs that are over, each at both helpers, and remembers which helper not to ask again soon."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class JobCloser:
 
         Args:
             job: It is over.
-            away: The roles of helpers that did not answer just now: they are not asked, and who does not
-                answer is added.
+            away: The roles of helpers that did not answer just now: they are not asked, and a helper that
+                does not answer is added.
         """
         if isinstance(job.plan, FederatedPlan):
             self._close_federated(job)

@@ -1,4 +1,4 @@
-"""Why a job stopped: the reasons that a worker gives of its own, and what an error makes of a job."""
+"""Why a job stopped: the reasons that a worker itself gives, and what an error makes of a job."""
 
 import logging
 from typing import Final

@@ -2,8 +2,8 @@
 
 torch's exporters store initializers of equal contents once. Tables, biases and scales that all begin at zero,
 or at one, are then one tensor with several readers, and would be trained as one. torch's present exporter
-writes beside each operator which parameters it was made of, so what was meant is known and is restored. Where
-a file does not say, equal numbers throughout look the same whether they were merged or are meant to be one:
+writes with each operator which parameters it was made of, so what was meant is known and is restored. Where a
+file does not say, equal numbers throughout look the same whether they were merged or are meant to be one:
 such a file is refused. A tensor of differing numbers that several operators read is one on purpose.
 """
 

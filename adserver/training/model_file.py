@@ -1,6 +1,6 @@
 """From a model's file as exporters write it to the one that a job trains.
 
-    encoded = read_model(Path("model.onnx"))    # weights that lie beside the file are folded in
+    encoded = read_model(Path("model.onnx"))    # weights in files next to it are folded in
     model = prepare_model(encoded, num_features=30, encoder=None)     # before a job is planned or stored
     trained = parse_chosen(model.file, num_features=30, train=("head.*",), freeze=())
 
@@ -72,7 +72,7 @@ def prepare_model(encoded: bytes, *, num_features: int, encoder: Encoder | None)
     Args:
         encoded: One ONNX file.
         num_features: The task's.
-        encoder: The task's; None where there is none: then a table's rows are not checked.
+        encoder: The task's; None without one: then a table's rows are not checked.
 
     Raises:
         InvalidModel: as `separate_parameters`, `parse` and `check_vocabulary`.

@@ -71,7 +71,7 @@ class _Found(NamedTuple):
 
 
 def plan_job(engine: Engine, asked: PlanRequest, progress: OnProgress | None = None) -> Planned:
-    """Find what fits beside all that is held on a dataset. It spends nothing.
+    """Find what fits into a dataset's budget next to all that is reserved. It spends nothing.
 
     The job is recommended with the kind of noise that is worth more, unless the samples are public.
     The samples of a model on the general path are charged as public, whatever is asked.

@@ -89,7 +89,7 @@ class TrainingOutcome:
 
 
 def train(training: RehearsalTraining) -> TrainingOutcome:
-    """Train once, in a process of its own, and test."""
+    """Train once, in a separate process, and test."""
     from maskedlark.autodiff.one_thread import one_thread
 
     with one_thread():

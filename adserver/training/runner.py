@@ -8,7 +8,7 @@ What happens in a round, in the order that makes a crash harmless:
     2. both helpers answer round r                  each stores its answer before it sends it, charges once
     3. compare, add, step
     4. figures of r + 1 into the store              replaced if step 5 was not reached and r is run again
-    5. checkpoint r + 1 beside checkpoint r         a rename or a commit: the latest counts, round r is over
+    5. checkpoint r + 1 next to checkpoint r        a rename or a commit: the latest counts, round r is over
     6. checkpoint r goes                            of files; as rows, in the same commit
 
 So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed. One

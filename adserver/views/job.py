@@ -166,7 +166,7 @@ def watch(
 def what_it_waits_for(job: JobRecord, *, watched_s: float, now_s: float) -> str:
     """Return what a job waits for, or nothing while it runs.
 
-    A job whose lease has run out is run by nobody: its ad server has ended.
+    No worker runs a job whose lease has run out: its ad server has ended.
     """
     if job.state is JobState.WAITING and job.stop:
         return job.stop.cause

@@ -70,7 +70,7 @@ def _row(one: Rehearsed, *, is_best: bool) -> tuple[str, ...]:
 
 
 def write_plot(found: Rehearsal, path: Path) -> None:
-    """Draw the best score at each epsilon beside those without noise and of the examples alone.
+    """Draw the best score at each epsilon next to those without noise and of the examples alone.
 
     Raises:
         InvalidTask: the file's name does not end in .png.

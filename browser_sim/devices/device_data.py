@@ -37,7 +37,7 @@ class Holdings:
         labels: int64 (n,).
         population: One device a member.
         test: Examples that no device holds, or None.
-        rows: What became of the rows of a table; None for a source that is none.
+        rows: What became of the rows of a table; None for other sources.
     """
 
     features: NDArray[np.uint8] = field(repr=False)

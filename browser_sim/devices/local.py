@@ -1,7 +1,7 @@
 """Devices of jobs without helpers: fetch, train, add noise, store, send.
 
     fleet = LocalFleet(settings, store, client)
-    told = fleet.run()
+    answered = fleet.run()
 
 The devices come one after the other, `visits` times each. A device takes part only in a job whose update
 costs at most the epsilon that its owner allows. Under LINE it uses each log in one update only; under draw

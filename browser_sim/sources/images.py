@@ -38,7 +38,7 @@ def load_images(images: Path, labels: Path, encoder: Encoder) -> Source:
     Raises:
         InvalidSource: a file does not exist, or the encoder was not fitted to classes.
         InvalidTask: they are no idx files of as many images as labels, or the encoder is of other images.
-        WrongCell: a label is none of the encoder's classes.
+        WrongCell: a label is not one of the encoder's classes.
     """
     if not isinstance(encoder.label, ClassLabel):
         raise InvalidSource("the encoder has no classes: fit it to images and their labels")

@@ -1,4 +1,4 @@
-"""`lark-helper audit`: who did what at this helper, from its ledger; it only reads."""
+"""`lark-helper audit`: the log of acts at this helper and their actors, from its ledger; it only reads."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

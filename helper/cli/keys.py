@@ -54,7 +54,7 @@ def wrap_command(
 ) -> None:
     """Encrypt this helper's keys with a key that an HSM or a KMS keeps. See also `certificate wrap`.
 
-    The audit log of its ledger, if there is one yet, says who did so.
+    The audit log of its ledger, if there is one yet, names the operator.
     """
     from helper.trust.keys import FILE_NAME, wrap
     from maskedlark.audit_log import AuditAct, Deed
@@ -90,7 +90,7 @@ def rotate_command(
 ) -> None:
     """Make a new HPKE key. A helper that serves from this folder uses it without a restart.
 
-    The audit log of its ledger, if there is one yet, says who did so.
+    The audit log of its ledger, if there is one yet, names the operator.
     """
     from helper.trust.keys import log_keys, rotate
     from maskedlark.runtime.audit_table import local_user
@@ -110,7 +110,7 @@ def rotate_command(
 
 @contextmanager
 def _ledger_of(data: Path, database: str | None) -> "Iterator[Ledger | None]":
-    """Open the ledger of a data folder for the block; None if there is none yet."""
+    """Open the ledger of a data folder for the block; None if it does not exist yet."""
     from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
     from maskedlark.runtime.database import open_database
 

@@ -250,7 +250,7 @@ def warmup_command(
 ) -> None:
     """Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.
 
-    Compiled loops are kept in NUMBA_CACHE_DIR, or beside the installed package. They are good for
+    Compiled loops are kept in NUMBA_CACHE_DIR, or next to the installed package. They are good for
     processors with AVX-512, or with AVX2, until Python, numba or this package change.
     """
     from helper.serving.warmup import warm_up, warm_up_for_others

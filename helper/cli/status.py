@@ -17,11 +17,12 @@ _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 
 
 def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> dict[str, str | int]:
-    """Ask a helper who it is and what it holds: the lines of its status, by name.
+    """Ask a helper for its identity and what it holds: the lines of its status, by name.
 
     Raises:
         HelperUnavailable: it does not answer.
-        InvalidTask: plaintext to another machine, or the HPKE keys are not signed by the key beside them.
+        InvalidTask: plaintext to another machine, or the HPKE keys are not signed by the key that comes with
+            them.
     """
     with make_channel(address, tls) as channel, calling(f"helper at {address}"):
         stub = helper_pb2_grpc.HelperStub(channel)

@@ -169,7 +169,7 @@ class Datasets:
             chosen: One bit a prepared report, in order, least significant first; the last byte's unused bits
                 are zero.
             expected_id: What the dataset's id must come out as.
-            caller: Who asks.
+            caller: The peer that asks.
             actor: How the audit log names the caller.
 
         Returns:
@@ -324,7 +324,7 @@ class Datasets:
         A crash between leaves objects that no ledger names, and that are swept.
 
         One that is refused is taken back, unless it is refused because another process has committed this
-        very dataset, with objects of its own.
+        very dataset, with separate objects.
         """
         manifest = self.vault.commit(prepared.writer, expected_id, prepared.ranks(rows))
         try:

@@ -52,7 +52,7 @@ class SealedPlace:
 
 @frozen(eq=False)
 class SealedSegment:
-    """A segment that may leave the helper's process: ciphertext, and what its holder has to be told.
+    """A segment that may leave the helper's process: ciphertext, and what its holder has to know.
 
     Attributes:
         place: Which it is.

@@ -34,7 +34,7 @@ class PrefetchQuota:
     """
 
     def __init__(self, opens_at_once: Callable[[], int], *, room_bytes: int) -> None:
-        """Let so many chunks be begun as those want who open them.
+        """Let as many chunks be begun as their openers want.
 
         Args:
             opens_at_once: See `Executor`.

@@ -58,9 +58,9 @@ class _Kept:
 class PreparationCache:
     """Preparations by handle, of reports and of updates, and the room that all share, finished or not.
 
-    Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they
-    can be prepared again. Who finds no room is told to come again: it does not push out what another one is
-    about to commit.
+    Past the bounds on their number the oldest of the caller with the most are evicted: nothing was used up,
+    they can be prepared again. A caller that exceeds its quota receives a retry delay: it does not push out
+    what another one is about to commit.
     """
 
     def __init__(self, capacity_bytes: int, clock: Callable[[], float]) -> None:

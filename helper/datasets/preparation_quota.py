@@ -5,7 +5,7 @@
         ...                                  # elsewhere: quota.answered(), once for each chunk that was begun
     quota.left_memory(count)                 # so many records are on the disk now
     cache.put(handle, prepared, quota.hand_over())
-    quota.end()                              # all that is left; whoever waits, is told
+    quota.end()                              # all that is left; waiting callers are woken
 
 The first `AT_ONCE` chunks that wait for their answers need no head start: no preparation waits for another.
 """

@@ -52,7 +52,7 @@ class PreparedTotals:
         received: Reports that came.
         admitted: Of these, how many can be in the dataset.
         admitted_digest: 32 bytes: the id that the dataset would have if all of them were chosen.
-        dropped: The others, by their true reasons, which stay here: the ad server is told `as_told` of them.
+        dropped: The others, by their true reasons, which stay here: the ad server receives `as_told` of them.
     """
 
     received: int
@@ -264,7 +264,7 @@ class Preparation:
 
 
 def _without(prepared: PreparedShares, is_dropped: NDArray[np.bool_], reason: ReportReason) -> PreparedShares:
-    """Return these rows with the dropped ones no longer admitted, nor their tags sent."""
+    """Return these rows with the dropped ones no longer admitted and without their tags."""
     before = prepared.admitted
     newly = before.is_admitted & is_dropped
     if not newly.any():

@@ -54,7 +54,7 @@ class Tail:
 
 
 class SegmentSealer:
-    """Seals the segments of one preparation, under a salt of its own."""
+    """Seals the segments of one preparation, under a salt that no other preparation has."""
 
     def __init__(self, shape: RowShape, key_for: KeyFor, randomness: Randomness) -> None:
         self._salt = randomness(SALT_BYTES)

@@ -47,7 +47,7 @@ _INTERRUPTED_EVERY_S: Final = 0.1
 class VaultDamaged(Exception):
     """A stored dataset is missing or is not what this helper wrote.
 
-    Local: the peer is told that the dataset is unknown.
+    Local: to the peer, the dataset is unknown.
     """
 
 
@@ -82,7 +82,7 @@ class Vault:
             ledger: Has the manifests.
             key_for: See `HelperKeys.vault_key`.
             bucket: Where new datasets go; None for the folder.
-            quota: Counts what is stored, and what is to come; by default one of its own.
+            quota: Counts what is stored, and what is to come; by default a new one.
             randomness: Of names and salts.
 
         Raises:

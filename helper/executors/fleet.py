@@ -55,12 +55,12 @@ class Worker(Protocol):
         Args:
             order: A message of `helper.executors.orders`.
             most_bytes: The longest that its answer may be.
-            is_opening: Whether it is to open shares, which is done beside other orders.
+            is_opening: Whether it is to open shares, which is done concurrently with other orders.
         """
 
 
 class Fleet(Protocol):
-    """The workers of a helper, who come and go."""
+    """The workers of a helper; they come and go."""
 
     def workers(self) -> Mapping[bytes, Worker]:
         """Return the workers that have joined and are not known to be lost, by name."""

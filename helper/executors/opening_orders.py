@@ -109,7 +109,7 @@ def read_opened(
     """Read the parts of a worker's answer, in the form that `opener.open(shares)` gives.
 
     The worker is believed what it read. Its answer must be of all shares, in shape, with canonical masks,
-    with labels and keys of the task, and admit nothing whose id is none.
+    with labels and keys of the task, and admit nothing whose id is malformed.
 
     Raises:
         InvalidTask: it is not.

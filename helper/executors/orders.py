@@ -301,7 +301,7 @@ def read(kind: type[Any], message: bytes) -> Message:
     """Decode a message that `write` wrote.
 
     Raises:
-        InvalidTask: it is none of this kind.
+        InvalidTask: it is not one of this kind.
     """
     pieces, at = [], 0
     while at < len(message):
@@ -319,7 +319,7 @@ def elements(part: bytes, count: int) -> FieldVector:
     """Read so many field elements of a message.
 
     Raises:
-        InvalidTask: there are more or fewer, or one is none.
+        InvalidTask: there are more or fewer, or one is malformed.
     """
     try:
         return from_bytes(part, count)

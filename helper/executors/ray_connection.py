@@ -4,7 +4,7 @@
     end(actor)
 
 What actors return or raise are pickles, which run as they are read. So the head asks Ray only which machines
-there are and whether an actor has started. Ray reads errors that nobody asked for all the same, to log them;
+there are and whether an actor has started. Ray reads errors unasked all the same, to log them;
 so an audit hook of Python refuses whatever a pickle that Ray reads would call. What Ray says of an error can
 hold anything, so none of its texts is passed on.
 """
@@ -45,7 +45,7 @@ class PickleRefused(Exception):
 
 
 def _refuse_pickles(event: str, _: tuple[Any, ...]) -> None:
-    """Raise if Ray, in this process, reads a pickle that names anything: it would run beside the keys."""
+    """Raise if Ray reads a pickle that names anything: it would run in this process, which has the keys."""
     if event != "pickle.find_class":
         return
     frame: FrameType | None = sys._getframe()

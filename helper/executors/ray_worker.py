@@ -21,7 +21,7 @@ TLS_VARIABLE: Final = "HELPER_WORKER_TLS"
 
 
 class RayWorker:
-    """One worker, a process of its own."""
+    """One worker, as a separate process."""
 
     def __init__(self, capacity_bytes: int, address: str) -> None:
         """Check this machine's arithmetic, and serve at an address of this machine.

@@ -17,7 +17,7 @@ def assign(segments: Sequence[bytes], workers: Sequence[bytes]) -> dict[bytes, b
     Rendezvous hashing with bounded loads: each segment goes to the worker that ranks highest for it and has
     less than its share.
 
-    Guarantees: loads differ by at most one segment from equal shares rounded up; the result hangs on the
+    Guarantees: loads differ by at most one segment from equal shares rounded up; the result depends on the
         names alone.
     """
     most = -(-len(segments) // len(workers)) if workers else 0

@@ -2,7 +2,7 @@
 
     answer = SegmentWorker(capacity_bytes).do(order, interrupt)      # see `helper.executors.orders`
 
-It has the key of the datasets that it is told of and no other key of the helper, unless it opens shares: it
+It has the key of the datasets that its orders name and no other key of the helper, unless it opens shares: it
 sees features, labels and one helper's mask shares, and which records a round sums. It knows no pair key, no
 noise and no ledger. An error is an answer too, of one word.
 """

@@ -31,7 +31,7 @@ class _NotAwaited(Exception):
 
 
 class WorkerService(worker_pb2_grpc.WorkerServicer):
-    """Gives a worker one order at a time, and one to open shares beside it. Others wait unread."""
+    """Gives a worker one order at a time, and at the same time one to open shares. Others wait unread."""
 
     def __init__(self, worker: SegmentWorker) -> None:
         self._worker, self._working, self._opening = worker, Lock(), Lock()

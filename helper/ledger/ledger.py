@@ -181,7 +181,7 @@ class Ledger:
             task_id: The task's.
             report_ids: Its reports, 16 bytes each.
             manifest: The objects that it consists of.
-            actor: Who asked for it.
+            actor: The caller, for the audit log.
 
         Raises:
             JobRefused(REPORT_ALREADY_USED): one of them is in a dataset of the task already.
@@ -249,7 +249,7 @@ class Ledger:
             model: The ONNX file.
             check_budget: Called with what the dataset's other jobs and queries take, anew whenever that
                 changes before the job is opened. What it raises is raised here, and the job is not opened.
-            actor: Who asked for it.
+            actor: The caller, for the audit log.
 
         Returns:
             False, and nothing changed, if a job of this id exists already.
@@ -299,7 +299,8 @@ class Ledger:
     ) -> bool:
         """Charge a round and keep its answer and seed; drop those that are `KEPT_ANSWERS` rounds older.
 
-        `actor` is who asked for it, and `numerics` the digest of the arithmetic that computed it.
+        `actor` is the caller, for the audit log, and `numerics` the digest of the arithmetic that computed
+        it.
 
         Returns:
             False, and nothing changed, if it is not the next round of an open job (another thread or process
@@ -344,7 +345,7 @@ class Ledger:
     def close_job(self, spec: JobSpec, actor: Actor = THIS_SERVICE) -> None:
         """Close a job, which gives back the rounds that it did not run, and drop its answers.
 
-        Closing again changes nothing. `actor` is who asked for it.
+        Closing again changes nothing. `actor` is the caller, for the audit log.
 
         One that was not opened is kept as closed, so that it never will be, if it still could; one of another
         content stays as it is.

@@ -5,8 +5,8 @@
       │           └──────< segments   the objects of datasets: their names and digests
       └────< used_reports
 
-    audit_log    who did what, in a chain: every entry is a position that the ledger was at, which is what
-                 shows that it was rolled back
+    audit_log    acts and their actors, in a chain: every entry is a position that the ledger was at, which is
+                 what shows that it was rolled back
 
 Ad servers choose the ids of jobs and queries, and may choose each other's: such an id is a key only together
 with its task. A dataset's id is a digest of its task and its reports, which this helper computes itself.

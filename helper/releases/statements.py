@@ -58,7 +58,7 @@ class Statements:
     def of_task(self, task_id: bytes, call: Call) -> Iterator[SignedStatement]:
         """Yield a statement about each job and query of a task that was charged, by last answer.
 
-        The ad server is told of its own task only, and nothing that it was not answered before.
+        The ad server learns of its own task only, and nothing that it was not answered before.
 
         Args:
             task_id: The task.

@@ -190,7 +190,7 @@ class HelperKeys(NeverPickled):
         return self._signing.sign(signing_bytes(task))
 
     def sign_statement(self, statement: ReleaseStatement) -> SignedStatement:
-        """Sign what this helper says of a release, in a domain of its own: never a task."""
+        """Sign what this helper says of a release, in a separate signature domain: never a task."""
         signature = self._signing.sign(statement_bytes(statement))
         return SignedStatement(statement=statement, signature=signature)
 

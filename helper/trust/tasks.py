@@ -67,7 +67,7 @@ class Tasks:
 
         Args:
             encoded: A `Task`.
-            caller: Who asks.
+            caller: The peer that asks.
             actor: How the audit log names the caller.
 
         Returns:

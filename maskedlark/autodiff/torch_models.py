@@ -117,7 +117,7 @@ def torch_model(model: DenseModel | GraphModel) -> TorchModel:
     """Build a job's model for torch. Called by a device before it tosses a coin, and by a simulation.
 
     Raises:
-        InvalidModel: the graph is none that the parser accepts, or not the one that the job describes.
+        InvalidModel: the parser does not accept the graph, or it is not the one that the job describes.
     """
     if isinstance(model, DenseModel):
         return TorchModel(layer_sizes=model.layer_sizes, forward=_dense(model.widths, model.layer_sizes))

@@ -1,4 +1,4 @@
-"""Whether a column holds values that name people or things one by one, so that nobody publishes them unasked.
+"""Whether a column holds values that name people or things one by one, and should not be published unasked.
 
 An encoder is public and signed, and holds the words of its columns. Each threshold is a value below.
 

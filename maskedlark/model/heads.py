@@ -108,7 +108,7 @@ class Heads:
         """Return one head; the only one, if the name is empty.
 
         Raises:
-            InvalidTask: there is none of this name, or several and no name is given.
+            InvalidTask: no head has this name, or there are several and no name is given.
         """
         found = [head for head in self.heads if head.name == name or not name]
         if len(found) != 1:

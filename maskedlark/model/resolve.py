@@ -99,7 +99,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
 def _join_outputs(
     state: _State, names: tuple[str, ...], records: int
 ) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """Return the value of all outputs beside each other, and each output's width."""
+    """Return the value of all outputs concatenated, and each output's width."""
     values = [state.same_as.get(name, name) for name in names]
     columns = [_with_column(state, name, records, others=values) for name in values]
     if len(columns) == 1:

@@ -1,4 +1,4 @@
-"""Networks over an encoder's columns: a trained table for each column, and each number beside its table.
+"""Networks over an encoder's columns: a trained table for each column, and each number next to its table.
 
 For `adserver model create --encoder` and quickstart. A column's bytes pick a row of its table, so that words
 need no order and numbers no straight line. The rows, the centred numbers and the bytes of images feed dense

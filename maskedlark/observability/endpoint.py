@@ -55,7 +55,7 @@ class OperatorEndpoint:
             address: On loopback, unless `access` allows another.
             registry: What /metrics shows.
             check: Returns if the service is well, and raises if not; `Starting` if it is not ready yet.
-            access: How the port is protected. Callers are not asked who they are.
+            access: How the port is protected. Callers are not authenticated.
             tls: The service's own files, whose certificate the port shows with `MetricsAccess.TLS`.
             total_s: How long a connection lasts at most, from its begin to the end of the answer.
             connections: Served at once; more are closed.

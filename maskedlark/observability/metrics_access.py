@@ -5,9 +5,10 @@ from enum import StrEnum, unique
 
 @unique
 class MetricsAccess(StrEnum):
-    """Who may reach the port of metrics: this machine alone, or another over TLS or in plaintext.
+    """Access to the port of metrics: from this machine alone, or from another over TLS or in plaintext.
 
-    It asks for no password: beyond loopback, a firewall or a network policy decides who may call it.
+    It asks for no password: beyond loopback, a firewall or a network policy decides which machines may call
+    it.
     """
 
     LOOPBACK = "loopback"

@@ -8,7 +8,7 @@ each round's bound behind the round's weights, and so binds it in the transcript
 to the job's clip_norm, or the task's where the job has none.
 
 The optimizer gets the mean gradient over the bound. So the learning rate is the length of the step of a round
-in which all gradients are clipped and agree, and neither the step nor its noise shrinks with the bound.
+in which all gradients are clipped and agree, and the step and its noise do not shrink with the bound.
 
 Source: G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy, "Differentially Private Learning with Adaptive
 Clipping", 2021, algorithm 1: the geometric update, with their one noised count in place of a second

@@ -59,9 +59,8 @@ class Charge:
         overlap: Of a job of correlated noise, where `epoch_steps` counts slots far apart: how much of the
             squared length of a record's shift two of these slots have in common, in [0, 1). That part is a
             release without sampling, and the rest one of random allocation.
-        is_of_labels: Whether it is to be told which of two contributions a report makes, as
-            with one real label or another,
-            and not whether it makes one: twice the shift.
+        is_of_labels: Whether an attacker is to find out which of two contributions a report makes, as with
+            one real label or another, and not whether it makes one: twice the shift.
         is_of_mixed_plan: Whether its job plans releases at other settings too, of which none may be charged
             yet: together with other jobs, its releases then do not count as ones at one setting.
 

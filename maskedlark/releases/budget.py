@@ -180,8 +180,8 @@ class DatasetBudget:
         colluding: The budget against the ad server with either helper.
         uses: What takes of them, in the order given.
         forecast: Of the job that was asked about, if one was, in a task with noise.
-        labels: What all that is held costs if one real label of a report is to be told from another, if that
-            was asked for. The budgets are of telling whether the report adds anything.
+        labels: What all that is held costs if one real label of a report is to be distinguished from another,
+            if that was asked for. The budgets are of telling whether the report adds anything.
     """
 
     dataset: BudgetedDataset
@@ -302,7 +302,7 @@ def budget_of(
 
 
 def _cost_of_labels(held: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
-    """Return what releases cost if one contribution of a report is to be told from another."""
+    """Return what releases cost if one contribution of a report is to be distinguished from another."""
     return spent_in_turn([[charge.of_labels() for charge in job] for job in held], delta)
 
 

@@ -122,7 +122,7 @@ class Evidence:
     def verify(self) -> None:
         """Check every signature, and that the statements are of this task and of one release.
 
-        Who the helpers are is for the caller to check: `task.helpers` has their keys.
+        The caller has to check the helpers' identities: `task.helpers` has their keys.
 
         Raises:
             InvalidTask: saying which check failed.
@@ -143,7 +143,7 @@ def read_evidence(encoded: bytes) -> Evidence:
     """Parse a file of evidence, and verify it.
 
     Raises:
-        InvalidTask: it is none, or a check of `Evidence.verify` fails.
+        InvalidTask: it is not a statement, or a check of `Evidence.verify` fails.
     """
     found = decode(Evidence, encoded.strip(), max_bytes=MAX_EVIDENCE_BYTES)
     found.verify()

@@ -39,7 +39,7 @@ class FairQuota:
             places: How many at once.
 
         Raises:
-            HelperUnavailable: there is none for this peer; it says when to ask again, and travels as
+            HelperUnavailable: this peer's quota is used up; it says when to ask again, and travels as
                 RESOURCE_EXHAUSTED.
         """
         peers = Counter(dict.fromkeys((name for name in names if name is not None), places))

@@ -1,7 +1,7 @@
 """Secret files that only the holder of another key can read: envelope encryption by one small interface.
 
 A secret file is plaintext (the default), or an envelope: sealed with a data key that a keeper has wrapped
-with a key of its own. The keeper is an HSM or another PKCS#11 token, or a program that calls a cloud's KMS.
+with the keeper's key. The keeper is an HSM or another PKCS#11 token, or a program that calls a cloud's KMS.
 Whoever copies the disk or its backup has nothing then; whoever reads the process's memory has the secrets.
 
     wrap_file(folder / "keys.json", "pkcs11:token=lark;object=kek")    # once, by the operator
@@ -98,7 +98,7 @@ def sealed_by(keeper: str, content: bytes) -> bytes:
     """Return what to write of a secret, in the form that a keeper's name asks for.
 
     Raises:
-        InvalidTask: the name is none, or the keeper is not configured or away.
+        InvalidTask: the name is unknown, or the keeper is not configured or away.
     """
     if keeper == PLAIN:
         return content
@@ -183,7 +183,7 @@ def _keeper(name: str) -> KeyKeeper:
     """Return the keeper of a name.
 
     Raises:
-        InvalidTask: the name is none, or what it needs is not configured.
+        InvalidTask: the name is unknown, or what it needs is not configured.
     """
     if name == COMMAND:
         return _Command(_configured(COMMAND_VARIABLE, "the program that calls the KMS"))

@@ -76,7 +76,7 @@ class ObjectStore(Protocol):
         """Read an object.
 
         Raises:
-            ObjectLost: there is none of this name.
+            ObjectLost: no object has this name.
             ObjectTooLong: it is longer; nothing of it is read.
         """
 

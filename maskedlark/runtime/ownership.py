@@ -64,13 +64,13 @@ def check_not_writable(path: Path) -> None:
 
 
 def check_program(path: Path) -> None:
-    """Return if a file may be run or loaded: nobody but this user and root can change or replace it.
+    """Return if a file may be run or loaded: only this user and root can change or replace it.
 
     Looked at are the file, and every folder on the way to it and to what a link leads to; a folder that
     others may write is accepted only if it is sticky, as /tmp is.
 
     Raises:
-        InvalidTask: somebody can, or the path is not absolute and so may lead to another file.
+        InvalidTask: another user can, or the path is not absolute and so may lead to another file.
     """
     if not path.is_absolute():
         raise InvalidTask(f"{path} is run as code: give its absolute path")

@@ -46,7 +46,7 @@ def watching(look: Callable[[], bool], *, name: str, every_s: float) -> Iterator
 class SharedWatch:
     """A repeated check for many blocks at once, such as the short calls of a server.
 
-    One thread checks all of them, so that a block neither starts a thread nor waits for one to start. It ends
+    One thread checks all of them, so that a block does not start a thread or wait for one to start. It ends
     after an interval without blocks.
 
     >>> watch, seen = SharedWatch(name="watch", every_s=0.001), Event()

@@ -1,4 +1,4 @@
-"""Entries of an audit log for refused acts, bounded, so that nobody fills the disk with refusals.
+"""Entries of an audit log for refused acts, bounded, so that a caller cannot fill the disk with refusals.
 
 The first refusal of an act to an actor for a reason is an entry at once. Those like it are counted, and their
 number is one entry when the hour is over. An hour has room for `MOST_AN_HOUR` different ones, a quarter of
@@ -38,7 +38,7 @@ class RefusedActs:
     """The refused acts of one process. Safe to share between threads."""
 
     def __init__(self, write: Callable[[Deed], None], elapsed: Callable[[], float] = time.monotonic) -> None:
-        """Log refusals by `write`, a transaction of its own; `elapsed` counts seconds."""
+        """Log refusals by `write`, each in a separate transaction; `elapsed` counts seconds."""
         self._write = write
         self._elapsed = elapsed
         self._lock = Lock()

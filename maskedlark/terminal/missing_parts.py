@@ -26,7 +26,8 @@ def how_to_install(missing: str, needed_by: str) -> str:
 
     Args:
         missing: The module that could not be imported.
-        needed_by: The module that imports it: the extra of its own party is named if several have the part.
+        needed_by: The module that imports it: the extra of the module's party is named if several have the
+            part.
     """
     top = missing.partition(".")[0]
     distribution = _DISTRIBUTIONS.get(top, top)

@@ -138,7 +138,7 @@ class InstanceStore:
         """Return a job's state.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none.
+            JobRefused(UNKNOWN_JOB): the job does not exist.
         """
         with reading(self._engine) as connection:
             return _job(connection, job_id)
@@ -147,7 +147,7 @@ class InstanceStore:
         """Draw a uniformly random instance, as it is now or was `OLDEST_S` ago.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none.
+            JobRefused(UNKNOWN_JOB): the job does not exist.
         """
         place = int(self._settings_of(job_id).pick(1, randomness)[0])
         lately = self._at_hand[job_id].lately(place, now_s=monotonic())
@@ -248,7 +248,7 @@ def _seen(connection: Connection, job_id: bytes, batch: list[_Return]) -> set[by
 
 
 def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: set[bytes]) -> Changed:
-    """Decide on each update in turn, as if each had a transaction of its own, then write what changed.
+    """Decide on each update in turn, as if each had a separate transaction, then write what changed.
 
     Raises:
         IntegrityError: an update outside `seen` was accepted before; nothing is written.

@@ -4,8 +4,8 @@
     jobs.submit(job, seed=0)
     jobs.find("3f").job;  jobs.close(job_id);  jobs.reopen(job_id);  jobs.parameters(job)
 
-A job is open until it is closed, and may be opened again; devices are told what it is. A job of LINE is done
-after its last round.
+A job is open until it is closed, and may be opened again; devices receive its definition. A job of LINE is
+done after its last round.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class StoredLocalJob:
     """A job as stored.
 
     Attributes:
-        job: What devices are told.
+        job: The definition that devices receive.
         submitted_at: Unix seconds.
         is_open: Whether it takes updates.
         is_tested: Whether returned models go through the spam test.
@@ -121,7 +121,7 @@ class LocalJobs:
         """Return a job.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none of this id.
+            JobRefused(UNKNOWN_JOB): no job has this id.
         """
         with reading(self._engine) as connection:
             row = connection.execute(select(local_jobs).where(local_jobs.c.job_id == job_id)).one_or_none()
@@ -154,7 +154,7 @@ class LocalJobs:
         """Take updates again of a job that was closed: it goes on with the round, or instances, it has.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none of this id.
+            JobRefused(UNKNOWN_JOB): no job has this id.
             JobRefused(WRONG_STATE): it is open or done.
         """
         state = self.state(self.get(job_id))

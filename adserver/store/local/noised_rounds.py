@@ -68,7 +68,7 @@ class NoisedRounds:
         """Return the state before the open round.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none.
+            JobRefused(UNKNOWN_JOB): the job does not exist.
         """
         with reading(self._engine) as connection:
             return ServerState.decode(bytes(_row(connection, job_id).state))
@@ -77,7 +77,7 @@ class NoisedRounds:
         """Count the updates in the open round's sum.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none.
+            JobRefused(UNKNOWN_JOB): the job does not exist.
         """
         with reading(self._engine) as connection:
             return int(_row(connection, job_id).received)
@@ -86,7 +86,7 @@ class NoisedRounds:
         """Return the round that devices should answer; None after the last.
 
         Raises:
-            JobRefused(UNKNOWN_JOB): there is none.
+            JobRefused(UNKNOWN_JOB): the job does not exist.
         """
         return line.next_round(self.state(job_id))
 

@@ -1,4 +1,4 @@
 """Federated jobs: planned, forecast and run, round by round; the model that devices train.
 
-May import: what the room around it may import, and the modules beside this room.
+May import: what the room around it may import, and that room's other modules.
 """

@@ -36,7 +36,7 @@ class Submitted(NamedTuple):
     """A model that devices are to train.
 
     Attributes:
-        model: What devices are told.
+        model: The definition that devices receive.
         file: The ONNX file that is kept with the job.
     """
 

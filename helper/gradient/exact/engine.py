@@ -4,8 +4,8 @@ It works on blocks of records, on several threads.
 
 A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a
 chunk into blocks whose values stay in the cache. Where records are large, blocks and chunks hold fewer of
-them, down to one, so that memory is bounded before the round begins. Sums are exact, so neither the division
-into parts and blocks nor the order of records changes a bit.
+them, down to one, so that memory is bounded before the round begins. Sums are exact, so no bit depends on the
+division into parts and blocks or on the order of records.
 """
 
 from collections.abc import Iterable, Iterator
