@@ -125,7 +125,7 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """Open a connection for reading: on SQLite it sees one state, and it and writers never block each other."""
+    """Open a connection to read. On SQLite it sees one state, and does not wait for writers or block them."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             _driver(connection.connection).execute("BEGIN DEFERRED").close()  # ends with the connection's use
