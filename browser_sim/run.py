@@ -15,7 +15,7 @@ from browser_sim.sealing import seal_all, workers_for
 from browser_sim.source import PanelSplit, Source, check_fits, save_records, split_panel, with_measurement
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.summary import Summary
-from browser_sim.task_host import load_bundle, load_encoder_of
+from browser_sim.task_host import encoder_for, load_bundle
 from browser_sim.waiting import BRIEF_S, patiently
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen, pick_attributes
@@ -125,21 +125,14 @@ def run(
 def with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
     """Return the source with the task's encoder, if it names one and the source is a table or MNIST.
 
-    Raises:
-        InvalidTask: another encoder was given, or the task host has none of this digest.
-        HelperUnavailable: the task host does not answer.
+    Raises: as `encoder_for`.
     """
     table = settings.source.table
     is_mnist = settings.source.kind is SourceKind.MNIST
     if task.encoder is None or (table is None and not is_mnist):
         return settings.source
     given = settings.source.image_encoder if table is None else table.encoder
-    encoder = given or load_encoder_of(settings.task, settings.protection)
-    if encoder.digest != task.encoder:
-        raise InvalidTask(
-            f"the encoder has the digest {encoder.digest.hex()}, but the task requires "
-            f"{task.encoder.hex()}: give the task's encoder"
-        )
+    encoder = encoder_for(task, given, settings.task, settings.protection)
     if table is None:
         return replace(settings.source, image_encoder=encoder)
     return replace(settings.source, table=replace(table, encoder=encoder))

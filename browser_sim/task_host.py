@@ -31,7 +31,7 @@ from browser_sim.endpoint import (
 )
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
-from maskedlark.reports.task import TaskBundle
+from maskedlark.reports.task import Task, TaskBundle
 
 if TYPE_CHECKING:
     from maskedlark.encoding.encoder import Encoder
@@ -89,6 +89,32 @@ def load_encoder_of(location: str, protection: Protection) -> "Encoder":
             "the task requires an encoder: give its file with --encoder, or give the task as a URL"
         )
     return read_encoder(_fetch(f"{location.rstrip('/')}/encoder", protection, limit=MAX_ENCODER_BYTES))
+
+
+def encoder_for(
+    task: Task, given: "Encoder | None", location: str, protection: Protection
+) -> "Encoder | None":
+    """Return the encoder that makes a task's features: the given one, or the one that its host serves.
+
+    Args:
+        task: The task, verified.
+        given: The user's choice; the only one if the task names none.
+        location: Where the task was loaded from.
+        protection: How a URL is fetched.
+
+    Raises:
+        InvalidTask: another encoder was given, or the task host has none of this digest.
+        HelperUnavailable: the task host does not answer.
+    """
+    if task.encoder is None:
+        return given
+    encoder = given or load_encoder_of(location, protection)
+    if encoder.digest != task.encoder:
+        raise InvalidTask(
+            f"the encoder has the digest {encoder.digest.hex()}, but the task requires "
+            f"{task.encoder.hex()}: give the task's encoder"
+        )
+    return encoder
 
 
 class _NoRedirects(HTTPRedirectHandler):

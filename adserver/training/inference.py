@@ -39,7 +39,8 @@ class Evaluation:
         loss: The mean loss of an example.
         accuracy: The share of examples whose class is right; None for the losses of numbers.
         auc: The chance that an example of class 1 has a higher score than one of class 0, ties counted half;
-            None for other losses than those of two classes, and where one class is absent.
+            None for other losses than those of two classes, and where one class is absent. Cross-entropy of
+            two outputs is one of those, whose logit is their difference.
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent; None for the
             losses of numbers.
         mean_over_rate: The mean prediction of class 1 over its share; None for other losses than those of two
@@ -148,11 +149,14 @@ def evaluate_heads(
 
 
 def _evaluation(outputs: NDArray[np.float64], labels: NDArray[Any], loss: Loss) -> Evaluation:
+    same = loss
+    if loss is Loss.CROSS_ENTROPY and outputs.shape[1] == 2:
+        outputs, same = outputs[:, 1:] - outputs[:, :1], Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
     return Evaluation(
-        loss=float(_losses(outputs, labels, loss).mean()),
-        accuracy=_accuracy(outputs, labels, loss),
-        auc=_auc(outputs[:, 0], labels == 1) if loss in OF_TWO_CLASSES else None,
-        base_rate=_base_rate(labels, loss),
+        loss=float(_losses(outputs, labels, same).mean()),
+        accuracy=_accuracy(outputs, labels, same),
+        auc=_auc(outputs[:, 0], labels == 1) if same in OF_TWO_CLASSES else None,
+        base_rate=_base_rate(labels, same),
         mean_over_rate=_mean_over_rate(outputs[:, 0], labels == 1, loss),
     )
 

@@ -2,8 +2,10 @@
 
 import json
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -11,28 +13,32 @@ from browser_sim.commands import reporting_errors
 from browser_sim.kinds import HoldingKind, TrainerKind
 from browser_sim.options import (
     CsvOption,
-    IgnoreOption,
     JsonOption,
-    LabelOption,
     MnistDirOption,
     SeedOption,
+    load_encoder,
     parse_trusted_helpers,
     protection,
+    table_of,
 )
 from browser_sim.waiting import BRIEF_S, LONG_S, patiently
-from maskedlark.encoding.column_kinds import Binning
-from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from browser_sim.devices.device_data import Holdings
     from browser_sim.endpoint import Protection
+    from browser_sim.sources.table import TableSettings
+    from maskedlark.encoding.encoder import Encoder
+
+ChooseEncoder: TypeAlias = "Callable[[Encoder | None], Encoder | None]"
+"""Takes the encoder that was given, and returns the one that a table is read with."""
 
 _holdings = panel("Data on devices")
 _churn = panel("Device behaviour")
 _local = panel("Jobs without helpers")
 
 
+@takes(table=table_of, without=["label_kind", "value"])
 def holdings_of(
     *,
     holding: Annotated[HoldingKind, _holdings("The source of the examples.")] = HoldingKind.MNIST,
@@ -41,13 +47,12 @@ def holdings_of(
     shard_size: Annotated[int, _holdings("mnist: number of examples per shard.", min=1)] = 300,
     mnist_dir: MnistDirOption = None,
     csv: CsvOption = None,
-    label: LabelOption = None,
-    ignore: IgnoreOption = None,
+    table: "Callable[[Path], TableSettings]",
     encoder: Annotated[
         Path | None,
         _holdings(
-            "csv: encoder file of `encode --fit`, which turns cells into bytes; default: one fitted to this "
-            "table.",
+            "csv: encoder file of `encode --fit`, which turns cells into bytes; default: the task's encoder, "
+            "if it names one, and else one fitted to this table.",
             exists=True,
             dir_okay=False,
         ),
@@ -58,14 +63,14 @@ def holdings_of(
     ] = None,
     least: Annotated[int, _holdings("csv and text: the fewest examples of a person.", min=1)] = 1,
     seed: SeedOption = None,
-) -> "Holdings":
-    """Return the data of the devices that the options describe."""
+) -> "Callable[[ChooseEncoder], Holdings]":
+    """Return what reads the data of the devices that the options describe, once the encoder is known."""
     from browser_sim.devices.device_data import dealing_stream, mnist_in_shards, text_by_speaker
     from browser_sim.draws import Draws
 
     match holding:
         case HoldingKind.MNIST:
-            return mnist_in_shards(
+            return lambda _: mnist_in_shards(
                 mnist_dir,
                 devices=devices,
                 shards_each=shards,
@@ -73,11 +78,14 @@ def holdings_of(
                 randomness=dealing_stream(holding, Draws(seed=seed)),
             )
         case HoldingKind.CSV:
-            return _of_table(path=csv, label=label, user=user, ignore=ignore, least=least, encoder=encoder)
+            if csv is None or user is None:
+                raise typer.BadParameter("csv data requires --csv FILE and --user COLUMN")
+            settings, given = table(csv), load_encoder(encoder) if encoder else None
+            return lambda choose: _of_table(replace(settings, encoder=choose(given)), user, least)
         case HoldingKind.TEXT:
             if text is None:
                 raise typer.BadParameter("text data requires --text FILE")
-            return text_by_speaker(text, least=least)
+            return lambda _: text_by_speaker(text, least=least)
 
 
 @reporting_errors()
@@ -99,7 +107,7 @@ def devices_command(
     store: Annotated[
         Path, option("File for stored answers: one for each task, job and round.", dir_okay=False)
     ],
-    holdings: "Holdings",
+    holdings: "Callable[[ChooseEncoder], Holdings]",
     trainer: Annotated[
         TrainerKind, option("The training library: torch (extra devices-torch) also trains ONNX graphs.")
     ] = TrainerKind.NUMPY,
@@ -141,7 +149,7 @@ def devices_command(
     from browser_sim.devices.local import LocalSettings, run_local
     from browser_sim.devices.local_store import LocalStore
     from browser_sim.devices.run import Churn, FleetSettings, run_devices
-    from browser_sim.task_host import load_bundle
+    from browser_sim.task_host import encoder_for, load_bundle
 
     site = site.rstrip("/")
     if bool(task) == bool(local_job):
@@ -156,7 +164,7 @@ def devices_command(
         local = LocalSettings(
             site=site,
             job_id=_id_of(local_job),
-            holdings=holdings,
+            holdings=holdings(lambda given: given),
             most_epsilon=most_epsilon,
             visits=visits,
             twice=twice,
@@ -166,8 +174,9 @@ def devices_command(
             found = run_local(local, updates, guarded)
         typer.echo(json.dumps(found.as_json()) if as_json else f"{found.accepted} updates accepted")
         return
+    location = f"{site}/v1/tasks/{task}"
     bundle = patiently(
-        lambda: load_bundle(f"{site}/v1/tasks/{task}", guarded, trusted, now=time.time()),
+        lambda: load_bundle(location, guarded, trusted, now=time.time()),
         give_up_after_s=LONG_S if wait else BRIEF_S,
         tell=lambda what: typer.echo(f"waiting: {what}", err=True),
     )
@@ -175,7 +184,7 @@ def devices_command(
         bundle=bundle,
         site=site,
         protection=guarded,
-        holdings=holdings,
+        holdings=holdings(lambda given: encoder_for(bundle.task, given, location, guarded)),
         consent=consent,
         cap=cap,
         churn=Churn(drop_out=drop_out, late=late, twice=twice, not_ready=not_ready),
@@ -201,33 +210,10 @@ def _id_of(typed: str) -> bytes:
         raise typer.BadParameter(f"the job id is {typed!r}: expected hexadecimal digits") from None
 
 
-def _of_table(
-    *,
-    path: Path | None,
-    label: str | None,
-    user: str | None,
-    ignore: list[str] | None,
-    least: int,
-    encoder: Path | None,
-) -> "Holdings":
+def _of_table(table: "TableSettings", user: str, least: int) -> "Holdings":
     from browser_sim.devices.device_data import table_by_user
-    from browser_sim.sources.table import TableSettings
-    from maskedlark.encoding.encoder import read_encoder
 
-    if path is None or user is None or (label is None and encoder is None):
-        raise typer.BadParameter(
-            "csv data requires --csv FILE, --user COLUMN, and --label COLUMN or --encoder FILE"
-        )
-    table = TableSettings(
-        path=path,
-        label=label,
-        encoder=read_encoder(encoder.read_bytes().rstrip(b"\n")) if encoder else None,
-        label_kind=LabelKind.CLASSES,
-        ignore=(*(ignore or ()), user),
-        binning=Binning.QUANTILE,
-        bins=256,
-    )
-    held = table_by_user(table, user, least=least)
+    held = table_by_user(replace(table, ignore=(*table.ignore, user)), user, least=least)
     for reason, count in held.rows.left_out.items() if held.rows else ():
         typer.echo(f"{count} rows are left out: {reason}", err=True)
     return held

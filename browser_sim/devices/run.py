@@ -54,6 +54,7 @@ class Told:
 
     Attributes:
         devices: That gave their consent.
+        examples: That these devices hold.
         rounds: That they saw.
         outcomes: Of answers, by name.
         reasons: Of refusals, by `ReportReason`: the ad server's, and a device's own to take part.
@@ -61,6 +62,7 @@ class Told:
     """
 
     devices: int = 0
+    examples: int = 0
     rounds: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -141,7 +143,10 @@ class DeviceFleet:
             for number, is_in in enumerate(consenting.tolist())
             if is_in
         ]
-        self.told = Told(devices=len(self._devices))
+        self.told = Told(
+            devices=len(self._devices),
+            examples=sum(len(one.examples) for one in self._devices),
+        )
 
     def run(self, on_round: Callable[[int], None] = lambda _: None) -> Told:
         """Answer rounds until there are no more.

@@ -125,6 +125,15 @@ def test_auc_is_that_of_scikit_learn_with_ties_and_none_without_both_classes() -
     assert evaluate(file, x, np.zeros(60, np.int64), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS).auc is None
     of_numbers = evaluate(file, x, labels, Loss.MSE)
     assert (of_numbers.auc, of_numbers.base_rate) == (None, None)
+    two = dense_network([2, 2], "relu", seed=2, final="linear")
+    logits = predict(two, x).astype(float)
+    of_two = evaluate(two, x, labels, Loss.CROSS_ENTROPY)
+    assert of_two.auc == pytest.approx(roc_auc_score(labels, logits[:, 1] - logits[:, 0]))
+    assert of_two.base_rate == pytest.approx(labels.mean())
+    assert of_two.accuracy == (logits.argmax(1) == labels).mean()
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert of_two.loss == pytest.approx(-np.log(chances[np.arange(60), labels]).mean())
+    assert of_two.mean_over_rate is None
     three = dense_network([2, 3], "relu", seed=2, final="linear")
     assert evaluate(three, x[:3], np.array([2, 2, 1]), Loss.CROSS_ENTROPY).base_rate == pytest.approx(2 / 3)
 
