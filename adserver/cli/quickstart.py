@@ -1,4 +1,4 @@
-"""`adserver quickstart`: new, check, run, up, down, status, logs."""
+"""`adserver quickstart`: sample, new, check, run, up, down, status, logs."""
 
 import signal
 from collections.abc import Iterator
@@ -32,6 +32,21 @@ FolderArgument = Annotated[
 ]
 
 
+@quickstart_app.command("sample")
+def sample_command(
+    out: Annotated[Path, typer.Argument(metavar="CSV", dir_okay=False, help="The file to write.")],
+) -> None:
+    """Write a made-up table of people's visits to a shop, the same every time, to try quickstart on."""
+    from adserver.quickstart.sample_table import PEOPLE, sample_table
+
+    if out.exists():
+        raise typer.BadParameter(f"{out} exists already: name another file")
+    table = sample_table()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(table, encoding="utf-8")
+    typer.echo(f"{table.count(chr(10)) - 1} made-up visits of {PEOPLE} people who do not exist: {out}")
+
+
 @quickstart_app.command("new")
 def new_command(
     folder: FolderArgument,
@@ -54,26 +69,47 @@ def new_command(
         list[str] | None,
         option("A column to group those sums by, the coarsest first; repeatable.", metavar="COLUMN"),
     ] = None,
+    person: Annotated[
+        str,
+        option(
+            "The column that names the person: each person's device then trains on the person's own rows.",
+            metavar="COLUMN",
+        ),
+    ] = "",
 ) -> None:
     """Create a project folder with its settings in `lark.toml`, without starting anything.
 
     A table is read and described: what each column holds and becomes, and what is left out and why.
     """
     from adserver.quickstart.check import read_table
+    from adserver.quickstart.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
     from adserver.quickstart.measurement import plan_measurement, suggest_value
     from adserver.quickstart.ports import free_ports
     from adserver.quickstart.project import new_project
-    from adserver.quickstart.settings import DataSettings, MeasureSettings, ModelSettings, Servers, Settings
+    from adserver.quickstart.settings import (
+        DataSettings,
+        FederatedSettings,
+        MeasureSettings,
+        ModelSettings,
+        Servers,
+        Settings,
+        TaskSettings,
+        TrainingSettings,
+    )
     from adserver.quickstart.table_report import read_report
 
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")
-    if csv is None and (value or key):
-        raise typer.BadParameter("--value and --key name columns of a table: give --csv")
+    if csv is None and (value or key or person):
+        raise typer.BadParameter("--value, --key and --person name columns of a table: give --csv")
+    if person and (value or key):
+        raise typer.BadParameter(
+            "--person lets devices train, which report no values: leave out --value, --key"
+        )
     data, measure, notes = DataSettings(), MeasureSettings(keys=tuple(key or ())), dict[str, str]()
     if csv is not None:
         table = read_table(csv)
-        report = read_report(table, label)
+        report = read_report(table.without(person) if person else table, label)
         _show_report(report)
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
         measure = replace(measure, values=tuple(suggest_value(table, column) for column in value or ()))
@@ -90,8 +126,11 @@ def new_command(
                 dashboard=f"127.0.0.1:{ports[4]}",
             ),
             data=data,
+            task=TaskSettings(clip_norm=CLIP_ON_DEVICES) if person else TaskSettings(),
             model=ModelSettings(onnx=str(model.resolve()) if model else ""),
+            training=TrainingSettings(rounds=ROUNDS_ON_DEVICES) if person else TrainingSettings(),
             measure=measure,
+            federated=FederatedSettings(person=person),
         ),
         notes,
     )
@@ -110,8 +149,9 @@ def check_command(folder: FolderArgument) -> None:
         typer.secho(f"error: {escape(problem)}", fg="red", err=True)
     if found.problems:
         raise typer.Exit(1)
+    whose = "reported" if found.devices is None else f"on {found.devices} people's devices"
     typer.echo(
-        f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them reported; "
+        f"{found.rows} rows of {found.num_classes} classes, {found.reported} of them {whose}; "
         f"{found.num_features} "
         f"features; loss {found.loss.value}: run it with `adserver quickstart run {folder}`"
     )
@@ -138,7 +178,7 @@ def run_command(
     weights of the round that does best on the rows that nobody reported; the last round's figures are beside.
     """
     from adserver.quickstart.project import Project
-    from adserver.quickstart.recipe import run_project
+    from adserver.quickstart.project_run import run_project
 
     with _ending_on_sigterm():
         result = run_project(

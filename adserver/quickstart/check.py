@@ -7,15 +7,16 @@ A setting's type and range are checked when `lark.toml` is read (`adserver.quick
 """
 
 from collections.abc import Collection, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from adserver.quickstart.measurement import plan_measurement
+from adserver.quickstart.people import divide, why_not_learned
 from adserver.quickstart.project import Project
 from adserver.quickstart.settings import DataSettings, Settings
 from adserver.quickstart.table_report import TableReport, Use, read_report
 from maskedlark.encoding import dates
-from maskedlark.encoding.cells import number
 from maskedlark.encoding.encoder import ID_ROWS, MAX_ROWS, count_bytes
 from maskedlark.encoding.fit import PlannedTraining, id_column
 from maskedlark.encoding.table import Table, parse_table
@@ -34,7 +35,8 @@ class Checked:
     Attributes:
         problems: One line for each wrong setting, with its name and the remedy.
         rows: Rows with a label that is learned.
-        reported: Those that browsers report; the rest is the panel.
+        reported: Those that browsers report, or people's devices hold; the rest is the panel.
+        devices: How many people's devices train; None where browsers report.
         num_features: Bytes of a report.
         num_classes: Classes of the label.
         loss: The loss that is trained.
@@ -43,6 +45,7 @@ class Checked:
     problems: tuple[str, ...]
     rows: int
     reported: int
+    devices: int | None
     num_features: int
     num_classes: int
     loss: Loss
@@ -72,8 +75,9 @@ def check(project: Project) -> Checked:
         InvalidTask: the table cannot be read, or nothing can be learned from it.
     """
     settings = project.settings
-    problems = list(_problems_of_names(settings.data))
+    problems = list(_problems_of_names(settings))
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
+    reported, devices = _reported(rows, settings), None
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
@@ -81,22 +85,27 @@ def check(project: Project) -> Checked:
         problems += _problems_of_columns(table, report, settings.data, kept)
         problems += _problems_of_words(settings.data)
         problems += _problems_of_measure(table, settings)
+        problems += _problems_of_federated(table, settings)
         counts = {**report.classes, **report.other_labels}
         chosen = settings.data.classes or tuple(counts)
         problems += _problems_of_classes(counts, settings.data)
         rows, classes = sum(counts.get(name, 0) for name in chosen), len(chosen)
+        reported = _reported(rows, settings)
+        if settings.federated.person in table.columns:
+            division = divide(table, settings.data, settings.federated.person)
+            reported, devices = len(division.on_devices), division.people
         if not problems:
             learned = _learned(table, settings.data)
-            planned = PlannedTraining(reports=_reported(rows, settings), epsilon=settings.training.epsilon)
+            planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
             features = sum(_width(learned, name, settings.data, planned) for name in kept)
-    reported = _reported(rows, settings)
-    loss = settings.training.loss or usual_loss(classes)
-    problems += _problems_of_training(settings, reported)
+    loss = settings.training.loss or usual_loss(classes, is_on_devices=bool(settings.federated.person))
+    problems += _problems_of_training(settings, reported, devices)
     problems += _problems_of_model(project, features, classes, loss)
     return Checked(
         problems=tuple(problems),
         rows=rows,
         reported=reported,
+        devices=devices,
         num_features=features,
         num_classes=classes,
         loss=loss,
@@ -107,12 +116,21 @@ def _reported(rows: int, settings: Settings) -> int:
     return rows - round(settings.data.panel * rows)
 
 
-def usual_loss(num_classes: int) -> Loss:
-    """Return the usual loss for so many classes, for a model with linear outputs."""
-    return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if num_classes == 2 else Loss.CROSS_ENTROPY
+def usual_loss(num_classes: int, *, is_on_devices: bool = False) -> Loss:
+    """Return the usual loss for so many classes, for a model with linear outputs; devices know one only."""
+    is_binary = num_classes == 2 and not is_on_devices
+    return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if is_binary else Loss.CROSS_ENTROPY
 
 
-def _problems_of_names(data: DataSettings) -> Iterator[str]:
+def usual_outputs(num_classes: int, *, is_on_devices: bool = False) -> int:
+    """Return the width of the output of a model for the usual loss."""
+    return num_classes if usual_loss(num_classes, is_on_devices=is_on_devices) is Loss.CROSS_ENTROPY else 1
+
+
+def _problems_of_names(settings: Settings) -> Iterator[str]:
+    data, person = settings.data, settings.federated.person
+    if person and not data.csv:
+        yield f"[federated] person is {person!r}, but [data] csv is empty: name your table, or empty person"
     if data.csv and not data.label:
         yield "[data] label is empty: set it to the label column of your table"
     if not data.csv and data.label:
@@ -122,9 +140,8 @@ def _problems_of_names(data: DataSettings) -> Iterator[str]:
 def _kept(table: Table, settings: Settings) -> tuple[str, ...]:
     """Return the columns that become features: those that are measured are secret."""
     data, measured = settings.data, {one.column for one in settings.measure.values}
-    return tuple(
-        name for name in table.columns if name != data.label and name not in {*data.ignore, *measured}
-    )
+    others = {data.label, settings.federated.person, *data.ignore, *measured}
+    return tuple(name for name in table.columns if name not in others)
 
 
 def _problems_of_measure(table: Table, settings: Settings) -> Iterator[str]:
@@ -132,6 +149,24 @@ def _problems_of_measure(table: Table, settings: Settings) -> Iterator[str]:
         plan_measurement(table, settings.data, settings.measure)
     except InvalidTask as error:
         yield str(error)
+
+
+def _problems_of_federated(table: Table, settings: Settings) -> Iterator[str]:
+    person, training = settings.federated.person, settings.training
+    if not person:
+        return
+    if person not in table.columns:
+        known = ", ".join(table.columns)
+        yield f"[federated] person names {person!r}, but {table.name} has no such column; it has {known}"
+    elif person == settings.data.label:
+        yield f"[federated] person names {person!r}, which is the label: name the column of the person"
+    if settings.measure.values:
+        yield "[measure] values needs people's reports, but devices send updates only: empty values or person"
+    for name in ("learning_rate", "batch_size"):
+        if getattr(training, name) is not None:
+            yield f"[training] {name} is of jobs over reports: remove it, and set [federated] {name}"
+    if find_spec("torch") is None:
+        yield "[federated] devices need torch, which is missing: pip install 'masked-lark[devices-torch]'"
 
 
 def _problems_of_columns(
@@ -187,13 +222,7 @@ def _why_no_dates(table: Table, name: str) -> str:
 
 def _learned(table: Table, data: DataSettings) -> Table:
     """Return the rows whose label is learned, as `browser-sim encode` takes them."""
-    labels, numbers = table.columns[data.label], {number(name) for name in data.classes} - {None}
-    kept = [
-        row
-        for row, cell in enumerate(labels)
-        if cell is not None and (not data.classes or cell in data.classes or number(cell) in numbers)
-    ]
-    return table.take(kept)
+    return table.take([row for row, why in enumerate(why_not_learned(table, data)) if not why])
 
 
 def _width(table: Table, name: str, data: DataSettings, planned: PlannedTraining) -> int:
@@ -215,7 +244,7 @@ def _problems_of_classes(counts: dict[str, int], data: DataSettings) -> Iterator
         yield "[data] classes names one class only: name two or more, or none for all"
 
 
-def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
+def _problems_of_training(settings: Settings, reported: int, devices: int | None) -> Iterator[str]:
     task, training, measure = settings.task, settings.training, settings.measure
     if (measure.values or measure.keys) and not settings.data.csv:
         yield "[measure] names columns, but [data] csv is empty: name your table"
@@ -237,7 +266,12 @@ def _problems_of_training(settings: Settings, reported: int) -> Iterator[str]:
             "helper that "
             "joins the ad server never sees less than the ad server alone"
         )
-    if reported < task.min_batch_size:
+    if devices is not None and devices < task.min_batch_size:
+        yield (
+            f"[task] min_batch_size is {task.min_batch_size}, but {devices} people's devices train: take a "
+            "table with more people, or lower min_batch_size"
+        )
+    elif reported < task.min_batch_size:
         yield (
             f"[task] min_batch_size is {task.min_batch_size}, but browsers report {reported} rows: take "
             "a table with "
@@ -264,7 +298,7 @@ def _problems_of_model(project: Project, features: int, classes: int, loss: Loss
         if settings.onnx:
             encoded = separate_parameters(read_model(project.path(settings.onnx)))
         else:
-            outputs = 1 if classes == 2 else classes
+            outputs = usual_outputs(classes, is_on_devices=bool(project.settings.federated.person))
             encoded = dense_network(
                 [features, *(settings.hidden or ()), outputs], "relu", seed=settings.seed, final="linear"
             )

@@ -10,6 +10,10 @@ from maskedlark.frozen import frozen
 
 ROUNDS: Final = 120
 """Of all reports: amplification by smaller batches would not count against a colluding helper."""
+ROUNDS_ON_DEVICES: Final = 10
+"""Each round costs a person noise for a whole update: a few long ones learn more than many short ones."""
+CLIP_ON_DEVICES: Final = 1.0
+"""A round's update of a linear model over some columns: longer ones are mostly one device's own habits."""
 _LARGE: Final = 10_000
 """Rows times epsilon from which 256 rows of a table a number learn more than their noise costs."""
 _WIDE: Final = 100

@@ -9,12 +9,13 @@ from maskedlark.escape import DELETE, escape
 
 def config_text(settings: Settings, notes: Mapping[str, str]) -> str:
     """Write `lark.toml` with a comment at each setting, and notes at values of `[data]` and `[measure]`."""
-    data, task, model, training, measure, servers = (
+    data, task, model, training, measure, federated, servers = (
         settings.data,
         settings.task,
         settings.model,
         settings.training,
         settings.measure,
+        settings.federated,
         settings.servers,
     )
     return f"""\
@@ -34,7 +35,7 @@ panel = {data.panel:g}            # the share of rows that nobody reports: the m
 
 [task]                 # what both helpers sign, for good
 min_batch_size = {task.min_batch_size}
-clip_norm = {task.clip_norm:g}         # a ceiling: the job's bound follows the gradients below it
+{_clip(settings)}
 epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
 collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
 
@@ -58,6 +59,14 @@ values = {_measured(measure.values, notes)}
 keys = {_list(measure.keys, notes)}              # columns to group by, the coarsest first
 epsilon = {measure.epsilon:g}          # what this may cost
 
+[federated]            # people's devices train on their own rows, and send no report; nothing without person
+# Of [training], devices take rounds and epsilon only.
+person = {_text(federated.person)}            # the column that names the person: one device each
+sampling_rate = {federated.sampling_rate:g}      # of devices, in each of [training] rounds
+epochs = {federated.epochs}             # a device's passes over its rows in a round
+batch_size = {federated.batch_size}        # rows in a device's step
+learning_rate = {federated.learning_rate:g}      # of those steps
+
 [servers]              # on this machine alone, without TLS
 helper_0 = {_text(servers.helper_0)}
 helper_1 = {_text(servers.helper_1)}
@@ -65,6 +74,15 @@ adserver_grpc = {_text(servers.adserver_grpc)}
 adserver_http = {_text(servers.adserver_http)}
 dashboard = {_text(servers.dashboard)}  # `adserver quickstart up --dashboard` shows it; "" for none
 """
+
+
+def _clip(settings: Settings) -> str:
+    reason = (
+        "the most that a device changes the model in a round"
+        if settings.federated.person
+        else "a ceiling: the job's bound follows the gradients below it"
+    )
+    return f"clip_norm = {settings.task.clip_norm:g}         # {reason}"
 
 
 def _hidden(widths: tuple[int, ...] | None) -> str:

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from adserver.quickstart.check import check, read_table, usual_loss
+from adserver.quickstart.check import check, read_table, usual_loss, usual_outputs
 from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
-from adserver.quickstart.running import RunningFleet, command
+from adserver.quickstart.running import command
 from adserver.quickstart.runs import Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
+from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import frozen
+from maskedlark.frozen import frozen, pick_attributes
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
 
 ORIGIN: Final = "https://ads.example"
-_REPORTED: Final = "reported.npz"
+REPORTED: Final = "reported.npz"
 """The reported rows in clear, while a run is compared with plain training."""
 _WATCHED_EVERY_S: Final = 1.0
 _NO_FRAME: Final = dict.fromkeys(map(ord, "│╭╮╰╯─"))
@@ -52,14 +52,25 @@ class RecipeSection:
     arguments: tuple[str, ...]
     encoder: Path | None = None
 
-    @property
-    def num_outputs(self) -> int:
-        """The width of the model's output."""
-        return 1 if self.num_classes == 2 else self.num_classes
+
+@frozen
+class Ran:
+    """A job that is done, and what it was trained on: see `Trained` for each."""
+
+    task_id: str
+    job_id: str
+    job: dict[str, Any]
+    untrained: Path
+    rows: Rows
+    reports: int
+    dataset_size: int
+    measured: dict[str, Any] | None = None
 
 
 class Recipe:
     """Runs a project once, or goes on with a run that was interrupted; its servers are up."""
+
+    _kept_weights = ModelWeights.BEST
 
     def __init__(
         self,
@@ -100,49 +111,39 @@ class Recipe:
             InvalidTask: a command refused; the message is what it said.
             HelperUnavailable: a server ended.
         """
-        settings, steps = self._project.settings, self._steps
+        steps, folder = self._steps, self._steps.folder
         if steps.done:
-            self._tell(f"going on with run {steps.folder.name}, which was interrupted")
-        folder = steps.folder
+            self._tell(f"going on with run {folder.name}, which was interrupted")
         described = self._describe(folder)
-        task = steps.do("task", lambda: self._task(described))
-        panel = folder / "panel.npz"
-        sent = steps.do("reports", lambda: self._report(task, panel), is_begun_once=True)
-        dataset = steps.do("dataset", lambda: self._seal(task))
-        measured = steps.do("measured", lambda: self._measure(task, dataset)) if self._measured else None
-        loss = settings.training.loss or usual_loss(described.num_classes)
-        untrained = self._model(described, rows=dataset["admitted"])
-        job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
-        job = self._watch(job_id)
+        loss = self._project.settings.training.loss or usual_loss(
+            described.num_classes, is_on_devices=self._are_devices
+        )
+        ran = self._train(described, loss)
         trained, curves = folder / "trained.onnx", self._picture("curves")
-        best = ("--weights", "best")
-        chosen = self._json("adserver", "model", "export", "--job", job_id, str(trained), *best)[
+        best = ("--weights", self._kept_weights.value)
+        chosen = self._json("adserver", "model", "export", "--job", ran.job_id, str(trained), *best)[
             "rounds_done"
         ]
         if curves:
-            self._run("adserver", "job", "show", job_id, "--plot", str(curves))
+            self._run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
         tested = last = self._test(trained, loss)
-        if chosen != job["rounds_done"]:
-            self._run("adserver", "model", "export", "--job", job_id, str(folder / "last.onnx"))
+        if chosen != ran.job["rounds_done"]:
+            self._run("adserver", "model", "export", "--job", ran.job_id, str(folder / "last.onnx"))
             last = self._test(folder / "last.onnx", loss)
-        plain = self._train_plainly(untrained, loss) if self._is_compared else None
+        plain = self._train_plainly(ran.untrained, loss) if self._is_compared else None
         result = Trained(
             run=folder.name,
-            task_id=task,
-            job_id=job_id,
-            rows=_rows(sent, dataset),
-            reports=sent["accepted"],
-            dataset_size=dataset["admitted"],
-            rounds=job["rounds_done"],
+            **pick_attributes(ran, ("task_id", "job_id", "rows", "reports", "dataset_size", "measured")),
+            rounds=ran.job["rounds_done"],
             chosen_round=chosen,
             **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},
             **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
-            warnings=(*tested["warnings"], *self._warn_of_rise(untrained, loss, last["loss"])),
-            epsilon=job["epsilon_spent"],
-            collusion_epsilon=job["collusion_epsilon_spent"],
+            warnings=(*tested["warnings"], *self._warn_of_rise(ran.untrained, loss, last["loss"])),
+            epsilon=ran.job["epsilon_spent"],
+            collusion_epsilon=ran.job["collusion_epsilon_spent"],
             model=str(trained),
+            model_of_columns=self._export_of_columns(described, ran.job_id),
             curves=str(curves) if curves else "",
-            measured=measured,
             plain=plain,
             name=self._name,
             note=self._note,
@@ -152,9 +153,52 @@ class Recipe:
             self._tell(f"warning: {warning}")
         return result
 
+    def _train(self, described: RecipeSection, loss: Loss) -> Ran:
+        """Run everything up to the job's end: with reports, a dataset of them, and a job over it."""
+        steps = self._steps
+        task = steps.do("task", lambda: self._task(described))
+        sent = steps.do("reports", lambda: self._report(task, self._panel), is_begun_once=True)
+        dataset = steps.do("dataset", lambda: self._seal(task))
+        measured = steps.do("measured", lambda: self._measure(task, dataset)) if self._measured else None
+        untrained = self._model(described, rows=dataset["admitted"])
+        job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
+        self._tell_of_training(job_id)
+        return Ran(
+            task_id=task,
+            job_id=job_id,
+            job=self._watch(job_id),
+            untrained=untrained,
+            rows=_rows(sent, dataset),
+            reports=sent["accepted"],
+            dataset_size=dataset["admitted"],
+            measured=measured,
+        )
+
+    def _export_of_columns(self, described: RecipeSection, job_id: str) -> str:
+        """Write the model that takes raw columns; return its file, or nothing and say why."""
+        if described.encoder is None:
+            return ""
+        out = str(self._steps.folder / "trained-of-columns.onnx")
+        form = ("--with-encoder", "--weights", self._kept_weights.value)
+        try:
+            self._run("adserver", "model", "export", "--job", job_id, out, *form)
+        except InvalidTask as error:
+            self._tell(f"no model of raw columns: {error}")
+            return ""
+        return out
+
+    @property
+    def _panel(self) -> Path:
+        """The rows that nobody reports, as features and labels."""
+        return self._steps.folder / "panel.npz"
+
+    @property
+    def _are_devices(self) -> bool:
+        return bool(self._project.settings.federated.person)
+
     def _test(self, model: Path, loss: Loss) -> Any:
         """Return how a model does on the panel."""
-        panel = ("--eval-set", str(self._steps.folder / "panel.npz"))
+        panel = ("--eval-set", str(self._panel))
         return self._json("adserver", "model", "evaluate", str(model), *panel, "--loss", loss.value)
 
     def _warn_of_rise(self, untrained: Path, loss: Loss, last: float) -> tuple[str, ...]:
@@ -173,18 +217,18 @@ class Recipe:
         from adserver.training.plain_twin import train_plain_twin
 
         folder = self._steps.folder
-        if not (folder / _REPORTED).exists():
+        if not (folder / REPORTED).exists():
             self._tell("this run was begun without --compare-plain: the next one can be compared")
             return None
         self._tell("training the same network on the same rows without privacy, to compare")
         twin = train_plain_twin(
             untrained.read_bytes(),
             loss,
-            read_eval_set((folder / _REPORTED).read_bytes()),
-            read_eval_set((folder / "panel.npz").read_bytes()),
+            read_eval_set((folder / REPORTED).read_bytes()),
+            read_eval_set(self._panel.read_bytes()),
         )
         write_durably(folder / "plain.onnx", twin.model)
-        (folder / _REPORTED).unlink()
+        (folder / REPORTED).unlink()
         found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
         return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
 
@@ -214,6 +258,8 @@ class Recipe:
     def _fit(self, data: DataSettings, encoder: Path) -> Any:
         table = str(self._project.path(data.csv))
         secret = self._measured.table_options if self._measured else ()
+        if self._are_devices:
+            secret = (*secret, "--ignore", self._project.settings.federated.person)
         options = (*_options_of(data), *secret, *self._planning(data), "-o", str(encoder))
         told = self._json("browser-sim", "encode", "--fit", table, *options)
         words = told["categories"] + told["ids"]
@@ -229,7 +275,7 @@ class Recipe:
         reports, epsilon = check(self._project).reported, self._project.settings.training.epsilon
         return ("--planned-reports", str(reports), "--planned-epsilon", str(epsilon))
 
-    def _task(self, described: RecipeSection) -> str:
+    def _task(self, described: RecipeSection, *updates: str) -> str:
         task = self._project.settings.task
         made: str = self._json(
             "adserver",
@@ -242,6 +288,7 @@ class Recipe:
             ORIGIN,
             *described.arguments,
             *self._declaration(),
+            *updates,
             "--min-batch-size",
             str(task.min_batch_size),
             "--clip-norm",
@@ -277,7 +324,7 @@ class Recipe:
             str(panel),
             "--holdout-fraction",
             str(data.panel),
-            *(("--train-out", str(self._steps.folder / _REPORTED)) if self._is_compared else ()),
+            *(("--train-out", str(self._steps.folder / REPORTED)) if self._is_compared else ()),
             "--insecure",
         )
         self._tell(
@@ -373,7 +420,7 @@ class Recipe:
         """The share of label 1 among the panel's rows, half a row away from 0 and 1; None for more labels."""
         import numpy as np
 
-        labels = np.load(self._steps.folder / "panel.npz", allow_pickle=False)["labels"]
+        labels = np.load(self._panel, allow_pickle=False)["labels"]
         if labels.max(initial=1) > 1:
             return None
         return float((labels.sum() + 0.5) / (len(labels) + 1))
@@ -384,17 +431,18 @@ class Recipe:
         if model.onnx:
             return self._project.path(model.onnx)
         network = self._network(rows)
+        outputs = usual_outputs(described.num_classes, is_on_devices=self._are_devices)
         untrained = self._steps.folder / "untrained.onnx"
         if described.encoder is None:
-            widths = (described.num_features, *network.hidden, described.num_outputs)
+            widths = (described.num_features, *network.hidden, outputs)
             form = ["--layers", ",".join(map(str, widths))]
         else:
-            form = ["--encoder", str(described.encoder), "--outputs", str(described.num_outputs)]
+            form = ["--encoder", str(described.encoder), "--outputs", str(outputs)]
             form += ["--hidden", ",".join(map(str, network.hidden))] if network.hidden else []
             form += [] if network.are_numbers_in_tables else ["--word-tables-only"]
             form += ["--base-rate", f"{self._base_rate:.6f}"] if network.clip_norm is not None else []
         if not network.are_numbers_in_tables:
-            form += ["--centred-on", str(self._steps.folder / "panel.npz")]
+            form += ["--centred-on", str(self._panel)]
         form += ["--seed", str(model.seed)]
         self._run("adserver", "model", "create", str(untrained), *form)
         return untrained
@@ -405,27 +453,36 @@ class Recipe:
         network = None if settings.model.onnx else self._network(rows)
         rate, clip = settings.training.learning_rate, None if network is None else network.clip_norm
         if rate is None:
-            features = str(self._steps.done["table"]["features"])
-            shown = self._json("adserver", "model", "show", str(model), "--num-features", features)
+            parameters = self._parameters(model)
             rate = choose_learning_rate(
                 rows=rows,
                 epsilon=settings.training.epsilon,
-                parameters=shown["parameters"],
+                parameters=parameters,
                 network=network,
             )
-            self._tell(f"learning rate {rate:g}, for {rows} reports and {shown['parameters']} parameters")
+            self._tell(f"learning rate {rate:g}, for {rows} reports and {parameters} parameters")
         if clip is None:
             return ["--learning-rate", str(rate)]
         clip = min(clip, settings.task.clip_norm)
         self._tell(f"a label is rare: the clip bound is {clip:g} in all rounds")
         return ["--learning-rate", str(rate / clip), "--clip-norm", str(clip)]
 
+    def _parameters(self, model: Path) -> int:
+        """Return how many parameters a model's file has."""
+        features = str(self._steps.done["table"]["features"])
+        return int(
+            self._json("adserver", "model", "show", str(model), "--num-features", features)["parameters"]
+        )
+
+    def _submitted(self, task: str) -> str | None:
+        """Return the id of the job that an interrupted run has submitted, or None."""
+        known = [one for one in self._json("adserver", "job", "list") if one["task_id"] == task]
+        return str(known[-1]["job_id"]) if known else None
+
     def _submit(self, task: str, dataset: dict[str, Any], model: Path, loss: Loss) -> str:
         """Submit the job, unless an interrupted run has done so; return its id."""
-        known = self._json("adserver", "job", "list")
-        submitted = [one for one in known if one["dataset_id"] == dataset["dataset_id"]]
-        if submitted:
-            return str(submitted[-1]["job_id"])
+        if (submitted := self._submitted(task)) is not None:
+            return submitted
         training = self._project.settings.training
         batch = () if training.batch_size is None else ("--batch-size", str(training.batch_size))
         job = self._json(
@@ -451,9 +508,16 @@ class Recipe:
             str(training.epsilon),
             *batch,
             "--eval-set",
-            str(self._steps.folder / "panel.npz"),
+            str(self._panel),
         )
         return str(job["job_id"])
+
+    def _tell_of_training(self, job_id: str) -> None:
+        self._tell(
+            f"training for {self._project.settings.training.rounds} rounds; to follow it from another "
+            "shell, run "
+            f"`. {self._project.environment_file}`, then `adserver job watch {job_id[:12]}`"
+        )
 
     def _watch(self, job_id: str) -> Any:
         """Follow the job to its end.
@@ -461,11 +525,6 @@ class Recipe:
         Raises:
             InvalidTask: it was refused, failed or cancelled; the message has its cause.
         """
-        self._tell(
-            f"training for {self._project.settings.training.rounds} rounds; to follow it from another "
-            "shell, run "
-            f"`. {self._project.environment_file}`, then `adserver job watch {job_id[:12]}`"
-        )
         ended = self._start("adserver", "job", "watch", job_id, "--json")
         job = json.loads(ended.stdout) if ended.stdout.strip() else None
         if job is None:
@@ -549,51 +608,3 @@ def _options_of(data: DataSettings) -> tuple[str, ...]:
     options = [part for option, values in named.items() for value in values for part in (option, value)]
     codes = [part for column in data.codes for part in ("--type", f"{column}=category")]
     return ("--label", data.label, *options, *codes)
-
-
-def run_project(
-    project: Project,
-    tell: Callable[[str], None],
-    *,
-    name: str = "",
-    note: str = "",
-    compare_plain: bool = False,
-) -> Trained:
-    """Check a project and run it once; servers that did not run before are ended again.
-
-    A name and a note are kept with the run's results. With `compare_plain` so is how the same network does
-    that was trained on the same rows without privacy.
-
-    Raises:
-        InvalidTask: a setting is wrong, or an extra is missing; nothing was started.
-    """
-    check(project).require()
-    if compare_plain and find_spec("torch") is None:
-        raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[rehearse]'")
-    running = RunningFleet(project, tell)
-    was_up = running.is_up
-    recipe: Recipe | None = None
-    try:
-        running.up()
-        recipe = Recipe(project, tell, running.require, name=name, note=note, compare_plain=compare_plain)
-        return recipe.run()
-    except (KeyboardInterrupt, SystemExit):
-        tell(_how_to_go_on(project, recipe, is_up=was_up))
-        raise
-    finally:
-        if not was_up:
-            running.down()
-
-
-def _how_to_go_on(project: Project, recipe: Recipe | None, *, is_up: bool) -> str:
-    """Say what becomes of an interrupted run."""
-    folder, job = project.folder, None if recipe is None else recipe.steps.done.get("job")
-    again = f"`adserver quickstart run {folder}` goes on with it"
-    if recipe is None:
-        return f"interrupted before anything was made: `adserver quickstart run {folder}` begins again"
-    if job is None:
-        return f"interrupted in run {recipe.steps.folder.name}: {again}, unless reports were being sent"
-    stop = f"`. {project.environment_file}`, then `adserver job cancel {job[:12]}` stops it"
-    if is_up:
-        return f"interrupted, but job {job[:12]} goes on at the servers: {again}; {stop}"
-    return f"interrupted: job {job[:12]} waits until the servers run again: {again}; {stop}"

@@ -27,7 +27,7 @@ class Rows:
 
     Attributes:
         read: Rows in the file.
-        reported: Reports in the dataset that was trained on.
+        reported: Reports in the dataset that was trained on; of devices, the rows on those that answered.
         panel: Rows that were never reported: the model is tested on them.
         left_out: By column and reason, or by the reason of the server that dropped a report.
     """
@@ -43,10 +43,12 @@ class Trained:
     """What `runs/N/summary.json` holds. Loss, accuracy and AUC are on the rows that were never reported.
 
     The model has the weights of the round with the least loss there, a choice that flatters its figures a
-    little. Those of the last round, which nobody chose, are there beside them; `adserver evaluate` measures
+    little; a job on devices keeps those of the last round only. Those of the last round, which nobody chose, are there beside them; `adserver evaluate` measures
     the model on the reports, for which the budget has a part left.
 
     Attributes:
+        reports: Reports that the ad server took; of devices, those that answered its rounds.
+        dataset_size: Reports that are trained on; of devices, the rows on them.
         chosen_round: After so many rounds the weights were the model's.
         last_loss: Of the weights after the last round; so are `last_accuracy` and `last_auc`.
         plain: How the network does that was trained on the same rows without privacy, with loss, accuracy,
@@ -56,6 +58,8 @@ class Trained:
             classes.
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
         mean_over_rate: The mean prediction over the base rate, of two classes.
+        model: The trained file, which takes the encoder's features.
+        model_of_columns: The same model behind the encoder: it takes raw columns. Empty if there is none.
         warnings: What is wrong with the model, each with what to do about it.
         measured: What `[measure]` asked for: its files and its epsilons; None if nothing.
         name: What its owner calls the run.
@@ -82,6 +86,7 @@ class Trained:
     epsilon: float
     collusion_epsilon: float
     model: str
+    model_of_columns: str
     curves: str
     measured: dict[str, Any] | None = None
     plain: dict[str, Any] | None = None

@@ -145,6 +145,26 @@ class MeasureSettings:
 
 
 @canonical
+class FederatedSettings:
+    """How devices train on people's own rows, one device a person; nothing without a column of persons.
+
+    Attributes:
+        person: The column that names the person; it is no feature.
+        sampling_rate: The share of devices that train in a round. Below 1 costs more noise against a
+            colluding helper, who knows which devices those are.
+        epochs: Passes over a device's rows in a round.
+        batch_size: Rows in a step on a device.
+        learning_rate: Of plain SGD on a device.
+    """
+
+    person: str = ""
+    sampling_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+    epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    batch_size: Annotated[int, Field(ge=1, le=1 << 20)] = 10
+    learning_rate: Positive = 1.0
+
+
+@canonical
 class Settings:
     """What `lark.toml` says."""
 
@@ -154,3 +174,4 @@ class Settings:
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
     measure: MeasureSettings = MeasureSettings()
+    federated: FederatedSettings = FederatedSettings()

@@ -14,7 +14,7 @@ import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from io import StringIO
 from itertools import islice
 from typing import Final
@@ -70,6 +70,16 @@ class Table:
             lines=[self.lines[row] for row in rows],
             written=self.written,
         )
+
+    def without(self, column: str) -> "Table":
+        """Return the table without a column.
+
+        Raises:
+            InvalidTask: there is no such column.
+        """
+        if column not in self.columns:
+            raise InvalidTask(f"{self.name} has no column {column!r}; it has {', '.join(self.columns)}")
+        return replace(self, columns={name: cells for name, cells in self.columns.items() if name != column})
 
 
 def parse_table(content: bytes, name: str) -> Table:

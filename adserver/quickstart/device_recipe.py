@@ -1,0 +1,145 @@
+"""One run of a project whose people's devices train: no row leaves its device, and nobody reports one.
+
+From the user's table to a trained model: encode, divide by people, task, job, devices, export, test.
+"""
+
+import json
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from adserver.quickstart.check import read_table
+from adserver.quickstart.defaults import Network
+from adserver.quickstart.people import Division, divide, write_table
+from adserver.quickstart.recipe import REPORTED, Ran, Recipe, RecipeSection
+from adserver.quickstart.runs import Rows
+from adserver.records.exported_model import ModelWeights
+from maskedlark.encoding.table import Table
+from maskedlark.model.losses import Loss
+from maskedlark.runtime.durable_file import write_durably
+
+_FRAC_BITS: Final = 24
+_WINDOW_S: Final = 600
+"""A round ends once all devices have answered; on a busy machine that takes minutes."""
+_IDLE_S: Final = 120
+"""Devices that are asked for no further round for so long believe that the job has stopped."""
+
+
+class DeviceRecipe(Recipe):
+    """Runs a project on people's devices, or goes on with a run that was interrupted; its servers are up."""
+
+    _kept_weights = ModelWeights.LATEST
+
+    def _train(self, described: RecipeSection, _loss: Loss) -> Ran:
+        steps, division = self._steps, self._division
+        panel = steps.do("panel", self._encode_panel)
+        write_durably(self._held, write_table(division.on_devices))
+        if self._is_compared:
+            self._encode(self._held, self._steps.folder / REPORTED)
+        untrained = self._model(described, rows=len(division.on_devices))
+        task = steps.do("task", lambda: self._task(described, *self._updates(untrained)))
+        job_id = steps.do("job", lambda: self._submit_rounds(task, untrained))
+        self._tell_of_training(job_id)
+        told = steps.do("devices", lambda: self._answer_rounds(task, job_id))
+        job = self._watch(job_id)
+        for file in (self._held, self._answers):
+            file.unlink(missing_ok=True)
+        left_out = Counter(division.left_out)
+        left_out["devices and panel did not take the row"] += (
+            len(division.on_devices) + len(division.panel) - told["examples"] - panel
+        )
+        return Ran(
+            task_id=task,
+            job_id=job_id,
+            job=job,
+            untrained=untrained,
+            rows=Rows(
+                read=len(self._table), reported=told["examples"], panel=panel, left_out=dict(+left_out)
+            ),
+            reports=told["devices"],
+            dataset_size=told["examples"],
+        )
+
+    @cached_property
+    def _table(self) -> Table:
+        return read_table(self._project.path(self._project.settings.data.csv))
+
+    @cached_property
+    def _division(self) -> Division:
+        settings = self._project.settings
+        return divide(self._table, settings.data, settings.federated.person)
+
+    @property
+    def _held(self) -> Path:
+        """The rows that simulated devices hold, while they train."""
+        return self._steps.folder / "devices.csv"
+
+    @property
+    def _answers(self) -> Path:
+        """The devices' stored answers, while they train."""
+        return self._steps.folder / "answers.sqlite3"
+
+    def _encode_panel(self) -> int:
+        """Write the panel's features and labels; return its number of rows."""
+        rows, division = self._steps.folder / "panel.csv", self._division
+        write_durably(rows, write_table(division.panel))
+        encoded = self._encode(rows, self._panel)
+        rows.unlink()
+        self._tell(
+            f"{len(division.on_devices)} rows are on the devices of {division.people} people; {encoded} "
+            "rows of other people are held out for testing"
+        )
+        for reason, count in division.left_out.items():
+            self._tell(f"{count} rows are left out: {reason}")
+        return encoded
+
+    def _encode(self, table: Path, out: Path) -> int:
+        """Write a table's features and labels; return its number of rows."""
+        encoder = str(self._steps.folder / "encoder.json")
+        arguments = ("--csv", str(table), "--encoder", encoder, "-o", str(out))
+        return int(self._json("browser-sim", "encode", *arguments)["rows"])
+
+    def _network(self, rows: int) -> Network:
+        """Return a linear network over words' tables and numbers, with the hidden layers that are named."""
+        return Network(hidden=self._project.settings.model.hidden or (), are_numbers_in_tables=False)
+
+    def _updates(self, model: Path) -> tuple[str, ...]:
+        """Return the options of `task create` for updates of this model, one from each person in a round."""
+        return (
+            *("--updates", str(self._parameters(model)), "--frac-bits", str(_FRAC_BITS)),
+            *("--max-dataset-size", str(self._division.people)),
+        )
+
+    def _submit_rounds(self, task: str, model: Path) -> str:
+        """Submit the job, unless an interrupted run has done so; return its id."""
+        if (submitted := self._submitted(task)) is not None:
+            return submitted
+        training, federated = self._project.settings.training, self._project.settings.federated
+        local = {name: getattr(federated, name) for name in ("epochs", "batch_size", "learning_rate")}
+        settings = {
+            "devices": self._division.people, "sampling_rate": federated.sampling_rate, "local": local
+        }  # fmt: skip
+        path = self._steps.folder / "strategy.json"
+        write_durably(path, json.dumps(settings).encode())
+        job = self._json(
+            *("adserver", "job", "submit", "--task", task, "--model", str(model)),
+            *("--strategy", "dp-fedavg", "--settings", str(path), "--rounds", str(training.rounds)),
+            *("--epsilon", str(training.epsilon), "--window", str(_WINDOW_S), "--eval-set", str(self._panel)),
+        )
+        return str(job["job_id"])
+
+    def _answer_rounds(self, task: str, job_id: str) -> dict[str, Any]:
+        """Let all devices answer the rounds that the job has left; return what became of their answers."""
+        job, data = self._json("adserver", "job", "show", job_id), self._project.settings
+        left = job["rounds"] - job["rounds_done"]
+        told: dict[str, Any] = self._json(
+            *("browser-sim", "devices", "--site", f"http://{data.servers.adserver_http}", "--insecure"),
+            *("--task", task, "--store", str(self._answers), "--trainer", "torch"),
+            *("--holding", "csv", "--csv", str(self._held), "--user", data.federated.person),
+            *("--rounds", str(max(1, left)), "--idle", str(_IDLE_S if left else 0.1)),
+        )
+        self._tell(f"{told['devices']} devices answered {told['rounds']} rounds")
+        for reason, count in told["reasons"].items():
+            self._tell(f"{count} answers were not taken: {reason}")
+        return told

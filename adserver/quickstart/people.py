@@ -1,0 +1,88 @@
+"""A table divided by people: most of them train on their own devices, and the rest are the panel.
+
+    division = divide(table, data, person="customer")
+    division.people, len(division.on_devices), len(division.panel)     # 320, 4812, 1207
+
+A person is on one side only, so that the panel tests what the model does for people whom it has not met.
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from typing import Final
+
+from adserver.quickstart.settings import DataSettings
+from maskedlark.encoding.cells import number
+from maskedlark.encoding.table import Table
+from maskedlark.federated.local_training import shuffle
+from maskedlark.frozen import frozen
+from maskedlark.randomness import seeded
+
+_SEED: Final = 1
+"""Of the panel: runs of one table are compared on the same people."""
+
+
+@frozen
+class Division:
+    """What became of a table's rows.
+
+    Attributes:
+        people: Those whose devices train.
+        on_devices: Their rows.
+        panel: The rows of the others.
+        left_out: How many rows are on neither side, by column and reason.
+    """
+
+    people: int
+    on_devices: Table
+    panel: Table
+    left_out: Mapping[str, int]
+
+
+def divide(table: Table, data: DataSettings, person: str) -> Division:
+    """Divide the rows that have a label and a person; of the people, `data.panel` is the panel's share.
+
+    Guarantees: each row is on one side or counted as left out; the same table is divided in the same way.
+    """
+    rows_of: dict[str, list[int]] = {}
+    left_out = Counter[str]()
+    for row, (why, name) in enumerate(zip(why_not_learned(table, data), table.columns[person], strict=True)):
+        if why or name is None:
+            left_out[why or f"column {person!r}: no person"] += 1
+        else:
+            rows_of.setdefault(name, []).append(row)
+    names = sorted(rows_of)
+    order = shuffle(len(names), seeded(_SEED, "panel of people")).tolist()
+    of_panel = {names[place] for place in order[: round(data.panel * len(names))]}
+    sides: tuple[list[int], list[int]] = ([], [])
+    for name, rows in rows_of.items():
+        sides[name in of_panel].extend(rows)
+    return Division(
+        people=len(names) - len(of_panel),
+        on_devices=table.take(sorted(sides[False])),
+        panel=table.take(sorted(sides[True])),
+        left_out=left_out,
+    )
+
+
+def why_not_learned(table: Table, data: DataSettings) -> Iterator[str]:
+    """Yield for each row why its label is not learned, in the words of `browser-sim`; empty if it is."""
+    numbers = {number(name) for name in data.classes} - {None}
+    for cell in table.columns[data.label]:
+        if cell is None:
+            yield f"column {data.label!r}: no label"
+        elif data.classes and cell not in data.classes and number(cell) not in numbers:
+            yield f"column {data.label!r}: not a declared class"
+        else:
+            yield ""
+
+
+def write_table(table: Table) -> bytes:
+    """Return the file of a table, which `parse_table` reads as the same cells."""
+    text = StringIO()
+    text.write("sep=,\r\n")  # nothing is guessed
+    writer = csv.writer(text)
+    writer.writerow(table.columns)
+    writer.writerows(zip(*table.columns.values(), strict=True))
+    return text.getvalue().encode()

@@ -1,0 +1,64 @@
+"""A project's run from its checks to its results: with browsers that report, or with devices that train.
+
+result = run_project(Project.open(Path("play")), tell=print)
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from adserver.quickstart.check import check
+from adserver.quickstart.device_recipe import DeviceRecipe
+from adserver.quickstart.project import Project
+from adserver.quickstart.recipe import Recipe
+from adserver.quickstart.running import RunningFleet
+from adserver.quickstart.runs import Trained
+from maskedlark.errors import InvalidTask
+
+
+def run_project(
+    project: Project,
+    tell: Callable[[str], None],
+    *,
+    name: str = "",
+    note: str = "",
+    compare_plain: bool = False,
+) -> Trained:
+    """Check a project and run it once; servers that did not run before are ended again.
+
+    A name and a note are kept with the run's results. With `compare_plain` so is how the same network does
+    that was trained on the same rows without privacy.
+
+    Raises:
+        InvalidTask: a setting is wrong, or an extra is missing; nothing was started.
+    """
+    check(project).require()
+    if compare_plain and find_spec("torch") is None:
+        raise InvalidTask("--compare-plain needs torch: pip install 'masked-lark[rehearse]'")
+    running = RunningFleet(project, tell)
+    was_up = running.is_up
+    recipe: Recipe | None = None
+    try:
+        running.up()
+        kind = DeviceRecipe if project.settings.federated.person else Recipe
+        recipe = kind(project, tell, running.require, name=name, note=note, compare_plain=compare_plain)
+        return recipe.run()
+    except (KeyboardInterrupt, SystemExit):
+        tell(_how_to_go_on(project, recipe, is_up=was_up))
+        raise
+    finally:
+        if not was_up:
+            running.down()
+
+
+def _how_to_go_on(project: Project, recipe: Recipe | None, *, is_up: bool) -> str:
+    """Say what becomes of an interrupted run."""
+    folder, job = project.folder, None if recipe is None else recipe.steps.done.get("job")
+    again = f"`adserver quickstart run {folder}` goes on with it"
+    if recipe is None:
+        return f"interrupted before anything was made: `adserver quickstart run {folder}` begins again"
+    if job is None:
+        return f"interrupted in run {recipe.steps.folder.name}: {again}, unless reports were being sent"
+    stop = f"`. {project.environment_file}`, then `adserver job cancel {job[:12]}` stops it"
+    if is_up:
+        return f"interrupted, but job {job[:12]} goes on at the servers: {again}; {stop}"
+    return f"interrupted: job {job[:12]} waits until the servers run again: {again}; {stop}"
