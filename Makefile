@@ -62,7 +62,7 @@ demo-no-noise: $(STAMP)  ## The same without noise: equal to plain training, to 
 demo-browser: $(STAMP)  ## A newspaper, a shop and a vault in your own browser, and what each party sees of it
 	$(BIN)/python -m docs.tutorial.browser_demo $(ARGS)
 
-demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 200 devices, MNIST (ends with one JSON object)
+demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 200 devices, MNIST or digits (ends with one JSON object)
 	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 
 # Each worker begins with one half of the tests, in order, so that what a file's tests share is made once.
@@ -247,4 +247,4 @@ federated: $(STAMP)  ## Every figure of the four federated papers beside ours (A
 	$(BIN)/python -m tests.bench.federated $(ARGS)
 
 clean:  ## Remove what make made
-	rm -rf $(VENV) demo-out build dist site *.egg-info
+	rm -rf $(VENV) demo-out demo-federated-out build dist site *.egg-info

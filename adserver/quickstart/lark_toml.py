@@ -36,7 +36,7 @@ panel = {data.panel:g}            # the share of rows that nobody reports: the m
 [task]                 # what both helpers sign, for good
 min_batch_size = {task.min_batch_size}
 {_clip(settings)}
-epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
+epsilon = {task.epsilon:g}            # the budget of a {_whose(settings)} against the ad server
 collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
 
 [model]
@@ -74,6 +74,10 @@ adserver_grpc = {_text(servers.adserver_grpc)}
 adserver_http = {_text(servers.adserver_http)}
 dashboard = {_text(servers.dashboard)}  # `adserver quickstart up --dashboard` shows it; "" for none
 """
+
+
+def _whose(settings: Settings) -> str:
+    return "person, over all rounds," if settings.federated.person else "dataset"
 
 
 def _clip(settings: Settings) -> str:

@@ -94,7 +94,7 @@ def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings
             f"{settings.path.name} has no row with a label and a person: column {user!r} is empty"
         )
     rows = (source.rows or RowCounts(read=len(people))).without(
-        Counter({f"column {user!r}: no person": int((~named).sum())})
+        +Counter({f"column {user!r}: no person": int((~named).sum())})
     )
     records = source.records.take(np.flatnonzero(named))
     return Holdings(

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, NoReturn
@@ -13,7 +14,9 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from browser_sim.cli import app
+from browser_sim.devices.run import FleetSettings, Told
 from browser_sim.run import Progress, RunSettings
+from browser_sim.sources.table import TableSettings, fit_table
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.numbers.field import add
@@ -305,6 +308,36 @@ def test_devices_of_a_job_without_helpers_wait_for_no_task(tmp_path: Path) -> No
     done = devices(tmp_path, "--local-job", "00", "--wait")
     assert done.exit_code == 2
     assert "--wait requires --task" in done.stderr
+
+
+@pytest.mark.parametrize("given", ["none", "the same", "another"])
+def test_devices_read_their_rows_with_the_tasks_encoder(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "visits.csv"
+    table.write_text("who,pages,bought\na,100,0\nb,300,1\n")
+    encoder = fit_table(TableSettings(path=table, label="bought", ignore=("who",)))
+    other = fit_table(TableSettings(path=table, label="bought"))
+    (tmp_path / "given.json").write_bytes(canonical.encode(other if given == "another" else encoder))
+    bundle = world(num_features=1, encoder=encoder.digest).bundle
+    ran: list[FleetSettings] = []
+
+    def run(settings: FleetSettings, *_: object) -> Told:
+        ran.append(settings)
+        return Told()
+
+    monkeypatch.setattr("browser_sim.task_host.load_bundle", lambda *_, **__: bundle)
+    monkeypatch.setattr("browser_sim.devices.run.run_devices", run)
+    options = () if given == "none" else ("--encoder", tmp_path / "given.json")
+    with http_sink(files={"/v1/tasks/00/encoder": canonical.encode(encoder)}) as url:
+        done = devices(tmp_path, "--task", "00", "--site", url, *options)
+    if given == "another":
+        assert done.exit_code == 1
+        assert "but the task requires" in done.stderr
+        return
+    assert done.exit_code == 0, done.output
+    # Of this device's own table, in which pages are 1 and 2, the task's encoder sees the lowest bin only.
+    assert ran[0].holdings.features.tolist() == [[0], [0]]
 
 
 def test_a_bug_shows_no_local_variable() -> None:

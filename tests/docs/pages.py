@@ -78,7 +78,7 @@ def main() -> None:
                     done.write(f"{page}\n")
             sys.stdout.write(f"{'FAILED' if problem else 'passed'} {page}\n{problem}")
             sys.stdout.flush()
-            for made in ("play", "shop"):
+            for made in ("play", "shop", "home"):
                 shutil.rmtree(clone / made, ignore_errors=True)
     sys.exit(failed > 0)
 

@@ -43,6 +43,13 @@ def quickstart(reading: Reading) -> None:
     assert 0.9 < summary["plain"]["auc"] <= 1  # the table's label follows its columns
     assert 1 <= summary["chosen_round"] <= summary["rounds"]
     assert "16 hidden" in reading.stdout
+    home = reading.clone / "home" / "runs" / "1"
+    summary = json.loads((home / "summary.json").read_text())
+    rows = summary["rows"]
+    assert rows["reported"] + rows["panel"] + sum(rows["left_out"].values()) == rows["read"] > 6_000
+    assert 0 < summary["epsilon"] <= 3
+    assert summary["auc"] > 0.8
+    assert (home / "trained-of-columns.onnx").exists()
 
 
 def federated(reading: Reading) -> None:

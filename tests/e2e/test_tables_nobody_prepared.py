@@ -1,6 +1,6 @@
 """Tables that nobody prepared, through real processes: each ends with a model or with one line of remedy.
 
-The rows of the table add up in every summary.
+The rows of the table add up in every summary, of reports and of people's devices.
 """
 
 import csv
@@ -8,10 +8,12 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 
 from adserver.quickstart.running import command
-from tests.adserver.quickstart.tables import CASES, ROWS
+from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, text, with_gaps
 from tests.adserver.quickstart.test_project import change
 
 IN_EVERY_SUITE = "gaps"
@@ -83,3 +85,33 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
         with Path(measured["csv"]).open(encoding="utf-8", newline="") as file:
             groups = [row["device"] for row in csv.DictReader(file)]
         assert sorted(groups) == ["(all)", "(rest)", "desktop", "other", "phone", "tablet"]
+
+
+@pytest.mark.slow
+def test_peoples_devices_train_a_model_of_raw_columns_and_their_rows_add_up(tmp_path: Path) -> None:
+    people = [(f"p{row % 40}", *cells) for row, cells in enumerate(csv.reader(with_gaps().splitlines()[1:]))]
+    people[5] = ("", *people[5][1:])
+    (tmp_path / "visits.csv").write_text(text(people, header=("who", *HEADER)))
+    table, play = ("--csv", tmp_path / "visits.csv", "--label", "bought"), tmp_path / "play"
+    assert quickstart("new", play, *table, "--person", "who").returncode == 0
+    change(play, "rounds = 10", "rounds = 2")
+    change(play, "min_batch_size = 100", "min_batch_size = 20")
+    ran = quickstart("run", play, "--json")
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads(ran.stdout)
+    rows = summary["rows"]
+    assert rows["read"] == ROWS
+    assert rows["reported"] + rows["panel"] + sum(rows["left_out"].values()) == ROWS
+    assert rows["left_out"] == {
+        "column 'bought': no label": CASES["gaps"].unlabelled,
+        "column 'who': no person": 1,
+    }
+    assert summary["reports"] == 32
+    assert 0 < summary["epsilon"] < summary["collusion_epsilon"] <= 8
+    assert 0 < summary["auc"] < 1
+    session = onnxruntime.InferenceSession(summary["model_of_columns"])
+    cells = {
+        one.name: np.array([[np.nan if one.type == "tensor(double)" else ""]]) for one in session.get_inputs()
+    }
+    assert cells.keys() == {"device", "minutes", "pages"}
+    assert session.run(None, cells)[0].shape == (1, 2)

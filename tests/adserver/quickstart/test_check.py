@@ -1,6 +1,7 @@
 """Every wrong setting is found, by its name, before anything is started."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 from adserver.cli.main import app
 from adserver.quickstart.check import check
 from adserver.quickstart.project import CONFIG, Project
+from adserver.quickstart.settings import DataSettings
 from browser_sim.sources.table import TableSettings, fit_table
 from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
@@ -111,6 +113,95 @@ def test_a_wrong_setting_is_found_by_name(before: str, after: str, why: str, tmp
             f"{refused.output} {refused.exception}"
         )
     assert not (play / "parties").exists()
+
+
+def new_on_devices(folder: Path) -> Result:
+    """A project of 200 people with two visits each."""
+    rows = [(f"p{row % 200}@mail.example", *cells) for row, cells in enumerate(visits())]
+    (folder / "visits.csv").write_text(text(rows, header=("who", *HEADER)))
+    return invoke(
+        "new", folder / "play", "--csv", folder / "visits.csv", "--label", "bought", "--person", "who"
+    )
+
+
+def test_a_project_of_devices_counts_people_and_their_column_is_no_feature(tmp_path: Path) -> None:
+    made = new_on_devices(tmp_path)
+    assert made.exit_code == 0
+    assert "who" not in made.output
+    found = check(Project.open(tmp_path / "play"))
+    assert (found.problems, found.devices, found.reported, found.num_features) == ((), 160, 320, 3)
+    assert found.loss is Loss.CROSS_ENTROPY
+    assert "320 of them on 160 people's devices" in invoke("check", tmp_path / "play").output
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (
+            'person = "who"',
+            'person = "whom"',
+            r"\[federated\] person names 'whom', but visits.csv has no such",
+        ),
+        ('person = "who"', 'person = "bought"', r"\[federated\] person names 'bought', which is the label"),
+        (
+            "min_batch_size = 100",
+            "min_batch_size = 161",
+            "min_batch_size is 161, but 160 people's devices train",
+        ),
+        ("values = []", 'values = [{column = "pages"}]', r"\[measure\] values needs people's reports"),
+        ("# learning_rate = 1 ", "learning_rate = 1 ", r"\[training\] learning_rate is of jobs over reports"),
+        (
+            "# batch_size = 256",
+            "batch_size = 256",
+            r"\[training\] batch_size .* set \[federated\] batch_size",
+        ),
+        ('# loss = "cross_entropy"', 'loss = "mse"', r"\[training\] loss: "),
+        ("sampling_rate = 1", "sampling_rate = 1.5", "federated.sampling_rate"),
+    ],
+)
+def test_a_wrong_setting_of_devices_is_found_by_name(
+    before: str, after: str, why: str, tmp_path: Path
+) -> None:
+    assert new_on_devices(tmp_path).exit_code == 0
+    path = tmp_path / "play" / CONFIG
+    config = path.read_text()
+    assert before in config
+    path.write_text(config.replace(before, after))
+    refused = invoke("check", tmp_path / "play")
+    assert refused.exit_code != 0
+    said = f"{refused.output} {refused.exception}"
+    assert re.search(why, said), said
+
+
+def test_devices_need_torch_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert new_on_devices(tmp_path).exit_code == 0
+    project = Project.open(tmp_path / "play")
+    no_table = replace(project, settings=replace(project.settings, data=DataSettings()))
+    assert "[federated] person is 'who', but [data] csv is empty" in check(no_table).problems[0]
+    monkeypatch.setattr("adserver.quickstart.check.find_spec", lambda _: None)
+    [problem] = check(project).problems
+    assert "pip install 'masked-lark[devices-torch]'" in problem
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--person", "who"), "name columns of a table: give --csv"),
+        (
+            ("--csv", "visits.csv", "--label", "bought", "--person", "who", "--key", "device"),
+            "leave out --value",
+        ),
+        (("--csv", "visits.csv", "--label", "bought", "--person", "whom"), "has no column 'whom'"),
+    ],
+)
+def test_a_person_goes_with_a_table_and_no_measurement(
+    arguments: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new_on_devices(tmp_path).exit_code == 0
+    refused = invoke("new", tmp_path / "other", *arguments)
+    assert refused.exit_code != 0
+    assert why in " ".join(f"{refused.output} {refused.exception}".replace("│", " ").split())
 
 
 def test_all_wrong_settings_are_found_at_once(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.quickstart.project import CONFIG, Project, new_project
+from adserver.quickstart.sample_table import sample_table
 from adserver.quickstart.settings import (
     DataSettings,
+    FederatedSettings,
     Measured,
     MeasureSettings,
     ModelSettings,
@@ -43,6 +45,7 @@ def test_the_file_that_is_written_says_exactly_the_settings(tmp_path: Path) -> N
         measure=MeasureSettings(
             values=(Measured(column="bought", word="yes"), Measured(column='pa"id', most=12.5)), keys=("id",)
         ),
+        federated=FederatedSettings(person='per"son', sampling_rate=0.25, epochs=2, learning_rate=0.125),
     )
     new_project(tmp_path / "play", settings)
     assert Project.open(tmp_path / "play").settings == settings
@@ -51,7 +54,7 @@ def test_the_file_that_is_written_says_exactly_the_settings(tmp_path: Path) -> N
 def test_every_setting_is_in_the_file_or_named_in_a_comment(tmp_path: Path) -> None:
     new_project(tmp_path / "play", SETTINGS)
     text = (tmp_path / "play" / CONFIG).read_text()
-    assert tomllib.loads(text).keys() == {"data", "task", "model", "training", "measure", "servers"}
+    assert tomllib.loads(text).keys() == {one.name for one in fields(Settings)}
     assert all(f"{each.name} = " in text for each in fields(TrainingSettings))
 
 
@@ -116,3 +119,13 @@ def test_a_table_without_its_column_of_labels_is_refused(tmp_path: Path) -> None
     made = CliRunner().invoke(app, arguments)
     assert made.exit_code == 2
     assert "--csv and --label require each other" in made.output
+
+
+def test_the_sample_is_written_once(tmp_path: Path) -> None:
+    table = tmp_path / "new" / "visits.csv"
+    made, again = (CliRunner().invoke(app, ["quickstart", "sample", str(table)]) for _ in range(2))
+    assert made.exit_code == 0
+    assert "made-up visits of 400 people who do not exist" in made.output
+    assert table.read_text() == sample_table()
+    assert again.exit_code == 2
+    assert "exists already" in again.output

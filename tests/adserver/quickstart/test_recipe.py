@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app
 from adserver.quickstart import recipe as module
+from adserver.quickstart.device_recipe import DeviceRecipe
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
 from adserver.quickstart.running import RunningFleet
@@ -35,6 +36,8 @@ class Commands:
         self.ran: list[str] = []
         self.jobs: list[dict[str, Any]] = []
         self.measured: dict[str, Any] = {}
+        self.rounds_done = 0
+        self.devices = {"devices": 80, "examples": 160, "rounds": 5, "reasons": {"round_over": 1}}
         self.asked: list[tuple[str, ...]] = []
         self.failing: dict[str, BaseException | subprocess.CompletedProcess[str]] = {}
         self.chosen = 120
@@ -73,6 +76,7 @@ class Commands:
                 "admitted": 378,
             },
             "browser-sim encode": {
+                "rows": 40,
                 "features": 1,
                 "classes": ["0", "1"],
                 "numbers": 0,
@@ -82,6 +86,8 @@ class Commands:
             "adserver aggregate --dataset": self.measured,
             "adserver job list": self.jobs,
             "adserver job submit": {"job_id": JOB},
+            "adserver job show": {"rounds": 5, "rounds_done": self.rounds_done},
+            "browser-sim devices": self.devices,
             "adserver job watch": self.job,
             "adserver model show": {"parameters": 31},
             "adserver model export": {"rounds_done": self.chosen},
@@ -200,7 +206,7 @@ def test_a_step_that_was_done_but_not_noted_is_not_done_twice(project: Project, 
     commands.failing = {"adserver job submit": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         Recipe(project, lambda _: None).run()
-    commands.failing, commands.jobs = {}, [{"job_id": JOB, "dataset_id": "d"}]
+    commands.failing, commands.jobs = {}, [{"job_id": JOB, "task_id": TASK}]
     commands.ran.clear()
     Recipe(project, lambda _: None).run()
     assert not {"adserver job submit", "adserver dataset seal", "browser-sim run"} & set(commands.ran)
@@ -296,3 +302,65 @@ def test_what_is_measured_is_declared_reported_asked_for_once_and_in_the_summary
     assert summary["measured"]["epsilon"] == 0.5
     assert (folder / "measured.csv").read_text().splitlines()[1].startswith("phone,1.5,0.02,1.4,1.6,150.0")
     assert any(f"see {folder / 'measured.csv'}" in one for one in told)
+
+
+@pytest.fixture
+def at_home(project: Project) -> Project:
+    """A project of 100 people with two rows each, and three rows of nobody."""
+    lines = "".join(f"p{row % 100},{row % 7},{row % 2}\n" for row in range(200)) + ",1,1\n" * 3
+    (project.folder / "home.csv").write_text("who,pages,bought\n" + lines)
+    change(project.folder, 'csv = ""', 'csv = "home.csv"')
+    change(project.folder, 'label = ""', 'label = "bought"')
+    change(project.folder, 'person = ""', 'person = "who"')
+    return Project.open(project.folder)
+
+
+def asked(commands: Commands, name: str) -> str:
+    """The last arguments of a command."""
+    [*_, last] = [words for ran, words in zip(commands.ran, commands.asked, strict=True) if ran == name]
+    return " ".join(last)
+
+
+def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, commands: Commands) -> None:
+    told: list[str] = []
+    DeviceRecipe(at_home, told.append).run()
+    folder = at_home.folder / "runs" / "1"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rows"] == {
+        "read": 203, "reported": 160, "panel": 40, "left_out": {"column 'who': no person": 3},
+    }  # fmt: skip
+    assert (summary["reports"], summary["dataset_size"]) == (80, 160)
+    assert (summary["epsilon"], summary["collusion_epsilon"]) == (2.5, 4.0)
+    assert summary["model_of_columns"].endswith("trained-of-columns.onnx")
+    assert "--ignore who" in " ".join(commands.asked[0])
+    assert "--updates 31 --frac-bits 24 --max-dataset-size 80" in asked(commands, "adserver task create")
+    assert "--outputs 2 --word-tables-only" in asked(commands, "adserver model create")
+    assert "--trainer torch" in asked(commands, "browser-sim devices")
+    assert asked(commands, "adserver model evaluate").endswith("--loss cross_entropy --json")
+    assert json.loads((folder / "strategy.json").read_text())["devices"] == 80
+    assert not {"browser-sim run", "adserver dataset seal"} & set(commands.ran)
+    assert not {"devices.csv", "panel.csv"} & {path.name for path in folder.iterdir()}
+    assert "1 answers were not taken: round_over" in told
+
+
+@pytest.mark.parametrize(("done", "rounds", "idle"), [(3, "2", "120"), (5, "1", "0.1")])
+def test_devices_go_on_with_the_rounds_that_are_left(
+    done: int, rounds: str, idle: str, at_home: Project, commands: Commands
+) -> None:
+    commands.failing = {"browser-sim devices": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        DeviceRecipe(at_home, lambda _: None).run()
+    assert (at_home.folder / "runs" / "1" / "devices.csv").exists()
+    commands.failing, commands.rounds_done = {}, done
+    commands.ran.clear()
+    commands.asked.clear()
+    DeviceRecipe(at_home, lambda _: None).run()
+    assert not {"adserver task create", "adserver job submit", "browser-sim encode"} & set(commands.ran)
+    assert f"--rounds {rounds} --idle {idle}" in asked(commands, "browser-sim devices")
+
+
+def test_rows_that_a_device_did_not_take_are_counted(at_home: Project, commands: Commands) -> None:
+    commands.devices["examples"] = 155
+    rows = DeviceRecipe(at_home, lambda _: None).run().rows
+    assert rows.left_out["devices and panel did not take the row"] == 5
+    assert rows.reported + rows.panel + sum(rows.left_out.values()) == rows.read

@@ -62,7 +62,9 @@ def test_devices_wait_for_an_ad_server_that_is_away_for_a_while(
     tmp_path: Path, away: range, status: int | None
 ) -> None:
     adserver = AdServer(away, status)
-    assert run(adserver, tmp_path / "a").outcomes == {"answered": DEVICES}
+    told = run(adserver, tmp_path / "a")
+    assert told.outcomes == {"answered": DEVICES}
+    assert (told.devices, told.examples) == (DEVICES, DEVICES)
     assert len(set(adserver.taken)) == DEVICES
 
 

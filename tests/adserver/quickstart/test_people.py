@@ -1,0 +1,88 @@
+"""A table is divided by people: nobody is on both sides, and every row is on one or counted."""
+
+from pathlib import Path
+
+import pytest
+
+from adserver.quickstart.people import Division, divide, write_table
+from adserver.quickstart.sample_table import PEOPLE, sample_table
+from adserver.quickstart.settings import DataSettings
+from browser_sim.devices.device_data import table_by_user
+from browser_sim.sources.table import TableSettings
+from maskedlark.encoding.table import Table, parse_table
+
+DATA = DataSettings(label="bought", classes=("no", "1"), panel=0.25)
+LABELS = ("no", "1.0", "", "later")
+"""One that is learned, a class as a number, none, and one that is no class."""
+
+
+def visits(rows: int = 400) -> str:
+    """People of many rows and of few, and rows of nobody."""
+    made = [
+        f"{'' if row % 9 == 0 else f'p{row % 37}'},{row},{LABELS[row % 4 if row % 5 == 0 else row % 2]}"
+        for row in range(rows)
+    ]
+    return "\n".join(["who,pages,bought", *made]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return parse_table(visits().encode(), "visits.csv")
+
+
+@pytest.fixture(scope="module")
+def division(table: Table) -> Division:
+    return divide(table, DATA, "who")
+
+
+def test_each_row_is_on_one_side_or_left_out_by_its_reason(table: Table, division: Division) -> None:
+    sides = [set(side.lines) for side in (division.on_devices, division.panel)]
+    assert not sides[0] & sides[1]
+    assert len(sides[0]) + len(sides[1]) + sum(division.left_out.values()) == len(table)
+    assert division.left_out.keys() == {
+        "column 'bought': no label",
+        "column 'bought': not a declared class",
+        "column 'who': no person",
+    }
+
+
+def test_a_person_is_on_one_side_only_and_the_same_one_each_time(table: Table, division: Division) -> None:
+    on_devices, panel = (set(side.columns["who"]) for side in (division.on_devices, division.panel))
+    assert not on_devices & panel
+    assert (len(on_devices), len(panel)) == (division.people, round(0.25 * 37))
+    assert divide(table, DATA, "who") == division
+
+
+def test_rows_are_left_out_as_devices_leave_them_out(
+    table: Table, division: Division, tmp_path: Path
+) -> None:
+    (tmp_path / "visits.csv").write_text(visits())
+    settings = TableSettings(
+        path=tmp_path / "visits.csv", label="bought", classes=DATA.classes, ignore=("who",)
+    )
+    held = table_by_user(settings, "who", least=1)
+    assert held.rows is not None
+    assert held.rows.left_out == division.left_out
+    (tmp_path / "devices.csv").write_bytes(write_table(division.on_devices))
+    devices = table_by_user(
+        TableSettings(path=tmp_path / "devices.csv", label="bought", ignore=("who",)), "who", least=1
+    )
+    assert devices.rows is not None
+    assert devices.rows.left_out == {}
+    assert (len(devices.population), len(devices.labels)) == (division.people, len(division.on_devices))
+
+
+def test_a_table_that_is_written_is_read_as_the_same_cells() -> None:
+    content = 'who;"sep=;";text\n1;"a;b";"two\nlines"\n;1,5;"a ""word"", with commas"\nNA;2,5;ü\n'
+    table = parse_table(content.encode("cp1252"), "export.csv")
+    assert parse_table(write_table(table), "export.csv").columns == table.columns
+
+
+def test_the_sample_is_one_table_of_people_whose_names_are_no_features() -> None:
+    table = parse_table(sample_table().encode(), "sample.csv")
+    assert list(table.columns) == ["person", "device", "minutes", "pages", "bought"]
+    assert len(set(table.columns["person"])) == PEOPLE
+    assert all(person and person.endswith("@mail.example") for person in table.columns["person"])
+    assert 0.2 < table.columns["bought"].count("yes") / len(table) < 0.5
+    assert None not in {cell for cells in table.columns.values() for cell in cells}
+    assert sample_table() == sample_table()
