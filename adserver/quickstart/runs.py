@@ -43,8 +43,9 @@ class Trained:
     """What `runs/N/summary.json` holds. Loss, accuracy and AUC are on the rows that were never reported.
 
     The model has the weights of the round with the least loss there, a choice that flatters its figures a
-    little; a job on devices keeps those of the last round only. Those of the last round, which nobody chose, are there beside them; `adserver evaluate` measures
-    the model on the reports, for which the budget has a part left.
+    little; a job on devices keeps those of the last round only. Those of the last round, which nobody chose,
+    are there beside them; `adserver evaluate` measures the model on the reports, for which the budget has a
+    part left.
 
     Attributes:
         reports: Reports that the ad server took; of devices, those that answered its rounds.

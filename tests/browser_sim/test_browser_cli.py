@@ -3,7 +3,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, NoReturn
