@@ -1,6 +1,7 @@
 """`adserver quickstart`: sample, new, check, run, up, down, status, logs."""
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -101,7 +102,10 @@ def new_command(
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label require each other: give both, or neither for the sample")
     if csv is None and (value or key or person):
-        raise typer.BadParameter("--value, --key and --person name columns of a table: give --csv")
+        raise typer.BadParameter(
+            "--value, --key and --person name columns of a table: give --csv; `adserver quickstart sample` "
+            "writes a made-up one"
+        )
     if person and (value or key):
         raise typer.BadParameter(
             "--person lets devices train, which report no values: leave out --value, --key"
@@ -111,6 +115,11 @@ def new_command(
         table = read_table(csv)
         report = read_report(table.without(person) if person else table, label)
         _show_report(report)
+        if person:
+            named = Counter(table.columns[person])
+            typer.echo(
+                escape(f"person {person!r}: {len(named.keys() - {None})} people; empty in {named[None]} rows")
+            )
         data, notes = _data_settings(csv.resolve(), report), _notes(report)
         measure = replace(measure, values=tuple(suggest_value(table, column) for column in value or ()))
         plan_measurement(table, data, measure)

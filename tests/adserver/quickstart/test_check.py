@@ -127,7 +127,7 @@ def new_on_devices(folder: Path) -> Result:
 def test_a_project_of_devices_counts_people_and_their_column_is_no_feature(tmp_path: Path) -> None:
     made = new_on_devices(tmp_path)
     assert made.exit_code == 0
-    assert "who" not in made.output
+    assert "person 'who': 200 people; empty in 0 rows" in made.output
     found = check(Project.open(tmp_path / "play"))
     assert (found.problems, found.devices, found.reported, found.num_features) == ((), 160, 320, 3)
     assert found.loss is Loss.CROSS_ENTROPY
