@@ -76,13 +76,15 @@ class Project:
         return made
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which `adserver` commands find these servers."""
+        """Return the variables by which `adserver` commands, and a shell's browsers, find these servers."""
         servers = self.settings.servers
         return {
             "ADSERVER_DATA": str(self.parties / "adserver"),
             "ADSERVER_HELPER_0": servers.helper_0,
             "ADSERVER_HELPER_1": servers.helper_1,
             "ADSERVER_INSECURE": "1",
+            "ADSERVER_GRPC_LISTEN": servers.adserver_grpc,
+            "ADSERVER_HTTP_LISTEN": servers.adserver_http,
         }
 
 

@@ -127,6 +127,8 @@ def test_first_comes_how_to_install_then_lines_what_they_print_and_a_picture_and
     places = [text.index(one) for one in order]
     assert places == sorted(places)
     assert "epsilon 2.9" not in text[: places[-1]]  # no figure before
+    [lines] = [block for kind, block in BLOCK.findall(text) if kind == "python"]
+    assert len(lines.splitlines()) == 10
 
 
 def test_the_first_page_has_the_blocks_of_the_readme_which_a_test_runs() -> None:
