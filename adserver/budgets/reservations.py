@@ -23,7 +23,7 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.relation import Relation
 from maskedlark.releases import budget
-from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use, update_use
+from maskedlark.releases.budget import BudgetUse, DatasetBudget, PlannedJob, job_use, query_use, update_use
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 
@@ -130,7 +130,7 @@ class Budgets:
             if isinstance(job.plan, FederatedPlan):
                 yield job, job.plan
 
-    def _uses(self, task: Task, dataset_id: bytes) -> Sequence[Use]:
+    def _uses(self, task: Task, dataset_id: bytes) -> Sequence[BudgetUse]:
         together = [dataset_id]
         if task.unit is PrivacyUnit.USER:
             of_task = DatasetStore(self.engine).of_task(task.task_id)
@@ -152,12 +152,12 @@ def jobs_on_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, Train
             yield job, job.plan
 
 
-def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> Use:
+def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> BudgetUse:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
     return job_use(task, plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed)
 
 
-def _read_federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> Use:
+def _read_federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> BudgetUse:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
     strategy, _ = read_device_instructions(plan.job)
     return update_use(

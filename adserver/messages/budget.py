@@ -11,12 +11,12 @@ from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import (
     BudgetedDataset,
+    BudgetUse,
     CostedUse,
     DatasetBudget,
     Forecast,
     PlannedJob,
     Standing,
-    Use,
 )
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
@@ -63,7 +63,7 @@ class UseMessage(Message):
 
     def value(self) -> CostedUse:
         """Return it without its charges, whose cost alone is sent."""
-        use = Use(use_id=self.id, **pick_attributes(self, USE_FIELDS), spent=(), held=())
+        use = BudgetUse(use_id=self.id, **pick_attributes(self, USE_FIELDS), spent=(), held=())
         return CostedUse(use=use, spent=self.spent_alone.value(), held=self.held_alone.value())
 
 

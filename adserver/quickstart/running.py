@@ -51,7 +51,7 @@ class Server:
 
 
 @frozen
-class ServerState:
+class ServerStatus:
     """What a server does now.
 
     Attributes:
@@ -95,7 +95,7 @@ class RunningFleet:
         """True while all three run."""
         return None not in [self._pid(one) for one in self._servers()]
 
-    def states(self) -> "tuple[ServerState, ...]":
+    def states(self) -> "tuple[ServerStatus, ...]":
         """Return what each server does now."""
         at = self._project.settings.servers
         listening = (
@@ -104,7 +104,7 @@ class RunningFleet:
             ", ".join(filter(None, (at.adserver_grpc, at.adserver_http, at.dashboard))),
         )
         return tuple(
-            ServerState(name=one.name, process=self._pid(one), listens_on=address, log=self._log(one))
+            ServerStatus(name=one.name, process=self._pid(one), listens_on=address, log=self._log(one))
             for one, address in zip(self._servers(), listening, strict=True)
         )
 

@@ -18,7 +18,17 @@ from threading import Lock
 from typing import Final, Protocol
 
 from helper.executors.fleet import Fleet, Sent, Undone, Worker, WorkerLost, WrongAnswer, give_up
-from helper.executors.orders import Done, Failed, Message, Opening, Order, SegmentOrder, WorkKind, read, write
+from helper.executors.orders import (
+    Done,
+    Failed,
+    Opening,
+    Order,
+    OrderMessage,
+    SegmentOrder,
+    WorkKind,
+    read,
+    write,
+)
 from helper.executors.rendezvous import assign
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -274,7 +284,7 @@ class _Waiting:
         return self._queues.get(_ANY if self._names is None else worker, deque())
 
 
-def _read(work: Work, one: _Flying, answer: bytes) -> Message:
+def _read(work: Work, one: _Flying, answer: bytes) -> OrderMessage:
     """Read the answer of a worker that did its order, as far as it had the segments.
 
     Raises:

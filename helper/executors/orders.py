@@ -282,7 +282,7 @@ class Failed:
 
 
 @frozen
-class Message:
+class OrderMessage:
     """A value and the byte strings behind it."""
 
     head: Any
@@ -297,7 +297,7 @@ def write(head: Any, parts: Sequence[bytes] = ()) -> bytes:
     )
 
 
-def read(kind: type[Any], message: bytes) -> Message:
+def read(kind: type[Any], message: bytes) -> OrderMessage:
     """Decode a message that `write` wrote.
 
     Raises:
@@ -312,7 +312,7 @@ def read(kind: type[Any], message: bytes) -> Message:
         pieces.append(message[start:at])
     if not pieces:
         raise InvalidTask("a message of the cluster is empty")
-    return Message(head=decode(kind, pieces[0], max_bytes=_MAX_HEAD_BYTES), parts=tuple(pieces[1:]))
+    return OrderMessage(head=decode(kind, pieces[0], max_bytes=_MAX_HEAD_BYTES), parts=tuple(pieces[1:]))
 
 
 def elements(part: bytes, count: int) -> FieldVector:

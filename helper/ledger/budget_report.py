@@ -14,7 +14,7 @@ from helper.ledger.rows import sharing_a_budget
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.releases.budget import BudgetedDataset, Use, job_use, query_use, update_use
+from maskedlark.releases.budget import BudgetedDataset, BudgetUse, job_use, query_use, update_use
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import decode_query
 from maskedlark.releases.update import UpdateSpec, rounds_by_job
@@ -58,7 +58,7 @@ class BudgetReport:
         with reading(self._engine) as connection:
             return tuple(_dataset(row) for row in connection.execute(query))
 
-    def uses(self, dataset: BudgetedDataset) -> tuple[Use, ...]:
+    def uses(self, dataset: BudgetedDataset) -> tuple[BudgetUse, ...]:
         """Return the uses of a dataset's budgets: its jobs, queries, federated jobs, each by id.
 
         In a task of unit user, those of all datasets of the task.
@@ -90,7 +90,7 @@ def _dataset(row: Row[Any]) -> BudgetedDataset:
     )
 
 
-def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
+def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[BudgetUse, ...]:
     query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(
         JOBS.c.dataset_id.in_(sharing_a_budget(connection, dataset.dataset_id))
     )
@@ -106,7 +106,7 @@ def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
     )
 
 
-def _queries(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
+def _queries(connection: Connection, dataset: BudgetedDataset) -> tuple[BudgetUse, ...]:
     query = select(QUERIES.c.spec, QUERIES.c.kind).where(
         QUERIES.c.dataset_id.in_(sharing_a_budget(connection, dataset.dataset_id))
     )

@@ -1,7 +1,7 @@
 """Models that devices train with torch: dense networks and any ONNX graph that the parser accepts.
 
     model = torch_model(DenseModel(widths=(784, 32, 10)))     # or a GraphModel
-    differences = model.train(parameters, [examples], Steps(schedule=schedule, learning_rate=0.1))
+    differences = model.train(parameters, [examples], TrainingSteps(schedule=schedule, learning_rate=0.1))
 
 Strategies see a `LocalModel` and do not know which. Gradients are computed in float64, weights are kept in
 float32. Each device trains by itself, on one thread: on one machine, with one version of torch, a device's
@@ -24,7 +24,7 @@ from maskedlark.autodiff.one_thread import one_thread
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
-from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Steps
+from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, TrainingSteps
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.onnx_file import parse
@@ -55,7 +55,7 @@ class TorchModel:
         """The number of parameters."""
         return sum(self.layer_sizes)
 
-    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: TrainingSteps) -> Differences:
         """See `LocalModel.train`."""
         with one_thread():
             rows = [
@@ -85,7 +85,7 @@ class TorchModel:
         start: Parameters,
         examples: Examples,
         places: NDArray[np.int64],
-        steps: Steps,
+        steps: TrainingSteps,
     ) -> Parameters:
         """Return one device's weights (1, parameters) after its steps."""
         trained = start[None].astype(np.float32)

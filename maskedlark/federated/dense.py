@@ -2,7 +2,7 @@
 
     model = DenseModel(widths=(784, 10))                      # softmax regression
     parameters = model.initial(seeded(1))
-    differences = model.train(parameters, [examples], Steps(schedule=schedule, learning_rate=0.1))
+    differences = model.train(parameters, [examples], TrainingSteps(schedule=schedule, learning_rate=0.1))
 
 With two widths it is multinomial logistic regression; more widths add ReLU layers. Each device's rows go
 through separate products, so a device trains to the same bits alone and among a thousand others.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Steps
+from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, TrainingSteps
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
 
@@ -63,7 +63,7 @@ class DenseModel:
             weights[0] = ((2.0 * drawn - 1.0) * limit).astype(np.float32)
         return parameters
 
-    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: TrainingSteps) -> Differences:
         """See `LocalModel.train`. Examples have uint8 features (n, widths[0]) and labels in 0..classes-1."""
         devices, count, _ = steps.schedule.shape
         trained = np.repeat(parameters[None].astype(np.float32), devices, axis=0)

@@ -60,7 +60,7 @@ class LocalTraining:
 
 
 @frozen
-class Steps:
+class TrainingSteps:
     """How the devices of a stack take their SGD steps.
 
     Attributes:
@@ -83,7 +83,7 @@ class LocalModel(Protocol):
     def layer_sizes(self) -> tuple[int, ...]:
         """The number of parameters of each weight vector; their sum is the length of `Parameters`."""
 
-    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: TrainingSteps) -> Differences:
         """Let every device of a stack take its SGD steps from the same start.
 
         Args:

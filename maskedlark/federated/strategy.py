@@ -22,7 +22,7 @@ from maskedlark.federated.local_training import (
     LocalModel,
     LocalTraining,
     Parameters,
-    Steps,
+    TrainingSteps,
     batch_schedule,
 )
 from maskedlark.federated.server_optimizer import Masters, OptimizerState, ServerOptimizer
@@ -236,10 +236,10 @@ class Strategy:
         """Return what training on each device changes, before it is bounded: plain SGD here."""
         return model.train(asked.parameters, stack, self.steps(stack, randomness))
 
-    def steps(self, stack: Sequence[Examples], randomness: Sequence[Randomness]) -> Steps:
+    def steps(self, stack: Sequence[Examples], randomness: Sequence[Randomness]) -> TrainingSteps:
         """Return the passes over each device's examples, in a random order, as `local` says."""
         schedule = batch_schedule([len(examples) for examples in stack], self.local, randomness)
-        return Steps(schedule=schedule, learning_rate=self.local.learning_rate)
+        return TrainingSteps(schedule=schedule, learning_rate=self.local.learning_rate)
 
     def cover_vector(self, model: LocalModel) -> SignedVector:
         """Return what a device shares that is not drawn: zeros in all coordinates."""

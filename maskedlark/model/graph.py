@@ -43,7 +43,7 @@ class Parameter:
 
 
 @frozen
-class Work:
+class GraphCost:
     """What one evaluation of a model for one record takes, counted before anything is computed.
 
     Attributes:
@@ -85,7 +85,7 @@ class Model:
     parameters: tuple[Parameter, ...]
     initial_values: tuple[NDArray[np.float32], ...]
     constants: Mapping[str, Constant]
-    work: Work
+    work: GraphCost
     digest: bytes
     frozen: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import AttributeValue, Constant, Node, Work
+from maskedlark.model.graph import AttributeValue, Constant, GraphCost, Node
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import RawNode
 from maskedlark.model.operators.call import KIND_OF_DTYPE, OperatorCall, ValueKind, ValueType
@@ -53,7 +53,7 @@ class ResolvedGraph:
     outputs: tuple[tuple[str, int], ...]
     nodes: tuple[Node, ...]
     constants: Mapping[str, Constant]
-    work: Work
+    work: GraphCost
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
         outputs=outputs,
         nodes=nodes,
         constants={name: value for name, value in state.constants.items() if name in used},
-        work=Work(multiplications=state.multiplications, entries=state.elements),
+        work=GraphCost(multiplications=state.multiplications, entries=state.elements),
     )
 
 

@@ -26,7 +26,7 @@ from maskedlark.reports.task import Task
 
 
 @frozen
-class Use:
+class BudgetUse:
     """One job or query on a dataset.
 
     Attributes:
@@ -103,7 +103,7 @@ class Standing:
 class CostedUse:
     """A job or query, with what it costs if it were alone on its dataset."""
 
-    use: Use
+    use: BudgetUse
     spent: Epsilons
     held: Epsilons
 
@@ -200,10 +200,10 @@ class DatasetBudget:
         return self.dataset.task.mechanism is not Mechanism.NONE
 
 
-def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_open: bool) -> Use:
+def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_open: bool) -> BudgetUse:
     """Return a job's part of its dataset's budgets. Called by all parties."""
     held = spec.rounds if is_open else rounds_answered
-    return Use(
+    return BudgetUse(
         use_id=spec.job_id,
         what=spec.loss.value,
         state=state,
@@ -218,20 +218,20 @@ def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_o
 
 def update_use(
     task: Task, job: UpdateJob, *, what: str, state: str, rounds_charged: int, is_open: bool
-) -> Use:
+) -> BudgetUse:
     """Return a federated job's part of a person's budgets. Called by all parties.
 
     Args:
         task: The job's.
         job: The job.
-        what: See `Use`.
-        state: See `Use`.
+        what: See `BudgetUse`.
+        state: See `BudgetUse`.
         rounds_charged: 1 + the index of the highest round that was answered: skipped ones count.
         is_open: Whether the rest of its rounds are held.
     """
     held = job.rounds if is_open else rounds_charged
     phase = job.phase(min(rounds_charged, job.rounds - 1))
-    return Use(
+    return BudgetUse(
         use_id=job.job_id,
         what=what,
         state=state,
@@ -244,10 +244,10 @@ def update_use(
     )
 
 
-def query_use(task: Task, spec: QueryLike) -> Use:
+def query_use(task: Task, spec: QueryLike) -> BudgetUse:
     """Return an answered query's part of its dataset's budgets. Called by all parties."""
     charged = spec.charges(task, 1)
-    return Use(
+    return BudgetUse(
         use_id=spec.query_id,
         what="query",
         state="answered",
@@ -262,7 +262,7 @@ def query_use(task: Task, spec: QueryLike) -> Use:
 
 def budget_of(
     dataset: BudgetedDataset,
-    uses: Sequence[Use],
+    uses: Sequence[BudgetUse],
     planned: PlannedJob | None = None,
     relation: Relation = Relation.ZERO,
 ) -> DatasetBudget:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from maskedlark.errors import InvalidTask
-from maskedlark.federated.local_training import Examples, LocalTraining, Steps, batch_schedule
+from maskedlark.federated.local_training import Examples, LocalTraining, TrainingSteps, batch_schedule
 from maskedlark.federated.strategy import device_stream
 from maskedlark.randomness import seeded
 from tests.bench.corpus import BEGIN, read_corpus
@@ -28,7 +28,7 @@ def train(stack: list[Examples], devices: range, epochs: int = 1) -> np.ndarray:
         LocalTraining(epochs=epochs, batch_size=3),
         [device_stream(1, 0, device) for device in devices],
     )
-    return MODEL.train(START, stack, Steps(schedule=schedule, learning_rate=0.5))
+    return MODEL.train(START, stack, TrainingSteps(schedule=schedule, learning_rate=0.5))
 
 
 def test_a_device_trains_alike_alone_and_among_others() -> None:

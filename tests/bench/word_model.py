@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Steps
+from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, TrainingSteps
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
 
@@ -66,7 +66,7 @@ class WordModel:
             parts.append((2.0 * uniform(size, randomness) - 1.0) * limit)
         return np.concatenate(parts).astype(np.float32)
 
-    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: TrainingSteps) -> Differences:
         """See `LocalModel.train`."""
         devices, count, _ = steps.schedule.shape
         start = torch.from_numpy(parameters.copy())

@@ -68,9 +68,9 @@ class OperatorCall:
     num_outputs: int
     opset: int
 
-    def check(self, *outputs: ValueType, **more: Any) -> "Checked":
+    def check(self, *outputs: ValueType, **more: Any) -> "CheckedCall":
         """Return the node in normal form: this operator and these inputs, unless `more` names others."""
-        return Checked(**{"operator": self.operator, "inputs": self.inputs, "outputs": outputs, **more})
+        return CheckedCall(**{"operator": self.operator, "inputs": self.inputs, "outputs": outputs, **more})
 
     def refuse(self, why: str, reason: ModelReason = ModelReason.WRONG_SHAPE) -> NoReturn:
         """Raise InvalidModel about this node."""
@@ -138,7 +138,7 @@ class OperatorCall:
 
 
 @frozen
-class Checked:
+class CheckedCall:
     """A node in normal form.
 
     Attributes:

@@ -7,7 +7,7 @@ import onnx
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import Checked, OperatorCall, ValueKind, ValueType, broadcast
+from maskedlark.model.operators.call import CheckedCall, OperatorCall, ValueKind, ValueType, broadcast
 
 _CAST_KINDS: Final[Mapping[int, ValueKind]] = {
     onnx.TensorProto.FLOAT: ValueKind.FLOAT,
@@ -23,20 +23,20 @@ _CANONICAL_CAST: Final = {
 }
 
 
-def activation(call: OperatorCall) -> Checked:
+def activation(call: OperatorCall) -> CheckedCall:
     """Check an activation: one float value in, one of the same shape out; the attributes stay."""
     call.require_kind(ValueKind.FLOAT, 0)
     return call.check(call.types[0], attributes=call.attributes)
 
 
-def gelu(call: OperatorCall) -> Checked:
+def gelu(call: OperatorCall) -> CheckedCall:
     """Check Gelu, exact or by tanh."""
     if call.attributes["approximate"] not in ("none", "tanh"):
         call.refuse("approximate must be none or tanh", ModelReason.UNSUPPORTED_ATTRIBUTE)
     return activation(call)
 
 
-def arithmetic(call: OperatorCall) -> Checked:
+def arithmetic(call: OperatorCall) -> CheckedCall:
     """Add, Sub, Mul, Div of two values of one kind.
 
     Integers divide only where both are known, so that no helper rounds.
@@ -52,7 +52,7 @@ def arithmetic(call: OperatorCall) -> Checked:
     return _binary(call, left.kind)
 
 
-def modulo(call: OperatorCall) -> Checked:
+def modulo(call: OperatorCall) -> CheckedCall:
     """Check Mod of known integers: exporters compute shapes with it."""
     if call.attributes["fmod"]:
         call.refuse("fmod must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
@@ -61,7 +61,7 @@ def modulo(call: OperatorCall) -> Checked:
     return _binary(call, ValueKind.INTEGER)
 
 
-def power(call: OperatorCall) -> Checked:
+def power(call: OperatorCall) -> CheckedCall:
     """Check Pow: a float base; the exponent may be an integer."""
     call.require_kind(ValueKind.FLOAT, 0)
     if call.types[1].kind is ValueKind.BOOLEAN:
@@ -69,13 +69,13 @@ def power(call: OperatorCall) -> Checked:
     return _binary(call, ValueKind.FLOAT)
 
 
-def greater(call: OperatorCall) -> Checked:
+def greater(call: OperatorCall) -> CheckedCall:
     """Check Greater: two floats are compared; only Where and Cast read the result."""
     call.require_kind(ValueKind.FLOAT, 0, 1)
     return _binary(call, ValueKind.BOOLEAN)
 
 
-def prelu(call: OperatorCall) -> Checked:
+def prelu(call: OperatorCall) -> CheckedCall:
     """Check PRelu: the slope broadcasts to the data, not the other way."""
     call.require_kind(ValueKind.FLOAT, 0, 1)
     if broadcast(call, call.shape(0), call.shape(1)) != call.shape(0):
@@ -83,7 +83,7 @@ def prelu(call: OperatorCall) -> Checked:
     return _binary(call, ValueKind.FLOAT)
 
 
-def where(call: OperatorCall) -> Checked:
+def where(call: OperatorCall) -> CheckedCall:
     """Check Where: a boolean chooses between two values of one kind."""
     call.require_kind(ValueKind.BOOLEAN, 0)
     call.require_kind(call.types[1].kind, 2)
@@ -91,7 +91,7 @@ def where(call: OperatorCall) -> Checked:
     return call.check(ValueType(call.types[1].kind, shape))
 
 
-def cast(call: OperatorCall) -> Checked:
+def cast(call: OperatorCall) -> CheckedCall:
     """Cast between float and integer.
 
     Within a kind it does nothing, for both engines compute wider than any float type.
@@ -106,7 +106,7 @@ def cast(call: OperatorCall) -> Checked:
     )
 
 
-def clip(call: OperatorCall) -> Checked:
+def clip(call: OperatorCall) -> CheckedCall:
     """Clip: known bounds become the attributes `min` and `max`, either of which may be absent."""
     call.require_kind(ValueKind.FLOAT, 0)
     bounds: dict[str, AttributeValue] = {}
@@ -121,6 +121,6 @@ def _require_known(call: OperatorCall) -> None:
         call.constant(position)
 
 
-def _binary(call: OperatorCall, kind: ValueKind) -> Checked:
+def _binary(call: OperatorCall, kind: ValueKind) -> CheckedCall:
     shape = broadcast(call, call.shape(0), call.shape(1))
     return call.check(ValueType(kind, shape))

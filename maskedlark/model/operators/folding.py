@@ -12,12 +12,12 @@ import numpy as np
 
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Constant
-from maskedlark.model.operators.call import Checked
+from maskedlark.model.operators.call import CheckedCall
 
 _Attributes = Mapping[str, Any]  # a rule of `layout` wrote them: their types are known here
 
 
-def _slice(values: Sequence[Constant], attributes: _Attributes, _: Checked) -> Constant:
+def _slice(values: Sequence[Constant], attributes: _Attributes, _: CheckedCall) -> Constant:
     cuts = [slice(None)] * values[0].ndim
     for axis, start, end, step in zip(
         *(attributes[key] for key in ("axes", "starts", "ends", "steps")), strict=True
@@ -43,7 +43,7 @@ def _nonzero(values: Sequence[Constant]) -> Sequence[Constant]:
     return values
 
 
-_MOVES: Final[Mapping[str, Callable[[Sequence[Constant], _Attributes, Checked], Constant]]] = {
+_MOVES: Final[Mapping[str, Callable[[Sequence[Constant], _Attributes, CheckedCall], Constant]]] = {
     "Reshape": lambda values, _, check: values[0].reshape(check.outputs[0].shape),
     "Expand": lambda values, _, check: np.broadcast_to(values[0], check.outputs[0].shape),
     "Transpose": lambda values, attributes, _: values[0].transpose(attributes["perm"]),
@@ -61,7 +61,7 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Sequence[Constant]], Constant]]] = {
 }
 
 
-def fold(check: Checked, values: Sequence[Constant]) -> Constant | None:
+def fold(check: CheckedCall, values: Sequence[Constant]) -> Constant | None:
     """Compute a node whose inputs are known; None where it is left to the engines.
 
     Guarantees: the result has the checked kind and shape, and is a fresh array.

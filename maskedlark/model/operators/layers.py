@@ -5,12 +5,12 @@ from typing import Final
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import Checked, OperatorCall, Shape, ValueKind, ValueType, broadcast
+from maskedlark.model.operators.call import CheckedCall, OperatorCall, Shape, ValueKind, ValueType, broadcast
 
 _FIRST_OPSET_OF_PLAIN_SOFTMAX: Final = 13
 
 
-def gemm(call: OperatorCall) -> Checked:
+def gemm(call: OperatorCall) -> CheckedCall:
     """Check Gemm: alpha A' B' + beta C, C broadcast to the product."""
     call.require_kind(ValueKind.FLOAT, *range(len(call.inputs)))
     left, right = call.shape(0), call.shape(1)
@@ -34,7 +34,7 @@ def gemm(call: OperatorCall) -> Checked:
     )
 
 
-def matmul(call: OperatorCall) -> Checked:
+def matmul(call: OperatorCall) -> CheckedCall:
     """Check MatMul as numpy's: vectors get an axis for the product, leading axes broadcast."""
     call.require_kind(ValueKind.FLOAT, 0, 1)
     left, right = call.shape(0), call.shape(1)
@@ -48,7 +48,7 @@ def matmul(call: OperatorCall) -> Checked:
     return call.check(ValueType(ValueKind.FLOAT, shape), multiplications=prod(shape) * inner)
 
 
-def batch_normalization(call: OperatorCall) -> Checked:
+def batch_normalization(call: OperatorCall) -> CheckedCall:
     """Check BatchNormalization with the running mean and variance.
 
     At training time it would mix records, and is refused.
@@ -63,7 +63,7 @@ def batch_normalization(call: OperatorCall) -> Checked:
     return call.check(call.types[0], attributes={"epsilon": call.attributes["epsilon"]})
 
 
-def layer_normalization(call: OperatorCall) -> Checked:
+def layer_normalization(call: OperatorCall) -> CheckedCall:
     """Check LayerNormalization over the last axes, without mean and deviation as further outputs."""
     call.require_kind(ValueKind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     shape = call.shape()
@@ -78,7 +78,7 @@ def layer_normalization(call: OperatorCall) -> Checked:
     )
 
 
-def conv(call: OperatorCall) -> Checked:
+def conv(call: OperatorCall) -> CheckedCall:
     """Check Conv in one or two dimensions with one group; make padding explicit."""
     call.require_kind(ValueKind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     source, weight = call.shape(0), call.shape(1)
@@ -100,7 +100,7 @@ def conv(call: OperatorCall) -> Checked:
     )
 
 
-def pool(call: OperatorCall) -> Checked:
+def pool(call: OperatorCall) -> CheckedCall:
     """Check MaxPool and AveragePool in one or two dimensions, without ceil_mode; make padding explicit."""
     call.require_kind(ValueKind.FLOAT, 0)
     source = call.shape()
@@ -124,7 +124,7 @@ def pool(call: OperatorCall) -> Checked:
     )
 
 
-def global_average_pool(call: OperatorCall) -> Checked:
+def global_average_pool(call: OperatorCall) -> CheckedCall:
     """Check GlobalAveragePool, as ReduceMean over the spatial axes."""
     rank = len(call.shape())
     if rank < 3:
@@ -132,7 +132,7 @@ def global_average_pool(call: OperatorCall) -> Checked:
     return _reduce(call, "ReduceMean", tuple(range(2, rank)), keep=True)
 
 
-def reduce(call: OperatorCall) -> Checked:
+def reduce(call: OperatorCall) -> CheckedCall:
     """Check ReduceMean and ReduceSum over known axes."""
     axes = call.integers("axes", 1)
     if not axes and call.attributes.get("noop_with_empty_axes", 0):
@@ -142,7 +142,7 @@ def reduce(call: OperatorCall) -> Checked:
     return _reduce(call, call.operator, positive, keep=bool(call.integer("keepdims")))
 
 
-def softmax(call: OperatorCall) -> Checked:
+def softmax(call: OperatorCall) -> CheckedCall:
     """Check Softmax and LogSoftmax along one axis.
 
     Before opset 13 they joined all axes from `axis` on, which is the same for the last.
@@ -156,7 +156,7 @@ def softmax(call: OperatorCall) -> Checked:
     return call.check(call.types[0], attributes={"axis": axis})
 
 
-def _reduce(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> Checked:
+def _reduce(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> CheckedCall:
     call.require_kind(ValueKind.FLOAT, 0)
     sizes = [(axis, size) for axis, size in enumerate(call.shape()) if keep or axis not in axes]
     shape = tuple(1 if axis in axes else size for axis, size in sizes)

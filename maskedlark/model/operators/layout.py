@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 from maskedlark.errors import ModelReason
-from maskedlark.model.operators.call import Checked, OperatorCall, Shape, ValueKind, ValueType, broadcast
+from maskedlark.model.operators.call import CheckedCall, OperatorCall, Shape, ValueKind, ValueType, broadcast
 
 _MAX_DIMENSION: Final = 1 << 31
 
 
-def flatten(call: OperatorCall) -> Checked:
+def flatten(call: OperatorCall) -> CheckedCall:
     """Flatten, as Reshape."""
     shape = call.shape()
     axis = call.integer("axis")
@@ -24,7 +24,7 @@ def flatten(call: OperatorCall) -> Checked:
     return _reshape(call, (prod(shape[:split]), prod(shape[split:])))
 
 
-def reshape(call: OperatorCall) -> Checked:
+def reshape(call: OperatorCall) -> CheckedCall:
     """Check Reshape to a known shape; 0 copies a dimension (unless allowzero), one -1 is inferred."""
     wanted = call.integers("shape", 1)
     if wanted is None:
@@ -44,7 +44,7 @@ def reshape(call: OperatorCall) -> Checked:
     return _reshape(call, wanted)
 
 
-def squeeze(call: OperatorCall) -> Checked:
+def squeeze(call: OperatorCall) -> CheckedCall:
     """Check Squeeze, as Reshape."""
     shape = call.shape()
     axes = call.integers("axes", 1)
@@ -58,7 +58,7 @@ def squeeze(call: OperatorCall) -> Checked:
     return _reshape(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
 
 
-def unsqueeze(call: OperatorCall) -> Checked:
+def unsqueeze(call: OperatorCall) -> CheckedCall:
     """Check Unsqueeze, as Reshape."""
     axes = call.integers("axes", 1)
     if axes is None or len(axes) > len(call.shape()) + 8:
@@ -71,7 +71,7 @@ def unsqueeze(call: OperatorCall) -> Checked:
     return _reshape(call, tuple(1 if axis in added else next(kept) for axis in range(rank)))
 
 
-def transpose(call: OperatorCall) -> Checked:
+def transpose(call: OperatorCall) -> CheckedCall:
     """Transpose; without `perm` the axes are reversed."""
     shape = call.shape()
     axes = call.integer_list("perm") or tuple(reversed(range(len(shape))))
@@ -84,7 +84,7 @@ def transpose(call: OperatorCall) -> Checked:
     )
 
 
-def expand(call: OperatorCall) -> Checked:
+def expand(call: OperatorCall) -> CheckedCall:
     """Expand: broadcast to a known shape."""
     wanted = call.integers("shape", 1)
     if wanted is None or any(not 0 < size < _MAX_DIMENSION for size in wanted):
@@ -92,7 +92,7 @@ def expand(call: OperatorCall) -> Checked:
     return _of_shape(call, "Expand", broadcast(call, call.shape(), wanted))
 
 
-def concat(call: OperatorCall) -> Checked:
+def concat(call: OperatorCall) -> CheckedCall:
     """Check Concat along one axis."""
     first = call.types[0]
     rank = len(first.shape)
@@ -110,7 +110,7 @@ def concat(call: OperatorCall) -> Checked:
     )
 
 
-def slice_(call: OperatorCall) -> Checked:
+def slice_(call: OperatorCall) -> CheckedCall:
     """Slice with known bounds and positive steps; the bounds become in-range attributes."""
     starts, ends = call.integers("starts", 1), call.integers("ends", 2)
     if starts is None or ends is None:
@@ -144,7 +144,7 @@ def slice_(call: OperatorCall) -> Checked:
     )
 
 
-def split(call: OperatorCall) -> Checked:
+def split(call: OperatorCall) -> CheckedCall:
     """Split into known sizes.
 
     Without any, into equal parts (the last may be smaller where `num_outputs` says so).
@@ -168,7 +168,7 @@ def split(call: OperatorCall) -> Checked:
     )
 
 
-def gather(call: OperatorCall) -> Checked:
+def gather(call: OperatorCall) -> CheckedCall:
     """Gather.
 
     Known indices are checked here, those that depend on the record by the engine (only for float tables).
@@ -187,7 +187,7 @@ def gather(call: OperatorCall) -> Checked:
     )
 
 
-def gather_nd(call: OperatorCall) -> Checked:
+def gather_nd(call: OperatorCall) -> CheckedCall:
     """Check GatherND by known coordinates of the leading axes."""
     if call.integer("batch_dims"):
         call.refuse("batch_dims must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
@@ -202,13 +202,13 @@ def gather_nd(call: OperatorCall) -> Checked:
     return call.check(ValueType(call.types[0].kind, indices.shape[:-1] + shape[axes:]))
 
 
-def _reshape(call: OperatorCall, shape: Shape) -> Checked:
+def _reshape(call: OperatorCall, shape: Shape) -> CheckedCall:
     if prod(shape) != call.types[0].size:
         call.refuse(f"cannot reshape {call.shape()} to {shape}")
     return _of_shape(call, "Reshape", shape)
 
 
-def _of_shape(call: OperatorCall, operator: str, shape: Shape) -> Checked:
+def _of_shape(call: OperatorCall, operator: str, shape: Shape) -> CheckedCall:
     """Return the first input in another shape, which the operator takes as an attribute."""
     return call.check(
         ValueType(call.types[0].kind, shape),

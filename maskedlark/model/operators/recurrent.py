@@ -6,7 +6,7 @@ Unidirectional or both ways, no peepholes, no sequence lengths, the default acti
 from typing import Final
 
 from maskedlark.errors import ModelReason
-from maskedlark.model.operators.call import Checked, OperatorCall, ValueKind, ValueType
+from maskedlark.model.operators.call import CheckedCall, OperatorCall, ValueKind, ValueType
 
 _GATES: Final = {"LSTM": 4, "GRU": 3}
 _ACTIVATIONS: Final = {"LSTM": "Sigmoid,Tanh,Tanh", "GRU": "Sigmoid,Tanh"}
@@ -14,7 +14,7 @@ _DIRECTIONS: Final = {"forward": 1, "reverse": 1, "bidirectional": 2}
 _NUM_INPUTS: Final = {"LSTM": 7, "GRU": 6}
 
 
-def recurrent(call: OperatorCall) -> Checked:
+def recurrent(call: OperatorCall) -> CheckedCall:
     """Check LSTM and GRU.
 
     Shapes: data (steps, records, width); weights (directions, gates * hidden, width or hidden); bias

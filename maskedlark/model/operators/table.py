@@ -14,9 +14,9 @@ import numpy as np
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue
 from maskedlark.model.operators import elementwise, layers, layout, recurrent
-from maskedlark.model.operators.call import Checked, OperatorCall
+from maskedlark.model.operators.call import CheckedCall, OperatorCall
 
-Rule = Callable[[OperatorCall], Checked]
+Rule = Callable[[OperatorCall], CheckedCall]
 
 
 @frozen

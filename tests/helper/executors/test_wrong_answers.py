@@ -7,7 +7,7 @@ import pytest
 
 from helper.datasets import segments
 from helper.executors.dispatch import MOST_UNDONE
-from helper.executors.orders import Done, Message, Totals, read, write
+from helper.executors.orders import Done, OrderMessage, Totals, read, write
 from maskedlark.canonical import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import never
@@ -22,7 +22,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield made
 
 
-Spoil = Callable[[Message], bytes]
+Spoil = Callable[[OrderMessage], bytes]
 
 
 @canonical

@@ -10,7 +10,7 @@ import pytest
 from helper.releases.query_cost import evaluation_cost, query_cost
 from helper.releases.round_cost import round_bytes, round_cost
 from maskedlark.model.core_seconds import round_seconds, scoring_seconds
-from maskedlark.model.graph import Model, Node, Parameter, Work
+from maskedlark.model.graph import GraphCost, Model, Node, Parameter
 from maskedlark.releases.counting import Condition
 from maskedlark.releases.query import Axis, Measure, MeasureKind, num_columns, num_numbers
 from maskedlark.releases.update import UpdateSpec
@@ -38,7 +38,7 @@ MODEL = Model(
     parameters=(Parameter(name="table", shape=(500, 8)), Parameter(name="dense", shape=(8, 1))),
     initial_values=(),
     constants={},
-    work=Work(multiplications=700, entries=50),
+    work=GraphCost(multiplications=700, entries=50),
     digest=b"",
 )
 

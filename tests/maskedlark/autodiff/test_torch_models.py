@@ -13,7 +13,13 @@ from maskedlark.errors import ModelReason
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
-from maskedlark.federated.local_training import Examples, LocalTraining, Parameters, Steps, batch_schedule
+from maskedlark.federated.local_training import (
+    Examples,
+    LocalTraining,
+    Parameters,
+    TrainingSteps,
+    batch_schedule,
+)
 from maskedlark.federated.strategies.client_level import ClientLevel
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategies.dp_fedsgd import DpFedSgd
@@ -82,9 +88,11 @@ def test_torch_gives_a_device_the_same_bits_alone_and_among_others() -> None:
     start = weights_of(character_file(), CONTEXT)
     stack = [text(count, count) for count in (9, 3, 6)]
     schedule = batch_schedule([9, 3, 6], LocalTraining(epochs=2, batch_size=4), [seeded(1)] * 3)
-    together = model.train(start, stack, Steps(schedule=schedule, learning_rate=0.1))
+    together = model.train(start, stack, TrainingSteps(schedule=schedule, learning_rate=0.1))
     for device, one in enumerate(stack):
-        alone = model.train(start, [one], Steps(schedule=schedule[device : device + 1], learning_rate=0.1))
+        alone = model.train(
+            start, [one], TrainingSteps(schedule=schedule[device : device + 1], learning_rate=0.1)
+        )
         assert (alone[0] == together[device]).all()
 
 
@@ -110,7 +118,9 @@ def test_a_step_of_the_character_model_is_the_slope_of_its_loss() -> None:
     file, held = character_file(), text(6)
     model, start = torch_model(graph_of(file, CONTEXT, CHARACTERS)), weights_of(file, CONTEXT)
     schedule = np.arange(6)[None, None]
-    step = model.train(start, [held], Steps(schedule=schedule, learning_rate=1.0))[0].astype(np.float64)
+    step = model.train(start, [held], TrainingSteps(schedule=schedule, learning_rate=1.0))[0].astype(
+        np.float64
+    )
     direction = np.random.default_rng(1).normal(size=len(start)).astype(np.float32)
     reach = np.float32(1e-3)
     slope = (
@@ -123,7 +133,7 @@ def test_the_character_model_learns_what_a_dense_one_may_not_see() -> None:
     file, held = character_file(), text(60)
     model, start = torch_model(graph_of(file, CONTEXT, CHARACTERS)), weights_of(file, CONTEXT)
     schedule = batch_schedule([60], LocalTraining(epochs=20, batch_size=10), [seeded(1)])
-    trained = start + model.train(start, [held], Steps(schedule=schedule, learning_rate=0.5))[0]
+    trained = start + model.train(start, [held], TrainingSteps(schedule=schedule, learning_rate=0.5))[0]
     assert model.loss(trained, held) < 0.5 * model.loss(start, held)
 
 

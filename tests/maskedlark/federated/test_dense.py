@@ -4,7 +4,7 @@ import torch
 
 from maskedlark.errors import InvalidModel
 from maskedlark.federated.dense import DenseModel
-from maskedlark.federated.local_training import LocalTraining, Steps, batch_schedule
+from maskedlark.federated.local_training import LocalTraining, TrainingSteps, batch_schedule
 from maskedlark.federated.strategy import device_stream
 from maskedlark.randomness import seeded
 from tests.maskedlark.federated.federated_world import MODEL, examples
@@ -38,7 +38,9 @@ def test_a_device_trains_to_the_same_bits_alone_and_among_others() -> None:
         streams = [device_stream(9, 0, device) for device in devices]
         members = [stack[device] for device in devices]
         schedule = batch_schedule([len(one) for one in members], local, streams)
-        return MODEL.train(parameters, members, Steps(schedule=schedule, learning_rate=0.5, proximal=0.1))
+        return MODEL.train(
+            parameters, members, TrainingSteps(schedule=schedule, learning_rate=0.5, proximal=0.1)
+        )
 
     together = train(range(5))
     for device in range(5):
@@ -59,7 +61,9 @@ def test_training_separates_two_classes() -> None:
     features = np.array([[0, 255], [255, 0]] * 20, np.uint8)
     data = examples(40).__class__(features=features, labels=np.array([0, 1] * 20))
     schedule = batch_schedule([40], LocalTraining(epochs=5, batch_size=8), [seeded(1)])
-    trained = model.train(np.zeros(6, np.float32), [data], Steps(schedule=schedule, learning_rate=1.0))[0]
+    trained = model.train(
+        np.zeros(6, np.float32), [data], TrainingSteps(schedule=schedule, learning_rate=1.0)
+    )[0]
     assert model.accuracy(trained, data) == 1.0
 
 

@@ -14,9 +14,9 @@ from maskedlark.privacy.accounting import spent, spent_in_turn
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.releases.budget import (
     BudgetedDataset,
+    BudgetUse,
     PlannedJob,
     Standing,
-    Use,
     budget_of,
     job_use,
     query_use,
@@ -45,7 +45,7 @@ def dataset(task: Task = TASK) -> BudgetedDataset:
     return BudgetedDataset(dataset_id=bytes(32), task=task, size=SIZE)
 
 
-def use(task: Task = TASK, *, answered: int = 20, is_open: bool = True, **changes: Any) -> Use:
+def use(task: Task = TASK, *, answered: int = 20, is_open: bool = True, **changes: Any) -> BudgetUse:
     return job_use(task, spec_of(task, **changes), state="running", rounds_answered=answered, is_open=is_open)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.layers.embedding import ByteSums
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.lowering.indices import index_inputs, index_sums, join_sums, read_as_numbers
-from maskedlark.model.graph import Model, Node, Work
+from maskedlark.model.graph import GraphCost, Model, Node
 
 Array = NDArray[Any]
 WIDTH = 12
@@ -60,7 +60,8 @@ class Written:
         return Model(
             input_name="x", input_width=self.width, output_name="y", output_width=1, outputs=nothing,
             nodes=tuple(self.nodes), parameters=nothing, initial_values=nothing,
-            constants=MappingProxyType(self.constants), work=Work(multiplications=0, entries=0), digest=b"",
+            constants=MappingProxyType(self.constants), digest=b"",
+            work=GraphCost(multiplications=0, entries=0),
         )  # fmt: skip
 
     def sums(self, *names: str) -> dict[str, tuple[tuple[int, ...], ByteSums]]:
