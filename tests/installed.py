@@ -10,10 +10,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+from packaging.metadata import Metadata
+from readme_renderer import markdown
 
 ROOT: Final = Path(__file__).parents[1]
 _NOT_PACKED: Final = frozenset({".git", ".venv", "build", "demo-out", "dist", "docs", "shared", "site"})
@@ -81,6 +86,33 @@ def check_same_bytes(packages: Iterable[Path], others: Iterable[Path]) -> None:
             raise SystemExit(f"{one.name}: two builds differ; compare {one} and {other}")
 
 
+def check_metadata(package: Path) -> None:
+    """What an index asks of a package: valid metadata, and a description that it can show.
+
+    `twine check` asks the same.
+
+    Raises:
+        SystemExit: an index would refuse it, or show the description as plain text.
+    """
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as wheel:
+            [name] = (one for one in wheel.namelist() if one.endswith(".dist-info/METADATA"))
+            content = wheel.read(name)
+    else:
+        with tarfile.open(package) as sdist:
+            file = sdist.extractfile(f"{package.name.removesuffix('.tar.gz')}/PKG-INFO")
+            assert file is not None
+            content = file.read()
+    try:
+        metadata = Metadata.from_email(content)
+    except ExceptionGroup as mistakes:
+        raise SystemExit(f"{package.name}: {'; '.join(map(str, mistakes.exceptions))}") from None
+    if metadata.description_content_type != "text/markdown" or not markdown.render(
+        metadata.description or ""
+    ):
+        raise SystemExit(f"{package.name}: an index could not show its description")
+
+
 def installed(package: Path, folder: Path) -> Path:
     """An environment with the package, which sees what else is installed here; the folder of its commands."""
     environment = folder / "environment"
@@ -130,6 +162,7 @@ def main() -> None:
         check_same_bytes(packages, packed_elsewhere(ROOT, Path(name)))
     sys.stderr.write("two builds have the same bytes\n")
     for package in packages:
+        check_metadata(package)
         check(package)
         sys.stderr.write(f"{package.name} installs and trains\n")
 

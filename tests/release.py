@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from docker.bill_of_materials import PROJECT, bill
-from tests.installed import ROOT, check_same_bytes, packed, packed_elsewhere
+from tests.installed import ROOT, check_metadata, check_same_bytes, packed, packed_elsewhere
 from tests.lock import LOCK
 
 SUMS = "SHA256SUMS"
@@ -51,6 +51,8 @@ def release(out: Path, key: Path | None = None) -> list[Path]:
     packages = packed(ROOT, out, PYTHONHASHSEED="1")
     with tempfile.TemporaryDirectory(prefix="maskedlark-packed-") as name:
         check_same_bytes(packages, packed_elsewhere(ROOT, Path(name)))
+    for package in packages:
+        check_metadata(package)
     (out / f"masked_lark-{version}.lock.txt").write_bytes(LOCK.read_bytes())
     contents = json.dumps(bill(needed(f"{PROJECT}[all]")), indent=1)
     (out / f"masked_lark-{version}.cdx.json").write_text(contents + "\n")

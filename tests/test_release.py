@@ -1,10 +1,14 @@
 """What `make release` adds to the two packages; `make dist` builds and compares these."""
 
+import io
 import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.installed import check_metadata
 from tests.release import changes, checksums, needed, read_key
 
 CHANGELOG = "# Changelog\n\n## 1.1.0 (2027-01-01)\n\n- new\n\n## 1.0.0\n\n- old\n"
@@ -62,3 +66,34 @@ def test_a_bill_holds_what_an_extra_needs_and_no_more() -> None:
     assert {"masked-lark", "numba", "llvmlite", "onnx"} <= set(names)
     assert len(names) == len(set(names))
     assert {"fastapi", "pytest"}.isdisjoint(names)
+
+
+METADATA = (
+    "Metadata-Version: 2.4\nName: lark\nVersion: 1\nDescription-Content-Type: text/markdown\n\n# Lark\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (METADATA, None),
+        (METADATA.replace("text/markdown", "text/x-rst"), "could not show its description"),
+        (METADATA.replace("# Lark\n", ""), "could not show its description"),
+        (METADATA.replace("Version: 1\n", "Version: one\n"), "is invalid"),
+        (METADATA.replace("Name: lark\n", ""), "name"),
+    ],
+)
+def test_what_an_index_would_refuse_is_not_released(tmp_path: Path, given: str, said: str | None) -> None:
+    wheel, sdist = tmp_path / "lark-1-py3-none-any.whl", tmp_path / "lark-1.tar.gz"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        packed.writestr("lark-1.dist-info/METADATA", given)
+    with tarfile.open(sdist, "w:gz") as archive:
+        member = tarfile.TarInfo("lark-1/PKG-INFO")
+        member.size = len(given)
+        archive.addfile(member, io.BytesIO(given.encode()))
+    for package in (wheel, sdist):
+        if said is None:
+            check_metadata(package)
+        else:
+            with pytest.raises(SystemExit, match=said):
+                check_metadata(package)
