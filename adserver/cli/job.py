@@ -1,5 +1,6 @@
-"""`adserver job`: plan, submit, list, show, watch, cancel, resume."""
+"""`adserver job`: plan, submit, list, show, compare, watch, cancel, resume."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,8 @@ def submit_command(
     server: "AdServer",
     submission: "Submission | None",
     federated_job: "FederatedSubmission | None",
+    name: Annotated[str, option("What you call the job; helpers do not see it.")] = "",
+    note: Annotated[str, option("What you want to remember of it; helpers do not see it.")] = "",
     wait: Annotated[bool, option("Follow the job until it stops, like `job watch`.", "--wait")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -37,12 +40,18 @@ def submit_command(
     `adserver job plan` shows in advance which jobs fit, and `adserver job rehearse` what they are worth. A
     job is accepted only if the dataset's budgets can pay for it in addition to all other jobs.
     """
+    from adserver.views.plan import tell_path
+
     asked = federated_job or submission
     if asked is None:
         raise typer.BadParameter(
             "the job is incomplete: give --model, --loss or --heads, and --learning-rate, or --strategy"
         )
-    _report_submission(server, server.submit(asked), wait=wait, as_json=as_json)
+    asked = replace(asked, name=name, note=note)
+    made = server.submit(asked)
+    if not as_json:
+        tell_path(asked, made.plan)
+    _report_submission(server, made, wait=wait, as_json=as_json)
 
 
 @takes(server=server_of)
@@ -76,6 +85,26 @@ def show_command(
 
         write_plot(found, history, plot)
     _show(found, history, as_json=as_json)
+
+
+@takes(server=server_of)
+def compare_command(
+    *,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="The starts of the jobs' ids; default: all jobs."),
+    ] = None,
+    server: "AdServer",
+    as_json: JsonOption = False,
+) -> None:
+    """Show jobs side by side: settings, cost, and loss on their evaluation sets at the end and at best."""
+    from adserver.views.job_comparison import compare_jobs, print_comparison
+
+    rows = compare_jobs(server, jobs or ())
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_comparison(rows)
 
 
 @takes(server=server_of)

@@ -18,7 +18,7 @@ def _commands(module: str, *names: str) -> dict[str, Lazy]:
 _JOB: Final = (
     _commands("plan", "plan")
     | _commands("rehearse", "rehearse")
-    | _commands("job", "submit", "list", "show", "watch", "cancel", "resume")
+    | _commands("job", "submit", "list", "show", "compare", "watch", "cancel", "resume")
 )
 _FEDERATED: Final = _commands("simulate_draws", "simulate-draws") | _commands("simulate", "simulate")
 COMMANDS: Final = {
@@ -39,7 +39,7 @@ COMMANDS: Final = {
     ),
     "job": Lazy(
         _JOB,
-        "Train models: plan, submit, follow, cancel and resume jobs.",
+        "Train models: plan, submit, follow, compare, cancel and resume jobs.",
     ),
     "model": Lazy(
         _commands("model", "create", "show", "evaluate", "export", "calibrate"),

@@ -9,9 +9,8 @@ import typer
 from adserver.cli.options import FreezeOption, JsonOption, OneJobOption, TrainOption
 from adserver.cli.target import server_of
 from adserver.records.exported_model import InputForm, ModelWeights
-from adserver.views.plan import GENERAL_PATH
+from adserver.views.plan import describe_path
 from adserver.views.printing import print_json, print_table
-from maskedlark.escape import escape
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
@@ -184,9 +183,8 @@ def show_command(
         f"a round trains {model.num_parameters} of them: {moved['sent_bytes']} bytes go to each helper, "
         f"{moved['returned_bytes']} come back from each"
     )
-    typer.echo("helpers compute it exactly" if not reasons else f"{GENERAL_PATH}:")
-    for reason in reasons:
-        typer.echo(f"  {escape(reason)}")
+    for line in describe_path(reasons):
+        typer.echo(line)
 
 
 def evaluate_command(

@@ -171,8 +171,10 @@ def plan_command(
     found = server.plan(request, _report_after(_PATIENCE_S))
     if as_json:
         print_json(PlanMessage.of(found))
-    else:
-        print_plan(*found)
+        return
+    print_plan(*found)
+    if model is not None and found.general is None:
+        typer.echo("helpers compute the model exactly")
 
 
 def _report_after(seconds: float) -> "OnProgress":

@@ -1,6 +1,7 @@
 """Training from Python: plan, submit and follow jobs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,8 @@ from adserver.records.defaults import TEST_SHARE
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.as_onnx import as_onnx
+from adserver.views.job_comparison import compare_jobs
+from adserver.views.plan import tell_path
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
 from maskedlark.model.heads import heads_of
@@ -121,6 +124,8 @@ class Training(Connection):
         train: Sequence[str] = (),
         freeze: Sequence[str] = (),
         dataset: str = "",
+        name: str = "",
+        note: str = "",
         wait: bool = True,
         progress: bool = True,
     ) -> Job:
@@ -156,8 +161,10 @@ class Training(Connection):
             train: The parameters to train, by name or pattern such as `head.*`; by default all.
             freeze: Parameters among them that keep the values that the model has.
             dataset: The start of its id; not needed if there is only one.
+            name: What you call the job; helpers do not see it.
+            note: What you want to remember of it; helpers do not see it.
             wait: Watch the job until it stops.
-            progress: Show a bar while waiting.
+            progress: Show a bar while waiting, and before it which path helpers compute the model on.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
@@ -186,8 +193,14 @@ class Training(Connection):
             train=tuple(train),
             freeze=tuple(freeze),
             dataset=dataset,
+            name=name,
+            note=note,
         )
-        return self.submit(submission, wait=wait, progress=progress)
+        made = self.server.submit(submission)
+        if progress:
+            tell_path(submission, made.plan)
+        job = Job(job_id=made.job_id, at=self.server)
+        return job.watch(progress=progress) if wait else job
 
     def rehearse(
         self,
@@ -253,6 +266,17 @@ class Training(Connection):
             JobRefused(UNKNOWN_JOB)
         """
         return Job(job_id=self.server.job(job).job_id, at=self.server)
+
+    def compare_jobs(self, *jobs: str) -> list[dict[str, Any]]:
+        """Return jobs side by side, as `adserver job compare --json` does: a dict each, for a frame.
+
+        Args:
+            jobs: The starts of their ids; by default all jobs.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB)
+        """
+        return [asdict(row) for row in compare_jobs(self.server, jobs)]
 
     def jobs(self) -> list[Job]:
         """Return all jobs, oldest first."""

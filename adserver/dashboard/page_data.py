@@ -36,6 +36,7 @@ from adserver.messages.base import Message
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
 from adserver.store.paging import cursor_of, place_in
@@ -198,11 +199,26 @@ class Figures:
         counts = self.site.jobs.counts()
         found = self.site.jobs.page(limit=ROWS + 1, before=place_in(after), state=wanted)
         return {
-            "items": [job_row(one) for one in found[:ROWS]],
+            "items": [{**job_row(one), **self._figures_of(one)} for one in found[:ROWS]],
             "next": _next(found, lambda one: cursor_of(one.submitted_at_s, one.job_id)),
             "state": wanted.value if wanted else "",
             "counts": {one.value: count for one, count in counts.items()},
             "total": sum(counts.values()),
+        }
+
+    def _figures_of(self, job: JobRecord) -> Values:
+        """Return what jobs are compared by, without the epsilons, whose computation takes long."""
+        last = self.site.jobs.last_evaluated(job.job_id)
+        best = self.site.jobs.best_evaluated(job.job_id) if last else None
+        plan = job.plan if isinstance(job.plan, TrainingPlan) else None
+        return {
+            "batch": plan.denominator if plan else None,
+            "learning_rate": plan.optimizer.learning_rate if plan else None,
+            "noise_multiplier": plan.job.noise_multiplier if plan else None,
+            "loss": last.loss if last else None,
+            "accuracy": last.accuracy if last else None,
+            "best_loss": best.loss if best else None,
+            "best_rounds": best.rounds_done if best else None,
         }
 
     def job(self, job: str) -> Values:
@@ -352,6 +368,8 @@ def job_row(job: JobRecord) -> Values:
     rounds = job.plan.job.rounds
     return {
         "job_id": job.job_id.hex(),
+        "name": job.name,
+        "note": job.note,
         "task": job.plan.task.name,
         "state": job.state.value,
         "submitted_at": job.submitted_at_s,

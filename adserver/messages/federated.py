@@ -6,6 +6,7 @@ from pydantic import Field
 
 from adserver.messages.base import File, Message, RequestBody, Whole
 from adserver.messages.budget import EpsilonsMessage
+from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.federated_plan import FederatedPlan, read_device_instructions
 from adserver.records.plans import read_plan
 from adserver.records.submissions import FederatedSubmission
@@ -29,6 +30,8 @@ class SubmitFederatedJob(RequestBody):
     eval_set: File | None = Field(None, description="An .npz of features and labels, in base64.", repr=False)
     eval_every: int | None = Field(None, ge=1)
     task: str = Field("", description="The start of its id; not needed if there is only one.")
+    name: str = Field("", description="What you call the job.", max_length=MOST_JOB_NAME)
+    note: str = Field("", description="What you want to remember of it.", max_length=MOST_JOB_NOTE)
 
     @classmethod
     def of(cls, submission: FederatedSubmission) -> Self:

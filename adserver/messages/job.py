@@ -38,6 +38,8 @@ class JobItem(JobProgress):
     plan: str
     rounds_charged: Whole | None
     task: str
+    name: str
+    note: str
 
     @classmethod
     def of(cls, job: JobRecord) -> Self:
@@ -58,7 +60,7 @@ class JobItem(JobProgress):
             submitted_at_s=self.submitted_at,
             stop=None if self.reason is None else Stop(reason=self.reason, cause=self.cause or ""),
             lease_until_s=0.0,
-            **pick_attributes(self, ("state", "rounds_done", "is_closed", "rounds_charged")),
+            **pick_attributes(self, ("state", "rounds_done", "is_closed", "rounds_charged", "name", "note")),
         )
 
 
@@ -71,6 +73,8 @@ class JobFacts(JobProgress):
     collusion_epsilon_spent: float | None
     loss: float | None
     accuracy: float | None
+    name: str
+    note: str
 
 
 class TrainingJobFacts(JobFacts):
@@ -176,7 +180,7 @@ def _stored(job: JobRecord) -> "dict[str, Any]":
         "rounds": job.plan.job.rounds,
         "plan": encode(job.plan).decode(),
         "task": job.plan.task.name,
-        **pick_attributes(job, ("state", "rounds_done", "is_closed", "rounds_charged")),
+        **pick_attributes(job, ("state", "rounds_done", "is_closed", "rounds_charged", "name", "note")),
     }
 
 

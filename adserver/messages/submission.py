@@ -5,6 +5,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from adserver.messages.base import File, RequestBody
+from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from maskedlark.frozen import pick_attributes
@@ -82,6 +83,8 @@ class SubmitJob(SamplingRequest):
     )
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
+    name: str = Field("", description="What you call the job.", max_length=MOST_JOB_NAME)
+    note: str = Field("", description="What you want to remember of it.", max_length=MOST_JOB_NOTE)
 
     @classmethod
     def of(cls, submission: Submission) -> Self:

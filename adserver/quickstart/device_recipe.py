@@ -126,6 +126,7 @@ class DeviceRecipe(Recipe):
             *("adserver", "job", "submit", "--task", task, "--model", str(model)),
             *("--strategy", "dp-fedavg", "--settings", str(path), "--rounds", str(training.rounds)),
             *("--epsilon", str(training.epsilon), "--window", str(_WINDOW_S), "--eval-set", str(self._panel)),
+            *self._label,
         )
         return str(job["job_id"])
 

@@ -21,6 +21,7 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.running import command
 from adserver.quickstart.runs import Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
+from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
 from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts
 from maskedlark.errors import InvalidTask
@@ -479,6 +480,11 @@ class Recipe:
         known = [one for one in self._json("adserver", "job", "list") if one["task_id"] == task]
         return str(known[-1]["job_id"]) if known else None
 
+    @property
+    def _label(self) -> tuple[str, ...]:
+        """The options of `job submit` by which the job has the run's name and note."""
+        return ("--name", self._name[:MOST_JOB_NAME], "--note", self._note[:MOST_JOB_NOTE])
+
     def _submit(self, task: str, dataset: dict[str, Any], model: Path, loss: Loss) -> str:
         """Submit the job, unless an interrupted run has done so; return its id."""
         if (submitted := self._submitted(task)) is not None:
@@ -509,6 +515,7 @@ class Recipe:
             *batch,
             "--eval-set",
             str(self._panel),
+            *self._label,
         )
         return str(job["job_id"])
 

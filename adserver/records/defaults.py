@@ -26,3 +26,7 @@ CLIP_QUANTILE: Final = 0.9
 
 TEST_SHARE: Final = 0.1
 """The part of a divided budget that private evaluations have together."""
+
+MOST_JOB_NAME: Final = 100
+MOST_JOB_NOTE: Final = 1_000
+"""Characters of what an owner calls a job, and wants to remember of it."""

@@ -36,6 +36,8 @@ class JobRecord:
         rounds_charged: How many rounds the helpers answered in all, as they said when the job was closed;
             None before.
         lease_until_s: How long it belongs to the worker that runs it.
+        name: What its owner calls it; only the ad server has it.
+        note: What its owner wants to remember of it; only the ad server has it.
     """
 
     plan: AnyPlan
@@ -46,6 +48,8 @@ class JobRecord:
     is_closed: bool
     rounds_charged: int | None
     lease_until_s: float
+    name: str = ""
+    note: str = ""
 
     @property
     def job_id(self) -> bytes:
@@ -87,4 +91,6 @@ def record_from_row(row: JobRow) -> JobRecord:
         is_closed=bool(row["is_closed"]),  # SQLite itself has numbers only
         rounds_charged=row["rounds_charged"],
         lease_until_s=row["lease_until_s"],
+        name=row["name"],
+        note=row["note"],
     )

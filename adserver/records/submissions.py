@@ -42,6 +42,8 @@ class Submission(SamplingOptions):
         freeze: Those of them that keep the values of the file, in the same way.
         dataset: The start of the id of the dataset to train on; not needed if there is only one.
         task: The start of its task's id; by default the dataset's.
+        name: What you call the job; helpers do not see it.
+        note: What you want to remember of it; helpers do not see it.
     """
 
     model: bytes = field(repr=False)
@@ -61,6 +63,8 @@ class Submission(SamplingOptions):
     freeze: tuple[str, ...] = ()
     dataset: str = ""
     task: str = ""
+    name: str = ""
+    note: str = ""
 
 
 @frozen
@@ -80,6 +84,8 @@ class FederatedSubmission:
         eval_set: An .npz file, or None.
         eval_every: Rounds between evaluations; None: about fifty in all.
         task: The start of the id of a task of updates; not needed if there is only one task.
+        name: What you call the job; neither helpers nor devices see it.
+        note: What you want to remember of it; neither helpers nor devices see it.
     """
 
     kind: str
@@ -93,6 +99,8 @@ class FederatedSubmission:
     eval_set: bytes | None = field(default=None, repr=False)
     eval_every: int | None = None
     task: str = ""
+    name: str = ""
+    note: str = ""
 
 
 @frozen

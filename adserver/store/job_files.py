@@ -58,7 +58,15 @@ class JobFiles(Protocol):
 
 
 def submit(
-    engine: Engine, data_dir: Path, plan: AnyPlan, *, model: bytes, eval_set: bytes | None, clock: Clock
+    engine: Engine,
+    data_dir: Path,
+    plan: AnyPlan,
+    *,
+    model: bytes,
+    eval_set: bytes | None,
+    clock: Clock,
+    name: str = "",
+    note: str = "",
 ) -> None:
     """Keep what was submitted, and queue its job: a stored job has its files.
 
@@ -68,10 +76,11 @@ def submit(
     files = files_of(engine, data_dir, plan.job.job_id)
     store = JobStore(engine, clock)
     if isinstance(files, JobRows):
-        store.submit(plan, add_files=partial(files.add_submission, model=model, eval_set=eval_set))
+        adding = partial(files.add_submission, model=model, eval_set=eval_set)
+        store.submit(plan, name=name, note=note, add_files=adding)
     else:
         files.write_submission(model, eval_set)
-        store.submit(plan)
+        store.submit(plan, name=name, note=note)
 
 
 def files_of(engine: Engine, data_dir: Path, job_id: bytes) -> JobFolder | JobRows:

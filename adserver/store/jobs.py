@@ -36,7 +36,14 @@ class JobStore:
         self._engine = engine
         self._clock = clock
 
-    def submit(self, plan: AnyPlan, *, add_files: Callable[[Connection], None] | None = None) -> None:
+    def submit(
+        self,
+        plan: AnyPlan,
+        *,
+        name: str = "",
+        note: str = "",
+        add_files: Callable[[Connection], None] | None = None,
+    ) -> None:
         """Queue a job. Its files are there already, or `add_files` adds them in the same transaction."""
         row = {
             "job_id": plan.job.job_id,
@@ -46,6 +53,8 @@ class JobStore:
             "rounds_done": 0,
             "is_closed": False,
             "lease_until_s": 0.0,
+            "name": name,
+            "note": note,
             **plan_columns(plan),
         }
         with self._engine.begin() as connection:
@@ -158,6 +167,19 @@ class JobStore:
             .limit(1)
         )
         found = self._figures(evaluated)
+        return found[0] if found else None
+
+    def best_evaluated(self, job_id: bytes) -> RoundFigures | None:
+        """Return the figures of the round of a job with the least loss, the first of several."""
+        least = (
+            select(*_COLUMNS)
+            .where(
+                job_rounds.c.job_id == job_id, job_rounds.c.loss.is_not(None), job_rounds.c.rounds_done > 0
+            )
+            .order_by(job_rounds.c.loss, job_rounds.c.rounds_done)
+            .limit(1)
+        )
+        found = self._figures(least)
         return found[0] if found else None
 
     def _figures(self, asked: Select[Any]) -> tuple[RoundFigures, ...]:

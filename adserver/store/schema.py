@@ -25,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from adserver.records.defaults import QUERY_ID_BYTES
+from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE, QUERY_ID_BYTES
 from maskedlark.reports.task import REPORT_DIGEST_BYTES, REPORT_ID_BYTES
 from maskedlark.runtime import database as storage
 from maskedlark.runtime.audit_table import audit_table_of
@@ -193,6 +193,9 @@ jobs: Final = Table(
     # Of the plan, to be looked for by; a federated job has no dataset.
     Column("task_id", LargeBinary(32)),
     Column("dataset_id", LargeBinary(32)),
+    # What its owner calls it and wants to remember; helpers do not see them.
+    Column("name", String(MOST_JOB_NAME), nullable=False, default=""),
+    Column("note", String(MOST_JOB_NOTE), nullable=False, default=""),
     Index("jobs_by_age", "submitted_at_s", "job_id"),
     Index("jobs_by_state_and_age", "state", "submitted_at_s", "job_id"),
     Index("jobs_by_dataset", "task_id", "dataset_id"),

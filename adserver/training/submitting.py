@@ -9,10 +9,14 @@ from typing import Final
 from sqlalchemy import Engine
 
 from adserver.budgets.reservations import Budgets
+from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
+from adserver.records.federated_plan import AnyPlan
 from adserver.records.submissions import FederatedSubmission, Submission
 from adserver.store.datasets import DatasetStore
 from adserver.store.job_files import submit
 from adserver.store.tasks import TaskStore
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import pick_attributes
 
 JOB_ID_BYTES: Final = 16
 
@@ -22,7 +26,9 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
     Raises:
         MaskedLarkError: as `plan_job` and `plan_federated`; or there is no such dataset or task.
+        InvalidTask: name or note are too long.
     """
+    _check_label(submission.name, submission.note)
     job_id = os.urandom(JOB_ID_BYTES)
     if isinstance(submission, FederatedSubmission):
         _submit_federated(engine, data, submission, job_id)
@@ -47,7 +53,7 @@ def _submit_training(engine: Engine, data: Path, submission: Submission, job_id:
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).held(dataset),
     )
-    submit(engine, data, plan, model=model, eval_set=submission.eval_set, clock=time.time)
+    _store(engine, data, submission, plan, model)
 
 
 def _submit_federated(engine: Engine, data: Path, submission: FederatedSubmission, job_id: bytes) -> None:
@@ -69,4 +75,18 @@ def _submit_federated(engine: Engine, data: Path, submission: FederatedSubmissio
         seed=submission.seed,
         encoder=TaskStore(engine).encoder(task.task_id),
     )
-    submit(engine, data, plan, model=submitted.file, eval_set=submission.eval_set, clock=time.time)
+    _store(engine, data, submission, plan, submitted.file)
+
+
+def _store(
+    engine: Engine, data: Path, submission: Submission | FederatedSubmission, plan: AnyPlan, model: bytes
+) -> None:
+    """Keep a planned job, with what is known of it here only."""
+    known = pick_attributes(submission, ("eval_set", "name", "note"))
+    submit(engine, data, plan, model=model, clock=time.time, **known)
+
+
+def _check_label(name: str, note: str) -> None:
+    for what, given, most in (("name", name, MOST_JOB_NAME), ("note", note, MOST_JOB_NOTE)):
+        if len(given) > most:
+            raise InvalidTask(f"the job's {what} has {len(given)} characters: at most {most} are kept")

@@ -27,10 +27,11 @@ _SILENT_S: Final = 5.0
 def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
     """Print all jobs as a table."""
     print_table(
-        ("job", "task", "state", "submitted", "rounds", "cause"),
+        ("job", "name", "task", "state", "submitted", "rounds", "cause"),
         [
             (
                 short(job.job_id),
+                job.name,
                 job.plan.task.name,
                 job.state.value,
                 moment(job.submitted_at_s),
@@ -49,6 +50,7 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
         rows: list[tuple[str, object]] = [*rows_of_federated(job, plan), ("state", outcome_line(job))]
     else:
         rows = _rows(job, plan)
+    rows[1:1] = [(what, said) for what, said in (("name", job.name), ("note", job.note)) if said]
     if evaluated := last_evaluated(history):
         rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
     if isinstance(plan, TrainingPlan):
@@ -58,15 +60,15 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
 
 def _compare_evaluations(history: tuple[RoundFigures, ...]) -> list[tuple[str, object]]:
     """Return the best weights, where the last ones are not, and whether training made the model worse."""
-    evaluated = [one for one in history if one.loss is not None]
-    if len(evaluated) < 2 or evaluated[0].rounds_done:
+    first = next((one for one in history if one.loss is not None), None)
+    last, best = last_evaluated(history), best_evaluated(history)
+    if first is None or last is None or best is None:
         return []
-    first, last, best = evaluated[0], evaluated[-1], min(evaluated[1:], key=_loss_of)
     rows: list[tuple[str, object]] = []
     if best is not last:
         to_export = "`adserver model export --weights best` has these weights"
         rows.append((f"best after {best.rounds_done} rounds", f"{_evaluation(best)}; {to_export}"))
-    if _loss_of(last) > _loss_of(first):
+    if first.rounds_done == 0 and _loss_of(last) > _loss_of(first):
         rows.append(
             ("warning", f"the loss rose from {first.loss:.4f} before the first round: lower --learning-rate")
         )
@@ -210,6 +212,15 @@ def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], Non
 def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
     """Return the latest figures with a loss."""
     return next((figures for figures in reversed(history) if figures.loss is not None), None)
+
+
+def best_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
+    """Return the figures of the round with the least loss, the first of several."""
+    return min(
+        (figures for figures in history if figures.rounds_done and figures.loss is not None),
+        key=_loss_of,
+        default=None,
+    )
 
 
 def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:

@@ -1,5 +1,6 @@
 """A plan as people see it."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import typer
@@ -9,6 +10,9 @@ from adserver.budgets.headroom import JobLimits
 from adserver.budgets.planned_tests import PlannedTests
 from adserver.budgets.planner import Option, Plan
 from adserver.messages.plan import submit_options
+from adserver.records.federated_plan import AnyPlan
+from adserver.records.submissions import AnySubmission, Submission
+from adserver.records.training_plan import TrainingPlan
 from adserver.training.planning import GeneralPath
 from adserver.views.printing import print_table
 from maskedlark.escape import escape
@@ -75,6 +79,31 @@ def print_plan(
     typer.echo(f"{each} with: {submit_options(best, plan, room)}")
 
 
+def describe_path(reasons: Sequence[str]) -> list[str]:
+    """Return lines that say whether helpers compute a model exactly, or each reason why they do not."""
+    if not reasons:
+        return ["helpers compute the model exactly"]
+    return [f"{GENERAL_PATH}:", *(f"  {escape(reason)}" for reason in reasons)]
+
+
+def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
+    """Print the same lines of a job that was accepted, to standard error; none of a job on devices."""
+    from adserver.training.merged_parameters import separate_parameters
+    from adserver.training.model_file import parse_chosen
+    from maskedlark.model.exactness import why_general
+
+    if not isinstance(submission, Submission) or not isinstance(plan, TrainingPlan):
+        return
+    model = parse_chosen(
+        separate_parameters(submission.model),
+        num_features=plan.task.num_features,
+        train=submission.train,
+        freeze=submission.freeze,
+    )
+    for line in describe_path(why_general(model, plan.job.loss)):
+        typer.echo(line, err=True)
+
+
 def _planned(room: JobLimits) -> str:
     """Name what shares the budget."""
     jobs = "the job" if room.jobs == 1 else f"all {room.jobs} jobs"
@@ -104,9 +133,8 @@ def _print_tests(tests: PlannedTests) -> None:
 
 def _print_general_path(general: GeneralPath) -> None:
     """Print why a model is not exact, and what that costs."""
-    typer.echo(f"{GENERAL_PATH}:")
-    for reason in general.reasons:
-        typer.echo(f"  {escape(reason)}")
+    for line in describe_path(general.reasons):
+        typer.echo(line)
     if general.noise_factor is not None:
         typer.echo(f"on the exact path the marked job would need 1/{general.noise_factor:.3g} of the noise")
 

@@ -124,7 +124,8 @@ class Painted:
             OF, job_id=job_id, rounds=rounds, batch_size=float(RECORDS), noise_multiplier=30.0 + number
         )
         self.clock.now_s = NOW - 3_600.0 * number
-        self.jobs.submit(plan)
+        is_named = number == 2
+        self.jobs.submit(plan, name="two <layers>" * is_named, note="32 & 16 hidden" * is_named)
         values = {"state": state, "rounds_done": done, "lease_until_s": 1e12, **columns}
         with self.engine.begin() as connection:
             connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(values))

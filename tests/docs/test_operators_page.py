@@ -58,7 +58,7 @@ def test_every_block_runs_and_what_is_called_exact_is(
         shown.append(done.stdout)
     assert len(shown) == len(EXACT_FILES) + 1
     for name, said in zip(EXACT_FILES, shown, strict=False):
-        assert "helpers compute it exactly" in said, name
+        assert "helpers compute the model exactly" in said, name
         encoded = separate_parameters(read_model(tmp_path / f"{name}.onnx"))
         lower(parse(encoded, num_features=14), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     assert "the operator Gelu: use Relu, Elu or Softplus" in shown[-1]

@@ -161,6 +161,35 @@ def test_list_and_show_tell_people_and_programs_the_same(site: Site, adserver: A
     assert "accuracy" in adserver("job show").stdout
 
 
+def test_a_jobs_name_is_the_ad_servers_alone_and_jobs_are_compared(site: Site, adserver: Adserver) -> None:
+    said = adserver(f"{SUBMIT} --name wide-net --note first-try")
+    first = bytes.fromhex(said.stdout.strip())
+    assert "helpers compute the model exactly" in said.stderr
+    second = submitted(adserver)
+    for _ in range(2):
+        site.worker().run_one()
+    job = site.store.get(first)
+    assert (job.name, job.note) == ("wide-net", "first-try")
+    assert b"wide-net" not in encode(job.plan)  # of which helpers get a part
+    for command in ("job list", "job show " + first.hex(), "job compare"):
+        assert "wide-net" in adserver(command).stdout
+    named, other = json.loads(adserver("job compare --json").stdout)
+    assert (named["job"], named["name"], named["note"]) == (first.hex(), "wide-net", "first-try")
+    assert (other["job"], other["name"]) == (second.hex(), "")
+    history = site.store.history(first)
+    losses = {one.rounds_done: one.loss for one in history if one.loss is not None}
+    assert named["loss"] == losses[4]
+    assert named["best_loss"] == min(losses[done] for done in losses if done) == losses[named["best_rounds"]]
+    assert site.store.best_evaluated(first) == next(
+        one for one in history if one.rounds_done == named["best_rounds"]
+    )
+    assert 0 < named["epsilon"] < named["collusion_epsilon"]
+    (one,) = json.loads(adserver(f"job compare {second.hex()[:12]} --json").stdout)
+    assert one == other
+    with pytest.raises(InvalidTask, match="name has 101 characters"):
+        adserver(f"{SUBMIT} --name {'n' * 101}")
+
+
 def test_an_exported_model_holds_the_trained_weights_and_runs(
     site: Site, adserver: Adserver, tmp_path: Path
 ) -> None:

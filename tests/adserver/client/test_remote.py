@@ -102,8 +102,14 @@ def test_a_plan_from_afar_is_the_same_plan(served: tuple[Painted, str], far: Cli
 
 
 def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], far: Client) -> None:
-    job = far.train(ENCODED_MODEL, **TRAINING)
+    job = far.train(ENCODED_MODEL, **TRAINING, name="ünamed", note="two layers")
     stored = served[0].jobs.get(job.job_id)
+    assert (stored.name, stored.note) == (job.record.name, job.record.note) == ("ünamed", "two layers")
+    [compared] = far.compare_jobs(job.job_id.hex())
+    assert (compared["name"], compared["rounds"], compared["loss"]) == ("ünamed", 3, None)
+    assert len(far.compare_jobs()) == len(far.jobs())
+    with pytest.raises(InvalidTask, match="note"):
+        far.train(ENCODED_MODEL, **TRAINING, note="n" * 1_001)
     assert job.record.plan == stored.plan
     assert (job.state, stored.plan.job.rounds) == (JobState.QUEUED, 3)
     job.cancel()

@@ -102,6 +102,17 @@ def test_a_narrow_page_of_budgets_has_its_epsilons_in_sight(shown: Shown, browse
         context.close()
 
 
+def test_jobs_have_names_and_are_side_by_side(visit: Visit) -> None:
+    visit.open(PATHS["jobs"])
+    rows = visit.page.locator("#compared tbody tr")
+    named = rows.filter(has_text="two <layers>")
+    assert named.count() == 1
+    assert "32 & 16 hidden" in named.inner_text()
+    assert rows.count() == visit.page.locator("#jobs .card").first.locator("tbody tr").count()
+    visit.open(PATHS["job"])
+    assert "two <layers>" in visit.page.locator("h1").inner_text()
+
+
 def test_a_jobs_model_is_downloaded(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ExportedModel(encoded=b"a model", rounds_done=38)
     monkeypatch.setattr(LocalAdServer, "export", lambda _self, _job, _takes: made)

@@ -59,8 +59,8 @@ def test_tasks_datasets_and_jobs_come_back(of: Painted) -> None:
         assert sent(DatasetItem.of(dataset)).value() == dataset
     for job in of.jobs.all():
         back = sent(JobItem.of(job)).value()
-        assert (back.plan, back.state, back.stop, back.rounds_done) == (
-            job.plan, job.state, job.stop, job.rounds_done,
+        assert (back.plan, back.state, back.stop, back.rounds_done, back.name, back.note) == (
+            job.plan, job.state, job.stop, job.rounds_done, job.name, job.note,
         )  # fmt: skip
         figures = of.jobs.history(job.job_id)
         assert sent(RoundsPage(items=figures, next_after_rounds=None)).items == figures
@@ -109,6 +109,8 @@ def test_requests_for_jobs_come_back_with_their_files() -> None:
         train=("head.*", "ü"),
         freeze=("head.bias",),
         task="ab",
+        name="wide",
+        note="two layers",
     )
     assert SubmitJob.model_validate_json(SubmitJob.of(submission).model_dump_json()).value() == submission
 

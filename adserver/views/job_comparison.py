@@ -1,0 +1,103 @@
+"""Jobs side by side: what each was asked for, what it cost, and how it did on its evaluation set.
+
+print_comparison(compare_jobs(server, ["3f", "a0"]))
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from typing import Protocol
+
+from adserver.messages.job import job_facts
+from adserver.records.job_record import JobRecord
+from adserver.records.round_figures import RoundFigures
+from adserver.views.job import JobSource, best_evaluated, last_evaluated
+from adserver.views.printing import print_table, short
+from maskedlark.frozen import frozen, pick_attributes
+
+
+@frozen
+class ComparedJob:
+    """A job as a row of a comparison; None where a job of its kind has no such figure, or not yet.
+
+    Attributes:
+        job: Its id.
+        name: What its owner calls it.
+        state: Where it is in its life.
+        rounds: Optimizer steps, as planned.
+        rounds_done: Those that were taken.
+        batch: Expected reports in a round.
+        learning_rate: Before the schedule.
+        noise_multiplier: Each helper's noise over the clip norm; of a job on devices that of its present
+            phase.
+        epsilon: What the rounds cost against the ad server.
+        collusion_epsilon: And against it with one helper.
+        loss: On its evaluation set after the last round that was evaluated.
+        accuracy: There, of a classifier.
+        best_loss: The least loss there of a round.
+        best_rounds: After so many rounds.
+        note: What its owner wants to remember of it.
+    """
+
+    job: str
+    name: str
+    state: str
+    rounds: int
+    rounds_done: int
+    batch: float | None
+    learning_rate: float | None
+    noise_multiplier: float
+    epsilon: float | None
+    collusion_epsilon: float | None
+    loss: float | None
+    accuracy: float | None
+    best_loss: float | None
+    best_rounds: int | None
+    note: str
+
+
+def compare_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> ComparedJob:
+    """Return a job's row."""
+    facts, best = job_facts(job, last_evaluated(history)), best_evaluated(history)
+    same = ("rounds", "rounds_done", "noise_multiplier", "loss", "accuracy", "name", "note")
+    return ComparedJob(
+        job=job.job_id.hex(),
+        state=job.state.value,
+        batch=getattr(facts, "expected_batch_size", None),
+        learning_rate=getattr(facts, "learning_rate", None),
+        epsilon=facts.epsilon_spent,
+        collusion_epsilon=facts.collusion_epsilon_spent,
+        best_loss=best.loss if best else None,
+        best_rounds=best.rounds_done if best else None,
+        **pick_attributes(facts, same),
+    )
+
+
+class JobsSource(JobSource, Protocol):
+    """Where a comparison reads jobs: an `AdServer`."""
+
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """Return all jobs, oldest first."""
+
+
+def compare_jobs(server: JobsSource, jobs: Sequence[str] = ()) -> list[ComparedJob]:
+    """Return a row for each of some jobs, by the starts of their ids; without any, for all jobs.
+
+    Raises:
+        JobRefused(UNKNOWN_JOB)
+    """
+    found = [server.job(job) for job in jobs] if jobs else server.jobs()
+    return [compare_job(job, server.history(job.job_id)) for job in found]
+
+
+def print_comparison(rows: Sequence[ComparedJob]) -> None:
+    """Print jobs as columns of a table: there are more figures than jobs that one compares."""
+    names = [field.name.replace("_", " ") for field in fields(ComparedJob)][1:]
+    values = zip(*(astuple(row)[1:] for row in rows), strict=True) if rows else ([],) * len(names)
+    print_table(
+        ("job", *(short(bytes.fromhex(row.job)) for row in rows)),
+        [(name, *map(_shown, line)) for name, line in zip(names, values, strict=True)],
+    )
+
+
+def _shown(value: object) -> object:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
