@@ -7,7 +7,7 @@ they are left out, or not used.
 
 A source distribution that is built in a git repository holds what git tracks: nothing else that lies around.
 
-An index shows README.md without its repository: its links lead to MASKEDLARK_HOME, as
+An index shows README.md without its repository: its links, and the project's own, lead to MASKEDLARK_HOME, as
 https://forge.example/lark/blob/v1.0.0, or are left out, with its pictures, without that variable.
 
 Two builds of the same files with the same packages on the same kind of processor have the same bytes: no
@@ -128,7 +128,16 @@ def for_an_index(readme: str, home: str | None) -> str:
     return _LINK.sub(absolute, readme)
 
 
+def urls(home: str | None) -> dict[str, str]:
+    """Return where an index leads to; nowhere without a home."""
+    if not home:
+        return {}
+    pages = {"Changelog": "CHANGELOG.md", "Documentation": "docs/index.md", "Security": "SECURITY.md"}
+    return {"Source": home.rstrip("/")} | {name: f"{home.rstrip('/')}/{page}" for name, page in pages.items()}
+
+
 setup(
+    project_urls=urls(os.environ.get("MASKEDLARK_HOME")),
     long_description=for_an_index(Path("README.md").read_text(), os.environ.get("MASKEDLARK_HOME")),
     long_description_content_type="text/markdown",
     cmdclass={

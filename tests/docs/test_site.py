@@ -145,7 +145,12 @@ def test_the_readme_renders_on_an_index_with_absolute_links_and_pictures_or_none
 ) -> None:
     monkeypatch.setattr("setuptools.setup", lambda **_: None)
     monkeypatch.chdir(ROOT)
-    for_an_index = runpy.run_path(str(ROOT / "setup.py"))["for_an_index"]
+    built = runpy.run_path(str(ROOT / "setup.py"))
+    for_an_index, urls = built["for_an_index"], built["urls"](home)
+    assert all(
+        (ROOT / url.removeprefix(f"{home}/")).exists() for name, url in urls.items() if name != "Source"
+    )
+    assert len(urls) == (4 if home else 0)
     shown = markdown.render(for_an_index(README, home))
     assert shown is not None
     links = re.findall(r'(?:href|src)="([^"]+)"', shown)
