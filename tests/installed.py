@@ -2,7 +2,8 @@
 
 Builds the source distribution and, from that, the wheel, and builds both once more elsewhere, at another
 time and under another umask: the bytes are the same. Installs each into an environment of its own, whose
-other packages are those of this one; and trains in an empty folder with the installed commands alone.
+other packages are those of this one; and trains in an empty folder with the installed commands alone: on
+sample records, and, with the wheel, on a table.
 """
 
 import os
@@ -153,6 +154,22 @@ def check(package: Path) -> None:
             run(str(commands / program), "--help", folder=folder)
         check_loops(commands / "python", folder)
         run(str(commands / "lark"), "demo", folder=folder)
+        if package.suffix == ".whl":  # the other one has the same commands
+            check_own_table(str(commands / "adserver"), folder)
+
+
+def check_own_table(adserver: str, folder: Path) -> None:
+    """A table of the user's own becomes a trained model in a file, as docs/tutorial/quickstart.md says.
+
+    Raises:
+        SystemExit: no model was exported.
+    """
+    run(adserver, "quickstart", "sample", "visits.csv", folder=folder)
+    run(adserver, "quickstart", "new", "own", "--csv", "visits.csv", "--label", "bought", folder=folder)
+    run(adserver, "quickstart", "run", "own", folder=folder)
+    run(adserver, "quickstart", "down", "own", folder=folder)
+    if not (folder / "own" / "runs" / "1" / "trained.onnx").stat().st_size:
+        raise SystemExit("quickstart exported no model")
 
 
 def main() -> None:

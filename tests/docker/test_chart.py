@@ -509,13 +509,20 @@ def test_keys_that_are_wrapped_never_lie_on_the_volume_in_plaintext(
     program.write_text("#!/bin/sh\necho $1 >> $0.calls\ntr '\\000-\\377' '\\200-\\377\\000-\\177'\n")
     program.chmod(0o700)
     keeper = {"with": "command", "program": str(program)}
-    made = rendered("trial", VERSIONS[-1], *given(helper__keeper=keeper, adserver__keeper=keeper))
+    values = given(helper__keeper=keeper, adserver__keeper=keeper, adserver__dashboard=DASHBOARD)
+    made = rendered("trial", VERSIONS[-1], *values)
     (init,) = pods(made)[name]["spec"]["initContainers"]
     (variable,) = (one["name"] for one in init["env"] if one["name"].endswith("_DATA"))
     in_memory, volume = tmp_path / "memory", tmp_path / "volume"
     volume.mkdir()
-    own = "/tmp/new"  # noqa: S108  a pod's own, in memory
-    command = [word.replace(own, str(in_memory)) for word in (*init["command"], *init["args"])]
+    private, secret = tmp_path / "private", tmp_path / "given" / "client-secret" / "client-secret"
+    private.mkdir()
+    secret.parent.mkdir(parents=True)
+    secret.touch(mode=0o440)  # as a pod's group may read it
+    own = {"/tmp/new": in_memory, "/private/": f"{private}/", "/given/": f"{tmp_path}/given/"}  # noqa: S108  a pod's
+    command = [*init["command"], *init["args"]]
+    for path, here in own.items():
+        command = [word.replace(path, str(here)) for word in command]
     assert str(in_memory) in str(command)
     for one in init["env"]:
         monkeypatch.setenv(one["name"], one["value"])
@@ -524,6 +531,9 @@ def test_keys_that_are_wrapped_never_lie_on_the_volume_in_plaintext(
     told = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2)]
     assert told[0] == told[1]
     assert not in_memory.exists()
+    for one in private.iterdir():
+        check_secret_file(one)
+    assert [one.name for one in private.iterdir()] == ["client-secret"] * name.endswith("adserver")
     secrets = [one for one in ("keys.json", "tls.key") if (volume / "party" / one).exists()]
     assert len(secrets) == (2 if variable == "HELPER_DATA" else 1)
     for one in secrets:
