@@ -25,7 +25,7 @@ class SealedBatch:
     messages: tuple[bytes, ...]
 
 
-def sealed_batch(reports: Sequence[Report]) -> SealedBatch:
+def encode_batch(reports: Sequence[Report]) -> SealedBatch:
     """Encode reports for their way."""
     return SealedBatch(reports=len(reports), messages=tuple(_messages(reports)))
 

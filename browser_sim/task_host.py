@@ -124,7 +124,7 @@ class _NoRedirects(HTTPRedirectHandler):
         """Follow none."""
 
 
-def _watched(kind: type[HTTPConnection], watch: Callable[[socket], None]) -> type[HTTPConnection]:
+def _with_watch(kind: type[HTTPConnection], watch: Callable[[socket], None]) -> type[HTTPConnection]:
     """Return a kind of connection that shows its socket once it is connected."""
 
     class Watched(kind):  # type: ignore[valid-type,misc]  # one of two
@@ -140,7 +140,7 @@ class _HttpHandler(HTTPHandler):
 
     def __init__(self, watch: Callable[[socket], None]) -> None:
         super().__init__()
-        self._kind = _watched(HTTPConnection, watch)
+        self._kind = _with_watch(HTTPConnection, watch)
 
     def http_open(self, req: Request) -> HTTPResponse:
         """Send a request, and return the answer."""
@@ -152,7 +152,7 @@ class _HttpsHandler(HTTPSHandler):
 
     def __init__(self, watch: Callable[[socket], None], context: Any) -> None:
         super().__init__()
-        self._kind, self._own = _watched(HTTPSConnection, watch), context
+        self._kind, self._own = _with_watch(HTTPSConnection, watch), context
 
     def https_open(self, req: Request) -> HTTPResponse:
         """Send a request, and return the answer."""

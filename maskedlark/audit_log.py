@@ -10,7 +10,7 @@ names as `previous`. The entry of number 0 begins the log, with random bytes for
 are ever alike. No entry holds a secret, or anything of a report.
 
 >>> begun = begin_log(at=1, nonce=bytes(32))
->>> signed = begun.followed_by(at=2, deed=Deed(act=AuditAct.SIGN_TASK, actor=THIS_SERVICE))
+>>> signed = begun.next_entry(at=2, deed=Deed(act=AuditAct.SIGN_TASK, actor=THIS_SERVICE))
 >>> verify_lines([begun.encode(), signed.encode()]).num_entries
 2
 """
@@ -165,7 +165,7 @@ class AuditEntry:
         """32 bytes that name the entry and all entries before it."""
         return digest_of_line(self.encode())
 
-    def followed_by(self, *, at: float, deed: Deed) -> "AuditEntry":
+    def next_entry(self, *, at: float, deed: Deed) -> "AuditEntry":
         """Return the entry after this one."""
         return entry_of(deed, sequence=self.sequence + 1, previous=self.digest, at=at)
 
@@ -185,7 +185,7 @@ class VerifiedLog:
     head: bytes
 
 
-def named(name: str) -> str:
+def clean_name(name: str) -> str:
     """Return a name that another party chose as an entry holds it: visible characters alone, and cut."""
     return escape(name)[:MOST_NAME]
 
@@ -209,7 +209,7 @@ def entry_of(deed: Deed, *, sequence: int, previous: bytes, at: float) -> AuditE
         at=int(at),
         act=deed.act,
         actor=deed.actor,
-        subject={name: named(value) for name, value in deed.subject},
+        subject={name: clean_name(value) for name, value in deed.subject},
         outcome=deed.outcome,
         count=deed.count,
     )

@@ -25,8 +25,8 @@ def interruptible(randomness: Randomness, interrupt: Interrupt) -> Randomness:
     Samplers draw in batches, so long noise can be interrupted too.
     """
 
-    def drawn(count: int) -> bytes:
+    def draw(count: int) -> bytes:
         interrupt()
         return randomness(count)
 
-    return drawn
+    return draw

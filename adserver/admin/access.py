@@ -27,7 +27,7 @@ from adserver.records.access import Grant, GrantKind
 from adserver.records.access import Scope as Allowed
 from adserver.store.access import SESSION_S
 from adserver.store.audit_log import acting_as
-from maskedlark.audit_log import Actor, ActorKind, AuditAct, named
+from maskedlark.audit_log import Actor, ActorKind, AuditAct, clean_name
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
@@ -244,7 +244,7 @@ def names_of(listen: str, named: Sequence[str]) -> frozenset[str]:
 
 def _stranger(scope: Scope) -> Actor:
     """Return how the audit log names a caller without a grant: by its address."""
-    return Actor(kind=ActorKind.SESSION, address=named(_address(scope)))
+    return Actor(kind=ActorKind.SESSION, address=clean_name(_address(scope)))
 
 
 def _address(scope: Scope) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from adserver.records.access import Grant, GrantKind, digest_of
 from adserver.store.access import AccessStore
-from maskedlark.audit_log import Actor, ActorKind, named
+from maskedlark.audit_log import Actor, ActorKind, clean_name
 
 if TYPE_CHECKING:
     from adserver.admin.oidc import OidcProvider, Person
@@ -22,7 +22,7 @@ _MOST: Final = 1_024
 def actor_of_grant(grant: Grant, address: str) -> Actor:
     """Return how the audit log names the holder of a grant."""
     kind = ActorKind.SESSION if grant.kind is GrantKind.SESSION else ActorKind.TOKEN
-    return Actor(kind=kind, name=named(grant.name), identity=grant.grant_id, address=named(address))
+    return Actor(kind=kind, name=clean_name(grant.name), identity=grant.grant_id, address=clean_name(address))
 
 
 class Grants:

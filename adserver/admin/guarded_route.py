@@ -139,7 +139,7 @@ class GuardedRoute(APIRoute):
             await to_thread.run_sync(self._log_refusal, request, WRONG_SCOPE, limiter=bounds.threads)
             return problem(403, f"this operation requires a grant of scope {self.needs}", reason=WRONG_SCOPE)
         try:
-            with bounds.room.held() as held:
+            with bounds.room.hold() as held:
                 content = await self._read_body(request, held) if self.bodies else b""
                 return await to_thread.run_sync(self._act, request, content, limiter=bounds.threads)
         except MaskedLarkError as refusal:

@@ -25,7 +25,7 @@ import jwt
 from adserver.records.access import Grant, GrantKind, Scope, digest_of
 from adserver.records.server_settings import OidcSettings
 from adserver.store.database import Clock
-from maskedlark.audit_log import named
+from maskedlark.audit_log import clean_name
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.rpc.fair_quota import FairQuota
@@ -135,7 +135,7 @@ class _Documents:
         kept = self._kept
         if kept is not None and self._clock() < kept[1] and is_enough(kept[0]):
             return kept[0]
-        with self._waiting.entered(), self._lock:
+        with self._waiting.enter(), self._lock:
             now = self._clock()
             if now >= self._next_at:
                 self._next_at = now + _REFETCH_S
@@ -238,7 +238,7 @@ class OidcProvider:
         else:
             auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))  # RFC 6749, 2.3.1
         endpoint = self._address(self._documents.read().of_itself, "token_endpoint")
-        with self._waiting.entered():
+        with self._waiting.enter():
             redeemed = self._ask(self._http.build_request("POST", endpoint, data=asked), auth)
         claims = self._verify(str(redeemed.get("id_token", "")), self._settings.client_id)
         if not compare_digest(str(claims.get("nonce", "")).encode(errors="replace"), flow.nonce.encode()):
@@ -304,7 +304,7 @@ class OidcProvider:
             subject,
         )
         name = subject if called == subject else f"{subject} ({called})"
-        return Person(name=named(f"oidc:{name}"), scope=largest)
+        return Person(name=clean_name(f"oidc:{name}"), scope=largest)
 
     def _verify(self, token: str, audience: str) -> Mapping[str, Any]:
         """Return a token's claims if its signature, issuer, audience and times hold."""

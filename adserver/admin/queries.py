@@ -100,7 +100,7 @@ def show_evaluation(context: Context, evaluation: str) -> EvaluationDetail:
 
 
 def _found(context: AdminContext, prefix: str, kinds: tuple[str, ...]) -> AskedQuery:
-    found = context.queries.asked(prefix)
+    found = context.queries.find_any(prefix)
     if found.spec.kind not in kinds:
         raise JobRefused(JobReason.UNKNOWN_QUERY, f"this id belongs to a release of kind {found.spec.kind}")
     return found

@@ -99,7 +99,7 @@ class Budgets:
         costed = budget.BudgetedDataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
         return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned, relation)
 
-    def held(self, dataset: Dataset) -> tuple[Charge, ...]:
+    def reservations_of_dataset(self, dataset: Dataset) -> tuple[Charge, ...]:
         """Return the charges spent or reserved on a dataset: a new job must fit next to them."""
         if dataset.dataset_id is None:
             return ()
@@ -121,7 +121,9 @@ class Budgets:
             for charge in _read_federated_job(task, job, plan).held
         ]
         datasets = [one for one in DatasetStore(self.engine).of_task(task.task_id) if one.dataset_id]
-        held = self.held(datasets[0]) if datasets else ()  # of unit user any dataset counts them all
+        held = (
+            self.reservations_of_dataset(datasets[0]) if datasets else ()
+        )  # of unit user any dataset counts them all
         return (*held, *federated)
 
     def _iterate_federated(self, task: Task) -> Iterator[tuple[JobRecord, FederatedPlan]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adserver.cli.options import JsonOption, TaskOption, TracesOption, release_options
-from adserver.cli.target import connected_server_of, traced
+from adserver.cli.target import connected_server_of, trace
 from adserver.views.printing import check_parts, print_json, print_table
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -87,7 +87,7 @@ def aggregate_command(
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
-    with traced(server, "aggregate", traces):
+    with trace(server, "aggregate", traces):
         if again:
             result = server.repeat_aggregate(again)
         else:

@@ -14,7 +14,7 @@ from maskedlark.terminal.audit_commands import (
     FromOption,
     LimitOption,
     OutOption,
-    noted,
+    parse_noted,
     print_entries,
     print_verified,
     read_lines,
@@ -62,7 +62,7 @@ def verify_command(
         lines = (one.encode() for one in _entries(server, 0))
     else:
         raise typer.BadParameter("nothing to verify: give --data, --url, or the file of an export")
-    print_verified(verify_lines(lines, after=noted(after)), as_json=as_json)
+    print_verified(verify_lines(lines, after=parse_noted(after)), as_json=as_json)
 
 
 def _entries(server: "AdServer", first: int) -> "Iterator[AuditEntry]":

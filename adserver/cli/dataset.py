@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adserver.cli.options import JsonOption, OneTaskOption, TracesOption
-from adserver.cli.target import connected_server_of, server_of, traced
+from adserver.cli.target import connected_server_of, server_of, trace
 from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, takes
@@ -39,7 +39,7 @@ def seal_command(
     """
     from adserver.messages.dataset import DatasetSummary
 
-    with traced(server, "seal dataset", traces), sealing_bars() as show:
+    with trace(server, "seal dataset", traces), sealing_bars() as show:
         dataset = server.seal(task, max_reports=max_reports, allow_small=allow_small, progress=show)
     if as_json:
         print_json(DatasetSummary.of(dataset))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adserver.cli.options import JsonOption, TracesOption, release_options
-from adserver.cli.target import connected_server_of, traced
+from adserver.cli.target import connected_server_of, trace
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.views.printing import check_parts, print_json, print_table
 from maskedlark.observability.traces import Traces
@@ -56,7 +56,7 @@ def evaluate_command(
     if sum(map(bool, (model if not head else None, job, again))) != 1:
         raise typer.BadParameter("expected exactly one of --model, --job and --again")
     check_parts([plot] if plot else ())
-    with traced(server, "evaluate", traces):
+    with trace(server, "evaluate", traces):
         if again:
             result = server.repeat_evaluate(again)
         else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from adserver.cli.options import JsonOption
-from adserver.cli.target import connected_server_of, traced
+from adserver.cli.target import connected_server_of, trace
 from adserver.views.printing import moment, print_json, print_table, short
 from maskedlark.errors import InvalidTask
 from maskedlark.escape import escape
@@ -29,7 +29,7 @@ _FINGERPRINT: Final = "FINGERPRINT"
 @takes(server=connected_server_of)
 def list_command(*, task: TaskOption = "", server: "AdServer", as_json: JsonOption = False) -> None:
     """Ask both helpers what each job and query of a task cost, and check their signatures."""
-    with traced(server, "list statements") as at:
+    with trace(server, "list statements") as at:
         found = at.statements(task)
     if as_json:
         print_json([_facts(one) for one in found])
@@ -47,7 +47,7 @@ def export_command(
     """Write the evidence of each job and query of a task to a folder, for others to verify."""
     from maskedlark.runtime.durable_file import write_durably
 
-    with traced(server, "export statements") as at:
+    with trace(server, "export statements") as at:
         found = at.statements(task)
     out.mkdir(parents=True, exist_ok=True)
     for one in found:

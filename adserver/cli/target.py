@@ -181,7 +181,7 @@ def _require_ad_server(folder: Path, database: str | None, *, wait: bool = False
 
 
 @contextmanager
-def traced(server: "AdServer", what: str, traces: Traces = Traces.NONE) -> Iterator["AdServer"]:
+def trace(server: "AdServer", what: str, traces: Traces = Traces.NONE) -> Iterator["AdServer"]:
     """Use an ad server for one command, whose calls are the span `what`; close it at the end."""
     from maskedlark.observability.tracing import span, tracing
 

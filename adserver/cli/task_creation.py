@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adserver.cli.options import JsonOption, privacy
-from adserver.cli.target import connected_server_of, traced
+from adserver.cli.target import connected_server_of, trace
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from adserver.views.printing import print_json
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
@@ -182,7 +182,7 @@ def create_command(
         days=days,
         decoys=decoys,
     )
-    with traced(server, "create task"):
+    with trace(server, "create task"):
         made = server.create_task(fields, fitted)
     if out is not None:
         write_durably(out, encode(made.bundle))

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 from pydantic import ValidationError
 
-from adserver.client.remote_connection import check_address, connect, ended_after
+from adserver.client.remote_connection import check_address, connect, end_after
 from adserver.messages.base import MOST_INTEGER, Message, RequestBody, first_fault
 from maskedlark.errors import (
     REFUSALS,
@@ -186,7 +186,7 @@ class ApiSession:
             connection.connect()
             may_be_done = not is_once
             headers = {"authorization": f"Bearer {self.token}"}
-            with ended_after(connection, left_s):
+            with end_after(connection, left_s):
                 connection.request(method, f"{_PREFIX}{path}", None if method == "GET" else body, headers)
                 with connection.getresponse() as answer:
                     content, left = answer.read(most + 1), answer.length

@@ -127,11 +127,11 @@ class LocalAdServer:
 
     def tasks(self) -> tuple[CountedTask, ...]:
         """Return all tasks, oldest first."""
-        return tuple(map(self._counted, self._tasks.all()))
+        return tuple(map(self._with_counts, self._tasks.all()))
 
     def task(self, task: str = "") -> CountedTask:
         """Return one task."""
-        return self._counted(self._tasks.find(task))
+        return self._with_counts(self._tasks.find(task))
 
     def refresh_keys(self) -> int:
         """Put the helpers' current HPKE keys into the bundles that browsers fetch."""
@@ -393,7 +393,7 @@ class LocalAdServer:
         light = None if self._database or "engine" in self.__dict__ else jobs_in(self.data)
         return self._jobs if light is None else light
 
-    def _counted(self, stored: "StoredTask") -> CountedTask:
+    def _with_counts(self, stored: "StoredTask") -> CountedTask:
         return CountedTask(stored=stored, counts=self._counts(stored.task_id))
 
     def _counts(self, task_id: bytes) -> "ReportCounts":

@@ -88,7 +88,7 @@ class LocalMeasuring:
         with self._exclusively(chosen):
             before = chosen and self._queries.before(chosen, QuerySpec)
             if chosen and before:
-                return self.measurer(self._dataset(before)).repeated(before, chosen)
+                return self.measurer(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             request = Request(
                 values=tuple(values),
@@ -124,7 +124,7 @@ class LocalMeasuring:
         with self._exclusively(chosen):
             before = chosen and self._queries.before(chosen, EvaluationSpec)
             if chosen and before:
-                return self.evaluator(self._dataset(before)).repeated(before, chosen)
+                return self.evaluator(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             planned = plan_evaluation(
                 self._export_job(job) if model is None else model,
@@ -145,7 +145,7 @@ class LocalMeasuring:
         """
         loss = self._loss_of_job(job) if job else None
         if isinstance(loss, Heads):
-            return loss.named(name)
+            return loss.find_head(name)
         if name:
             raise InvalidTask(f"head is {name[:80]!r}, and the job has one loss and no heads: leave head out")
         return None

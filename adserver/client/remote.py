@@ -107,7 +107,7 @@ class RemoteAdServer(ApiSession):
                 "create another"
             ) from None
         with reading_answer():
-            return sent.stored()
+            return sent.verify()
 
     def tasks(self) -> tuple[CountedTask, ...]:
         """Return all tasks, oldest first."""
@@ -120,7 +120,7 @@ class RemoteAdServer(ApiSession):
             task = the_only([one.task_id for one in page.items], task, JobReason.UNKNOWN_TASK).hex()
         sent = self.get(TaskDetail, f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
         with reading_answer():
-            return CountedTask(stored=sent.stored(), counts=sent.counts())
+            return CountedTask(stored=sent.verify(), counts=sent.counts())
 
     def refresh_keys(self) -> int:
         """Put the helpers' current HPKE keys into the bundles that browsers fetch."""
@@ -138,7 +138,7 @@ class RemoteAdServer(ApiSession):
     ) -> Dataset:
         """Seal the waiting reports of a task into a dataset at both helpers."""
         asked = {"task": task, "max_reports": max_reports, "allow_small": allow_small}
-        return self.post(DatasetItem, "/datasets", _checked(SealDataset, asked)).value()
+        return self.post(DatasetItem, "/datasets", _parse_body(SealDataset, asked)).value()
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Return all datasets, oldest first."""
@@ -281,7 +281,7 @@ class RemoteAdServer(ApiSession):
         """Return a job's model with its logit scaled and shifted."""
         if (panel is None) == (not evaluation):
             raise InvalidTask("expected exactly one of evaluation and panel")
-        body = _checked(
+        body = _parse_body(
             CalibrateModel,
             {
                 "evaluation": evaluation,
@@ -291,7 +291,7 @@ class RemoteAdServer(ApiSession):
             },
         )
         path = f"/jobs/{job_id.hex()}/calibration"
-        return self.post(CalibratedModelMessage, path, body, is_once=True).calibrated()
+        return self.post(CalibratedModelMessage, path, body, is_once=True).to_calibrated_model()
 
     # Measurements
 
@@ -339,13 +339,13 @@ class RemoteAdServer(ApiSession):
 
     def repeat_aggregate(self, query: str) -> AggregateResult:
         """Return the stored answer to an earlier query again."""
-        sent = _stored(self.get(QueryDetail, _query_path("queries", query)).result)
+        sent = _require_answer(self.get(QueryDetail, _query_path("queries", query)).result)
         with reading_answer():
             return sent.value()
 
     def repeat_evaluate(self, query: str) -> EvaluationResult:
         """Return a stored evaluation again."""
-        sent = _stored(self.get(EvaluationDetail, _query_path("evaluations", query)).result)
+        sent = _require_answer(self.get(EvaluationDetail, _query_path("evaluations", query)).result)
         with reading_answer():
             return sent.value()
 
@@ -364,7 +364,7 @@ class RemoteAdServer(ApiSession):
 
     def create_token(self, scope: Scope, *, name: str, days: float) -> str:
         """Create a token below the scope of the one that is used here, and return its secret."""
-        body = _checked(CreateToken, {"scope": scope, "name": name, "days": days})
+        body = _parse_body(CreateToken, {"scope": scope, "name": name, "days": days})
         return self.post(TokenMessage, "/tokens", body).token
 
     def tokens(self) -> tuple[GrantSummary, ...]:
@@ -417,7 +417,7 @@ class RemoteAdServer(ApiSession):
         """Repeat a query until an answer arrives, always under one id, so that it is charged once."""
         named = query_id or os.urandom(QUERY_ID_BYTES).hex()
         try:
-            return self._repeat(kind, path, _checked(body, {**given, "query_id": named}))
+            return self._repeat(kind, path, _parse_body(body, {**given, "query_id": named}))
         except HelperUnavailable as away:
             raise HelperUnavailable(
                 f"{away}; repeat the same request with query id {named}: it is charged only once"
@@ -460,13 +460,13 @@ def _query_path(kind: str, query: str) -> str:
     return f"/{kind}/{safe_id(query, JobReason.UNKNOWN_QUERY)}"
 
 
-def _stored(result: _MessageT | None) -> _MessageT:
+def _require_answer(result: _MessageT | None) -> _MessageT:
     if result is None:
         raise InvalidTask("that ad server has no stored answer: repeat the query on its machine, at no cost")
     return result
 
 
-def _checked(kind: type[_BodyT], given: Mapping[str, Any]) -> _BodyT:
+def _parse_body(kind: type[_BodyT], given: Mapping[str, Any]) -> _BodyT:
     """Return a request of plain values.
 
     Raises:

@@ -63,7 +63,7 @@ def connect(url: str, *, ca: Path | None, timeout_s: float) -> HTTPConnection:
 
 
 @contextmanager
-def ended_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
+def end_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
     """End an open connection's calls after some seconds, however steadily its bytes come."""
 
     def end() -> None:

@@ -63,7 +63,7 @@ def object_sweeper(engine: Engine, bucket: ReportBucket, shared: Clock, own: Clo
 
     What is old is so by both clocks: that of the database and this server's.
     """
-    store = bucket.opened()
+    store = bucket.open()
 
     def sweep(is_stopped: IsStopped) -> None:
         removed = sweep_objects(engine, bucket, store, min(shared(), own()), is_stopped=is_stopped)

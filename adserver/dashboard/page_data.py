@@ -340,7 +340,7 @@ class Figures:
 
     def query(self, query: str) -> Values:
         """Return one query or evaluation with its stored answer."""
-        kind = self.site.queries.asked(query).spec.kind
+        kind = self.site.queries.find_any(query).spec.kind
         if kind in EVALUATIONS_SHOWN:
             return _plain(show_evaluation(self.site, query))
         return _plain(show_query(self.site, query))

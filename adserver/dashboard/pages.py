@@ -171,7 +171,7 @@ class Pages:
             key = (asked["path"], asked["query_string"], request.state.grant.scope)
             stamp = await self._stamp(page)
             try:
-                drawn = await _of(self._drawn.renewed(key, partial(self._draw, page, request), stamp))
+                drawn = await _of(self._drawn.refresh(key, partial(self._draw, page, request), stamp))
             except HelperUnavailable as away:  # not kept: no mark changes when the database is back
                 drawn = self._render_refusal(page, request, away)
             headers = {"etag": drawn.tag}
@@ -184,7 +184,7 @@ class Pages:
     async def _stamp(self, page: Page) -> Hashable:
         """Return what a page depends on; None, which equals nothing, while the database does not answer."""
         try:
-            return page.stamp(await _of(self._marks.renewed("now", self._figures.mark)))
+            return page.stamp(await _of(self._marks.refresh("now", self._figures.mark)))
         except HelperUnavailable:
             return None
 

@@ -52,7 +52,7 @@ class TtlCache(Generic[_T]):
         """The number of values made."""
         return self._made_so_far
 
-    def renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable = None) -> "Future[_T]":
+    def refresh(self, key: Hashable, make: Callable[[], _T], stamp: Hashable = None) -> "Future[_T]":
         """Return the value if it is fresh or was made from the same stamp; else start making the next one.
 
         It is done in the first case. It fails with what `make` raises; the next call tries again.

@@ -40,7 +40,7 @@ class BodyRoom:
         self.free_bytes = num_bytes
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
+    def hold(self) -> Iterator[Held]:
         """Hold room for one request; all of it is free again at the end of the block, however that comes."""
         held = Held(self)
         try:

@@ -83,7 +83,7 @@ class _Endpoints:
     storing: CapacityLimiter | None
 
     async def post_report(self, request: Request) -> Response:
-        with self.room.held() as held:
+        with self.room.hold() as held:
             try:
                 report = decode_report(await _body(request, MAX_REPORT_BYTES, held))
             except ReportRejected as rejection:
@@ -93,17 +93,17 @@ class _Endpoints:
         return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
 
     async def post_batch(self, request: Request) -> Response:
-        with self.room.held() as held:
+        with self.room.hold() as held:
             body = await _body(request, MAX_BATCH_BYTES, held)
             counts = await _in_thread(lambda: self.intake.take_all(reports_in(body)))
         return _counts(counts)
 
     async def read_update(self, request: Request, limit: int) -> bytes:
-        with self.room.held() as held:
+        with self.room.hold() as held:
             return await _body(request, limit, held)
 
     async def get_task(self, request: Request) -> Response:
-        encoded = await _in_thread(partial(self.tasks.encoded, _task_id(request)))
+        encoded = await _in_thread(partial(self.tasks.get_encoded, _task_id(request)))
         if encoded is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such task")
         headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
@@ -206,7 +206,7 @@ def http_app(
 def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
     """Return the same application, counting the status of each answer."""
 
-    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+    async def count_answers(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 count(message["status"])
@@ -214,7 +214,7 @@ def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
 
         await app(scope, receive, send_counted)
 
-    return counted
+    return count_answers
 
 
 async def _in_thread(look_up: Callable[[], _T], limiter: CapacityLimiter | None = None) -> _T:

@@ -67,7 +67,7 @@ class Intake:
         self._checks: dict[bytes, ReportCheck] = {}
         self._counts = IntakeCounts()
         self._logged_s = monotonic()
-        self._refused = tasks.refused()
+        self._refused = tasks.list_refused()
         self._refused_read_s = self._logged_s
 
     @property
@@ -157,7 +157,7 @@ class Intake:
         """Return the tasks whose reports are refused, at most `REFUSED_EVERY_S` out of date."""
         now_s = self._monotonic()
         if now_s - self._refused_read_s >= REFUSED_EVERY_S:
-            self._refused, self._refused_read_s = self._tasks.refused(), now_s
+            self._refused, self._refused_read_s = self._tasks.list_refused(), now_s
         return self._refused
 
     def _store_if_open(self, checked: list[Report]) -> IntakeCounts:

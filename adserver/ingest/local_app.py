@@ -54,7 +54,7 @@ class LocalIntake:
         """Return the ids of jobs that take updates, in hex."""
         return [job_id.hex() for job_id in self._jobs.open_ids(MOST_LISTED)]
 
-    def served(self, job_id: bytes) -> bytes | None:
+    def download(self, job_id: bytes) -> bytes | None:
         """Return what a device downloads; None when the job is over.
 
         Raises:
@@ -65,7 +65,7 @@ class LocalIntake:
         if not stored.is_open:
             return None
         if isinstance(settings, Line):
-            asked = self._jobs.rounds.asked(job_id, settings)
+            asked = self._jobs.rounds.find_round(job_id, settings)
             if asked is None:
                 return None
             content = asked.encode()
@@ -144,7 +144,7 @@ def local_routes(local: LocalIntake, read_body: ReadBody) -> list[Route]:
 
     async def get_job(request: Request) -> Response:
         job_id = _job_id(request)
-        body = await _in_thread(lambda: local.served(job_id))
+        body = await _in_thread(lambda: local.download(job_id))
         if body is None:
             return Response(status_code=HTTPStatus.NO_CONTENT)
         return Response(body, media_type="application/octet-stream")

@@ -40,7 +40,7 @@ class TaskPages:
     def read(self, before: PageMarker | None) -> bytes:
         """Read a page from the database, and return it as JSON."""
         # One more than is shown says that there is a next page.
-        found = self._tasks.listed(limit=TASKS_A_PAGE + 1, before=before)
+        found = self._tasks.list_items(limit=TASKS_A_PAGE + 1, before=before)
         shown = found[:TASKS_A_PAGE]
         rows = [{"task_id": one.task_id.hex(), "name": one.name, "origin": one.origin} for one in shown]
         last = shown[-1].place if len(found) > TASKS_A_PAGE else None

@@ -146,7 +146,7 @@ def mean_score(counts: NoisyCounts, groups: Numbers) -> Interval:
 def loss(counts: NoisyCounts) -> Interval:
     """Return the interval of the mean binary cross-entropy."""
     ones = np.ones(counts.noisy.shape[-2:])
-    return _interval(counts, _weighted(counts, _losses(counts), ones, counts.noisy.sum((-1, -2))))
+    return _interval(counts, _weigh(counts, _losses(counts), ones, counts.noisy.sum((-1, -2))))
 
 
 def normalised_entropy(counts: NoisyCounts) -> Interval:
@@ -164,7 +164,7 @@ def normalised_entropy(counts: NoisyCounts) -> Interval:
     entropy = (at * slopes).sum(-1) + (spread / at).sum(-1) / 2 - spread.sum(-1) / all_of_it[..., 0] / 2
     weights = np.broadcast_to(slopes[..., None], counts.noisy.shape)
     below = np.where(is_known, entropy, np.nan)
-    return _interval(counts, _weighted(counts, _losses(counts), weights, below), _clearness(counts))
+    return _interval(counts, _weigh(counts, _losses(counts), weights, below), _clearness(counts))
 
 
 def mean_over_rate(counts: NoisyCounts) -> Interval:
@@ -172,7 +172,7 @@ def mean_over_rate(counts: NoisyCounts) -> Interval:
     ones = np.ones(counts.noisy.shape[-2:])
     scores, positives = ones * bin_scores(counts.noisy.shape[-1]), ones * [[0.0], [1.0]]
     total = counts.noisy[..., 1, :].sum(-1)
-    return _interval(counts, _weighted(counts, scores, positives, total))
+    return _interval(counts, _weigh(counts, scores, positives, total))
 
 
 def roc_auc(counts: NoisyCounts) -> Interval:
@@ -301,7 +301,7 @@ def _share(counts: NoisyCounts, part: _Sum, whole: _Sum) -> Interval:
     return _clip(_interval(counts, ratio, fourth=fourth), 1.0)
 
 
-def _weighted(counts: NoisyCounts, above: Numbers, below: Numbers, total: Numbers) -> Ratio:
+def _weigh(counts: NoisyCounts, above: Numbers, below: Numbers, total: Numbers) -> Ratio:
     """Return the ratio of a weighted sum of the cells to a number whose weights are `below`.
 
     Counts of few records are skewed, which moves the numerator as P. Hall, "On the Removal of Skewness by

@@ -80,7 +80,7 @@ class Asking(Generic[_Spec, _Result]):
         """
         return self._ask_and_store(planned, None, is_new=False)
 
-    def repeated(self, planned: PlannedQuery[_Spec], chosen: ChosenId) -> _Result:
+    def find_repeated(self, planned: PlannedQuery[_Spec], chosen: ChosenId) -> _Result:
         """Return the stored result of a query that was asked before under an id that the client chose.
 
         The helpers are asked only if no answer was kept. Raises as `again`.

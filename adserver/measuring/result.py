@@ -56,7 +56,7 @@ class Estimate:
     high: float
     no_interval: NoInterval | None = None
 
-    def named(self, name: str) -> dict[str, float]:
+    def as_columns(self, name: str) -> dict[str, float]:
         """Return the four numbers as columns of a table."""
         return {
             name: self.value,
@@ -174,7 +174,7 @@ class AggregateResult(ReleasedResult):
         return arrow_stream(self._to_rows(), self._column_types(), requested_schema)
 
     def _column_types(self) -> ColumnTypes:
-        numbers = [name for column in self.columns for name in NOT_KNOWN.named(column.name)]
+        numbers = [name for column in self.columns for name in NOT_KNOWN.as_columns(column.name)]
         return {**dict.fromkeys(self.group_by, str), **dict.fromkeys(numbers, float)}
 
     def _to_rows(self) -> Iterator[dict[str, Any]]:
@@ -185,7 +185,7 @@ class AggregateResult(ReleasedResult):
                 **{
                     name: number
                     for column, estimate in zip(self.columns, row.estimates, strict=True)
-                    for name, number in estimate.named(column.name).items()
+                    for name, number in estimate.as_columns(column.name).items()
                 },
             }
 

@@ -44,7 +44,7 @@ class JobItem(JobProgress):
     @classmethod
     def of(cls, job: JobRecord) -> Self:
         """Describe a job."""
-        return cls(**_stored(job))
+        return cls(**_plan_fields(job))
 
     def value(self) -> JobRecord:
         """Return the job.
@@ -153,7 +153,7 @@ def job_detail(job: JobRecord, evaluated: RoundFigures | None) -> JobDetail:
     """Describe a job with everything that is stored of it, and what may be done with it."""
     found = {
         **_facts(job, evaluated),
-        **_stored(job),
+        **_plan_fields(job),
         "can": tuple(one for one in (JobEvent.CANCEL, JobEvent.RESUME) if possible(job.state, one)),
         "next_command": next_command(job),
     }
@@ -170,7 +170,7 @@ def next_command(job: JobRecord) -> str | None:
     return None
 
 
-def _stored(job: JobRecord) -> "dict[str, Any]":
+def _plan_fields(job: JobRecord) -> "dict[str, Any]":
     return {
         "job_id": job.job_id,
         "task_id": job.plan.job.task_id,
@@ -193,7 +193,7 @@ def _facts(job: JobRecord, evaluated: RoundFigures | None) -> "dict[str, Any]":
         else:
             epsilons = job_epsilons(plan, job.rounds_done)
     found = {
-        **_stored(job),
+        **_plan_fields(job),
         "mechanism": task.mechanism,
         "delta": task.delta,
         "epsilon_spent": epsilons.ad_server if epsilons else None,

@@ -112,7 +112,7 @@ class CalibratedModelMessage(ModelMessage):
     scale: float
     shift: float
 
-    def calibrated(self) -> CalibratedModel:
+    def to_calibrated_model(self) -> CalibratedModel:
         """Return the calibrated model."""
         return CalibratedModel(exported=self.value(), scale=self.scale, shift=self.shift)
 

@@ -72,7 +72,7 @@ class TaskDetail(TaskItem):
         """Describe a task."""
         return cls(**_facts(stored, counts), bundle=encode(stored.bundle).decode())
 
-    def stored(self) -> "StoredTask":
+    def verify(self) -> "StoredTask":
         """Return the task of the bundle, after verifying its signatures.
 
         Raises:

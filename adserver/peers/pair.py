@@ -108,7 +108,7 @@ class HelperPair:
 
     @classmethod
     @contextmanager
-    def opened(
+    def open(
         cls, helpers: tuple[JobHelper, JobHelper], backoff: Backoff, *, interrupted: Event, watcher: Watcher
     ) -> Iterator["HelperPair"]:
         """Open a pair whose calls are abandoned, not awaited, at the end."""

@@ -81,7 +81,7 @@ def running_ingest(
     proxies = TrustedProxies.of(settings.trusted_proxies or ())
     tasks = TaskStore(engine)
     rounds = RoundStore(engine)
-    putting = None if bucket is None else PutsReports(bucket, bucket.opened(), monotonic=time.monotonic)
+    putting = None if bucket is None else PutsReports(bucket, bucket.open(), monotonic=time.monotonic)
     intake = Intake(tasks, ReportStore(engine, putting), time.monotonic, rounds)
     metrics = metrics or IntakeMetrics()
     metrics.watch_intake(lambda: intake.counts)

@@ -155,7 +155,7 @@ class QueryStore:
             found = connection.execute(asked.group_by(queries.c.dataset_id))
             return {bytes(dataset_id): int(count) for dataset_id, count in found}
 
-    def asked(self, prefix: str) -> AskedQuery:
+    def find_any(self, prefix: str) -> AskedQuery:
         """Return the query of any kind whose id starts with these hex digits.
 
         Raises:

@@ -38,7 +38,7 @@ class ReportBucket:
     folder: str
     url: str
 
-    def opened(self) -> Retrying:
+    def open(self) -> Retrying:
         """Open its store without a request to it.
 
         Raises:

@@ -115,5 +115,5 @@ class ReadsObjects:
         store = self._stores.get(row.bucket)
         if store is None:
             bucket = ReportBucket(number=row.bucket, folder=row.folder, url=row.url)
-            store = self._stores[row.bucket] = bucket.opened()
+            store = self._stores[row.bucket] = bucket.open()
         return store

@@ -115,10 +115,10 @@ class TaskStore:
 
     def get(self, task_id: bytes) -> TaskBundle | None:
         """Return what browsers are served of a task at present, or None."""
-        encoded = self.encoded(task_id)
+        encoded = self.get_encoded(task_id)
         return None if encoded is None else canonical.decode(TaskBundle, encoded)
 
-    def encoded(self, task_id: bytes) -> bytes | None:
+    def get_encoded(self, task_id: bytes) -> bytes | None:
         """Return the canonical bytes of what `get` returns."""
         asked = select(tasks.c.bundle).where(tasks.c.task_id == task_id)
         with reading(self._engine) as connection:
@@ -168,7 +168,7 @@ class TaskStore:
         with self._engine.begin() as connection:
             connection.execute(tasks.update().where(is_open).values(refused_since=now_s))
 
-    def refused(self) -> frozenset[bytes]:
+    def list_refused(self) -> frozenset[bytes]:
         """Return the tasks whose reports are refused."""
         asked = select(tasks.c.task_id).where(tasks.c.refused_since.is_not(None))
         with reading(self._engine) as connection:
@@ -191,7 +191,7 @@ class TaskStore:
         with reading(self._engine) as connection:
             return [_read_row(row) for row in connection.execute(asked)]
 
-    def listed(self, *, limit: int, before: PageMarker | None = None) -> list[ListedTask]:
+    def list_items(self, *, limit: int, before: PageMarker | None = None) -> list[ListedTask]:
         """Return up to `limit` tasks, the newest first; those before a place, if one is given.
 
         A bundle is decoded once for each task and process: whoever asks, and however often, an index answers.

@@ -185,7 +185,7 @@ def calibrate_by_histogram(
     """
     loss = check_calibrates(trained)
     scores = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
-    return _calibrated(exported, fit(np.log(scores) - np.log1p(-scores), counts[1], counts[0]), loss)
+    return _calibrate_model(exported, fit(np.log(scores) - np.log1p(-scores), counts[1], counts[0]), loss)
 
 
 def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLoss) -> CalibratedModel:
@@ -200,10 +200,10 @@ def calibrate_by_panel(exported: ExportedModel, panel: bytes, trained: TrainedLo
     examples.check_fits(parse(exported.encoded, num_features=examples.features.shape[1]), loss)
     logits = logits_of(predict(exported.encoded, examples.features)[:, 0].astype(np.float64), loss)
     is_positive = (examples.labels == 1).astype(np.float64)
-    return _calibrated(exported, fit(logits, is_positive, 1 - is_positive), loss)
+    return _calibrate_model(exported, fit(logits, is_positive, 1 - is_positive), loss)
 
 
-def _calibrated(exported: ExportedModel, found: Calibration, loss: Loss) -> CalibratedModel:
+def _calibrate_model(exported: ExportedModel, found: Calibration, loss: Loss) -> CalibratedModel:
     encoded = fold(exported.encoded, found, loss)
     check_loads(encoded)
     folded = ExportedModel(encoded=encoded, rounds_done=exported.rounds_done)

@@ -51,7 +51,7 @@ class CurveWriter:
 
     @classmethod
     @contextmanager
-    def opened(
+    def open(
         cls, folder: Path, history: Sequence[RoundFigures], *, rewrite_every_s: float = 30.0
     ) -> Iterator["CurveWriter"]:
         """Open curves that begin with the history so far and are complete when the context ends.
@@ -61,7 +61,7 @@ class CurveWriter:
         """
         events = folder / EVENTS_NAME
         shutil.rmtree(events, ignore_errors=True)
-        with EventFile.opened(events / _EVENT_FILE) as stream:
+        with EventFile.open(events / _EVENT_FILE) as stream:
             writer = cls(folder, stream, history, rewrite_every_s)
             try:
                 yield writer

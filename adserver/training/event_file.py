@@ -1,6 +1,6 @@
 """TensorBoard's event files, written without TensorBoard: a library of it would bring torch into the server.
 
-    with EventFile.opened(folder / "events.out.tfevents") as events:
+    with EventFile.open(folder / "events.out.tfevents") as events:
         events.add(1, {"eval/loss": 0.7}, at_s=1000.0)
 
 A file is a sequence of records: length (u64), its checksum (u32), an `Event` message, its checksum (u32), all
@@ -31,7 +31,7 @@ class EventFile:
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path) -> Iterator["EventFile"]:
+    def open(cls, path: Path) -> Iterator["EventFile"]:
         """Open a new file; create its folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb", buffering=0) as stream:

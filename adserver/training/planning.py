@@ -117,7 +117,9 @@ def _find(engine: Engine, asked: PlanRequest) -> _Found:
     if asked.reports is None:
         dataset = DatasetStore(engine).find(asked.dataset)
         task = tasks.find(dataset.task_id.hex()).bundle.task
-        return _Found(task, tasks.encoder(task.task_id), dataset.size, budgets.held(dataset))
+        return _Found(
+            task, tasks.encoder(task.task_id), dataset.size, budgets.reservations_of_dataset(dataset)
+        )
     if asked.dataset:
         raise InvalidTask("expected one of dataset and reports: reports are of a dataset that is planned")
     if not 1 <= asked.reports <= MOST_REPORTS:

@@ -232,7 +232,7 @@ def rehearse(
                 found[place].append(trained)
                 done += 1
                 progress(done, total)
-    settings = tuple(_rehearsed(row, found.get(place, [])) for place, row in enumerate(rows))
+    settings = tuple(_summarize_row(row, found.get(place, [])) for place, row in enumerate(rows))
     return Rehearsal(
         metric=_metric(loss),
         settings=settings,
@@ -350,7 +350,7 @@ def _training(
     )
 
 
-def _rehearsed(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
+def _summarize_row(row: _Row, trained: Sequence[TrainingOutcome]) -> Rehearsed:
     is_noisy = row.plan is not None and row.name not in {NO_NOISE, ALONE}
     job = None if row.plan is None else row.plan.job
     costs = None

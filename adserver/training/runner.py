@@ -84,7 +84,7 @@ class JobRun:
             JobRefused: a helper refused, the helpers disagree, or (CANCELLED) the job is to be let go of.
             InvalidModel: training diverged (DIVERGED), or a helper refused the model.
         """
-        with CurveWriter.opened(self._folder.path, self._history) as curves:
+        with CurveWriter.open(self._folder.path, self._history) as curves:
             untrained = None  # evaluated first: it loads what evaluates, and no helper waits for that
             if not self._history and self._evaluate is not None:
                 untrained = self._with_evaluation(RoundFigures(rounds_done=0, finished_at_s=self._clock()))

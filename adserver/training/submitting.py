@@ -51,7 +51,7 @@ def _submit_training(engine: Engine, data: Path, submission: Submission, job_id:
         dataset=dataset,
         job_id=job_id,
         now_s=time.time(),
-        already=Budgets(engine=engine, clock=time.time).held(dataset),
+        already=Budgets(engine=engine, clock=time.time).reservations_of_dataset(dataset),
     )
     _store(engine, data, submission, plan, model)
 

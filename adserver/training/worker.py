@@ -157,7 +157,7 @@ class JobWorker:
         with ExitStack() as stack:
             stack.enter_context(self._lease_kept(job.job_id, interrupted))
             pair = stack.enter_context(
-                HelperPair.opened(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting)
+                HelperPair.open(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting)
             )
             stack.enter_context(span("job", job_id=job.job_id.hex(), rounds_done=job.rounds_done))
             error = self._run_to_the_end(job, pair)

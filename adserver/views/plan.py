@@ -64,7 +64,7 @@ def print_plan(
     typer.echo("worth: so many steps without noise are predicted to gain as much, each at its best length")
     held = (
         f"epsilon: of {'one' if room.jobs > 1 else 'this'} job alone; dataset: what that has spent or"
-        f" reserved with {_planned(room)}, of {_both(task)}"
+        f" reserved with {_describe_sharing(room)}, of {_both(task)}"
         "; in parentheses with one helper colluding; of zeroing one report (of one label against another:"
         " `adserver budget --relation label`)"
     )
@@ -104,7 +104,7 @@ def tell_path(submission: AnySubmission, plan: AnyPlan) -> None:
         typer.echo(line, err=True)
 
 
-def _planned(room: JobLimits) -> str:
+def _describe_sharing(room: JobLimits) -> str:
     """Name what shares the budget."""
     jobs = "the job" if room.jobs == 1 else f"all {room.jobs} jobs"
     return jobs if room.tests is None else f"{jobs} and {room.tests.count} evaluations"
@@ -114,7 +114,8 @@ def _print_division(plan: Plan, room: JobLimits) -> None:
     """Print what each job and each evaluation gets of a budget that is divided."""
     best, planned = plan.recommended, plan.recommended.cost.planned
     typer.echo(
-        f"divided by the accountant, of {room.dataset_size:,} reports: {_planned(room)} cost {_both(planned)}"
+        f"divided by the accountant, of {room.dataset_size:,} reports: {_describe_sharing(room)}"
+        f" cost {_both(planned)}"
     )
     typer.echo(
         f"  each job: noise {best.noise_multiplier:.4g}, epsilon {_both(best.cost.alone)} alone, worth "

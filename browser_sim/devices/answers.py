@@ -91,7 +91,7 @@ class AnswerStore(DeviceFile):
                 (outcome, device, one.job.task_id, one.job.job_id, one.round_index),
             )
 
-    def answered(self, device: int) -> int:
+    def count_answered(self, device: int) -> int:
         """Count the rounds that a device has answered, drawn or not, sent or not: a cap limits them.
 
         An ad server that never acknowledges cannot have more of a device than one that does.

@@ -131,7 +131,7 @@ class Device:
                     "the device has already answered this round with other weights or terms",
                 )
             return stored
-        if self.cap is not None and self.answers.answered(self.number) >= self.cap:
+        if self.cap is not None and self.answers.count_answered(self.number) >= self.cap:
             raise ReportRejected(
                 ReportReason.CAP_REACHED, f"the device has answered {self.cap} rounds, its limit"
             )

@@ -230,7 +230,7 @@ class LocalFleet:
                 self.told.duplicates += reply.is_duplicate
             else:
                 self.told.reasons[reply.reason] += 1
-        self._store.answered(device, waiting.update_id)
+        self._store.forget_update(device, waiting.update_id)
 
     def _stream(self, updates: int, device: int) -> Randomness:
         """Return the randomness of a device's next update, after so many."""

@@ -2,7 +2,7 @@
 
     store.logs(device, job_id, held)            # the device's logs under LINE's rule, as `OneUseLogs`
     store.keep(device, rest, waiting)           # the state after `take` and the update, in one transaction
-    store.waiting(device);  store.answered(device, update_id)
+    store.waiting(device);  store.forget_update(device, update_id)
 
 The state is durable before an update leaves: a device that dies in between has lost logs, and used none
 twice. Logs are numbered as the device holds them, oldest first, over all jobs.
@@ -89,7 +89,7 @@ class LocalStore(DeviceFile):
             for row in self._database.execute(query, (device,))
         ]
 
-    def answered(self, device: int, update_id: bytes) -> None:
+    def forget_update(self, device: int, update_id: bytes) -> None:
         """Forget an update that was answered, whatever the answer was."""
         with self._database:
             self._database.execute(

@@ -99,7 +99,7 @@ def load_table(settings: TableSettings) -> Source:
     wanted = {**settings.values, **settings.keys}
     columns = {name: _column(of, whole) for name, of in wanted.items()}
     _check_columns(whole, (label, *settings.ignore, *settings.dates, *columns.values()))
-    table, rows = _labelled(whole, label, settings)
+    table, rows = _select_labelled(whole, label, settings)
     encoder = settings.encoder or _fit(table, settings, label)
     measured = {columns[name] for name in settings.values}
     _check_secret(encoder, measured - {label})
@@ -141,13 +141,13 @@ def fit_counting(settings: TableSettings) -> FittedEncoder:
     needed = [] if settings.label is None else [settings.label]
     values = [_column(of, whole) for of in settings.values.values()]
     _check_columns(whole, (*needed, *settings.ignore, *settings.dates, *settings.publish, *values))
-    table, rows = _labelled(whole, settings.label, settings)
+    table, rows = _select_labelled(whole, settings.label, settings)
     encoder = _fit(table, settings, settings.label)
     _check_public(encoder, table, settings.publish)
     return FittedEncoder(encoder=encoder, rows=rows)
 
 
-def _labelled(whole: Table, label: str | None, settings: TableSettings) -> tuple[Table, RowCounts]:
+def _select_labelled(whole: Table, label: str | None, settings: TableSettings) -> tuple[Table, RowCounts]:
     """Return the rows with a label, and how many had none or another than the declared ones.
 
     Raises:
@@ -195,10 +195,10 @@ def _label(settings: TableSettings) -> str:
 
 def _column(of: str, table: Table) -> str:
     """Return the column of COLUMN, COLUMN==WORD or COLUMN*FACTOR."""
-    return of if of in table.columns else _factored(of.partition(_IS)[0])[0]
+    return of if of in table.columns else _split_factor(of.partition(_IS)[0])[0]
 
 
-def _factored(of: str) -> tuple[str, Decimal | None]:
+def _split_factor(of: str) -> tuple[str, Decimal | None]:
     """Return the column and factor of COLUMN*FACTOR; None for no factor."""
     column, times, factor = of.rpartition(_TIMES)
     try:
@@ -325,7 +325,7 @@ def _notes(encoder: Encoder, table: Table) -> tuple[str, ...]:
 def _cells(table: Table, of: str) -> Cells:
     """Read the cells of a measured column: as they are, whether each is a word, or times a factor."""
     name, asked, word = (of, "", "") if of in table.columns else of.partition(_IS)
-    column, factor = (name, None) if asked or name in table.columns else _factored(name)
+    column, factor = (name, None) if asked or name in table.columns else _split_factor(name)
     cells = table.columns[column]
     if asked:
         cells = ["1" if cell == word else "0" for cell in cells]

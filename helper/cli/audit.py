@@ -12,7 +12,7 @@ from maskedlark.terminal.audit_commands import (
     FromOption,
     LimitOption,
     OutOption,
-    noted,
+    parse_noted,
     print_entries,
     print_verified,
     read_lines,
@@ -63,7 +63,7 @@ def verify_command(
     if file is None and data is None:
         raise typer.BadParameter("nothing to verify: give --data, or the file of an export")
     lines = read_lines(file) if file is not None else _report(data, database).lines(0)
-    print_verified(verify_lines(lines, after=noted(after)), as_json=as_json)
+    print_verified(verify_lines(lines, after=parse_noted(after)), as_json=as_json)
 
 
 def _report(data: "Path | None", database: str | None) -> "AuditReport":

@@ -203,7 +203,7 @@ class Datasets:
         _LOG.info("dataset committed: %d reports", size)
         return size
 
-    def stored(self, dataset_id: bytes, task_id: bytes) -> StoredDataset:
+    def require(self, dataset_id: bytes, task_id: bytes) -> StoredDataset:
         """Return the ledger's record of a dataset of a task.
 
         Raises:
@@ -216,7 +216,7 @@ class Datasets:
             )
         return stored
 
-    def opened(self, dataset_id: bytes) -> OpenedDataset:
+    def open(self, dataset_id: bytes) -> OpenedDataset:
         """Return the shares of a committed dataset, from memory or from disk.
 
         Raises:
@@ -242,7 +242,7 @@ class Datasets:
             HelperUnavailable: they cannot be read at the moment.
         """
         if self._is_small(dataset_id):
-            return self.opened(dataset_id).shares
+            return self.open(dataset_id).shares
         with loss_told():
             return self.vault.read(dataset_id, interrupt, has_features=False).shares
 
@@ -252,11 +252,11 @@ class Datasets:
         Raises:
             JobRefused(UNKNOWN_DATASET)
         """
-        size = self.stored(dataset_id, task_id).size
+        size = self.require(dataset_id, task_id).size
         return DatasetRecords(
             count=size,
             pieces=lambda interrupt: self.pieces(dataset_id, interrupt),
-            sealed=lambda interrupt: self._sealed(dataset_id, interrupt),
+            sealed=lambda interrupt: self._read_sealed(dataset_id, interrupt),
         )
 
     def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Iterator[SegmentSlice]:
@@ -271,7 +271,7 @@ class Datasets:
             HelperUnavailable: they cannot be read at the moment, perhaps after some pieces.
         """
         if self._is_small(dataset_id):
-            yield whole(self.opened(dataset_id))
+            yield whole(self.open(dataset_id))
             return
         with loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
             yield from pieces
@@ -292,16 +292,16 @@ class Datasets:
                 yield from found
 
         return DatasetRecords(
-            count=self.stored(dataset_id, one.job.task_id).size,
+            count=self.require(dataset_id, one.job.task_id).size,
             pieces=pieces,
-            sealed=lambda interrupt: self._sealed(dataset_id, interrupt, one.round_id, _LOST_ROUND),
+            sealed=lambda interrupt: self._read_sealed(dataset_id, interrupt, one.round_id, _LOST_ROUND),
         )
 
-    def _sealed(
+    def _read_sealed(
         self, dataset_id: bytes, interrupt: Interrupt, round_id: bytes = b"", lost: str = _LOST
     ) -> list[SealedSegment]:
         with loss_told(lost):
-            segments = self.vault.sealed(dataset_id, interrupt, round_id=round_id)
+            segments = self.vault.read_sealed(dataset_id, interrupt, round_id=round_id)
         return [replace(one, read=partial(read_told, one.read)) for one in segments]
 
     def _is_small(self, dataset_id: bytes) -> bool:
@@ -334,7 +334,7 @@ class Datasets:
                 prepared.writer.withdraw()
                 raise
         else:
-            prepared.writer.committed(expected_id)
+            prepared.writer.commit(expected_id)
         return len(rows)
 
     def _find_committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:

@@ -61,22 +61,22 @@ class FairCache(Generic[_Key, _Value]):
             evicts no other, if it is larger than the capacity.
         """
         with self._lock:
-            gone = self._removed(key)
+            gone = self._remove(key)
             if num_bytes > self.capacity_bytes:
                 return [*gone, value]
             self._kept[key] = _Kept(value=value, num_bytes=num_bytes, owner=owner)
             self._taken[owner] += num_bytes
             while self._taken.total() > self.capacity_bytes:
                 ((most, _),) = self._taken.most_common(1)
-                gone += self._removed(next(one for one, kept in self._kept.items() if kept.owner == most))
+                gone += self._remove(next(one for one, kept in self._kept.items() if kept.owner == most))
             return gone
 
     def pop(self, key: _Key) -> _Value | None:
         """Return a value and keep it no longer: of two callers at most one gets it."""
         with self._lock:
-            return next(iter(self._removed(key)), None)
+            return next(iter(self._remove(key)), None)
 
-    def _removed(self, key: _Key) -> list[_Value]:
+    def _remove(self, key: _Key) -> list[_Value]:
         """Under the lock: forget a key, and return the value that it had."""
         kept = self._kept.pop(key, None)
         if kept is None:

@@ -2,7 +2,7 @@
 
     quota = PreparationQuota(shelf=cache, head_start=prefetch, owner="ads.example", share_length=45)
     while quota.await_turn() and (chunk := read()) and quota.begin(len(chunk), num_bytes):
-        ...                                  # elsewhere: quota.answered(), once for each chunk that was begun
+        ...                                  # elsewhere: quota.finish_chunk(), once for each such chunk
     quota.left_memory(count)                 # so many records are on the disk now
     cache.put(handle, prepared, quota.hand_over())
     quota.end()                              # all that is left; waiting callers are woken
@@ -88,7 +88,7 @@ class PreparationQuota:
                 self._changed.wait()
             return False
 
-    def answered(self) -> None:
+    def finish_chunk(self) -> None:
         """Count one chunk less; the first remaining ones need no prefetch quota any more."""
         with self._changed:
             self._give_back(self._unanswered.popleft())

@@ -184,7 +184,7 @@ class Preparation:
         try:
             return self._open_shares(incoming)
         except BaseException:
-            self._room.answered()
+            self._room.finish_chunk()
             raise
 
     def _taken(self, opened: PreparedShares) -> AdmittedSet:
@@ -192,7 +192,7 @@ class Preparation:
         try:
             return self._retain(opened)
         finally:
-            self._room.answered()
+            self._room.finish_chunk()
 
     def _retain(self, opened: PreparedShares) -> AdmittedSet:
         ids = opened.report_ids

@@ -3,7 +3,7 @@
     writer = SegmentWriter(objects, shape, quota.claim(owner, name), ...)
     writer.add(rows)                              # a full segment is stored, and leaves memory
     manifest = writer.store(dataset_id, ranks)    # every object is durable; the ledger commits them or not
-    writer.committed(dataset_id)
+    writer.commit(dataset_id)
 
 Each object has a random name in the ad server's part of this helper's folder (`helper.datasets.vault`).
 """
@@ -229,7 +229,7 @@ class SegmentWriter:
             self._stored = _Stored(dataset_id=dataset_id, ranks=self._put_ranks(dataset_id, ranks))
         return tuple(one for pair in zip(self._segments, self._stored.ranks, strict=True) for one in pair)
 
-    def committed(self, dataset_id: bytes) -> None:
+    def commit(self, dataset_id: bytes) -> None:
         """Count the objects as the dataset's, which the ledger names now."""
         self._is_committed = True
         self._claim.rename(dataset_id.hex())

@@ -104,13 +104,13 @@ class Sweeper:
     def _remove_orphans(self, is_stopped: IsStopped) -> int:
         """Remove old objects in this helper's folder that are in no manifest."""
         removed = 0
-        for page in self.vault.listed():
+        for page in self.vault.list_objects():
             if is_stopped():
                 break
             old = [one.name for one in page if self._is_old(one.modified_s)]
             # before the ledger is read: what is committed meanwhile is in one of both
             held = self.vault.held
-            named = self.ledger.manifests.named_among(old)
+            named = self.ledger.manifests.select_named(old)
             orphans = [name for name in old if name not in held and name not in named]
             self.vault.delete(orphans)
             removed += len(orphans)

@@ -234,7 +234,7 @@ class Vault:
                 pool.shutdown(wait=False, cancel_futures=True)  # a caller that leaves waits for no read
             _check_found(found, tail)
 
-    def sealed(
+    def read_sealed(
         self, dataset_id: bytes, interrupt: Interrupt = never, *, round_id: bytes = b""
     ) -> list[SealedSegment]:
         """Return each segment with a chosen record, still sealed; only ranks are read.
@@ -249,14 +249,14 @@ class Vault:
             HelperUnavailable: it cannot be read at the moment.
         """
 
-        def described(segment: _Segment) -> SealedSegment:
+        def describe(segment: _Segment) -> SealedSegment:
             interrupt()
             return self._describe(segment, tail, dataset_id + round_id)
 
         with damage_told():
             segments, tail = self._segments(dataset_id)
             with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="ranks") as pool:
-                found = list(pool.map(described, segments))
+                found = list(pool.map(describe, segments))
             _check_found(sum(int(one.is_chosen.sum()) for one in found), tail)
             return [one for one in found if one.is_chosen.any()]
 
@@ -271,8 +271,8 @@ class Vault:
         with self._counting:
             if self._is_counted:
                 return
-            for page in self.listed():
-                named = self._ledger.manifests.named_among([one.name for one in page])
+            for page in self.list_objects():
+                named = self._ledger.manifests.select_named([one.name for one in page])
                 for one in page:
                     if one.name not in named:
                         self._quota.count(one.name, tag_in(one.name), one.num_bytes)
@@ -280,7 +280,7 @@ class Vault:
                 self._quota.count(dataset_id.hex(), tag_in(name), num_bytes)
             self._is_counted = True
 
-    def listed(self) -> Iterator[list[Listed]]:
+    def list_objects(self) -> Iterator[list[Listed]]:
         """Yield every object of this ledger, committed or not, in pages.
 
         Raises:

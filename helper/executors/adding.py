@@ -67,7 +67,7 @@ class AddingWork:
         """Add up a part that no worker did."""
         self._add(part, sum_updates(self._adding, [_open(self._sealed[part])], self._interrupt).vector)
 
-    def summed(self) -> SummedUpdates:
+    def total(self) -> SummedUpdates:
         """Return the whole sum."""
         if len(self._done) != len(self._sealed):
             raise AssertionError("each part is added once")

@@ -90,7 +90,7 @@ class ClusterExecutor:
         work = AddingWork(adding, sealed, interrupt)
         for part in self._dispatcher.run(work, interrupt):
             work.do_here(part)
-        return work.summed()
+        return work.total()
 
     def close(self) -> None:
         """See `Executor`."""

@@ -42,7 +42,7 @@ class Manifests:
         with reading(self._engine) as connection:
             return tuple(SealedObject(**row) for row in connection.execute(found).mappings())
 
-    def named_among(self, names: Sequence[str]) -> set[str]:
+    def select_named(self, names: Sequence[str]) -> set[str]:
         """Return those of some names that a manifest holds."""
         named: set[str] = set()
         with reading(self._engine) as connection:

@@ -195,7 +195,7 @@ class RunningJobs:
         spec = decode(JobSpec, encoded)
         job = key_of(spec)
         self._tasks.authorize(spec.task_id, caller)
-        self._datasets.stored(spec.dataset_id, spec.task_id)
+        self._datasets.require(spec.dataset_id, spec.task_id)
         # Rounds that must be charged are awaited, or closing a job would be a way to leave without paying.
         with self._attempts.closing(job, interrupt):
             self._ledger.close_job(spec, actor)
@@ -244,7 +244,7 @@ class RunningJobs:
         """
         task, spec, model = served.task, computation.spec, computation.model
         self._tasks.check_not_expired(task)
-        stored = self._datasets.stored(spec.dataset_id, served.task_id)
+        stored = self._datasets.require(spec.dataset_id, served.task_id)
         # Cheap checks first, the budget last: the accountant may take seconds.
         check_noise_fits_task(task, spec.noise_multiplier, whose="job")
         check_sample_hides(task, spec, records=stored.size)

@@ -132,7 +132,7 @@ class Queries:
         """Compute an answer that is affordable, within the caller's share of the memory."""
         if isinstance(spec, EvaluationSpec):
             return self._evaluate(spec, served, beside, call)
-        size = self.datasets.stored(spec.dataset_id, served.task_id).size
+        size = self.datasets.require(spec.dataset_id, served.task_id).size
         cost = query_cost(served.task, spec, size)
         self.tasks.check_affordable(cost, f"this {spec.kind}")
         with self.quota.taken(host_of(served.task.origin), cost.num_bytes, call.check_awaited):
@@ -255,7 +255,7 @@ class Queries:
         """
         task = served.task
         self.tasks.check_not_expired(task)
-        size = self.datasets.stored(spec.dataset_id, served.task_id).size
+        size = self.datasets.require(spec.dataset_id, served.task_id).size
         spec.check(task, records=size)
         # another call of the same query may have been charged since this one looked for its answer: it must
         # not count twice

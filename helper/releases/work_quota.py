@@ -58,7 +58,7 @@ class WorkQuota:
             HelperUnavailable: the caller's share of the memory is taken; it says when to ask again.
         """
         try:
-            with self._turn(host, interrupt), self._room.entered(host, places=num_bytes):
+            with self._turn(host, interrupt), self._room.enter(host, places=num_bytes):
                 yield
         finally:
             if num_bytes >= _WORTH_GIVING_BACK:

@@ -148,7 +148,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             header, caller = _first(requests, "header").header, client_names(context)
             self._core.tasks.authorize(header.task_id, caller)
             with (
-                self._admission.entered(*peers_of(context)),
+                self._admission.enter(*peers_of(context)),
                 self._preparation(header, caller) as preparation,
                 closing(preparation.add_all(map(_shares, _to_the_end(requests)))) as answers,
             ):
@@ -186,7 +186,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         with self._acting(context, AuditAct.COMMIT_DATASET) as actor:
             caller = client_names(context)
             self._core.tasks.authorize(request.task_id, caller)
-            with self._admission.entered(*peers_of(context)):
+            with self._admission.enter(*peers_of(context)):
                 size = self._core.datasets.commit(
                     request.task_id,
                     request.handle,
@@ -209,7 +209,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             caller = client_names(context)
             # Before a place is taken or the model is read: a caller of another task gets neither.
             self._core.tasks.authorize(decode(JobSpec, job).task_id, caller)
-            with self._admission.entered(*peers_of(context)):
+            with self._admission.enter(*peers_of(context)):
                 model = self._rest("model", requests, context, self._core.tasks.model_limits.max_bytes)
                 started = self._core.jobs.start(job, model, self._call(context, actor))
             self._give_receipt(context)
@@ -224,7 +224,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             key = ReleaseKey(header.task_id, header.job_id)
             # The same for a round: nothing is computed or held for a job that is not the caller's.
             self._core.jobs.check_known(key, caller)
-            with self._admission.entered(*peers_of(context)):
+            with self._admission.enter(*peers_of(context)):
                 job = self._core.jobs.at_work(key, caller)  # after a restart it is made again
                 weights = self._rest("weights", requests, context, job.running.weights_length)
                 answer = job.answer(header.round, weights, self._call(context, actor))
@@ -254,7 +254,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 )
             spec = decode_query(kind, getattr(asked, kind))
             self._core.tasks.authorize(spec.task_id, call.caller)
-            with self._admission.entered(*peers_of(context)):
+            with self._admission.enter(*peers_of(context)):
                 beside = partial(self._rest, BESIDE.get(kind, ""), requests, context)
                 answered = self._core.queries.answer(spec, beside, call)
                 self._give_receipt(context)
@@ -273,7 +273,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         with self._acting(context, AuditAct.READ_STATEMENTS) as actor:
             call = self._call(context, actor)
             self._core.tasks.authorize(request.task_id, call.caller)
-            with self._admission.entered(*peers_of(context)):
+            with self._admission.enter(*peers_of(context)):
                 for one in self._core.statements.of_task(request.task_id, call):
                     yield pb.StatementsReply(statement=encode(one))
 

@@ -38,7 +38,7 @@ from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import OpeningKey, SignedKeyList, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
 from maskedlark.runtime.durable_file import private, replacing
-from maskedlark.runtime.key_envelope import keeper_of, read_secret, sealed_by, wrap_file
+from maskedlark.runtime.key_envelope import keeper_of, read_secret, seal_by, wrap_file
 from maskedlark.runtime.ownership import check_secret_file, keep_owner
 
 FILE_NAME: Final = "keys.json"
@@ -248,7 +248,7 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
             keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s
         )
         path = folder / FILE_NAME
-        _replace(path, sealed_by(keeper_of(path), encode(keys._as_file())))
+        _replace(path, seal_by(keeper_of(path), encode(keys._as_file())))
         return keys._ring
 
 

@@ -200,8 +200,8 @@ def _with_points(columns: Mapping[str, Cells]) -> Iterator[tuple[str, list[str |
         if any("," in cell for cell in filled) and all(
             _DECIMAL_COMMA.fullmatch(cell) or number(cell) is not None for cell in filled
         ):
-            yield name, [None if cell is None else _pointed(cell) for cell in cells]
+            yield name, [None if cell is None else _use_decimal_point(cell) for cell in cells]
 
 
-def _pointed(cell: str) -> str:
+def _use_decimal_point(cell: str) -> str:
     return cell.replace(".", "").replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell

@@ -104,7 +104,7 @@ class Heads:
         """The heads in one line, where a single loss has its name."""
         return ", ".join(f"{head.name}: {head.loss.value}" for head in self.heads)
 
-    def named(self, name: str) -> Head:
+    def find_head(self, name: str) -> Head:
         """Return one head; the only one, if the name is empty.
 
         Raises:

@@ -97,14 +97,14 @@ def table_network(
         parts.append(graph.columns(pictured, "images"))
     if numbers:
         middles = [int(_BYTE) // 2 if centres is None else centres[at] for at in numbers]
-        parts.append(graph.centred(numbers, middles))
+        parts.append(graph.centre_columns(numbers, middles))
     value = graph.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
     for layer, (fan_in, fan_out) in enumerate(pairwise([width, *hidden, outputs])):
         first = log(base_rate / (1 - base_rate)) if base_rate and layer == len(hidden) else None
         value = graph.dense(value, layer, fan_in, fan_out, first)
         if layer < len(hidden):
             value = graph.node("Relu", value)
-    return graph.encoded(encoder.num_features, value, outputs)
+    return graph.encode(encoder.num_features, value, outputs)
 
 
 def _table_rows(column: Column, *, are_numbers_in_tables: bool) -> int:
@@ -156,7 +156,7 @@ class _Graph:
         """Return the name of the integer 256."""
         return self._integers("base", [int(_BYTE)])
 
-    def centred(self, columns: list[int], centres: list[int]) -> str:
+    def centre_columns(self, columns: list[int], centres: list[int]) -> str:
         """Return columns of numbers around 0, in (-2, 2), (records, columns)."""
         self._nodes.append(constant_bytes("centres", centres))
         return self.node("Mul", self.node("Sub", self.columns(columns), "centres"), "unit")
@@ -172,7 +172,7 @@ class _Graph:
             self._initializers.append(float_tensor(bias, np.full(fan_out, bias_at, np.float32)))
         return self.node("Gemm", value, weight, bias, transB=1)
 
-    def encoded(self, features: int, value: str, outputs: int) -> bytes:
+    def encode(self, features: int, value: str, outputs: int) -> bytes:
         """Return the ONNX file."""
         graph = helper.make_graph(
             self._nodes,

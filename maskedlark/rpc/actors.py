@@ -6,7 +6,7 @@ from typing import Any, Final
 import grpc
 from cryptography import x509
 
-from maskedlark.audit_log import Actor, ActorKind, named
+from maskedlark.audit_log import Actor, ActorKind, clean_name
 from maskedlark.rpc.peer_quota import host_of_peer
 from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.trust import fingerprint
@@ -19,7 +19,7 @@ def actor_of(context: grpc.ServicerContext) -> Actor:
 
     A caller without TLS, which is on this machine, has no name.
     """
-    address = named(host_of_peer(context.peer()))
+    address = clean_name(host_of_peer(context.peer()))
     names = client_names(context)
     if names is None:
         return Actor(kind=ActorKind.LOOPBACK, address=address)
@@ -27,7 +27,7 @@ def actor_of(context: grpc.ServicerContext) -> Actor:
     certificate = b"".join(auth.get("x509_pem_cert", ()))
     return Actor(
         kind=ActorKind.CERTIFICATE,
-        name=named(" ".join(sorted(names))),
+        name=clean_name(" ".join(sorted(names))),
         identity=_fingerprint_of(certificate) if certificate else "",
         address=address,
     )

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.runtime.key_envelope import PLAIN, sealed_by
+from maskedlark.runtime.key_envelope import PLAIN, seal_by
 
 _MAX_COMMON_NAME: Final = 64
 """What X.509 allows."""
@@ -71,7 +71,7 @@ def write_certificate(
     unsigned = begun(holder, holder, key.public_key(), now=now, days=days)
     certificate = for_handshakes(unsigned, (name, *hosts)).sign(key, hashes.SHA256())
     files = TlsFiles.in_folder(folder)
-    secret = sealed_by(keeper, as_pem(key))
+    secret = seal_by(keeper, as_pem(key))
     files.private_key.touch(mode=0o600, exist_ok=False)
     files.private_key.write_bytes(secret)
     for path in (files.certificate, files.trusted_authorities):

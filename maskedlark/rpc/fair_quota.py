@@ -29,7 +29,7 @@ class FairQuota:
         self._held: Counter[Hashable] = Counter()
 
     @contextmanager
-    def entered(self, *names: Hashable, places: int = 1) -> Iterator[None]:
+    def enter(self, *names: Hashable, places: int = 1) -> Iterator[None]:
         """Hold a place, or several, for the block.
 
         Args:
@@ -60,7 +60,7 @@ class FairQuota:
     def try_enter(self, stack: ExitStack, *names: Hashable, places: int = 1) -> bool:
         """Hold places until the stack is closed; return False if there are none for this peer."""
         try:
-            stack.enter_context(self.entered(*names, places=places))
+            stack.enter_context(self.enter(*names, places=places))
         except HelperUnavailable:
             return False
         return True

@@ -41,7 +41,7 @@ def wrap(
     """
     parse: Any = handler.request_deserializer
 
-    def parsed(encoded: bytes) -> Any:
+    def parse_request(encoded: bytes) -> Any:
         try:
             message = parse(encoded) if parse else encoded
         except DecodeError:
@@ -50,7 +50,7 @@ def wrap(
             on_malformed()
         return message
 
-    def checked(requests: Any, context: grpc.ServicerContext, streams: Streams | None) -> Any:
+    def check_messages(requests: Any, context: grpc.ServicerContext, streams: Streams | None) -> Any:
         if not handler.request_streaming:
             return _well_formed(requests, context)
         messages = (_well_formed(one, context) for one in requests)
@@ -58,17 +58,17 @@ def wrap(
 
     def single(requests: Any, context: grpc.ServicerContext) -> Any:
         with around(context) as streams:
-            return behaviour(checked(requests, context, streams), context)
+            return behaviour(check_messages(requests, context, streams), context)
 
     def streaming(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         with around(context) as streams:
-            replies = behaviour(checked(requests, context, streams), context)
+            replies = behaviour(check_messages(requests, context, streams), context)
             yield from streams.outgoing(replies) if streams else replies
 
     behaviour, make = _shape_of(handler)
     made: grpc.RpcMethodHandler[Any, Any] = make(
         streaming if handler.response_streaming else single,
-        request_deserializer=parsed,
+        request_deserializer=parse_request,
         response_serializer=handler.response_serializer,
     )
     return made

@@ -110,5 +110,5 @@ def host_of_peer(peer: str) -> str:
 def _hold(room: FairQuota, context: grpc.ServicerContext, proxies: TrustedProxies) -> Iterator[None]:
     with ExitStack() as place:
         with answering(context):
-            place.enter_context(room.entered(*peers_of(context, proxies)))
+            place.enter_context(room.enter(*peers_of(context, proxies)))
         yield

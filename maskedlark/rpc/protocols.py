@@ -15,26 +15,26 @@ PROTOCOLS: Final = (1,)
 """Ascending. An ad server makes tasks of the last one."""
 
 
-def check_spoken(told: Iterable[int], peer: str) -> None:
+def check_spoken(versions: Iterable[int], peer: str) -> None:
     """Refuse a peer that does not implement the newest version that this software does.
 
     Args:
-        told: What the peer says that it implements; nothing means version 1.
+        versions: What the peer says that it implements; nothing means version 1.
         peer: The peer's name for the message.
 
     Raises:
         UnsupportedVersion: naming the versions of both, and the party to upgrade.
     """
-    spoken = sorted(set(told)) or [1]
+    spoken = sorted(set(versions)) or [1]
     if PROTOCOLS[-1] in spoken:
         return
     behind = peer if spoken[-1] < PROTOCOLS[-1] else "this software"
     raise UnsupportedVersion(
-        f"{peer} implements protocol version {_listed(spoken)}, this software {_listed(PROTOCOLS)}: "
-        f"upgrade {behind}"
+        f"{peer} implements protocol version {_format_versions(spoken)}, "
+        f"this software {_format_versions(PROTOCOLS)}: upgrade {behind}"
     )
 
 
-def _listed(versions: Iterable[int]) -> str:
+def _format_versions(versions: Iterable[int]) -> str:
     """Return versions as text, ten at most: a peer may tell any number."""
     return ", ".join(str(one) for one in [*versions][:10])

@@ -45,7 +45,7 @@ class _Waits:
         self._before_s = 0.0
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def count_wait(self) -> Iterator[None]:
         """Wait in this block."""
         since = self._since = monotonic()
         try:
@@ -75,7 +75,7 @@ class _Waiting:
     def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
         """Yield the requests, counting the wait for each."""
         while True:
-            with self._messages.counted():
+            with self._messages.count_wait():
                 message = next(messages, None)
             if message is None:
                 return
@@ -85,7 +85,7 @@ class _Waiting:
     def outgoing(self, messages: Iterator[Any]) -> Iterator[Any]:
         """Yield the replies, counting the wait until each is taken."""
         for message in messages:
-            with self._replies.counted():
+            with self._replies.count_wait():
                 yield message
 
     def is_too_long(self) -> bool:

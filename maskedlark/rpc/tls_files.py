@@ -161,7 +161,7 @@ class Reloaded(Generic[_Made]):
             self._look()
             return self._made
 
-    def changed(self) -> _Made | None:
+    def poll(self) -> _Made | None:
         """Return the newest value if the files changed since the last call, or None."""
         with self._lock:
             return self._made if self._look() else None

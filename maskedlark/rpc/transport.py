@@ -137,7 +137,7 @@ def make_server(
 
     def at_handshake() -> Any:
         on_handshake()
-        return configuration.changed()
+        return configuration.poll()
 
     credentials = grpc.dynamic_ssl_server_credentials(
         configuration.current(),

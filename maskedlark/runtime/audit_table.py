@@ -36,9 +36,9 @@ from maskedlark.audit_log import (
     Deed,
     VerifiedLog,
     begin_log,
+    clean_name,
     digest_of_line,
     entry_of,
-    named,
     verify_lines,
 )
 from maskedlark.canonical import decode, encode
@@ -200,7 +200,7 @@ def local_user() -> Actor:
         name = getuser()
     except (KeyError, OSError):  # a container's user without a name
         name = f"uid {os.getuid()}"
-    return Actor(kind=ActorKind.USER, name=named(name))
+    return Actor(kind=ActorKind.USER, name=clean_name(name))
 
 
 def _check_row(row: Any) -> None:

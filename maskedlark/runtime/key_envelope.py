@@ -72,7 +72,7 @@ def read_secret(path: Path) -> bytes:
     if envelope is None:
         return content
     try:
-        data_key = _unwrapped_or_refused(envelope["keeper"], bytes.fromhex(envelope["data_key"]))
+        data_key = _unwrap_or_refuse(envelope["keeper"], bytes.fromhex(envelope["data_key"]))
         sealed = bytes.fromhex(envelope["ciphertext"])
         return AESGCM(data_key).decrypt(
             bytes.fromhex(envelope["nonce"]), sealed, _context(envelope["keeper"])
@@ -94,7 +94,7 @@ def keeper_of(path: Path) -> str:
     return PLAIN if envelope is None else envelope["keeper"]
 
 
-def sealed_by(keeper: str, content: bytes) -> bytes:
+def seal_by(keeper: str, content: bytes) -> bytes:
     """Return what to write of a secret, in the form that a keeper's name asks for.
 
     Raises:
@@ -104,7 +104,7 @@ def sealed_by(keeper: str, content: bytes) -> bytes:
         return content
     data_key, nonce = secrets.token_bytes(_DATA_KEY_BYTES), secrets.token_bytes(_NONCE_BYTES)
     wrapped = _keeper(keeper).wrap(data_key)
-    if _unwrapped(keeper, wrapped) != data_key:
+    if _unwrap_once(keeper, wrapped) != data_key:
         raise InvalidTask(f"{keeper} does not give back what it wrapped: nothing was written")
     envelope = {
         "format": _FORMAT,
@@ -120,11 +120,11 @@ def wrap_file(path: Path, keeper: str) -> None:
     """Put a secret file into the form that a keeper's name asks for, in one step. Called by the operator.
 
     Raises:
-        InvalidTask: the file cannot be read or others may read it; see `sealed_by`.
+        InvalidTask: the file cannot be read or others may read it; see `seal_by`.
     """
     check_secret_file(path)
     try:
-        content = sealed_by(keeper, read_secret(path))
+        content = seal_by(keeper, read_secret(path))
         with replacing(path, path.with_name(f"{path.name}.unfinished")) as stream:
             keep_owner(stream.fileno(), path)
             stream.write(content)
@@ -156,13 +156,13 @@ def _context(keeper: str) -> bytes:
 _refused: Final[dict[tuple[str, bytes], tuple[float, str]]] = {}
 
 
-def _unwrapped_or_refused(keeper: str, wrapped: bytes) -> bytes:
+def _unwrap_or_refuse(keeper: str, wrapped: bytes) -> bytes:
     """Return a data key; a keeper that refused it is not asked for it again for a while."""
     until, why = _refused.get((keeper, wrapped), (0.0, ""))
     if monotonic() < until:
         raise InvalidTask(why)
     try:
-        return _unwrapped(keeper, wrapped)
+        return _unwrap_once(keeper, wrapped)
     except InvalidTask as refused:
         if len(_refused) >= _MOST_REMEMBERED:
             _refused.clear()
@@ -171,7 +171,7 @@ def _unwrapped_or_refused(keeper: str, wrapped: bytes) -> bytes:
 
 
 @lru_cache(maxsize=_MOST_REMEMBERED)
-def _unwrapped(keeper: str, wrapped: bytes) -> bytes:
+def _unwrap_once(keeper: str, wrapped: bytes) -> bytes:
     """Return a data key; each is asked for once by a process, which holds the secrets anyway."""
     data_key = _keeper(keeper).unwrap(wrapped)
     if len(data_key) != _DATA_KEY_BYTES:
@@ -186,7 +186,7 @@ def _keeper(name: str) -> KeyKeeper:
         InvalidTask: the name is unknown, or what it needs is not configured.
     """
     if name == COMMAND:
-        return _Command(_configured(COMMAND_VARIABLE, "the program that calls the KMS"))
+        return _Command(_read_path(COMMAND_VARIABLE, "the program that calls the KMS"))
     matched = _PKCS11.fullmatch(name)
     if matched is None:
         raise InvalidTask(
@@ -195,7 +195,7 @@ def _keeper(name: str) -> KeyKeeper:
     return _Token(*matched.groups())
 
 
-def _configured(variable: str, what: str) -> Path:
+def _read_path(variable: str, what: str) -> Path:
     """Return the path that a variable names."""
     found = os.environ.get(variable)
     if not found:
@@ -251,8 +251,8 @@ class _Token:
             import pkcs11
         except ImportError:
             raise InvalidTask("a secret is wrapped by a token: pip install 'masked-lark[pkcs11]'") from None
-        module = _configured(MODULE_VARIABLE, "the token's PKCS#11 library")
-        pin_file = _configured(PIN_VARIABLE, "the file of the token's PIN")
+        module = _read_path(MODULE_VARIABLE, "the token's PKCS#11 library")
+        pin_file = _read_path(PIN_VARIABLE, "the file of the token's PIN")
         check_program(module)
         check_secret_file(pin_file)
 

@@ -95,7 +95,7 @@ def print_verified(verified: "VerifiedLog", *, as_json: bool) -> None:
     typer.echo(f"head  {verified.head.hex()}")
 
 
-def noted(after: str) -> bytes | None:
+def parse_noted(after: str) -> bytes | None:
     """Return the digest that a person noted, or None."""
     from maskedlark.audit_log import parse_digest
 

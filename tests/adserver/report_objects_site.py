@@ -77,11 +77,11 @@ class Site:
         def opened(_bucket: ReportBucket) -> Retrying:
             return Retrying(store, sleep=lambda _: None, whose="the ad server")
 
-        self.monkeypatch.setattr(report_buckets.ReportBucket, "opened", opened)
+        self.monkeypatch.setattr(report_buckets.ReportBucket, "open", opened)
 
     def intake(self) -> ReportStore:
         """Takes reports in, as one of any number of intakes."""
-        putting = PutsReports(self.bucket, self.bucket.opened(), monotonic=lambda: self.now_s)
+        putting = PutsReports(self.bucket, self.bucket.open(), monotonic=lambda: self.now_s)
         return ReportStore(self.engine, putting)
 
     def taken(self, handle: bytes = b"h" * 16, *, limit: int = 1_000_000) -> list[Report]:

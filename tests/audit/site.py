@@ -125,7 +125,7 @@ class Site:
     def of_colluder(self, dataset: bytes) -> tuple[PairKey, int]:
         """What the colluding helper knows of a dataset with a canary: its key for slots, the canary's row."""
         pair = HelperKeys.read(self.folder / "south").pair(self.task, COLLUDING_HELPER)
-        opened = self.cores[COLLUDING_HELPER].datasets.opened(dataset)
+        opened = self.cores[COLLUDING_HELPER].datasets.open(dataset)
         return pair, int(np.flatnonzero(~opened.shares.features.any(axis=1))[0])
 
     def start(self, dataset: bytes, **settings: Any) -> tuple[JobSpec, StartedJob]:

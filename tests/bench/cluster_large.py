@@ -86,7 +86,7 @@ def measured(*, records: int, worker_bytes: int, rounds: int) -> Results:
             stored = DatasetRecords(
                 count=records,
                 pieces=lambda interrupt: datasets.pieces(dataset, interrupt),
-                sealed=lambda interrupt: datasets.vault.sealed(dataset, interrupt),
+                sealed=lambda interrupt: datasets.vault.read_sealed(dataset, interrupt),
             )
             asked = gradient(FEATURES, HIDDEN)
 

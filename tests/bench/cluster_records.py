@@ -60,7 +60,7 @@ class Bench:
         return DatasetRecords(
             count=self.count,
             pieces=lambda interrupt: self._in_segments_of(size, vault).pieces(dataset, interrupt),
-            sealed=lambda interrupt: self._in_segments_of(size, vault).sealed(dataset, interrupt),
+            sealed=lambda interrupt: self._in_segments_of(size, vault).read_sealed(dataset, interrupt),
         )
 
     def _in_segments_of(self, size: int, vault: Vault) -> Vault:

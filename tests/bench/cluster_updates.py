@@ -99,7 +99,7 @@ class UpdateBench:
         return DatasetRecords(
             count=DEVICES,
             pieces=lambda interrupt: self.vault.pieces(_DATASET, interrupt, round_id=_ROUND),
-            sealed=lambda interrupt: self.vault.sealed(_DATASET, interrupt, round_id=_ROUND)[:most],
+            sealed=lambda interrupt: self.vault.read_sealed(_DATASET, interrupt, round_id=_ROUND)[:most],
         )
 
     def sum_by(self, executor: LocalExecutor | ClusterExecutor) -> SummedUpdates:
@@ -119,7 +119,7 @@ class UpdateBench:
         places = range(0, len(self.seeds), len(self.seeds) // CANARIES)
         return {
             "seeds of updates": [self.seeds[place : place + SEED_BYTES] for place in places],
-            "keys of updates": [self.vault.sealed(_DATASET, round_id=_ROUND)[0].key],
+            "keys of updates": [self.vault.read_sealed(_DATASET, round_id=_ROUND)[0].key],
             "sums of updates": [to_bytes(self.expected.vector)[:SEED_BYTES]],
         }
 

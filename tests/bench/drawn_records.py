@@ -64,7 +64,7 @@ class Drawn:
         return DatasetRecords(
             count=self.count,
             pieces=lambda interrupt: self.vault.pieces(DATASET, interrupt),
-            sealed=lambda interrupt: self.vault.sealed(DATASET, interrupt),
+            sealed=lambda interrupt: self.vault.read_sealed(DATASET, interrupt),
         )
 
     def in_memory(self) -> DatasetRecords:

@@ -131,7 +131,7 @@ def _putting(engine: Engine, folder: Path) -> PutsReports:
     bucket = ReportBucket(number=1, folder="bench", url=f"file://{folder}")
     with engine.begin() as connection:
         connection.execute(report_buckets.insert().values(folder=bucket.folder, url=bucket.url))
-    return PutsReports(bucket, bucket.opened(), monotonic=time.monotonic)
+    return PutsReports(bucket, bucket.open(), monotonic=time.monotonic)
 
 
 def _bytes_in(folder: Path) -> int:

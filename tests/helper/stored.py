@@ -34,7 +34,7 @@ def files_of(folder: Path) -> list[Path]:
 def commit(vault: Vault, writer: SegmentWriter, dataset_id: bytes, ranks: Ranks) -> None:
     """Make what was written a dataset, in place of an earlier one of its id."""
     name_objects(vault, dataset_id, vault.commit(writer, dataset_id, ranks), int((ranks != NOT_CHOSEN).sum()))
-    writer.committed(dataset_id)
+    writer.commit(dataset_id)
 
 
 def name_objects(vault: Vault, dataset_id: bytes, manifest: Manifest, size: int) -> None:

@@ -17,7 +17,7 @@ from maskedlark.audit_log import (
     AuditEntry,
     Deed,
     begin_log,
-    named,
+    clean_name,
     parse_digest,
     verify_lines,
 )
@@ -36,7 +36,7 @@ DEED = Deed(act=AuditAct.SUBMIT_JOB, actor=ALICE, subject=(("job", "00ff"),))
 def lines(count: int = 5, nonce: bytes = bytes(32)) -> list[bytes]:
     entries = [begin_log(at=100, nonce=nonce)]
     while len(entries) < count:
-        entries.append(entries[-1].followed_by(at=100.9 + len(entries), deed=DEED))
+        entries.append(entries[-1].next_entry(at=100.9 + len(entries), deed=DEED))
     return [one.encode() for one in entries]
 
 
@@ -79,7 +79,7 @@ def test_a_log_that_was_changed_is_refused(how: str) -> None:
 def test_a_log_that_lost_its_newest_entries_or_forked_does_not_hold_a_noted_entry() -> None:
     whole = lines()
     noted = verify_lines(whole).head
-    went_on = decode(AuditEntry, whole[3]).followed_by(at=900, deed=replace(DEED, outcome="refused"))
+    went_on = decode(AuditEntry, whole[3]).next_entry(at=900, deed=replace(DEED, outcome="refused"))
     assert verify_lines(lines(7), after=noted).num_entries == 7
     for other in (whole[:4], [*whole[:4], went_on.encode()], lines(nonce=b"n" * 32)):
         verify_lines(other)  # by itself it looks whole
@@ -98,11 +98,11 @@ def test_the_end_of_a_log_is_verified_from_the_entry_before_it() -> None:
 
 def test_names_that_others_chose_are_stored_as_text_that_a_terminal_does_not_obey() -> None:
     hostile = "\x1b[2Jroot\n\u202e\x7f" + "x" * 1_000
-    entry = begin_log(at=1, nonce=bytes(32)).followed_by(
+    entry = begin_log(at=1, nonce=bytes(32)).next_entry(
         at=2, deed=replace(DEED, subject=(("name", hostile),))
     )
     assert entry.subject["name"].isprintable()
-    assert named(hostile).startswith("\\x1b[2Jroot\\n\\u202e\\x7fxxx")
+    assert clean_name(hostile).startswith("\\x1b[2Jroot\\n\\u202e\\x7fxxx")
     assert entry.encode().isascii()
     assert len(entry.encode()) < 1_000
 

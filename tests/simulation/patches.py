@@ -23,7 +23,7 @@ class _NoCurves:
 
     @classmethod
     @contextmanager
-    def opened(cls, *_: Any, **__: Any) -> Iterator["_NoCurves"]:
+    def open(cls, *_: Any, **__: Any) -> Iterator["_NoCurves"]:
         yield cls()
 
     def append(self, _: object) -> None:

@@ -142,7 +142,7 @@ class LocalJobs:
     def state(self, stored: StoredLocalJob) -> LocalState:
         """Return a job's state."""
         settings, _ = read_local_job(stored.job)
-        if isinstance(settings, Line) and self.rounds.asked(stored.job.job_id, settings) is None:
+        if isinstance(settings, Line) and self.rounds.find_round(stored.job.job_id, settings) is None:
             return LocalState.DONE
         return LocalState.OPEN if stored.is_open else LocalState.CLOSED
 
@@ -167,7 +167,7 @@ class LocalJobs:
         settings, _ = read_local_job(job)
         if isinstance(settings, Line):
             rounds_done = self.rounds.state(job.job_id).rounds_done
-            return rounds_done * settings.devices + self.rounds.received(job.job_id)
+            return rounds_done * settings.devices + self.rounds.count_received(job.job_id)
         return self.instances.job(job.job_id).returns
 
     def parameters(self, job: LocalJob) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
     store = NoisedRounds(engine)
     store.create(job_id, line, model, seed=0)
-    asked = store.asked(job_id)                  # the round that is open; None after the last
+    asked = store.find_round(job_id)             # the round that is open; None after the last
     store.add(job_id, update)                    # the update that fills a round also takes the step
 
 Each update is noised before it leaves its device, so the ad server may hold the running sum in the clear. Its
@@ -73,7 +73,7 @@ class NoisedRounds:
         with reading(self._engine) as connection:
             return ServerState.decode(bytes(_row(connection, job_id).state))
 
-    def received(self, job_id: bytes) -> int:
+    def count_received(self, job_id: bytes) -> int:
         """Count the updates in the open round's sum.
 
         Raises:
@@ -82,7 +82,7 @@ class NoisedRounds:
         with reading(self._engine) as connection:
             return int(_row(connection, job_id).received)
 
-    def asked(self, job_id: bytes, line: Line) -> Round | None:
+    def find_round(self, job_id: bytes, line: Line) -> Round | None:
         """Return the round that devices should answer; None after the last.
 
         Raises:

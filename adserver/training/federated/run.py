@@ -85,7 +85,7 @@ class FederatedRun:
         state = self._first_state() if stored is None else ServerState.decode(stored)
         history = tuple(one for one in self.history if one.rounds_done <= state.rounds_done)
         evaluate = self._evaluator()
-        with CurveWriter.opened(self.folder.path, history) as curves:
+        with CurveWriter.open(self.folder.path, history) as curves:
             self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
             if not history:
                 self._keep(evaluate(RoundFigures(rounds_done=0, finished_at_s=self.clock()), state), curves)
@@ -213,8 +213,8 @@ class FederatedRun:
             return lambda figures, _: figures
         held, file = read_eval_set(stored), self.folder.model()
 
-        def evaluated(figures: RoundFigures, state: ServerState) -> RoundFigures:
+        def evaluate(figures: RoundFigures, state: ServerState) -> RoundFigures:
             found = scores(self.plan, file, state.parameters, held)
             return replace(figures, loss=found.loss, accuracy=found.accuracy)
 
-        return evaluated
+        return evaluate

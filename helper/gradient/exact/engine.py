@@ -256,7 +256,7 @@ class _Work:
             buffers=buffers,
         )
         running = start_all(self.plan.steps, setup)
-        trained = self._trained(running)
+        trained = self._select_trained(running)
         digest, within = ValuesDigest(), WithinCount(self.clip, labels)
         size = sizes.block_records
         for chunk in chunks:
@@ -294,7 +294,7 @@ class _Work:
         self._back(running, start.deltas)
         # One hash a record over all its layers: swapping values between two records changes the digest.
         hashes = np.zeros(len(block), np.uint64)
-        groups, clip = self._clip_jointly(self._trained(running))
+        groups, clip = self._clip_jointly(self._select_trained(running))
         rejected = np.zeros(len(block))
         for layer in running:
             layer.reject(rejected)
@@ -316,7 +316,7 @@ class _Work:
         # the head's.
         digest.add(hashes[: max(0, self.hashed - block.start)])
 
-    def _trained(self, running: list[Running]) -> list[Running]:
+    def _select_trained(self, running: list[Running]) -> list[Running]:
         """Return the layers that have parameters to train."""
         return [layer for layer, step in zip(running, self.plan.steps, strict=True) if step.has_parameters]
 

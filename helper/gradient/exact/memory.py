@@ -12,7 +12,7 @@ from helper.gradient.exact.layers.convolution import Convolution
 from helper.gradient.exact.layers.dense import Dense
 from helper.gradient.exact.layers.elementwise import Activation, Join, Product, Softmax
 from helper.gradient.exact.layers.embedding import Embedding
-from helper.gradient.exact.layers.layer import Trainable, trained_of
+from helper.gradient.exact.layers.layer import Trainable, select_trained
 from helper.gradient.exact.layers.layout import Concatenate, Fixed, Rearrange, Repeat
 from helper.gradient.exact.layers.normalisation import BatchNormalization, LayerNormalization
 from helper.gradient.exact.layers.offset import Offset, Scale
@@ -104,21 +104,21 @@ def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
                 + _ROW * ahead,
             )
         case BatchNormalization() as layer:
-            width = _trained_size(layer.scale, layer.bias)
+            width = _count_trained(layer.scale, layer.bias)
             return LayerBytes(
                 fixed=_REAL * (6 * len(layer.mean) + (1 + labels) * width),
                 kept=(_REAL + _ROW) * result + _ROW * seeds * width,
                 passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
             )
         case LayerNormalization() as layer:
-            width = _trained_size(layer.scale, layer.bias)
+            width = _count_trained(layer.scale, layer.bias)
             return LayerBytes(
                 fixed=_REAL * (6 * layer.scale.size + (1 + labels) * width),
                 kept=(3 * _REAL + _ROW) * result + _ROW * seeds * width,
                 passing=2 * _REAL * result + _REAL * result * bool(seeds) + (4 * _REAL + _ROW) * ahead,
             )
         case (Offset() | Scale()) as layer:
-            width = _trained_size(layer.parameter)
+            width = _count_trained(layer.parameter)
             return LayerBytes(
                 fixed=_REAL * (layer.parameter.size + (1 + labels) * width + result),
                 kept=2 * _REAL * result + _ROW * seeds * width,
@@ -172,7 +172,7 @@ def _convolution(
     """Return the bytes of a convolution, which writes out its patches and each seed's gradient."""
     outputs, patch = layer.weight.shape[0], prod(layer.weight.shape[1:])
     patches = len(layer.windows.places) * patch
-    width = _trained_size(layer.weight, layer.bias)
+    width = _count_trained(layer.weight, layer.bias)
     there = backend.bytes_taken(patch, is_bytes=layer.reads_bytes)
     back = backend.bytes_taken(outputs, is_bytes=False)
     operand = 1 if layer.reads_bytes else _ROW
@@ -194,9 +194,9 @@ def _convolution(
     )
 
 
-def _trained_size(*parameters: Trainable | None) -> int:
+def _count_trained(*parameters: Trainable | None) -> int:
     """Return how many numbers of these parameters are trained."""
-    return sum(one.size for one in trained_of(*parameters))
+    return sum(one.size for one in select_trained(*parameters))
 
 
 def plan_bytes(plan: Lowered) -> int:

@@ -79,7 +79,7 @@ def _all_rounds(charge: Charge, grid: float) -> LossDistribution:
             if rate < 1
             else epoch_ratios(mechanism, noise, steps, noises=charge.noises).points()
         )
-        return ratios_of_one.opposed().losses(grid).self_compose(rounds)
+        return ratios_of_one.against_negative().losses(grid).self_compose(rounds)
     if mechanism is Mechanism.GAUSSIAN and rate < 1:
         return sample_ratios(noise, rate, reports).losses(grid).self_compose(rounds)
     ratios = epoch_ratios(mechanism, noise / math.sqrt(reports), steps, noises=charge.noises)

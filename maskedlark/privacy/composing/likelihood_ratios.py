@@ -64,7 +64,7 @@ class RatioPoints:
             add=Losses(grid=grid, lowest=-last, masses=without[::-1].copy(), at_infinity=at_minus_infinity),
         )
 
-    def opposed(self) -> "RatioPoints":
+    def against_negative(self) -> "RatioPoints":
         """Return the ratio of a record's contribution to its negative.
 
         The ratios of either to none have one law, and move against each other. Of all pairs with that law

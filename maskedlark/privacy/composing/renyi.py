@@ -174,7 +174,7 @@ def _divergences_of_labels(key: Setting) -> tuple[NDArray[np.float64], float]:
             if key.steps == 1
             else random_allocation.epoch_ratios(key.mechanism, noise, key.steps).points()
         )
-        found, left_out = points.opposed().divergences(ORDERS)
+        found, left_out = points.against_negative().divergences(ORDERS)
         if left_out <= most_left_out(key.steps):
             return np.minimum(found, 2 * ORDERS / noise**2), left_out
     return 2 * ORDERS / noise**2, 0.0

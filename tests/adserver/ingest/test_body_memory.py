@@ -91,7 +91,7 @@ def test_a_lie_about_the_length_takes_no_room(port: int, room: BodyRoom) -> None
 
 def test_what_does_not_fit_is_not_taken() -> None:
     room = BodyRoom(10)
-    with room.held() as first, room.held() as second:
+    with room.hold() as first, room.hold() as second:
         first.take(6)
         with pytest.raises(NoRoom):
             second.take(5)

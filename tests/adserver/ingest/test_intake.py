@@ -45,9 +45,9 @@ class CountedTasks(TaskStore):
 
     asked = 0
 
-    def refused(self) -> frozenset[bytes]:
+    def list_refused(self) -> frozenset[bytes]:
         self.asked += 1
-        return super().refused()
+        return super().list_refused()
 
 
 def intake(engine: Engine, *, opens_rounds: bool = True) -> Intake:

@@ -101,11 +101,11 @@ def test_a_closed_job_serves_nothing_and_an_unknown_one_is_refused(jobs: LocalJo
     local = LocalIntake(jobs)
     assert set(local.open_jobs()) == {LINE_ID.hex(), DRAWS_ID.hex()}
     for job_id in (LINE_ID, DRAWS_ID):
-        assert local.served(job_id) is not None
+        assert local.download(job_id) is not None
         jobs.close(job_id)
-        assert local.served(job_id) is None
+        assert local.download(job_id) is None
     assert local.open_jobs() == []
-    for ask in (local.served, local.most_bytes, lambda job_id: local.take(job_id, update(7))):
+    for ask in (local.download, local.most_bytes, lambda job_id: local.take(job_id, update(7))):
         with pytest.raises(JobRefused) as refused:
             ask(b"?" * 16)
         assert refused.value.reason is JobReason.UNKNOWN_JOB

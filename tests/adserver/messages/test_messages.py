@@ -54,7 +54,7 @@ def test_tasks_datasets_and_jobs_come_back(of: Painted) -> None:
     for task in of.site.tasks.all():
         counts = of.site.reports.counts(task.task_id)
         back = sent(TaskDetail.of(task, counts))
-        assert (back.stored(), back.counts()) == (task, counts)
+        assert (back.verify(), back.counts()) == (task, counts)
     for dataset in of.site.datasets.all():
         assert sent(DatasetItem.of(dataset)).value() == dataset
     for job in of.jobs.all():

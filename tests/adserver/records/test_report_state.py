@@ -162,9 +162,9 @@ def test_reports_expire_with_their_task_and_a_grace(engine: Engine) -> None:
 def test_the_first_sweep_has_reports_refused_and_a_later_one_deletes_them(engine: Engine) -> None:
     tasks, store = TaskStore(engine), ReportStore(engine)
     store.add(MADE)
-    assert tasks.refused() == frozenset()
+    assert tasks.list_refused() == frozenset()
     assert expire_reports(tasks, store, DatasetStore(engine), OVER_S) == 0
-    assert tasks.refused() == {TASK_ID}
+    assert tasks.list_refused() == {TASK_ID}
     assert expire_reports(tasks, store, DatasetStore(engine), OVER_S + SETTLED_S - 1) == 0
     assert num_rows(engine) == len(MADE)
     assert expire_reports(tasks, store, DatasetStore(engine), OVER_S + SETTLED_S) == len(MADE)
@@ -332,7 +332,7 @@ def test_nothing_expires_by_a_database_clock_that_is_far_ahead(
 
 def test_no_task_is_refused_by_a_database_clock_that_is_far_ahead(engine: Engine) -> None:
     sweeping(engine, lambda: OVER_S, lambda: float(OF.task.expires_at - 1))(lambda: False)
-    assert TaskStore(engine).refused() == frozenset()
+    assert TaskStore(engine).list_refused() == frozenset()
 
 
 def test_a_dataset_whose_reports_are_gone_is_not_looked_at_again(engine: Engine) -> None:
@@ -351,7 +351,7 @@ def test_a_sweep_that_is_stopped_leaves_the_rest_for_the_next(engine: Engine) ->
     stopped.set()
     tasks, store = TaskStore(engine), ReportStore(engine)
     assert expire_reports(tasks, store, DatasetStore(engine), OVER_S, is_stopped=stopped.is_set) == 0
-    assert tasks.refused() == frozenset()
+    assert tasks.list_refused() == frozenset()
     tasks.refuse(TASK_ID, OVER_S)
     later_s = OVER_S + SETTLED_S
     assert expire_reports(tasks, store, DatasetStore(engine), later_s, is_stopped=stopped.is_set) == 0

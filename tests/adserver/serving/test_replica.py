@@ -119,7 +119,7 @@ def test_where_groups_become_objects_more_single_reports_wait_at_once_than_threa
     engine = open_database(f"sqlite:///{tmp_path / 'adserver.sqlite3'}")
     create_tables(engine)
     TaskStore(engine).add(WORLD.bundle, created_at=NOW)
-    monkeypatch.setattr(ReportBucket, "opened", lambda _bucket: Retrying(InMemory()))
+    monkeypatch.setattr(ReportBucket, "open", lambda _bucket: Retrying(InMemory()))
     all_wait, added = Barrier(48), ReportStore.add
 
     def add(store: ReportStore, accepted: Sequence[Report]) -> int:

@@ -32,7 +32,7 @@ def test_a_server_makes_its_bucket_known_and_removes_what_no_row_names(
             is_there.set()
         return Retrying(memory)
 
-    monkeypatch.setattr(ReportBucket, "opened", opened)
+    monkeypatch.setattr(ReportBucket, "open", opened)
     engine = open_store(tmp_path / "data", None)
     with pytest.raises(InvalidTask, match="first start its `serve`"):
         bucket_of(engine, URL, may_add=False)

@@ -182,7 +182,7 @@ def test_a_store_that_hangs_holds_no_report_up_and_what_it_took_later_is_an_orph
 def test_once_a_store_has_failed_the_other_tasks_of_its_group_do_not_ask_it(site: Site) -> None:
     down = Down()
     site.goes_to(down)
-    putting = PutsReports(site.bucket, site.bucket.opened(), monotonic=lambda: 0.0)
+    putting = PutsReports(site.bucket, site.bucket.open(), monotonic=lambda: 0.0)
     made = [one for n in range(40) for one in drawn(9, seed=n, task_id=bytes([n]) * 32)]
     assert putting.put({one.digest: one for one in made}) == []
     assert 0 < down.asked <= 4 * MAX_TRIES  # four at once
@@ -330,7 +330,7 @@ def test_a_process_that_ends_between_put_and_commit_leaves_an_orphan_and_no_repo
 
 
 def swept(site: Site, now_s: float) -> int:
-    return sweep_objects(site.engine, site.bucket, site.bucket.opened(), now_s)
+    return sweep_objects(site.engine, site.bucket, site.bucket.open(), now_s)
 
 
 def test_a_dataset_that_is_sealed_while_two_intakes_put_is_whole(site: Site) -> None:

@@ -67,7 +67,7 @@ def to(site: Site, store: ObjectStore) -> None:
     def opened(_bucket: ReportBucket) -> Retrying:
         return Retrying(store, sleep=lambda _: None, whose="the ad server")
 
-    site.monkeypatch.setattr(ReportBucket, "opened", opened)
+    site.monkeypatch.setattr(ReportBucket, "open", opened)
 
 
 def test_two_hundred_groups_in_s3_with_faults_are_sealed_whole_or_refused(
@@ -121,7 +121,7 @@ def test_an_intake_killed_between_put_and_commit_loses_nothing_that_it_acknowled
             assert posted(door.http, made) == {"accepted": 300, "duplicates": 100, "rejected": {}}
         assert by_id(site.taken()) == by_id(made)
         now_s = time.time() + ORPHAN_S + 60
-        assert sweep_objects(site.engine, site.bucket, site.bucket.opened(), now_s) == 1
+        assert sweep_objects(site.engine, site.bucket, site.bucket.open(), now_s) == 1
         with site.engine.connect() as connection:
             named = connection.execute(select(func.count()).select_from(report_objects)).scalar_one()
         assert len(listed(site)) == named == 2
@@ -138,4 +138,4 @@ def posted(http: str, reports: list[Report]) -> dict[str, object]:
 
 def listed(site: Site) -> list[str]:
     """The names of all objects in the database's folder."""
-    return [one.name for page in site.bucket.opened().list(site.bucket.folder) for one in page]
+    return [one.name for page in site.bucket.open().list(site.bucket.folder) for one in page]

@@ -62,10 +62,10 @@ def test_the_csv_file_holds_every_figure_exactly(tmp_path: Path) -> None:
 
 
 def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
-    with CurveWriter.opened(tmp_path, ()) as curves:
+    with CurveWriter.open(tmp_path, ()) as curves:
         for figures in HISTORY[:12]:
             curves.append(figures)
-    with CurveWriter.opened(tmp_path, HISTORY[:10]) as curves:  # the last two rounds were not finished
+    with CurveWriter.open(tmp_path, HISTORY[:10]) as curves:  # the last two rounds were not finished
         for figures in HISTORY[10:]:
             curves.append(figures)
     norms = [
@@ -84,7 +84,7 @@ def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
 
 
 def test_the_csv_file_is_rewritten_while_the_job_runs(tmp_path: Path) -> None:
-    with CurveWriter.opened(tmp_path, (), rewrite_every_s=3.0) as curves:
+    with CurveWriter.open(tmp_path, (), rewrite_every_s=3.0) as curves:
         for figures in HISTORY[:4]:
             assert not (tmp_path / CSV_NAME).exists()
             curves.append(figures)
@@ -98,7 +98,7 @@ from pathlib import Path
 import adserver.training.federated.run, adserver.training.runner, adserver.training.worker
 from adserver.records.round_figures import RoundFigures
 from adserver.training.curves import CurveWriter
-with CurveWriter.opened(Path(sys.argv[1]), ()) as curves:
+with CurveWriter.open(Path(sys.argv[1]), ()) as curves:
     curves.append(RoundFigures(rounds_done=1, finished_at_s=0.0, loss=1.0))
 print(json.dumps(sorted(sys.modules)))
 """

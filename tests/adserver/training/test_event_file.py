@@ -30,7 +30,7 @@ def masked(record: bytes) -> bytes:
 
 @pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 1 << 40])
 def test_a_step_is_read_back_with_its_values(tmp_path: Path, step: int) -> None:
-    with EventFile.opened(tmp_path / "new" / "events") as events:
+    with EventFile.open(tmp_path / "new" / "events") as events:
         events.add(step, {"eval/loss": 0.5, "round/norm": -2.0}, at_s=1234.5)
         events.add(step + 1, {}, at_s=1235.0)
     first, *read = [Event.FromString(one) for one in records((tmp_path / "new" / "events").read_bytes())]
@@ -43,7 +43,7 @@ def test_a_step_is_read_back_with_its_values(tmp_path: Path, step: int) -> None:
 
 
 def test_a_step_can_be_read_before_the_file_is_closed(tmp_path: Path) -> None:
-    with EventFile.opened(tmp_path / "events") as events:
+    with EventFile.open(tmp_path / "events") as events:
         events.add(1, {"x": 1.0}, at_s=0.0)
         assert len(records((tmp_path / "events").read_bytes())) == 2
 

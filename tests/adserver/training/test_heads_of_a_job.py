@@ -107,11 +107,11 @@ def test_losses_of_heads_are_those_of_each_head_and_their_weighted_sum() -> None
 
 
 def test_a_head_is_found_by_its_name() -> None:
-    assert HEADS.named("sale") is HEADS.heads[1]
-    assert Heads(heads=HEADS.heads[:1]).named("") is HEADS.heads[0]
+    assert HEADS.find_head("sale") is HEADS.heads[1]
+    assert Heads(heads=HEADS.heads[:1]).find_head("") is HEADS.heads[0]
     for name in ("", "basket"):
         with pytest.raises(InvalidTask, match="head must be one of 'click', 'sale'"):
-            HEADS.named(name)
+            HEADS.find_head(name)
 
 
 def test_heads_of_a_file(tmp_path: Path) -> None:

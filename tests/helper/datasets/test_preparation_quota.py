@@ -45,7 +45,7 @@ def test_only_chunks_beyond_the_first_ones_take_a_head_start_until_those_are_ans
     assert (parts.ahead, parts.bytes_ahead) == (3, 300)
     assert parts.shelf.num_bytes == (AT_ONCE + 3) * 2 * OF_ONE
     for left in (2, 1, 0, 0, 0):
-        parts.room.answered()
+        parts.room.finish_chunk()
         assert (parts.ahead, parts.bytes_ahead) == (left, 100 * left)
 
 
@@ -81,7 +81,7 @@ def test_a_chunk_without_a_turn_waits_for_an_answer_or_for_the_end(ends: bool) -
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(parts.room.await_turn), threads.submit(parts.room.begin, 1, 100)
         assert not any(one.done() for one in waiting)
-        (parts.room.end if ends else parts.room.answered)()
+        (parts.room.end if ends else parts.room.finish_chunk)()
         begun = waiting[1].result(HANGS_S)
         parts.room.end()  # of the one that got no turn, as the other took it
         waiting[0].result(HANGS_S)
@@ -96,7 +96,7 @@ def test_a_chunk_that_finds_no_room_waits_while_others_of_it_are_unanswered_and_
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(parts.room.begin, 2, 0)
         assert not waiting.done()
-        parts.room.answered()
+        parts.room.finish_chunk()
         with pytest.raises(HelperUnavailable):
             waiting.result(HANGS_S)
     with pytest.raises(JobRefused):
@@ -128,7 +128,7 @@ def test_a_chunk_whose_room_cannot_be_taken_keeps_no_head_start(
     def refused(*_: object, **__: object) -> None:
         seen.append(parts.ahead)
         while parts.room._unanswered and isinstance(error, JobRefused | HelperUnavailable):
-            parts.room.answered()
+            parts.room.finish_chunk()
         raise error
 
     monkeypatch.setattr(parts.shelf, "take", refused)

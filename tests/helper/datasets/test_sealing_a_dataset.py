@@ -61,7 +61,7 @@ def stored_objects(scene: Scene, role: int) -> list[bytes]:
 
 def test_both_helpers_hold_the_same_dataset_and_their_masks_add_up(scene: Scene) -> None:
     dataset = scene.seal(30)
-    first, second = (core.datasets.opened(dataset) for core in scene.cores)
+    first, second = (core.datasets.open(dataset) for core in scene.cores)
     np.testing.assert_array_equal(first.report_ids, second.report_ids)
     np.testing.assert_array_equal(first.shares.features, second.shares.features)
     sums = field.add(first.shares.mask_shares, second.shares.mask_shares)
@@ -431,7 +431,7 @@ def test_a_preparation_in_segments_is_the_dataset_in_canonical_order(
     reports = scene.reports(30)
     bad = replace(reports[7], time_bucket=reports[7].time_bucket + 1)
     dataset = scene.commit(scene.prepare([*reports[:7], bad, *reports[8:]], chunk=3))
-    first, second = (core.datasets.opened(dataset) for core in scene.cores)
+    first, second = (core.datasets.open(dataset) for core in scene.cores)
     expected = sorted(one.report_id for one in reports if one is not reports[7])
     assert [bytes(one) for one in first.report_ids] == expected
     np.testing.assert_array_equal(first.shares.features, second.shares.features)
@@ -558,7 +558,7 @@ def test_a_dataset_that_another_process_commits_at_the_same_time_keeps_its_file(
     dataset = scene.commit(scene.prepare(scene.reports(5)))
     assert len(stored_objects(scene, 0)) == 2
     scene.restart()
-    assert len(scene.cores[0].datasets.opened(dataset)) == 5
+    assert len(scene.cores[0].datasets.open(dataset)) == 5
 
 
 class Away(Ledger):
@@ -599,7 +599,7 @@ def test_a_commit_that_the_ledger_did_not_answer_may_be_repeated(
     assert len(stored_objects(scene, 0)) == 2 * -(-10 // segment)
     assert scene.cores[0].datasets.preparing_bytes == 0 or is_taken_down
     scene.restart()
-    assert [len(core.datasets.opened(dataset)) for core in scene.cores] == [10, 10]
+    assert [len(core.datasets.open(dataset)) for core in scene.cores] == [10, 10]
 
 
 @pytest.mark.parametrize("segment", [4, 65_536])
@@ -618,7 +618,7 @@ def test_a_commit_whose_name_was_not_made_durable_may_be_repeated(
             scene.commit(prepared)
     dataset = scene.commit(prepared)
     scene.restart()
-    assert len(scene.cores[0].datasets.opened(dataset)) == 10
+    assert len(scene.cores[0].datasets.open(dataset)) == 10
 
 
 @pytest.mark.parametrize("segment", [4, 65_536])
@@ -636,7 +636,7 @@ def test_what_is_being_committed_is_pushed_out_by_nobody(
     monkeypatch.setattr(SegmentWriter, "store", others_come)
     dataset = scene.commit(prepared)
     scene.restart()
-    assert len(scene.cores[0].datasets.opened(dataset)) == 10
+    assert len(scene.cores[0].datasets.open(dataset)) == 10
 
 
 def test_a_part_of_the_admitted_reports_can_be_chosen_and_the_rest_sealed_later(scene: Scene) -> None:
@@ -719,9 +719,9 @@ def test_a_report_that_was_not_admitted_cannot_be_chosen(scene: Scene) -> None:
 
 def test_a_dataset_is_read_from_disk_after_a_restart(scene: Scene) -> None:
     dataset = scene.seal(12)
-    before = scene.cores[0].datasets.opened(dataset)
+    before = scene.cores[0].datasets.open(dataset)
     scene.restart()
-    after = scene.cores[0].datasets.opened(dataset)
+    after = scene.cores[0].datasets.open(dataset)
     assert after is not before
     np.testing.assert_array_equal(after.shares.mask_shares, before.shares.mask_shares)
 
@@ -730,4 +730,4 @@ def test_a_dataset_whose_file_is_lost_is_a_typed_refusal(scene: Scene) -> None:
     dataset = scene.seal(5)
     scene.restart()
     next((scene.parties[0].data / "datasets").iterdir()).unlink()
-    assert refusal(scene.cores[0].datasets.opened, dataset) is JobReason.DATASET_LOST
+    assert refusal(scene.cores[0].datasets.open, dataset) is JobReason.DATASET_LOST

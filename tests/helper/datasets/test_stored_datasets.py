@@ -85,7 +85,7 @@ def test_a_dataset_in_a_bucket_is_the_one_in_a_folder(scene: Scene, store: InMem
     other = Scene(tmp_path / "files")
     for role, core in enumerate(scene.cores):
         assert len(names(scene, dataset, role)) == 6
-        opened = core.datasets.opened(dataset)
+        opened = core.datasets.open(dataset)
         assert (np.diff([int.from_bytes(one.tobytes()[:6], "big") for one in opened.report_ids]) >= 0).all()
     uncached(scene)
     sums = []
@@ -112,7 +112,7 @@ def test_a_restarted_helper_reads_its_bucket_and_refuses_to_serve_without_it(
 ) -> None:
     dataset = scene.seal(RECORDS)
     scene.restart(segments=store)
-    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    assert len(scene.cores[0].datasets.open(dataset)) == RECORDS
     with pytest.raises(InvalidTask, match="--segments"):
         scene.restart()
 
@@ -123,9 +123,9 @@ def test_a_helper_that_was_given_a_bucket_reads_what_it_has_in_its_folder(
     scene = Scene(tmp_path)
     dataset = scene.seal(RECORDS)
     scene.restart(segments=store)
-    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    assert len(scene.cores[0].datasets.open(dataset)) == RECORDS
     newer = scene.seal(RECORDS, seed=1)
-    assert len(scene.cores[0].datasets.opened(newer)) == RECORDS
+    assert len(scene.cores[0].datasets.open(newer)) == RECORDS
     assert store.objects
 
 
@@ -179,7 +179,7 @@ def test_objects_that_are_not_what_was_put_are_a_lost_dataset(
         [one.name for one in names(scene, other)],
     )
     assert reason(scene, dataset) is JobReason.DATASET_LOST
-    assert len(scene.cores[0].datasets.opened(other)) == RECORDS
+    assert len(scene.cores[0].datasets.open(other)) == RECORDS
 
 
 @PLACES
@@ -330,7 +330,7 @@ def test_a_commit_that_the_ledger_did_not_answer_is_repeated_with_the_same_objec
     dataset = scene.commit(prepared)
     assert len(store.objects) == count
     scene.restart(segments=store)
-    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    assert len(scene.cores[0].datasets.open(dataset)) == RECORDS
 
 
 @pytest.mark.parametrize("is_disjoint", [False, True])
@@ -374,7 +374,7 @@ def test_a_put_that_fails_for_good_can_be_tried_again_later(
         with pytest.raises(HelperUnavailable):
             scene.commit(prepared)
     dataset = scene.commit(prepared)
-    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    assert len(scene.cores[0].datasets.open(dataset)) == RECORDS
 
 
 @pytest.mark.parametrize(("damaged", "is_compared"), [(0.0, True), (0.02, True), (0.02, False)])
@@ -423,7 +423,7 @@ def test_a_reader_that_leaves_ends_the_reading(scene: Scene) -> None:
 def test_nothing_of_a_dataset_is_at_rest_in_clear(scene: Scene, stored: MutableMapping[str, bytes]) -> None:
     dataset = scene.seal(RECORDS)
     together = b"".join(stored.values())
-    opened = scene.cores[0].datasets.opened(dataset)
+    opened = scene.cores[0].datasets.open(dataset)
 
     def found(rows: Iterable[Any]) -> bool:
         return any(row.tobytes() in together for row in rows)
@@ -615,6 +615,6 @@ def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_h
 def test_an_opened_dataset_is_kept_in_memory_on_its_own_ad_servers_account(scene: Scene) -> None:
     other = scene.tenant("https://other.example")
     for one in (scene, other):
-        one.cores[0].datasets.opened(one.seal(RECORDS))
+        one.cores[0].datasets.open(one.seal(RECORDS))
     kept = scene.cores[0].datasets.kept._kept.values()
     assert [one.owner for one in kept] == [host_of(scene.task.origin), "other.example"]

@@ -95,7 +95,7 @@ def test_what_is_committed_stays(scene: Scene, store: InMemory, is_bucket: bool)
     pass_time(scene, 10 * ORPHAN_S)
     assert sweep(scene) == (0, 0)
     assert held(scene, store) == before
-    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    assert len(scene.cores[0].datasets.open(dataset)) == RECORDS
 
 
 @STORES
@@ -253,7 +253,7 @@ def test_helpers_that_share_a_bucket_leave_each_others_objects_alone(scene: Scen
     pass_time(scene, 10 * ORPHAN_S)
     sweep(scene)
     assert "other/file" in store.objects
-    assert [len(core.datasets.opened(dataset)) for core in scene.cores] == [RECORDS, RECORDS]
+    assert [len(core.datasets.open(dataset)) for core in scene.cores] == [RECORDS, RECORDS]
 
 
 @pytest.mark.parametrize("is_bucket", [False], ids=["files"])

@@ -261,7 +261,7 @@ def test_updates_are_read_only_as_those_of_their_round(scene: UpdateScene, core:
     core.datasets.commit(scene.task_id, HANDLE, b"\x07", dataset, None)
     other = core.datasets.round_records(scene.round(1), dataset)
     reads: list[Callable[[Interrupt], Any]] = [lambda _: list(other.pieces(never)), other.sealed]
-    reads += [lambda _: core.datasets.opened(dataset), core.datasets.records(dataset, scene.task_id).sealed]
+    reads += [lambda _: core.datasets.open(dataset), core.datasets.records(dataset, scene.task_id).sealed]
     for read in reads:
         assert refusal(read, never) is JobReason.DATASET_LOST
     assert len(list(core.datasets.round_records(scene.round(), dataset).pieces(never))) == 2

@@ -43,14 +43,14 @@ def test_of_a_dataset_that_is_refused_no_object_is_named(ledger: Ledger) -> None
     ledger.add_dataset(b"e" * 32, TASK, [b"r" * 16])
     with refused(JobReason.REPORT_ALREADY_USED):
         ledger.add_dataset(DATASET, TASK, [b"r" * 16], MANIFEST)
-    assert ledger.manifests.named_among([one.name for one in MANIFEST]) == set()
+    assert ledger.manifests.select_named([one.name for one in MANIFEST]) == set()
 
 
 def test_names_are_looked_up_in_any_number(ledger: Ledger) -> None:
     ledger.add_dataset(DATASET, TASK, [b"r" * 16], MANIFEST)
     others = [f"g/{number}" for number in range(1_200)]
-    assert ledger.manifests.named_among([*others, "f/30", "f/111"]) == {"f/30", "f/111"}
-    assert ledger.manifests.named_among([]) == set()
+    assert ledger.manifests.select_named([*others, "f/30", "f/111"]) == {"f/30", "f/111"}
+    assert ledger.manifests.select_named([]) == set()
 
 
 def test_a_manifest_that_is_dropped_leaves_the_dataset_and_its_reports(ledger: Ledger) -> None:

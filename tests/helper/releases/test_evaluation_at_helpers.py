@@ -117,7 +117,7 @@ def test_of_several_heads_one_is_counted_and_codes_that_say_nothing_are_not(
             {"name": "sale", "output": f"{output}[1]", "targets": [None, 0, 1]},
         ]
     )
-    head = heads.named(name)
+    head = heads.find_head(name)
     scene = Scene(tmp_path, labels=CLASSES, num_decoys=2)
     made = scene.examples(60)
     total = histogram(scene, spec_of(scene, scene.seal(made), onnx, head=head), onnx)

@@ -471,7 +471,7 @@ def test_neither_disk_nor_log_shows_a_feature_a_mask_or_a_key(
     spec = scene.job(dataset)
     scene.start(spec)
     wires[0].round(spec, 0)
-    opened = scene.cores[0].datasets.opened(dataset)
+    opened = scene.cores[0].datasets.open(dataset)
     clear = [
         opened.shares.features.tobytes()[:12],
         opened.shares.mask_shares[0].tobytes(),

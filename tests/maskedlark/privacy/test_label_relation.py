@@ -19,7 +19,7 @@ DRAWS = 40_000
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0, 50.0])
 def test_one_step_is_a_gaussian_of_twice_the_shift(noise: float) -> None:
-    found = epoch_ratios(Mechanism.GAUSSIAN, noise, 1).points().opposed().losses(1e-3)
+    found = epoch_ratios(Mechanism.GAUSSIAN, noise, 1).points().against_negative().losses(1e-3)
     exact = gaussian_epsilon(noise / 2, DELTA)
     assert exact <= found.get_epsilon_for_delta(DELTA) <= exact * 1.001 + 1e-3
 
@@ -65,7 +65,11 @@ def test_no_simulated_epoch_tells_labels_better_than_is_charged(
         y[:, 0] += 1.0
         losses += np.log(np.exp(y / noise**2).mean(axis=1)) - np.log(np.exp(-y / noise**2).mean(axis=1))
     charged = (
-        epoch_ratios(Mechanism.GAUSSIAN, noise, steps).points().opposed().losses(1e-3).self_compose(epochs)
+        epoch_ratios(Mechanism.GAUSSIAN, noise, steps)
+        .points()
+        .against_negative()
+        .losses(1e-3)
+        .self_compose(epochs)
     )
     for epsilon in (0.1, 0.5, 1.0, 2.0, 4.0):
         gains = np.maximum(-np.expm1(epsilon - losses), 0)
@@ -75,7 +79,7 @@ def test_no_simulated_epoch_tells_labels_better_than_is_charged(
 
 def test_an_opposed_ratio_is_a_ratio_of_two_laws_that_mirror_each_other() -> None:
     for points in (sample_ratios(1.0, 0.1, 1), epoch_ratios(Mechanism.GAUSSIAN, 1.0, 7).points()):
-        found = points.opposed()
+        found = points.against_negative()
         with_record = found.masses * np.exp(found.logarithms)
         assert math.fsum(found.masses) == pytest.approx(1, abs=1e-11)
         assert math.fsum(with_record) == pytest.approx(1, abs=1e-11)

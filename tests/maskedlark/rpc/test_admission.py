@@ -10,13 +10,13 @@ def test_each_caller_leaves_room_for_the_next() -> None:
     admission = FairQuota(4)
     with ExitStack() as stack:
         for caller in ("a", "a", "b", "c"):
-            stack.enter_context(admission.entered(caller))
+            stack.enter_context(admission.enter(caller))
         for late in ("a", "b", "c", "d", None):
-            with pytest.raises(HelperUnavailable), admission.entered(late):
+            with pytest.raises(HelperUnavailable), admission.enter(late):
                 pass
     with ExitStack() as stack:  # all of it was given back
         for _ in range(2):
-            stack.enter_context(admission.entered("a"))
-        with pytest.raises(HelperUnavailable), admission.entered("a"):
+            stack.enter_context(admission.enter("a"))
+        with pytest.raises(HelperUnavailable), admission.enter("a"):
             pass
-        stack.enter_context(admission.entered("b"))
+        stack.enter_context(admission.enter("b"))

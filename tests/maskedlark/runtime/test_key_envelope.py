@@ -52,10 +52,10 @@ sys.stdout.buffer.write(act(kek.read_bytes(), sys.stdin.buffer.read()))
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> Iterator[None]:
-    key_envelope._unwrapped.cache_clear()
+    key_envelope._unwrap_once.cache_clear()
     key_envelope._refused.clear()
     yield
-    key_envelope._unwrapped.cache_clear()
+    key_envelope._unwrap_once.cache_clear()
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_helpers_keys_stay_wrapped_when_they_rotate(tmp_path: Path, kms: Path)
     assert ring == HelperKeys.read(data).ring() == before.ring()  # also of one that serves
     assert all(key.secret.hex().encode() not in path.read_bytes() for key in ring)
     (kms / "kek").write_bytes(os.urandom(32))
-    key_envelope._unwrapped.cache_clear()
+    key_envelope._unwrap_once.cache_clear()
     with pytest.raises(InvalidTask):
         HelperKeys.read(data)
 
@@ -240,7 +240,7 @@ def test_a_keeper_that_is_away_is_not_asked_with_each_look(
     monkeypatch.setattr(key_envelope, "monotonic", lambda: now)
     path = secret(tmp_path)
     wrap_file(path, "command")
-    key_envelope._unwrapped.cache_clear()
+    key_envelope._unwrap_once.cache_clear()
     whole = (kms / "program").read_text()
     (kms / "program").write_text(f"#!/bin/sh\nprintf x >> {kms}/tries\nexit 3\n")
     for _ in range(3):
@@ -283,7 +283,7 @@ def test_a_renewed_key_is_wrapped_before_it_is_written(
         assert (keeper, b"PRIVATE KEY" in content, new.exists()) == ("command", True, False)
         return b"sealed"
 
-    monkeypatch.setattr(certificates, "sealed_by", sealed)
+    monkeypatch.setattr(certificates, "seal_by", sealed)
     prepare(data, now=datetime.now(UTC), days=5)
     assert new.read_bytes() == b"sealed"
 
@@ -292,7 +292,7 @@ def test_a_renewed_key_is_wrapped_before_it_is_written(
 def test_without_its_keeper_a_secret_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = secret(tmp_path)
     wrap_file(path, "command")
-    key_envelope._unwrapped.cache_clear()
+    key_envelope._unwrap_once.cache_clear()
     monkeypatch.delenv(COMMAND_VARIABLE)
     with pytest.raises(InvalidTask, match=COMMAND_VARIABLE):
         read_secret(path)
@@ -310,7 +310,7 @@ def test_an_envelope_that_was_changed_is_refused(tmp_path: Path, kms: Path, fiel
         changes.append(flipped.hex())
     for change in changes:
         path.write_text(json.dumps(whole | {field: change}))
-        key_envelope._unwrapped.cache_clear()
+        key_envelope._unwrap_once.cache_clear()
         if field == "format":
             assert read_secret(path) == path.read_bytes()  # no envelope of ours: whoever reads it refuses it
         else:

@@ -50,7 +50,7 @@ class Trainable:
         return vector[self.offset : self.offset + self.size].reshape(self.shape)
 
 
-def trained_of(*parameters: Trainable | None) -> tuple[Trainable, ...]:
+def select_trained(*parameters: Trainable | None) -> tuple[Trainable, ...]:
     """Return the parameters that are there and not frozen."""
     return tuple(one for one in parameters if one is not None and not one.is_frozen)
 
@@ -171,7 +171,7 @@ class Whole(Running):
 
     def _collect(self, number: int, setup: RoundSetup, *parameters: Trainable | None) -> None:
         """Prepare to collect the gradients of those parameters that are trained."""
-        self._trained = trained_of(*parameters)
+        self._trained = select_trained(*parameters)
         width = sum(one.size for one in self._trained)
         self._gradient = WholeGradient(width, labels=setup.labels, number=number, norm=setup.norm)
 

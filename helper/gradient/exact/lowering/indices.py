@@ -99,7 +99,7 @@ def index_sums(
     evaluation = _Evaluation(model)
     for node in _ancestors(nodes, names):
         evaluation.step(node)
-    return {name: _finished(name, evaluation.value(name)) for name in names}
+    return {name: _finish(name, evaluation.value(name)) for name in names}
 
 
 def join_sums(parts: Sequence[ByteSums]) -> ByteSums:
@@ -132,7 +132,7 @@ def _ancestors(nodes: Sequence[Node], names: Collection[str]) -> list[Node]:
     return kept[::-1]
 
 
-def _finished(name: str, sums: _Sums) -> tuple[Shape, ByteSums]:
+def _finish(name: str, sums: _Sums) -> tuple[Shape, ByteSums]:
     """Check that an index is a row's number, and return it in integers."""
     if not _are_whole(sums, 1.0):
         raise NotExact(f"the index {name!r} is not a whole number: multiply the features by 256, then cast")
@@ -204,7 +204,7 @@ class _Evaluation:
         with np.errstate(all="ignore"):  # what is not finite is refused below
             made = rule(self, node)
             for name, sums in zip(node.outputs, (made,) if isinstance(made, _Sums) else made, strict=False):
-                self._values[name] = self._checked(node, sums)
+                self._values[name] = self._check(node, sums)
 
     def count(self, terms: int, node: Node) -> None:
         """Count terms before they are made."""
@@ -216,7 +216,7 @@ class _Evaluation:
             )
 
     @staticmethod
-    def _checked(node: Node, sums: _Sums) -> _Sums:
+    def _check(node: Node, sums: _Sums) -> _Sums:
         """Check that every partial sum is a multiple of one unit that 24 bits hold."""
         largest = float((np.abs(sums.offsets) + _MOST_BYTE * np.abs(sums.factors).sum(1)).max(initial=0.0))
         if not any(largest < _MOST_INDEX * unit and _are_whole(sums, unit) for unit in _UNITS):
@@ -320,7 +320,7 @@ def _cast(evaluation: _Evaluation, node: Node) -> _Sums:
     return source
 
 
-def _moved(evaluation: _Evaluation, node: Node) -> tuple[_Sums, ...]:
+def _move(evaluation: _Evaluation, node: Node) -> tuple[_Sums, ...]:
     """Move entries as the operator moves their numbers."""
     source = evaluation.value(node.inputs[0])
     numbers = source.number()
@@ -388,5 +388,5 @@ _RULES: Final[Mapping[str, Callable[[_Evaluation, Node], _Sums | tuple[_Sums, ..
     "ReduceSum": _sum,
     "Cast": _cast,
     "Concat": _concat,
-    **dict.fromkeys(("Reshape", "Transpose", "Expand", "Slice", "Split", "Gather", "GatherND"), _moved),
+    **dict.fromkeys(("Reshape", "Transpose", "Expand", "Slice", "Split", "Gather", "GatherND"), _move),
 }

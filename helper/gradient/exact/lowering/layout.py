@@ -40,7 +40,7 @@ def arithmetic(builder: LoweredBuilder, node: Node) -> None:
     given = constants[1 - position]
     if given is None or given.dtype.kind != "f":
         raise NotExact(f"{node.operator} of integers has no exact form")
-    source = builder.stored(node.inputs[position])
+    source = builder.data(node.inputs[position])
     if node.operator == "Mul" and source.is_bytes and given.size == 1:
         builder.alias(node.outputs[0], replace(source, scale=source.scale * float(given.reshape(()))))
         return
@@ -132,7 +132,7 @@ def square(builder: LoweredBuilder, node: Node) -> None:
 def expand(builder: LoweredBuilder, node: Node) -> None:
     """Lower a value repeated along axes of size 1."""
     shape = integers(node, "shape")
-    source = builder.stored(node.inputs[0])
+    source = builder.data(node.inputs[0])
     if shape[:1] != (1,) or len(shape) != len(source.shape) + 1:
         raise NotExact("Expand changes the record axis or the number of axes")
     builder.rearrange(node.outputs[0], source, np.broadcast_to(_number_entries(source), shape[1:]))
@@ -207,7 +207,7 @@ def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) ->
         record_axis = turned.record_axis + (chosen.ndim - 1 if axis < turned.record_axis else 0)
         builder.turned[node.outputs[0]] = replace(turned, order=order, record_axis=record_axis)
         return
-    source = builder.stored(node.inputs[0])
+    source = builder.data(node.inputs[0])
     if axis == 0:
         raise NotExact("Gather by constants chooses among records")
     builder.rearrange(node.outputs[0], source, np.take(_number_entries(source), chosen, axis=axis - 1))
@@ -235,7 +235,7 @@ def _number_entries(source: LoweredValue) -> NDArray[np.int64]:
 def reshape(builder: LoweredBuilder, node: Node) -> None:
     """Lower another shape of the same entries."""
     shape = integers(node, "shape")
-    source = builder.stored(node.inputs[0])
+    source = builder.data(node.inputs[0])
     if shape[:1] != (1,):
         raise NotExact("Reshape moves entries across the record axis")
     builder.alias(node.outputs[0], replace(source, shape=shape[1:]))
@@ -251,7 +251,7 @@ def transpose(builder: LoweredBuilder, node: Node) -> None:
         return
     turned = builder.turned.get(node.inputs[0])
     if turned is None:
-        source = builder.stored(node.inputs[0])
+        source = builder.data(node.inputs[0])
         turned = TurnedValue(source=source, order=_number_entries(source)[None], record_axis=0)
     turned = replace(turned, order=turned.order.transpose(perm), record_axis=perm.index(turned.record_axis))
     if turned.record_axis == 0:
@@ -262,7 +262,7 @@ def transpose(builder: LoweredBuilder, node: Node) -> None:
 
 def cut(builder: LoweredBuilder, node: Node) -> None:
     """Lower a part of a value (Slice)."""
-    source = builder.stored(node.inputs[0])
+    source = builder.data(node.inputs[0])
     cuts = [slice(None)] * len(source.shape)
     for axis, start, end, step in zip(
         *(integers(node, name) for name in ("axes", "starts", "ends", "steps")), strict=True
@@ -275,7 +275,7 @@ def cut(builder: LoweredBuilder, node: Node) -> None:
 
 def split(builder: LoweredBuilder, node: Node) -> None:
     """Lower several parts along one axis."""
-    source, axis = builder.stored(node.inputs[0]), int(attribute(node, "axis"))
+    source, axis = builder.data(node.inputs[0]), int(attribute(node, "axis"))
     # never the axis of records: a model's parts add up to one number, and shapes are tried for two batches
     parts = np.split(_number_entries(source), np.cumsum(integers(node, "split"))[:-1], axis=axis - 1)
     for name, part in zip(node.outputs, parts, strict=False):

@@ -21,7 +21,7 @@ from helper.gradient.exact.layers.layer import (
     RoundSetup,
     Running,
     Trainable,
-    trained_of,
+    select_trained,
 )
 from helper.gradient.exact.layers.layout import Fixed, Rearrange, Repeat
 from maskedlark.frozen import frozen
@@ -213,7 +213,7 @@ class LoweredBuilder:
         """Return the shape of a parameter; None for anything else."""
         return self._trainables[name].shape if name in self._trainables else None
 
-    def stored(self, name: str) -> LoweredValue:
+    def data(self, name: str) -> LoweredValue:
         """Return an input that must be data, as it is known: perhaps scaled bytes."""
         if name in self.turned:
             raise NotExact("Transpose moves the record axis")
@@ -223,7 +223,7 @@ class LoweredBuilder:
 
     def value(self, name: str) -> LoweredValue:
         """Return an input that must be data with a number for each entry."""
-        value = self.stored(name)
+        value = self.data(name)
         if value.scale != 1.0:
             self.add(name, Fixed(factor=np.array(value.scale), offset=np.array(0.0)), (value,), value.shape)
         return self._values[name]
@@ -262,7 +262,7 @@ class LoweredBuilder:
         parameters: Sequence[Trainable | None] = (),
     ) -> LoweredValue:
         """Add a step whose output has a shape and, unless it is empty, a name; return the output."""
-        number, has_parameters = len(self._sizes), bool(trained_of(*parameters))
+        number, has_parameters = len(self._sizes), bool(select_trained(*parameters))
         self._num_trained += has_parameters
         read = tuple(value.number for value in inputs)
         self._steps.append(Step(layer=layer, inputs=read, output=number, has_parameters=has_parameters))

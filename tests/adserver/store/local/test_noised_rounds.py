@@ -41,18 +41,18 @@ def test_a_round_ends_with_the_step_of_the_sum_of_its_updates(store: NoisedRound
     asked = LINE.next_round(before)
     assert asked is not None
     for number in (1, 2, 3):
-        assert store.received(LINE_ID) == number - 1
+        assert store.count_received(LINE_ID) == number - 1
         store.add(LINE_ID, LINE, arrived(number))
     expected = LINE.step(before, asked, np.full(PARAMETERS, 6, np.int64))
     assert store.state(LINE_ID).encode() == expected.encode()
-    assert store.received(LINE_ID) == 0
+    assert store.count_received(LINE_ID) == 0
 
 
 def test_after_the_last_round_nothing_is_asked_or_taken(store: NoisedRounds) -> None:
     for index in (0, 1):
         for number in (1, 2, 3):
             store.add(LINE_ID, LINE, arrived(10 * index + number, index))
-    assert store.asked(LINE_ID, LINE) is None
+    assert store.find_round(LINE_ID, LINE) is None
     assert refused(store, arrived(99, 2)) is ReportReason.ROUND_OVER
 
 
@@ -78,7 +78,7 @@ def test_what_comes_first_under_an_updates_id_displaces_no_other_update(store: N
     for update in (junk, arrived(1)):
         store.add(LINE_ID, LINE, update)
         assert refused(store, update) is ReportReason.DUPLICATE_ID
-    assert store.received(LINE_ID) == 2
+    assert store.count_received(LINE_ID) == 2
 
 
 def test_unknown_jobs_and_taken_ids_are_refused(store: NoisedRounds) -> None:
