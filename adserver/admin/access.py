@@ -172,7 +172,7 @@ class AuthMiddleware:
         return grant or await run_in_threadpool(self.grants.find, shown, kind), is_cookie
 
     async def _login(self, scope: Scope) -> Response:
-        """Log in the first visitor of a login link, or a person that the provider signed in."""
+        """Log in the first visitor of a login link, or a person whom the provider signed in."""
         if self.sign_in is not None and scope["path"] != LOGIN_PATH:
             return await self._sign_in(self.sign_in, scope)
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])

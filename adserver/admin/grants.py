@@ -70,7 +70,7 @@ class Grants:
         return self._access.holds(grant)
 
     def sign_in(self, person: "Person", lasts_s: float) -> str:
-        """Begin a session of a person that the provider signed in and return its secret."""
+        """Begin a session of a person whom the provider signed in and return its secret."""
         return self._access.make(GrantKind.SESSION, person.scope, name=person.name, lasts_s=lasts_s)
 
     def log_in(self, secret: str) -> str | None:

@@ -89,7 +89,7 @@ class Flow:
 
 @frozen
 class Person:
-    """A person that the provider knows and whose groups give a scope."""
+    """A person whom the provider knows and whose groups give a scope."""
 
     name: str
     scope: Scope

@@ -184,7 +184,8 @@ def run_command(
     """Run the training that `lark.toml` describes, from browsers' reports to a tested model in `runs/`.
 
     Settings are checked first, as by `check`. A run that was interrupted is gone on with. The model has the
-    weights of the round that does best on the rows that nobody reported; the last round's figures are beside.
+    weights of the round that does best on the rows that were not reported; the last round's figures are next
+    to it.
     """
     from adserver.quickstart.project import Project
     from adserver.quickstart.project_run import run_project

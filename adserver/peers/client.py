@@ -216,8 +216,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
 
         Args:
             query: What is asked.
-            beside: The attachment that a query of this kind is sent with
-                (`maskedlark.releases.kinds.BESIDE`).
+            beside: The attachment of a query of this kind (`maskedlark.releases.kinds.BESIDE`).
             length: Of the answer's vector.
             cancelled: As of `run_round`.
         """

@@ -77,11 +77,11 @@ def check(project: Project) -> Checked:
     settings = project.settings
     problems = list(_problems_of_names(settings))
     rows, features, classes = SAMPLE_ROWS, SAMPLE_FEATURES, 2
-    reported, devices = _reported(rows, settings), None
+    reported, devices = _count_reported(rows, settings), None
     if settings.data.csv and not problems:
         table = read_table(project.path(settings.data.csv))
         report = read_report(table, settings.data.label)
-        kept = _kept(table, settings)
+        kept = _feature_columns(table, settings)
         problems += _problems_of_columns(table, report, settings.data, kept)
         problems += _problems_of_words(settings.data)
         problems += _problems_of_measure(table, settings)
@@ -90,12 +90,12 @@ def check(project: Project) -> Checked:
         chosen = settings.data.classes or tuple(counts)
         problems += _problems_of_classes(counts, settings.data)
         rows, classes = sum(counts.get(name, 0) for name in chosen), len(chosen)
-        reported = _reported(rows, settings)
+        reported = _count_reported(rows, settings)
         if settings.federated.person in table.columns:
             division = divide(table, settings.data, settings.federated.person)
             reported, devices = len(division.on_devices), division.people
         if not problems:
-            learned = _learned(table, settings.data)
+            learned = _select_learned(table, settings.data)
             planned = PlannedTraining(reports=reported, epsilon=settings.training.epsilon)
             features = sum(_width(learned, name, settings.data, planned) for name in kept)
     loss = settings.training.loss or usual_loss(classes, is_on_devices=bool(settings.federated.person))
@@ -112,7 +112,7 @@ def check(project: Project) -> Checked:
     )
 
 
-def _reported(rows: int, settings: Settings) -> int:
+def _count_reported(rows: int, settings: Settings) -> int:
     return rows - round(settings.data.panel * rows)
 
 
@@ -137,7 +137,7 @@ def _problems_of_names(settings: Settings) -> Iterator[str]:
         yield f"[data] label is {data.label!r}, but csv is empty: name your table, or empty the label"
 
 
-def _kept(table: Table, settings: Settings) -> tuple[str, ...]:
+def _feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
     """Return the columns that become features: those that are measured are secret."""
     data, measured = settings.data, {one.column for one in settings.measure.values}
     others = {data.label, settings.federated.person, *data.ignore, *measured}
@@ -220,7 +220,7 @@ def _why_no_dates(table: Table, name: str) -> str:
     return ""
 
 
-def _learned(table: Table, data: DataSettings) -> Table:
+def _select_learned(table: Table, data: DataSettings) -> Table:
     """Return the rows whose label is learned, as `browser-sim encode` takes them."""
     return table.take([row for row, why in enumerate(why_not_learned(table, data)) if not why])
 

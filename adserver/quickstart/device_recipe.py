@@ -1,4 +1,4 @@
-"""One run of a project whose people's devices train: no row leaves its device, and nobody reports one.
+"""One run of a project whose people's devices train: no row leaves its device, and none is reported.
 
 From the user's table to a trained model: encode, divide by people, task, job, devices, export, test.
 """

@@ -55,7 +55,7 @@ epsilon = {training.epsilon:g}            # what this job may cost
 
 [measure]              # sums, counts and means by groups; nothing without values
 # values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
-values = {_measured(measure.values, notes)}
+values = {_format_measured(measure.values, notes)}
 keys = {_list(measure.keys, notes)}              # columns to group by, the coarsest first
 epsilon = {measure.epsilon:g}          # what this may cost
 
@@ -103,7 +103,7 @@ def _rate(rate: float | None) -> str:
     return f"learning_rate = {rate:g}"
 
 
-def _measured(values: tuple[Measured, ...], notes: Mapping[str, str]) -> str:
+def _format_measured(values: tuple[Measured, ...], notes: Mapping[str, str]) -> str:
     """Format a TOML list of tables, a line for each."""
     lines = [f"  {_table(one)},{_note(one.column, notes)}\n" for one in values]
     return f"[\n{''.join(lines)}]" if lines else "[]"

@@ -97,7 +97,7 @@ def suggest_value(table: Table, column: str) -> Measured:
         raise InvalidTask(f"[measure] values: column {column!r} is empty: measure another one")
     usual = ascending[min(len(ascending) - 1, math.ceil(0.99 * len(ascending)))]
     most = ascending[-1] if ascending[-1] <= _OUTLIERS * usual else usual
-    return Measured(column=column, most=_rounded_up(max(most, 10.0**-_MOST_DECIMALS)))
+    return Measured(column=column, most=_round_up(max(most, 10.0**-_MOST_DECIMALS)))
 
 
 def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings) -> MeasurementPlan | None:
@@ -113,7 +113,7 @@ def plan_measurement(table: Table, data: DataSettings, measure: MeasureSettings)
         raise InvalidTask("[measure] values is empty: name a column to sum, or empty keys")
     _check_keys(measure, data)
     taken = {COUNT}
-    values = [_planned(table, one, _name(one.word or one.column, taken)) for one in measure.values]
+    values = [_plan_value(table, one, _name(one.word or one.column, taken)) for one in measure.values]
     keys = {_name(column, taken): column for column in measure.keys}
     declared = {
         "min_cell_count": MIN_CELL_COUNT,
@@ -146,7 +146,7 @@ class _PlannedValue:
     beyond: int
 
 
-def _planned(table: Table, one: Measured, name: str) -> _PlannedValue:
+def _plan_value(table: Table, one: Measured, name: str) -> _PlannedValue:
     if one.word:
         cells = _cells(table, one.column, "values")
         if one.word not in cells:
@@ -254,7 +254,7 @@ def _name(column: str, taken: set[str]) -> str:
     return name
 
 
-def _rounded_up(value: float) -> float:
+def _round_up(value: float) -> float:
     """Return the least number of two digits that is no smaller."""
     digits = 1 - math.floor(math.log10(value))
     return float(math.ceil(round(value * 10.0**digits, 6))) / 10.0**digits

@@ -3,7 +3,7 @@
     division = divide(table, data, person="customer")
     division.people, len(division.on_devices), len(division.panel)     # 320, 4812, 1207
 
-A person is on one side only, so that the panel tests what the model does for people whom it has not met.
+A person is on one side only, so that the panel tests what the model does for people it has not met.
 """
 
 import csv

@@ -1,6 +1,6 @@
 """A made-up table of people's visits to a shop, for a first try without a table of one's own.
 
-Its rows are drawn from fixed seeds, so that everybody has the same file. Nobody is in it.
+Its rows are drawn from fixed seeds, so that everybody has the same file. No real person is in it.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _BOUGHT_FROM: Final = 22.0
 
 
 def sample_table() -> str:
-    """Return the table as CSV: its person, device, minutes and pages say whether somebody bought."""
+    """Return the table as CSV: its person, device, minutes and pages say whether the person bought."""
     rows = (row for person in range(PEOPLE) for row in _visits_of(person))
     return "\n".join([_COLUMNS, *rows]) + "\n"
 

@@ -140,7 +140,7 @@ def read_report(table: Table, label: str) -> TableReport:
             f"{table.name} has no column {label!r}: choose the label among {', '.join(table.columns)} "
             f"(read as {table.written})"
         )
-    labels = [None if cell is None else _spelled(cell) for cell in table.columns[label]]
+    labels = [None if cell is None else _spell_label(cell) for cell in table.columns[label]]
     counts = Counter(cell for cell in labels if cell is not None)
     _check_label(table.name, label, counts)
     classes = {name: count for name, count in counts.items() if count >= FEWEST_OF_A_CLASS}
@@ -310,7 +310,7 @@ def _keys(cells: Cells) -> Sequence[object]:
     ]
 
 
-def _spelled(cell: str) -> str:
+def _spell_label(cell: str) -> str:
     """Return a label as encoders name its class: 1.0 is 1."""
     value = number(cell)
     if value is None:

@@ -84,8 +84,8 @@ class FederatedSubmission:
         eval_set: An .npz file, or None.
         eval_every: Rounds between evaluations; None: about fifty in all.
         task: The start of the id of a task of updates; not needed if there is only one task.
-        name: What you call the job; neither helpers nor devices see it.
-        note: What you want to remember of it; neither helpers nor devices see it.
+        name: What you call the job; helpers and devices do not see it.
+        note: What you want to remember of it; helpers and devices do not see it.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The ad server's own evaluation set: people that agreed that it may see their features and labels.
+"""The ad server's own evaluation set: people who agreed that it may see their features and labels.
 
 It never leaves the ad server.
 

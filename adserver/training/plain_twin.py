@@ -1,9 +1,9 @@
 """A network trained plainly on labelled records, to show what a job's privacy costs.
 
     twin = train_plain_twin(model, loss, reported, panel)
-    twin.evaluation.auc       # beside that of the job's model, on the same panel
+    twin.evaluation.auc       # next to that of the job's model, on the same panel
 
-Only an owner who has the records in the clear can do this, as for a table of one's own in quickstart. The
+Only an owner of the records in the clear can do this, as for a table of one's own in quickstart. The
 twin has the job's network, first weights and records, and nothing is clipped or noised. It is trained as one
 would train it without privacy: by Adam, in small batches, at several learning rates. Of all that it tries the
 panel chooses, by the least loss, as it does among the rounds of the job.

@@ -13,7 +13,7 @@ continued to the planned number, in proportion to one over the number.
 A warm start trains plainly on the examples first, as one may with a panel of one's own, and begins the job at
 those weights.
 
-Nothing of it concerns the people that will report, so it costs no budget. What a helper would check of the
+Nothing of it concerns the people who will report, so it costs no budget. What a helper would check of the
 real dataset, such as its least batch, is not checked.
 """
 

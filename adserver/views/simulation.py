@@ -20,7 +20,7 @@ class SimulationResult:
         strategy: Its kind.
         devices: How many there were.
         rounds: Each round, the start first.
-        epsilon: Of the whole run against one curator that adds all the noise; None without noise.
+        epsilon: Of the whole run against one curator who adds all the noise; None without noise.
         epsilon_2016: The same by the accountant of the papers; None where it does not apply.
         delta: Of both.
         unit: What the epsilon protects.

@@ -83,7 +83,7 @@ class FleetSettings:
         site: The ad server's HTTP address.
         protection: How it is reached.
         holdings: What devices hold.
-        consent: The share of people that take part.
+        consent: The share of people who take part.
         cap: The most rounds that a device answers.
         churn: What happens to them.
         seed: Replays coins, batches and churn, as a simulation of the same seed does; None: the system's
