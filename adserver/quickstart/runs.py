@@ -44,8 +44,7 @@ class Trained:
 
     The model has the weights of the round with the least loss there, a choice that flatters its figures a
     little; a job on devices keeps those of the last round only. Those of the last round, which nobody chose,
-    are there beside them; `adserver evaluate` measures the model on the reports, for which the budget has a
-    part left.
+    are there beside them.
 
     Attributes:
         reports: Reports that the ad server took; of devices, those that answered its rounds.

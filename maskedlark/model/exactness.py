@@ -39,6 +39,9 @@ INSTEAD: Final = {
 }
 """What to write in place of each operator that the exact path does not have."""
 
+_VECTOR: Final = 2
+"""Axes of one vector a record."""
+
 
 def why_general(model: Model, loss: TrainedLoss | None) -> tuple[str, ...]:
     """Return what forces a model to the general path, each with what to write instead; empty if nothing does.
@@ -87,4 +90,9 @@ def _why(model: Model, node: Node, names: set[str]) -> str | None:
             name for one in model.nodes if one.operator in ("Transpose", "Reshape") for name in one.outputs
         }
         return None if made & set(node.inputs) else "MatMul of two computed values (attention)"
+    num_axes = model.num_axes.get(node.inputs[0], _VECTOR)
+    if node.operator in ("Gemm", "MatMul") and num_axes > _VECTOR and not known[1]:
+        return f"{node.operator} at each step of a sequence: use a convolution with a kernel of 1"
+    if node.operator == "Softmax" and num_axes > _VECTOR:
+        return "Softmax over a part of a record's values: use Sigmoid"
     return None

@@ -7,6 +7,7 @@ ad server's job runner are its readers.
 """
 
 from collections.abc import Mapping
+from dataclasses import field
 from math import prod
 from typing import Any, TypeAlias
 
@@ -72,6 +73,8 @@ class Model:
             weights are.
         frozen: The names of parameters that a job leaves as they are.
         work: What one evaluation takes; it follows from the rest.
+        num_axes: How many axes each value has that nodes read, that of records included; it follows from the
+            rest.
         digest: SHA-256 of everything above but the parameters' values: two models of one digest are the same
             function of (weights, features), and train the same parameters.
     """
@@ -88,6 +91,7 @@ class Model:
     work: GraphCost
     digest: bytes
     frozen: tuple[str, ...] = ()
+    num_axes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def num_parameters(self) -> int:

@@ -306,6 +306,7 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int, trained: Sequen
         work=resolved.work,
         digest=b"",
         frozen=tuple(frozen),
+        num_axes=resolved.num_axes,
     )
     return replace(model, digest=graph_digest(model))
 

@@ -54,6 +54,7 @@ class ResolvedGraph:
     nodes: tuple[Node, ...]
     constants: Mapping[str, Constant]
     work: GraphCost
+    num_axes: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
         nodes=nodes,
         constants={name: value for name, value in state.constants.items() if name in used},
         work=GraphCost(multiplications=state.multiplications, entries=state.elements),
+        num_axes={name: len(state.types[name].shape) for name in used if name},
     )
 
 

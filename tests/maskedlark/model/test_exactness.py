@@ -28,6 +28,13 @@ def twice(graph: GraphBuilder, value: str) -> str:
     return graph.node("Gemm", graph.node("Gemm", value, weight), weight)
 
 
+def at_each_step(graph: GraphBuilder, value: str, operator: str) -> str:
+    """A value of three numbers as three steps of one, and back."""
+    steps = graph.node("Reshape", value, graph.tensor(np.array([-1, 3, 1])))
+    given = (steps, graph.weight(1, 1)) if operator == "MatMul" else (steps,)
+    return graph.node("Reshape", graph.node(operator, *given), graph.tensor(np.array([-1, 3])))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_exact_graph_has_nothing_listed(case: str) -> None:
     made = CASES[case]()
@@ -45,6 +52,8 @@ def test_an_exact_graph_has_nothing_listed(case: str) -> None:
         (lambda g, v: g.node("Div", v, g.weight(3)), "Div by a computed value"),
         (lambda g, v: g.node("Pow", v, g.constant(np.array(3.0))), "Pow with another exponent than 2"),
         (twice, "has 2 uses"),
+        (lambda g, v: at_each_step(g, v, "MatMul"), "MatMul at each step of a sequence"),
+        (lambda g, v: at_each_step(g, v, "Softmax"), "Softmax over a part of a record's values"),
     ],
 )
 def test_what_forces_the_general_path_is_listed(write: Callable[[GraphBuilder, str], str], why: str) -> None:
