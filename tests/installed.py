@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -180,8 +181,9 @@ def main() -> None:
     sys.stderr.write("two builds have the same bytes\n")
     for package in packages:
         check_metadata(package)
-        check(package)
-        sys.stderr.write(f"{package.name} installs and trains\n")
+    with ThreadPoolExecutor(len(packages)) as pool:  # each mostly waits for processes of its own
+        for package, _ in zip(packages, pool.map(check, packages), strict=True):
+            sys.stderr.write(f"{package.name} installs and trains\n")
 
 
 if __name__ == "__main__":
