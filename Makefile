@@ -116,7 +116,7 @@ simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--oper
 test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not page and not long'
 
-audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (minutes; ends with one JSON object; ARGS="--seed 7")
+audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (20 minutes; ends with one JSON object; ARGS="--seed 7")
 	$(BIN)/python -m tests.audit $(ARGS)
 
 check: $(STAMP)  ## Lint, formatting, types, direction of imports, generated code

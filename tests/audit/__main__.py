@@ -5,10 +5,10 @@ The last line is one JSON object.
     python -m tests.audit               a fresh seed, which is printed
     python -m tests.audit --seed 7      that seed again
 
-Bounded: some minutes on two cores. Exits with 1 if a claim is broken, or if the audit fails to see that a
-    deliberately broken build breaks it. Helpers with half of their noise are caught with a probability of
-    .999 at any seed: `tests/audit/test_audit_bounds.py` computes that for these cases and this number of
-    rounds. `PARTS` lists the rest of the audit.
+Bounded: about 20 minutes on two idle cores. Exits with 1 if a claim is broken, or if the audit fails to see
+that a deliberately broken build breaks it. Helpers with half of their noise are caught with a probability of
+.999 at any seed: `tests/audit/test_audit_bounds.py` computes that for these cases and this number of rounds.
+`PARTS` lists the rest of the audit.
 """
 
 import argparse
