@@ -54,7 +54,7 @@ def main() -> None:
     is_quick = (arguments := parser.parse_args()).quick
     seeds, of_heads = (1, 3) if is_quick else (3, 12)
     found = {
-        **measure(seeds),
+        **measure(seeds=3),  # single runs differ by .002
         **ids_figures(seeds),
         **heads_figures(of_heads, is_halved=not is_quick),
         **images_figures(seeds),
