@@ -25,7 +25,7 @@ class ModelWeights(StrEnum):
     LATEST = "latest"
     """Those after the last round that was done."""
     BEST = "best"
-    """Those of the round with the least loss on the job's evaluation set."""
+    """Those of the latest round whose loss on the job's evaluation set is within 1 % of the least."""
 
 
 @frozen

@@ -4,12 +4,17 @@ Nothing here decides anything.
 """
 
 import math
+from collections.abc import Iterable
+from typing import Final
 
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.job import JobSpec, round_units
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.task import Task
+
+_AS_GOOD: Final = 0.01
+"""A loss that is larger by at most this share is no worse: some thousand records do not tell them apart."""
 
 
 @frozen
@@ -34,6 +39,29 @@ class RoundFigures:
     noise_to_signal: float | None = None
     loss: float | None = None
     accuracy: float | None = None
+
+
+def is_as_good(loss: float, least: float) -> bool:
+    """Return whether a later round with this loss is as good as an earlier one with the least loss so far.
+
+    A loss that is not a number never is.
+    """
+    return math.isfinite(loss) and loss <= least + _AS_GOOD * abs(least)
+
+
+def best_evaluated(figures: Iterable[RoundFigures]) -> RoundFigures | None:
+    """Return the latest round that was as good as any before it: the weights that a job keeps as its best.
+
+    The model as it was submitted is none of them.
+
+    Args:
+        figures: Of a job's rounds, in order.
+    """
+    best, least = None, math.inf
+    for one in figures:
+        if one.rounds_done and one.loss is not None and (best is None or is_as_good(one.loss, least)):
+            best, least = one, min(least, one.loss)
+    return best
 
 
 def noise_norm(

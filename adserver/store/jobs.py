@@ -15,7 +15,7 @@ from adserver.records.federated_plan import AnyPlan
 from adserver.records.job_record import JobRecord, record_from_row
 from adserver.records.job_state import JobEvent, JobState, after
 from adserver.records.plans import plan_columns
-from adserver.records.round_figures import RoundFigures
+from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.store.audit_log import log_act
 from adserver.store.database import Clock, find_id
 from adserver.store.paging import PageMarker, newest_first
@@ -170,17 +170,9 @@ class JobStore:
         return found[0] if found else None
 
     def best_evaluated(self, job_id: bytes) -> RoundFigures | None:
-        """Return the figures of the round of a job with the least loss, the first of several."""
-        least = (
-            select(*_COLUMNS)
-            .where(
-                job_rounds.c.job_id == job_id, job_rounds.c.loss.is_not(None), job_rounds.c.rounds_done > 0
-            )
-            .order_by(job_rounds.c.loss, job_rounds.c.rounds_done)
-            .limit(1)
-        )
-        found = self._figures(least)
-        return found[0] if found else None
+        """Return the figures of the weights that a job keeps as its best."""
+        is_evaluated = (job_rounds.c.job_id == job_id) & job_rounds.c.loss.is_not(None)
+        return best_evaluated(self._figures(select(*_COLUMNS).where(is_evaluated)))
 
     def _figures(self, asked: Select[Any]) -> tuple[RoundFigures, ...]:
         with reading(self._engine) as connection:

@@ -6,7 +6,7 @@
 Only an owner of the records in the clear can do this, as for a table of one's own in quickstart. The
 twin has the job's network, first weights and records, and nothing is clipped or noised. It is trained as one
 would train it without privacy: by Adam, in small batches, at several learning rates. Of all that it tries the
-panel chooses, by the least loss, as it does among the rounds of the job.
+panel chooses, by the least loss.
 """
 
 import math

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.peers.pair import HelperPair
-from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
+from adserver.records.round_figures import RoundFigures, is_as_good, noise_norm, noise_to_signal
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
 from adserver.store.job_files import JobFiles
@@ -127,15 +127,18 @@ class JobRun:
     def _with_evaluation(self, figures: RoundFigures) -> RoundFigures:
         """Return the figures with loss and accuracy, if there is an evaluation set.
 
-        The weights with the least loss are kept. The set is the ad server's own, so the choice among weights
+        The weights that did best are kept. The set is the ad server's own, so the choice among weights
         that it has anyway costs no budget.
         """
         if self._evaluate is None:
             return figures
         values = self._trainer.values()
         evaluation = self._evaluate(values)
-        if figures.rounds_done and evaluation.loss < (math.inf if self._best is None else self._best.loss):
-            self._best = BestWeights(rounds_done=figures.rounds_done, loss=evaluation.loss, masters=values)
+        least = math.inf if self._best is None else self._best.least
+        if figures.rounds_done and (self._best is None or is_as_good(evaluation.loss, least)):
+            self._best = BestWeights(
+                rounds_done=figures.rounds_done, least=min(least, evaluation.loss), masters=values
+            )
         return replace(figures, loss=evaluation.loss, accuracy=evaluation.accuracy)
 
     def _evaluator(self) -> Evaluate | None:

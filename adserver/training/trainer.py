@@ -26,16 +26,16 @@ Masters = tuple[NDArray[np.float32], ...]
 
 @frozen
 class BestWeights:
-    """The weights that did best on the job's evaluation set so far.
+    """The weights that did best on the job's evaluation set so far: the latest of those that were as good.
 
     Attributes:
         rounds_done: After how many rounds.
-        loss: Their mean loss there, the least of all that were evaluated.
+        least: The least mean loss there of all that were evaluated.
         masters: The weights.
     """
 
     rounds_done: int
-    loss: float
+    least: float
     masters: Masters
 
 
@@ -66,7 +66,7 @@ class Checkpoint:
             arrays |= {f"best_{index}": master for index, master in enumerate(self.best.masters)}
             arrays |= {
                 "best_after": np.array(self.best.rounds_done),
-                "best_loss": np.array(self.best.loss, np.float64),
+                "least_loss": np.array(self.best.least, np.float64),
             }
         stored = BytesIO()
         np.savez(
@@ -85,10 +85,10 @@ class Checkpoint:
         with np.load(BytesIO(stored), allow_pickle=False) as state:
             count = sum(name.startswith("master_") for name in state.files)
             best = None
-            if "best_loss" in state.files:
+            if "least_loss" in state.files:
                 best = BestWeights(
                     rounds_done=int(state["best_after"]),
-                    loss=float(state["best_loss"]),
+                    least=float(state["least_loss"]),
                     masters=tuple(state[f"best_{index}"] for index in range(count)),
                 )
             return cls(

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
-from adserver.records.round_figures import RoundFigures
+from adserver.records.round_figures import RoundFigures, best_evaluated
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.cost import privacy_line
 from adserver.views.federated import rows_of_federated
@@ -212,15 +212,6 @@ def _bar(source: JobSource, job_id: bytes) -> Iterator[Callable[[JobRecord], Non
 def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
     """Return the latest figures with a loss."""
     return next((figures for figures in reversed(history) if figures.loss is not None), None)
-
-
-def best_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
-    """Return the figures of the round with the least loss, the first of several."""
-    return min(
-        (figures for figures in history if figures.rounds_done and figures.loss is not None),
-        key=_loss_of,
-        default=None,
-    )
 
 
 def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from adserver.messages.job import job_facts
 from adserver.records.job_record import JobRecord
-from adserver.records.round_figures import RoundFigures
-from adserver.views.job import JobSource, best_evaluated, last_evaluated
+from adserver.records.round_figures import RoundFigures, best_evaluated
+from adserver.views.job import JobSource, last_evaluated
 from adserver.views.printing import print_table, short
 from maskedlark.frozen import frozen, pick_attributes
 
@@ -33,7 +33,7 @@ class ComparedJob:
         collusion_epsilon: And against it with one helper.
         loss: On its evaluation set after the last round that was evaluated.
         accuracy: There, of a classifier.
-        best_loss: The least loss there of a round.
+        best_loss: There, of the weights that the job keeps as its best.
         best_rounds: After so many rounds.
         note: What its owner wants to remember of it.
     """

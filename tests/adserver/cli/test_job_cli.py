@@ -179,7 +179,8 @@ def test_a_jobs_name_is_the_ad_servers_alone_and_jobs_are_compared(site: Site, a
     history = site.store.history(first)
     losses = {one.rounds_done: one.loss for one in history if one.loss is not None}
     assert named["loss"] == losses[4]
-    assert named["best_loss"] == min(losses[done] for done in losses if done) == losses[named["best_rounds"]]
+    assert named["best_loss"] == losses[named["best_rounds"]]
+    assert named["best_loss"] <= 1.01 * min(losses[done] for done in losses if done)
     assert site.store.best_evaluated(first) == next(
         one for one in history if one.rounds_done == named["best_rounds"]
     )

@@ -26,7 +26,7 @@ from adserver.records.exported_model import ModelWeights
 from adserver.records.job_record import Stop
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
+from adserver.records.round_figures import RoundFigures, best_evaluated, noise_norm, noise_to_signal
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store import job_folder
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
@@ -334,7 +334,7 @@ def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(
 def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
     site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mean, signs = job_runner.mean_gradient, iter([1, 1, -4, -4, -4])
+    mean, signs = job_runner.mean_gradient, iter([1, 1, -40, -40, -40])
     monkeypatch.setattr(job_runner, "mean_gradient", lambda *given: next(signs) * mean(*given))
     plan = plan_for(
         quiet,
@@ -902,3 +902,23 @@ def test_a_mean_of_indicators_is_divided_by_a_unit_that_is_never_under_one(quiet
     assert clip.count_units == 1
     real = 1 - plan.task.fake_report_rate
     assert mean_excess(plan, clip, math.ldexp(0.5, -32)) == pytest.approx(0.5 / real)
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ([0.7, 0.5, 0.4], 2),
+        ([0.7, 0.4, 0.403, 0.5], 2),  # the latest that is as good
+        ([0.7, 0.4, 0.403, 0.4065], 2),  # as good as the least, not as the one before
+        ([0.1, 0.4, 0.5], 1),  # the submitted model is none of them
+        ([0.7, math.nan, 0.5, math.nan], 2),
+        ([0.7, None, -1.0, -0.995, -0.9], 3),
+        ([0.7], None),
+    ],
+)
+def test_the_best_round_is_the_latest_that_is_as_good(losses: list[float | None], best: int | None) -> None:
+    figures = [
+        RoundFigures(rounds_done=done, finished_at_s=0.0, loss=loss) for done, loss in enumerate(losses)
+    ]
+    found = best_evaluated(figures)
+    assert (None if found is None else found.rounds_done) == best
