@@ -246,6 +246,10 @@ class _Refusal(MaskedLarkError, Generic[_R]):
         super().__init__(message)
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[Self], tuple[_R, str]]:
+        """Let another process of one's own raise it here."""
+        return type(self), (self.reason, str(self))
+
 
 class InvalidModel(_Refusal[ModelReason]):
     """A model, its loss or its weights are not acceptable."""

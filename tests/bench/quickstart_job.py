@@ -149,7 +149,9 @@ def train_as_quickstart(
             rounds=ROUNDS,
             already=(),
             collusion_epsilon=colluding,
-        ),
+        )
+        if is_noisy
+        else 0.0,
         is_clip_adaptive=network.clip_norm is None,
         clip_norm=network.clip_norm,
     )

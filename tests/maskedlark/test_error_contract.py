@@ -1,7 +1,18 @@
+import pickle
+
 import pytest
 
 from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Charged, contract
-from maskedlark.errors import JobReason, ModelReason, Reason, ReportReason
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+    Reason,
+    ReportReason,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +44,17 @@ def test_a_refusal_charges_nothing_unless_it_came_after_an_answer() -> None:
 def test_equal_words_of_two_kinds_are_two_reasons() -> None:
     assert contract(ModelReason.TOO_LARGE) != contract(JobReason.TOO_LARGE)
     assert contract(ReportReason.MALFORMED) != contract(JobReason.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidModel(ModelReason.NOT_ONNX, "no graph"),
+        JobRefused(JobReason.MALFORMED, "no round"),
+        HelperUnavailable("no answer", retry_after_s=2.0),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_another_process_arrives_whole(error: MaskedLarkError) -> None:
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
