@@ -88,6 +88,7 @@ def test_a_table_becomes_a_model_and_its_rows_add_up(name: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long  # the page on quickstart, which every run reads, does the same without gaps
 def test_peoples_devices_train_a_model_of_raw_columns_and_their_rows_add_up(tmp_path: Path) -> None:
     people = [(f"p{row % 40}", *cells) for row, cells in enumerate(csv.reader(with_gaps().splitlines()[1:]))]
     people[5] = ("", *people[5][1:])
