@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -129,3 +130,25 @@ def in_one_shell(
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(shell.args, shell.returncode, said, complained)
+
+
+def run_mixed(page: str) -> list[str]:
+    """Run a page's blocks of Python and bash, in order, in this folder; return what each of bash printed."""
+    known: dict[str, object] = {}
+    shown = []
+    for kind, text in BLOCK.findall(page):
+        if kind == "python":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's exporters warn about themselves
+                exec(text, known)  # noqa: S102 # the page's own
+            continue
+        done = subprocess.run(
+            ["/bin/bash", "-c", text],
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    return shown

@@ -1,10 +1,6 @@
 """docs/how-to/operators.md: its lists are the code's, every block runs, and what it calls exact lowers."""
 
-import os
 import re
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -16,9 +12,9 @@ from maskedlark.model.exactness import EXACT, INSTEAD
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.operators.table import OPERATORS
+from tests.docs.reading import run_mixed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "operators.md").read_text()
-BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXACT_FILES = ("embedded", "wide-and-deep", "normalised", "seen", "chosen")
 
 
@@ -39,23 +35,7 @@ def test_every_block_runs_and_what_is_called_exact_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    known: dict[str, object] = {}
-    shown = []
-    for kind, text in BLOCK.findall(PAGE):
-        if kind == "python":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's exporter warns about itself
-                exec(text, known)  # noqa: S102 # the page's own
-            continue
-        done = subprocess.run(
-            ["/bin/bash", "-c", text],
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        shown.append(done.stdout)
+    shown = run_mixed(PAGE)
     assert len(shown) == len(EXACT_FILES) + 1
     for name, said in zip(EXACT_FILES, shown, strict=False):
         assert "helpers compute the model exactly" in said, name
