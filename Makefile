@@ -88,7 +88,7 @@ pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `mak
 site: $(STAMP)  ## Build the documentation as a site (writes site/VERSION/; ARGS="--url https://..."); fails at a broken link
 	$(BIN)/python -m docs.build_site $(ARGS)
 
-dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with each, installed in an empty folder
+dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with the wheel, installed in a fresh environment
 	$(BIN)/python -m tests.installed
 
 .PHONY: release

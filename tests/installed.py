@@ -1,21 +1,20 @@
 """`make dist`: what is packed runs where nothing but it is installed.
 
 Builds the source distribution and, from that, the wheel, and builds both once more elsewhere, at another
-time and under another umask: the bytes are the same. Installs each into an environment of its own, whose
-other packages are those of this one; and trains in an empty folder with the installed commands alone: on
-sample records, and, with the wheel, on a table.
+time and under another umask: the bytes are the same. Installs the wheel into a fresh environment, with what
+it needs by the lock, and trains in an empty folder with the installed commands alone: on sample records, and
+on a table.
 """
 
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -115,14 +114,16 @@ def check_metadata(package: Path) -> None:
         raise SystemExit(f"{package.name}: an index could not show its description")
 
 
-def installed(package: Path, folder: Path) -> Path:
-    """An environment with the package, which sees what else is installed here; the folder of its commands."""
+def installed(wheel: Path, folder: Path) -> Path:
+    """A fresh environment with the wheel and what it needs, of the lock's versions by hash; its commands."""
     environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    others = Path(sysconfig.get_path("purelib"))
-    (environment / others.relative_to(Path(sys.prefix)) / "others.pth").write_text(f"{others}\n")
+    digest = sha256(wheel.read_bytes()).hexdigest()
+    wanted = folder / "requirements.txt"
+    wanted.write_text(f"masked-lark[all] @ {wheel.as_uri()} --hash=sha256:{digest}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--force-reinstall", str(package)], check=True)
+    lock = ["--require-hashes", "--only-binary", ":all:", "--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip, *lock, "--requirement", str(wanted)], check=True)
     return environment / "bin"
 
 
@@ -142,11 +143,11 @@ def check_loops(python: Path, folder: Path) -> None:
         raise SystemExit(f"{brought} compiled loops were brought, and {after} are needed")
 
 
-def check(package: Path) -> None:
-    """Install a package, and train with it in an empty folder."""
+def check(wheel: Path) -> None:
+    """Install a wheel, and train with it in an empty folder."""
     with tempfile.TemporaryDirectory(prefix="maskedlark-installed-") as name:
         folder = Path(name)
-        commands = installed(package, folder)
+        commands = installed(wheel, folder)
         where = "import maskedlark, helper, adserver, browser_sim; print(maskedlark.__file__)"
         shown = said(commands / "python", where, folder).strip()
         if not Path(shown).is_relative_to(folder):
@@ -155,8 +156,7 @@ def check(package: Path) -> None:
             run(str(commands / program), "--help", folder=folder)
         check_loops(commands / "python", folder)
         run(str(commands / "lark"), "demo", folder=folder)
-        if package.suffix == ".whl":  # the other one has the same commands
-            check_own_table(str(commands / "adserver"), folder)
+        check_own_table(str(commands / "adserver"), folder)
 
 
 def check_own_table(adserver: str, folder: Path) -> None:
@@ -174,15 +174,15 @@ def check_own_table(adserver: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Pack twice, and check both packages."""
+    """Pack twice, and check what was packed."""
     packages = packed(ROOT, ROOT / "dist", PYTHONHASHSEED="1")
     with tempfile.TemporaryDirectory(prefix="maskedlark-packed-") as name:
         check_same_bytes(packages, packed_elsewhere(ROOT, Path(name)))
     sys.stderr.write("two builds have the same bytes\n")
     for package in packages:
         check_metadata(package)
-    with ThreadPoolExecutor(len(packages)) as pool:  # each mostly waits for processes of its own
-        for package, _ in zip(packages, pool.map(check, packages), strict=True):
+        if package.suffix == ".whl":  # built from the other one
+            check(package)
             sys.stderr.write(f"{package.name} installs and trains\n")
 
 
