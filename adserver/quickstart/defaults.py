@@ -23,7 +23,9 @@ _SIGNAL_OF_RATE_1: Final = 170.0
 _LEAST_RATE: Final = 0.1
 _MOST_RATE: Final = 8.0
 _MOST_RATE_OF_HIDDEN: Final = 2.0
-"""Hidden layers diverge at longer steps."""
+"""Hidden layers above tables of words, or of a person's own widths, do worse at longer steps."""
+_MOST_RATE_OF_WIDE: Final = 4.0
+"""Of the default hidden layer over many columns of numbers."""
 _MOST_RATE_OF_SMALL: Final = 0.5
 """Few rows are soon fitted, and longer steps then only add noise."""
 _MOST_RATE_OF_RARE: Final = 4.0
@@ -41,11 +43,13 @@ class Network:
         hidden: Widths of its hidden layers; empty for a linear one.
         are_numbers_in_tables: Whether each number picks a row of a table, in addition to its straight line.
         clip_norm: The clip bound in all rounds; None: it follows the gradients.
+        is_wide: Whether there are so many columns of numbers that none is in a table.
     """
 
     hidden: tuple[int, ...]
     are_numbers_in_tables: bool
     clip_norm: float | None = None
+    is_wide: bool = False
 
 
 def choose_network(*, rows: int, epsilon: float, columns: int, rarest: float = 0.5) -> Network:
@@ -57,7 +61,9 @@ def choose_network(*, rows: int, epsilon: float, columns: int, rarest: float = 0
         return Network(hidden=(), are_numbers_in_tables=False, clip_norm=CLIP_OF_RARE)
     is_large, is_wide = rows * epsilon >= _LARGE, columns > _WIDE
     return Network(
-        hidden=_HIDDEN if is_large and is_wide else (), are_numbers_in_tables=is_large and not is_wide
+        hidden=_HIDDEN if is_large and is_wide else (),
+        are_numbers_in_tables=is_large and not is_wide,
+        is_wide=is_wide,
     )
 
 
@@ -68,15 +74,18 @@ def choose_learning_rate(
 
     The signal of a round, its mean gradient's length over its noise's, is proportional to
     rows x epsilon / sqrt(parameters). The rate is the signal over 170, to the power of 1.5: steps are short
-    where noise is most of them. It is between .1 and 8; at most 4 where a label is rare, 2 for a network of
-    hidden layers or of a person's own (None), and .5 for rows x epsilon below 10,000.
+    where noise is most of them. It is between .1 and 8; at most 4 where a label is rare or the default hidden
+    layer has many columns, 2 for other hidden layers or a network of a person's own (None), and .5 for
+    rows x epsilon below 10,000.
 
     Several heads multiply it by the root of their number: the bound, which holds the gradients of all of
     them, is about so many times one head's, and each head's step would be shorter by as much.
     """
     signal = rows * epsilon / sqrt(parameters)
     most = _MOST_RATE
-    if network is None or network.hidden:
+    if network is not None and network.is_wide and network.hidden == _HIDDEN:
+        most = _MOST_RATE_OF_WIDE
+    elif network is None or network.hidden:
         most = _MOST_RATE_OF_HIDDEN
     elif network.clip_norm is not None:
         most = _MOST_RATE_OF_RARE

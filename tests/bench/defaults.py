@@ -136,7 +136,7 @@ DATA: Final = {
     "online_shoppers": Data(seeds=3, rates=(0.25, 0.5, 1.5, 3.0, 6.0), run=online_shoppers),
     "adult": Data(seeds=2, rates=(1.0, 2.0, 4.0, 12.0, 16.0), run=adult_auc),
     "frappe": Data(seeds=2, rates=(1.0, 2.0, 4.0, 12.0, 16.0), run=frappe_auc),
-    "mnist": Data(seeds=2, rates=(0.25, 0.5, 1.0, 3.0, 4.0), run=mnist),
+    "mnist": Data(seeds=2, rates=(0.5, 1.0, 2.0, 6.0, 8.0), run=mnist),
 }
 
 

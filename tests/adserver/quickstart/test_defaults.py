@@ -1,5 +1,7 @@
 """What quickstart chooses where a project says nothing: its network and its learning rate."""
 
+from dataclasses import replace
+
 import pytest
 
 from adserver.quickstart.defaults import CLIP_OF_RARE, Network, choose_learning_rate, choose_network
@@ -19,7 +21,9 @@ def test_small_data_get_a_linear_model_large_tables_of_numbers_and_pixels_a_hidd
     rows: int, columns: int, hidden: tuple[int, ...], are_numbers_in_tables: bool
 ) -> None:
     chosen = choose_network(rows=rows, epsilon=3.0, columns=columns)
-    assert chosen == Network(hidden=hidden, are_numbers_in_tables=are_numbers_in_tables)
+    assert chosen == Network(
+        hidden=hidden, are_numbers_in_tables=are_numbers_in_tables, is_wide=columns == 784
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,3 +63,12 @@ def test_a_rare_label_gets_a_bound_that_holds_its_gradients() -> None:
 
 def test_a_network_of_ones_own_gets_no_longer_steps_than_hidden_layers() -> None:
     assert choose_learning_rate(rows=10**6, epsilon=3.0, parameters=970, network=None) == 2.0
+
+
+@pytest.mark.parametrize(("hidden", "rate"), [((64,), 4.0), ((64, 32), 2.0), ((16,), 2.0)])
+def test_the_default_layer_over_pixels_takes_longer_steps_than_layers_of_ones_own(
+    hidden: tuple[int, ...], rate: float
+) -> None:
+    network = replace(choose_network(rows=48_000, epsilon=3.0, columns=784), hidden=hidden)
+    found = choose_learning_rate(rows=48_000, epsilon=3.0, parameters=50_890, network=network)
+    assert found == rate
