@@ -110,6 +110,8 @@ def new_command(
         raise typer.BadParameter(
             "--person lets devices train, which report no values: leave out --value, --key"
         )
+    if person and person == label:
+        raise typer.BadParameter(f"--person and --label both name {label!r}: name the column of the person")
     data, measure, notes = DataSettings(), MeasureSettings(keys=tuple(key or ())), dict[str, str]()
     if csv is not None:
         table = read_table(csv)

@@ -91,8 +91,9 @@ def check(project: Project) -> Checked:
         problems += _problems_of_classes(counts, settings.data)
         rows, classes = sum(counts.get(name, 0) for name in chosen), len(chosen)
         reported = _count_reported(rows, settings)
-        if settings.federated.person in table.columns:
-            division = divide(table, settings.data, settings.federated.person)
+        person = settings.federated.person
+        if person and person in table.columns:  # a column of row numbers often has an empty name
+            division = divide(table, settings.data, person)
             reported, devices = len(division.on_devices), division.people
         if not problems:
             learned = _select_learned(table, settings.data)
@@ -140,7 +141,8 @@ def _problems_of_names(settings: Settings) -> Iterator[str]:
 def _feature_columns(table: Table, settings: Settings) -> tuple[str, ...]:
     """Return the columns that become features: those that are measured are secret."""
     data, measured = settings.data, {one.column for one in settings.measure.values}
-    others = {data.label, settings.federated.person, *data.ignore, *measured}
+    others = {data.label, *data.ignore, *measured}
+    others |= {settings.federated.person} - {""}
     return tuple(name for name in table.columns if name not in others)
 
 

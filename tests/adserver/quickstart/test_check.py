@@ -16,6 +16,7 @@ from maskedlark.encoding.fit import PlannedTraining
 from maskedlark.model.dense import dense_network
 from maskedlark.model.losses import Loss
 from tests.adserver.quickstart.tables import CASES, HEADER, ROWS, Case, text, visits
+from tests.adserver.quickstart.test_project import change
 
 
 def invoke(*arguments: object) -> Result:
@@ -115,6 +116,17 @@ def test_a_wrong_setting_is_found_by_name(before: str, after: str, why: str, tmp
     assert not (play / "parties").exists()
 
 
+def test_a_column_without_a_name_is_nobodys_person(tmp_path: Path) -> None:
+    rows = [(str(row % 7), *cells) for row, cells in enumerate(visits())]
+    assert new(tmp_path, Case(content=text(rows, header=("", *HEADER)).encode())).exit_code == 0
+    project = Project.open(tmp_path / "play")
+    found = check(project)
+    assert (found.problems, found.devices, found.reported) == ((), None, 320)
+    change(tmp_path / "play", '"",  # ', "# ")
+    [problem] = check(Project.open(tmp_path / "play")).problems
+    assert "ignore must name the column without a name" in problem
+
+
 def new_on_devices(folder: Path) -> Result:
     """A project of 200 people with two visits each."""
     rows = [(f"p{row % 200}@mail.example", *cells) for row, cells in enumerate(visits())]
@@ -192,6 +204,7 @@ def test_devices_need_torch_and_a_table(tmp_path: Path, monkeypatch: pytest.Monk
             "leave out --value",
         ),
         (("--csv", "visits.csv", "--label", "bought", "--person", "whom"), "has no column 'whom'"),
+        (("--csv", "visits.csv", "--label", "bought", "--person", "bought"), "both name 'bought'"),
     ],
 )
 def test_a_person_goes_with_a_table_and_no_measurement(
