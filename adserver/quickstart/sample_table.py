@@ -23,7 +23,7 @@ def sample_table() -> str:
 
 
 def _visits_of(person: int) -> Iterator[str]:
-    chance = Random(person)  # noqa: S311  made up, and the same everywhere
+    chance = Random(person)  # noqa: S311  made up, and the same everywhere: a test has its digest
     device, taste = chance.choice(_DEVICES), chance.gauss(0, 3)
     for _ in range(chance.randint(*_VISITS)):
         minutes = chance.expovariate(0.1)

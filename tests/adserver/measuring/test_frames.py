@@ -2,13 +2,15 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
+from unittest.mock import create_autospec
 
 import pandas
 import pyarrow
 import pytest
 
+from adserver.client.ad_server import AdServer
 from adserver.client.job import Job
 from adserver.measuring.evaluation_result import EvaluationResult, Metric
 from adserver.measuring.result import NOT_KNOWN, AggregateResult, Column, Estimate, ResultRow
@@ -98,20 +100,10 @@ def test_metrics_become_a_row_each() -> None:
     ]
 
 
-@dataclass(frozen=True)
-class AFigureLater(Job):
-    """A job whose second round was not evaluated."""
-
-    def figures(self) -> tuple[RoundFigures, ...]:
-        return (
-            RoundFigures(rounds_done=0, finished_at_s=1.0, loss=0.5),
-            RoundFigures(rounds_done=1, finished_at_s=2.0),
-        )
-
-
-class NoFigures(Job):
-    def figures(self) -> tuple[RoundFigures, ...]:
-        return ()
+def job_with(*figures: RoundFigures) -> Job:
+    server = create_autospec(AdServer, instance=True)
+    server.history.return_value = figures
+    return Job(job_id=bytes(16), at=server)
 
 
 STREAMS: Final[dict[str, Any]] = {
@@ -119,8 +111,11 @@ STREAMS: Final[dict[str, Any]] = {
     "no cell": replace(summed(), rows=()),
     "metrics": evaluated(),
     "a metric without an interval": replace(evaluated(), metrics=(Metric(name="auc", estimate=NOT_KNOWN),)),
-    "a job": AFigureLater(job_id=bytes(16), at=None),  # type: ignore[arg-type]
-    "a new job": NoFigures(job_id=bytes(16), at=None),  # type: ignore[arg-type]
+    "a job whose second round was not evaluated": job_with(
+        RoundFigures(rounds_done=0, finished_at_s=1.0, loss=0.5),
+        RoundFigures(rounds_done=1, finished_at_s=2.0),
+    ),
+    "a new job": job_with(),
 }
 
 

@@ -1,5 +1,6 @@
 """A table is divided by people: nobody is on both sides, and every row is on one or counted."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -85,4 +86,5 @@ def test_the_sample_is_one_table_of_people_whose_names_are_no_features() -> None
     assert all(person and person.endswith("@mail.example") for person in table.columns["person"])
     assert 0.2 < table.columns["bought"].count("yes") / len(table) < 0.5
     assert None not in {cell for cells in table.columns.values() for cell in cells}
-    assert sample_table() == sample_table()
+    digest = "fc448684b7e5cbe715708672bc911578a054351e916e51037ce8044b92cbbb0a"  # everybody has this file
+    assert sha256(sample_table().encode()).hexdigest() == digest
