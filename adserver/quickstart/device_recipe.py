@@ -98,7 +98,7 @@ class DeviceRecipe(Recipe):
         """Write a table's features and labels; return its number of rows."""
         encoder = str(self._steps.folder / "encoder.json")
         arguments = ("--csv", str(table), "--encoder", encoder, "-o", str(out))
-        return int(self._json("browser-sim", "encode", *arguments)["rows"])
+        return int(self._commands.read("browser-sim", "encode", *arguments)["rows"])
 
     def _network(self, rows: int) -> Network:
         """Return a linear network over words' tables and numbers, with the hidden layers that are named."""
@@ -122,7 +122,7 @@ class DeviceRecipe(Recipe):
         }  # fmt: skip
         path = self._steps.folder / "strategy.json"
         write_durably(path, json.dumps(settings).encode())
-        job = self._json(
+        job = self._commands.read(
             *("adserver", "job", "submit", "--task", task, "--model", str(model)),
             *("--strategy", "dp-fedavg", "--settings", str(path), "--rounds", str(training.rounds)),
             *("--epsilon", str(training.epsilon), "--window", str(_WINDOW_S), "--eval-set", str(self._panel)),
@@ -132,9 +132,9 @@ class DeviceRecipe(Recipe):
 
     def _answer_rounds(self, task: str, job_id: str) -> dict[str, Any]:
         """Let all devices answer the rounds that the job has left; return what became of their answers."""
-        job, data = self._json("adserver", "job", "show", job_id), self._project.settings
+        job, data = self._commands.read("adserver", "job", "show", job_id), self._project.settings
         left = job["rounds"] - job["rounds_done"]
-        told: dict[str, Any] = self._json(
+        told: dict[str, Any] = self._commands.read(
             *("browser-sim", "devices", "--site", f"http://{data.servers.adserver_http}", "--insecure"),
             *("--task", task, "--store", str(self._answers), "--trainer", "torch"),
             *("--holding", "csv", "--csv", str(self._held), "--user", data.federated.person),

@@ -4,8 +4,6 @@ From the user's table to a trained model: encode, task, browsers, dataset, job, 
 """
 
 import json
-import os
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -15,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from adserver.quickstart.check import check, read_table, usual_loss, usual_outputs
+from adserver.quickstart.commands import ProjectCommands, describe_refusal
 from adserver.quickstart.defaults import Network, choose_learning_rate, choose_network
 from adserver.quickstart.measurement import MeasurementPlan, plan_measurement
 from adserver.quickstart.project import Project
-from adserver.quickstart.running import command
 from adserver.quickstart.runs import Rows, Steps, Trained
 from adserver.quickstart.settings import DataSettings
 from adserver.records.defaults import MOST_JOB_NAME, MOST_JOB_NOTE
@@ -32,9 +30,6 @@ from maskedlark.runtime.durable_file import write_durably
 ORIGIN: Final = "https://ads.example"
 REPORTED: Final = "reported.npz"
 """The reported rows in clear, while a run is compared with plain training."""
-_WATCHED_EVERY_S: Final = 1.0
-_NO_FRAME: Final = dict.fromkeys(map(ord, "│╭╮╰╯─"))
-"""What a terminal draws around a message."""
 
 
 @frozen
@@ -97,7 +92,7 @@ class Recipe:
         self._name, self._note = name, note
         self._project = project
         self._tell = tell
-        self._watched = watched
+        self._commands = ProjectCommands(project, watched)
         self._steps = Steps.open(project)
 
     @property
@@ -122,16 +117,19 @@ class Recipe:
         ran = self._train(described, loss)
         trained, curves = folder / "trained.onnx", self._picture("curves")
         best = ("--weights", self._kept_weights.value)
-        chosen = self._json("adserver", "model", "export", "--job", ran.job_id, str(trained), *best)[
+        chosen = self._commands.read("adserver", "model", "export", "--job", ran.job_id, str(trained), *best)[
             "rounds_done"
         ]
         if curves:
-            self._run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
+            self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
         tested = last = self._test(trained, loss)
         if chosen != ran.job["rounds_done"]:
-            self._run("adserver", "model", "export", "--job", ran.job_id, str(folder / "last.onnx"))
+            self._commands.run("adserver", "model", "export", "--job", ran.job_id, str(folder / "last.onnx"))
             last = self._test(folder / "last.onnx", loss)
-        plain = self._train_plainly(ran.untrained, loss) if self._is_compared else None
+        plain = (
+            steps.do("plain", lambda: self._train_plainly(ran.untrained, loss)) if self._is_compared else None
+        )
+        (folder / REPORTED).unlink(missing_ok=True)
         result = Trained(
             run=folder.name,
             **pick_attributes(ran, ("task_id", "job_id", "rows", "reports", "dataset_size", "measured")),
@@ -182,7 +180,7 @@ class Recipe:
         out = str(self._steps.folder / "trained-of-columns.onnx")
         form = ("--with-encoder", "--weights", self._kept_weights.value)
         try:
-            self._run("adserver", "model", "export", "--job", job_id, out, *form)
+            self._commands.run("adserver", "model", "export", "--job", job_id, out, *form)
         except InvalidTask as error:
             self._tell(f"no model of raw columns: {error}")
             return ""
@@ -200,7 +198,7 @@ class Recipe:
     def _test(self, model: Path, loss: Loss) -> Any:
         """Return how a model does on the panel."""
         panel = ("--eval-set", str(self._panel))
-        return self._json("adserver", "model", "evaluate", str(model), *panel, "--loss", loss.value)
+        return self._commands.read("adserver", "model", "evaluate", str(model), *panel, "--loss", loss.value)
 
     def _warn_of_rise(self, untrained: Path, loss: Loss, last: float) -> tuple[str, ...]:
         """Return a warning if the last weights do worse on the panel than those before the first round."""
@@ -229,7 +227,6 @@ class Recipe:
             read_eval_set(self._panel.read_bytes()),
         )
         write_durably(folder / "plain.onnx", twin.model)
-        (folder / REPORTED).unlink()
         found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
         return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
 
@@ -237,7 +234,9 @@ class Recipe:
         """Fit an encoder to the user's table, or take the sample as it is."""
         data = self._project.settings.data
         if not data.csv:
-            told = self._steps.do("table", lambda: self._json("browser-sim", "describe", "--source", "wbcd"))
+            told = self._steps.do(
+                "table", lambda: self._commands.read("browser-sim", "describe", "--source", "wbcd")
+            )
             wide, classes = told["features"], len(told["labels"])
             said = ("--num-features", str(wide), "--classes", str(classes))
             return RecipeSection(
@@ -262,7 +261,7 @@ class Recipe:
         if self._are_devices:
             secret = (*secret, "--ignore", self._project.settings.federated.person)
         options = (*_options_of(data), *secret, *self._planning(data), "-o", str(encoder))
-        told = self._json("browser-sim", "encode", "--fit", table, *options)
+        told = self._commands.read("browser-sim", "encode", "--fit", table, *options)
         words = told["categories"] + told["ids"]
         self._tell(
             f"{told['numbers'] + words} columns become {told['features']} features ({words} columns of words)"
@@ -278,7 +277,7 @@ class Recipe:
 
     def _task(self, described: RecipeSection, *updates: str) -> str:
         task = self._project.settings.task
-        made: str = self._json(
+        made: str = self._commands.read(
             "adserver",
             "task",
             "create",
@@ -313,7 +312,7 @@ class Recipe:
             if data.csv
             else ("--source", "wbcd")
         )
-        told = self._json(
+        told = self._commands.read(
             "browser-sim",
             "run",
             "--task",
@@ -339,9 +338,9 @@ class Recipe:
 
     def _seal(self, task: str) -> Any:
         """Seal the reports into a dataset, unless an interrupted run has done so."""
-        known = [one for one in self._json("adserver", "dataset", "list") if one["task_id"] == task]
+        known = [one for one in self._commands.read("adserver", "dataset", "list") if one["task_id"] == task]
         sealed = [one for one in known if one["state"] == "committed"]
-        dataset = sealed[0] if sealed else self._json("adserver", "dataset", "seal", "--task", task)
+        dataset = sealed[0] if sealed else self._commands.read("adserver", "dataset", "seal", "--task", task)
         self._tell(f"both helpers opened and agree on their shares of {dataset['admitted']} reports")
         return dataset
 
@@ -370,7 +369,7 @@ class Recipe:
         plan = self._measured
         if plan is None:
             raise AssertionError("only a project with [measure] is measured")
-        said = self._json(
+        said = self._commands.read(
             *("adserver", "aggregate", "--dataset", dataset["dataset_id"], *plan.query_options),
             *("--epsilon", str(self._project.settings.measure.epsilon)),
             # The same id if this run is gone on with: an answer is charged once.
@@ -445,7 +444,7 @@ class Recipe:
         if not network.are_numbers_in_tables:
             form += ["--centred-on", str(self._panel)]
         form += ["--seed", str(model.seed)]
-        self._run("adserver", "model", "create", str(untrained), *form)
+        self._commands.run("adserver", "model", "create", str(untrained), *form)
         return untrained
 
     def _steps_of(self, rows: int, model: Path) -> list[str]:
@@ -472,12 +471,14 @@ class Recipe:
         """Return how many parameters a model's file has."""
         features = str(self._steps.done["table"]["features"])
         return int(
-            self._json("adserver", "model", "show", str(model), "--num-features", features)["parameters"]
+            self._commands.read("adserver", "model", "show", str(model), "--num-features", features)[
+                "parameters"
+            ]
         )
 
     def _submitted(self, task: str) -> str | None:
         """Return the id of the job that an interrupted run has submitted, or None."""
-        known = [one for one in self._json("adserver", "job", "list") if one["task_id"] == task]
+        known = [one for one in self._commands.read("adserver", "job", "list") if one["task_id"] == task]
         return str(known[-1]["job_id"]) if known else None
 
     @property
@@ -491,7 +492,7 @@ class Recipe:
             return submitted
         training = self._project.settings.training
         batch = () if training.batch_size is None else ("--batch-size", str(training.batch_size))
-        job = self._json(
+        job = self._commands.read(
             "adserver",
             "job",
             "submit",
@@ -532,56 +533,16 @@ class Recipe:
         Raises:
             InvalidTask: it was refused, failed or cancelled; the message has its cause.
         """
-        ended = self._start("adserver", "job", "watch", job_id, "--json")
+        ended = self._commands.end("adserver", "job", "watch", job_id, "--json")
         job = json.loads(ended.stdout) if ended.stdout.strip() else None
         if job is None:
-            raise InvalidTask(_refusal(ended, "adserver job watch"))
+            raise InvalidTask(describe_refusal(ended, "adserver job watch"))
         if job["state"] != "done":
             raise InvalidTask(
                 f"job {job_id[:12]} is {job['state']} after {job['rounds_done']} rounds: "
                 f"{job['cause'] or 'see `adserver job show`'}"
             )
         return job
-
-    def _json(self, program: str, *arguments: str) -> Any:
-        return json.loads(self._run(program, *arguments, "--json"))
-
-    def _run(self, program: str, *arguments: str) -> str:
-        """Run one command to its end.
-
-        Raises:
-            InvalidTask: it failed; the message is the command's.
-        """
-        ended = self._start(program, *arguments)
-        if ended.returncode != 0:
-            raise InvalidTask(_refusal(ended, f"{program} {' '.join(arguments[:2])}"))
-        return ended.stdout
-
-    def _start(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run one command, and end it early if a server ends."""
-        with subprocess.Popen(  # noqa: S603  our own program
-            [command(program), *arguments],
-            env={**os.environ, **self._project.environment()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as child:
-            try:
-                while True:
-                    try:
-                        out, err = child.communicate(timeout=_WATCHED_EVERY_S)
-                        return subprocess.CompletedProcess(child.args, child.returncode, out, err)
-                    except subprocess.TimeoutExpired:
-                        self._watched()
-            except BaseException:
-                child.terminate()
-                raise
-
-
-def _refusal(ended: "subprocess.CompletedProcess[str]", what: str) -> str:
-    """Return what a failed command said, in one line; never nothing."""
-    said = " ".join(ended.stderr.translate(_NO_FRAME).split())[-2_000:]
-    return f"{what}: {said or f'it ended with status {ended.returncode} and said nothing'}"
 
 
 def _rows(sent: dict[str, Any], dataset: dict[str, Any]) -> Rows:

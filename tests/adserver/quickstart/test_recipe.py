@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.quickstart import recipe as module
+from adserver.quickstart import commands as module
+from adserver.quickstart.commands import ProjectCommands
 from adserver.quickstart.device_recipe import DeviceRecipe
 from adserver.quickstart.project import Project, new_project
 from adserver.quickstart.recipe import Recipe
@@ -111,7 +112,7 @@ def project(tmp_path: Path) -> Project:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
-    monkeypatch.setattr(Recipe, "_start", lambda _self, *words: made.answer(*words))
+    monkeypatch.setattr(ProjectCommands, "end", lambda _self, *words: made.answer(*words))
     return made
 
 
@@ -174,6 +175,19 @@ def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project
     assert (folder / "plain.onnx").exists()
     assert not (folder / "reported.npz").exists()
     assert describe_runs(project)[0]["plain_auc"] == trained.plain["auc"]
+
+
+def test_no_row_is_left_in_the_clear_by_a_run_that_is_compared_no_more(
+    project: Project, commands: Commands
+) -> None:
+    commands.failing = {"adserver job watch": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        Recipe(project, lambda _: None, compare_plain=True).run()
+    rows = project.folder / "runs" / "1" / "reported.npz"
+    assert rows.exists()
+    commands.failing = {}
+    assert Recipe(project, lambda _: None).run().run == "1"
+    assert not rows.exists()
 
 
 def test_a_run_that_was_begun_without_its_rows_says_that_it_is_not_compared(
@@ -258,9 +272,9 @@ def test_waiting_ends_when_a_server_ends(project: Project, monkeypatch: pytest.M
     (project.parties / "helper-0.log").write_text("no room on the disk\n")
     monkeypatch.setattr(module, "command", lambda _: "/bin/sleep")
     monkeypatch.setattr(module, "_WATCHED_EVERY_S", 0.01)
-    waiting = Recipe(project, lambda _: None, RunningFleet(project, lambda _: None).require)
+    waiting = ProjectCommands(project, RunningFleet(project, lambda _: None).require)
     with pytest.raises(HelperUnavailable, match="helper-0 has ended: no room on the disk"):
-        waiting._start("sleep", "600")
+        waiting.end("sleep", "600")
 
 
 SPENT = {"ad_server": 0.5, "colluding": 0.7}
