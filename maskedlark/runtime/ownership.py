@@ -33,12 +33,7 @@ def check_own(path: Path) -> None:
     Raises:
         InvalidTask: another user owns it, and could replace it.
     """
-    owner = _stat(path).st_uid
-    if owner not in (os.geteuid(), _ROOT):
-        raise InvalidTask(
-            f"{path} belongs to user {owner}, and this process runs as {os.geteuid()}: run it as its owner, "
-            "or chown it"
-        )
+    _check_owner(path, _stat(path).st_uid)
 
 
 def check_data_folder(folder: Path) -> None:
@@ -66,20 +61,30 @@ def check_not_writable(path: Path) -> None:
 def check_program(path: Path) -> None:
     """Return if a file may be run or loaded: only this user and root can change or replace it.
 
-    Looked at are the file, and every folder on the way to it and to what a link leads to; a folder that
-    others may write is accepted only if it is sticky, as /tmp is.
+    Looked at are the file, and every folder and link on the way to it; a folder that others may write is
+    accepted only if it is sticky, as /tmp is.
 
     Raises:
         InvalidTask: another user can, or the path is not absolute and so may lead to another file.
     """
     if not path.is_absolute():
         raise InvalidTask(f"{path} is run as code: give its absolute path")
-    check_own(path)
+    check_own(path)  # and that links end
     check_not_writable(path)
-    for way in (path, Path(os.path.realpath(path))):
-        for one in (way, *way.parents[:-1]):
-            check_own(one.parent)
-            _check_around(one)
+    at, ahead = Path(path.root), [*reversed(path.parts)]
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        one = at / name  # the root, of a name that is the root
+        check_own(at)
+        _check_around(one)
+        if one.is_symlink():
+            _check_owner(one, one.lstat().st_uid)  # who may point it elsewhere in a sticky folder
+            ahead += reversed(one.readlink().parts)
+        else:
+            at = one
 
 
 def check_loaded_folder(folder: Path, *, installed_with: Path | None = None) -> None:
@@ -116,6 +121,14 @@ def keep_owner(descriptor: int, like: Path) -> None:
     if (own.st_uid, own.st_gid) != (found.st_uid, found.st_gid):
         with suppress(PermissionError):
             os.fchown(descriptor, found.st_uid, found.st_gid)
+
+
+def _check_owner(path: Path, owner: int) -> None:
+    if owner not in (os.geteuid(), _ROOT):
+        raise InvalidTask(
+            f"{path} belongs to user {owner}, and this process runs as {os.geteuid()}: run it as its owner, "
+            "or chown it"
+        )
 
 
 def _check_around(path: Path) -> None:

@@ -140,17 +140,20 @@ def test_an_installation_of_another_user_may_bring_its_loops(
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A link to a program that lies elsewhere, two folders deep."""
+    """A link to a link to a program that lies elsewhere, two folders deep; the second is relative."""
     real = tmp_path / "opt" / "kms" / "program"
     real.parent.mkdir(mode=0o755, parents=True)
     real.touch(mode=0o700)
-    link = tmp_path / "bin" / "program"
-    link.parent.mkdir(mode=0o755)
-    link.symlink_to(real)
-    return link
+    for folder, target in (
+        ("between", Path("../opt/kms/program")),
+        ("bin", tmp_path / "between" / "program"),
+    ):
+        (tmp_path / folder).mkdir(mode=0o755)
+        (tmp_path / folder / "program").symlink_to(target)
+    return tmp_path / "bin" / "program"
 
 
-PLACES = ["opt/kms/program", "opt/kms", "opt", "bin"]
+PLACES = ["opt/kms/program", "opt/kms", "opt", "between", "bin"]
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -168,6 +171,20 @@ def test_a_program_on_whose_way_another_user_owns_something_is_not_run(
     looked_up, elses = ownership._stat, (program.parents[1] / where).stat()
     monkeypatch.setattr(
         ownership, "_stat", lambda one: Stat() if os.path.samestat(one.stat(), elses) else looked_up(one)
+    )
+    with pytest.raises(InvalidTask, match=f"belongs to user {SOMEBODY}"):
+        check_program(program)
+
+
+@pytest.mark.parametrize("folder", ["between", "bin"])
+def test_a_program_behind_another_users_link_is_not_run(
+    program: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, look_at = program.parents[1] / folder / "program", Path.lstat
+    link.parent.chmod(0o1777)  # as /tmp, where anybody may put a link
+    check_program(program)
+    monkeypatch.setattr(
+        Path, "lstat", lambda one: Stat(st_mode=look_at(one).st_mode) if one == link else look_at(one)
     )
     with pytest.raises(InvalidTask, match=f"belongs to user {SOMEBODY}"):
         check_program(program)
