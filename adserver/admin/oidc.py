@@ -135,7 +135,7 @@ class _Documents:
         kept = self._kept
         if kept is not None and self._clock() < kept[1] and is_enough(kept[0]):
             return kept[0]
-        with self._waiting.enter(), self._lock:
+        with self._waiting.enter(self), self._lock:  # by one name: half of the places are left to sign-ins
             now = self._clock()
             if now >= self._next_at:
                 self._next_at = now + _REFETCH_S
@@ -207,18 +207,22 @@ class OidcProvider:
             self._address(self._documents.read().of_itself, "authorization_endpoint").copy_merge_params(asked)
         )
 
-    def finish(self, flow: Flow, answer: Mapping[str, str], redirect_uri: str) -> Person:
+    def finish(
+        self, flow: Flow, answer: Mapping[str, str], redirect_uri: str, address: str | None = None
+    ) -> Person:
         """Redeem the code that a browser brought back.
 
         Args:
             flow: The one that the same browser began.
             answer: The query of the provider's redirect.
             redirect_uri: As given to `authorization_url`.
+            address: The browser's, of which a few wait for the provider at once: anybody can make up an
+                answer that it is asked about.
 
         Raises:
             SignInRefused: the answer is of another sign-in, the provider refused, its token does not hold,
                 or no group of the person is mapped to a scope.
-            HelperUnavailable: the provider does not answer.
+            HelperUnavailable: the provider does not answer, or too many wait for it.
         """
         if not compare_digest(answer.get("state", "").encode(), flow.state.encode()):
             raise SignInRefused("this answer is of another sign-in: begin again")
@@ -238,7 +242,7 @@ class OidcProvider:
         else:
             auth = httpx.BasicAuth(quote(client, safe=""), quote(self._secret, safe=""))  # RFC 6749, 2.3.1
         endpoint = self._address(self._documents.read().of_itself, "token_endpoint")
-        with self._waiting.enter():
+        with self._waiting.enter(address):
             redeemed = self._ask(self._http.build_request("POST", endpoint, data=asked), auth)
         claims = self._verify(str(redeemed.get("id_token", "")), self._settings.client_id)
         if not compare_digest(str(claims.get("nonce", "")).encode(errors="replace"), flow.nonce.encode()):

@@ -77,7 +77,9 @@ class SignIn:
         flow = None if kept is None else Flow.decode(kept.value)
         if flow is None:
             raise SignInRefused("this browser has begun no sign-in, or it took too long: begin again")
-        person = await run_in_threadpool(self.provider.finish, flow, answered, self._redirect_uri(scope))
+        person = await run_in_threadpool(
+            self.provider.finish, flow, answered, self._redirect_uri(scope), actor.address
+        )
         with acting_as(actor):
             session = await run_in_threadpool(self.grants.sign_in, person, SESSION_S)
         # A page, not a redirect: that would still come from the provider, and leave a strict cookie behind.

@@ -376,6 +376,21 @@ def test_few_wait_for_a_provider_that_hangs_and_who_need_not_ask_it_goes_on(
         assert provider.authorization_url(FLOW, REDIRECT)
 
 
+def test_a_stranger_with_many_answers_or_tokens_leaves_others_room_to_sign_in(
+    provider: OidcProvider, scripted: Scripted
+) -> None:
+    scripted.id_token = scripted.token()
+    assert finish(provider) is Scope.TASKS  # the documents are kept now
+    with ExitStack() as waiting:
+        for taker in ("192.0.2.7", provider._documents):
+            while provider._waiting.try_enter(waiting, taker):
+                pass
+            with pytest.raises(HelperUnavailable, match="limit"):
+                provider.finish(FLOW, {"state": FLOW.state, "code": "c"}, REDIRECT, "192.0.2.7")
+            person = provider.finish(FLOW, {"state": FLOW.state, "code": "c"}, REDIRECT, "192.0.2.8")
+            assert person.scope is Scope.TASKS
+
+
 @pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "jwks_uri"])
 @pytest.mark.parametrize(
     "address",
