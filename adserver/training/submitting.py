@@ -1,6 +1,7 @@
 """A submission becomes a stored job: planned against its budgets, its files written, queued."""
 
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import pick_attributes
 
 JOB_ID_BYTES: Final = 16
+_NOT_TEXT: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters but tabs and line ends; and surrogates, as which a terminal's broken bytes arrive."""
 
 
 def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSubmission) -> bytes:
@@ -26,7 +29,7 @@ def submit_job(engine: Engine, data: Path, submission: Submission | FederatedSub
 
     Raises:
         MaskedLarkError: as `plan_job` and `plan_federated`; or there is no such dataset or task.
-        InvalidTask: name or note are too long.
+        InvalidTask: name or note are too long, or hold control characters.
     """
     _check_label(submission.name, submission.note)
     job_id = os.urandom(JOB_ID_BYTES)
@@ -90,3 +93,7 @@ def _check_label(name: str, note: str) -> None:
     for what, given, most in (("name", name, MOST_JOB_NAME), ("note", note, MOST_JOB_NOTE)):
         if len(given) > most:
             raise InvalidTask(f"the job's {what} has {len(given)} characters: at most {most} are kept")
+        if _NOT_TEXT.search(given):
+            raise InvalidTask(
+                f"the job's {what} has a control character, which not every database keeps: leave it out"
+            )

@@ -110,6 +110,9 @@ def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], f
     assert len(far.compare_jobs()) == len(far.jobs())
     with pytest.raises(InvalidTask, match="note"):
         far.train(ENCODED_MODEL, **TRAINING, note="n" * 1_001)
+    for given in ("a\0b", "a\x1b[2J"):
+        with pytest.raises(InvalidTask, match="name has a control character"):
+            far.train(ENCODED_MODEL, **TRAINING, name=given)
     assert job.record.plan == stored.plan
     assert (job.state, stored.plan.job.rounds) == (JobState.QUEUED, 3)
     job.cancel()
