@@ -912,7 +912,10 @@ def test_a_mean_of_indicators_is_divided_by_a_unit_that_is_never_under_one(quiet
         ([0.7, 0.4, 0.403, 0.4065], 2),  # as good as the least, not as the one before
         ([0.1, 0.4, 0.5], 1),  # the submitted model is none of them
         ([0.7, math.nan, 0.5, math.nan], 2),
+        ([0.7, math.nan, math.nan], 1),
+        ([0.7, math.inf, 0.5, 0.502], 3),
         ([0.7, None, -1.0, -0.995, -0.9], 3),
+        ([0.7, 0.5, 0.0, 0.0, 1e-9], 3),
         ([0.7], None),
     ],
 )
