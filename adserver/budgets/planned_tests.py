@@ -74,6 +74,11 @@ def plan_tests(task: Task, *, count: int, share: float, epsilon: float | None = 
         times=count,
     )
     alone = spent([charge_of(task, multiplier_for_each_helper(task, each))], task.delta).ad_server
+    if not alone > 0:
+        raise InvalidTask(
+            f"tests share epsilon {share * budget:.3g}, and each gets less than can be told from 0: plan "
+            "fewer tests, or give them more"
+        )
     asked = _round_down(alone)
     multiplier = multiplier_for_each_helper(
         task,

@@ -35,6 +35,8 @@ _WITHIN: Final = 1.1
 _BATCHES: Final = 6
 _EPOCHS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 _ALTERNATIVES: Final = 5
+_LEAST_NORM: Final = 1e-30
+"""Of a gradient: no ratio of noise to it overflows."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -144,8 +146,11 @@ class Planner:
             InvalidTask: too much is left open, or a number is out of range.
             JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
         """
-        if self.gradient_norm is not None and not 0 < self.gradient_norm < math.inf:
-            raise InvalidTask(f"gradient_norm must be positive and finite, not {self.gradient_norm}")
+        if self.gradient_norm is not None and not _LEAST_NORM <= self.gradient_norm < math.inf:
+            raise InvalidTask(
+                f"gradient_norm must be positive, finite and at least {_LEAST_NORM:g}, "
+                f"not {self.gradient_norm}"
+            )
         if wish.rounds is not None and not 1 <= wish.rounds <= MAX_ROUNDS:
             raise InvalidTask(f"rounds must be 1 to {MAX_ROUNDS}, not {wish.rounds}")
         if wish.max_epochs < 1:

@@ -103,7 +103,7 @@ def divide(site: AdminContext, task: Task, form: PlanForm) -> dict[str, Any]:
         task=task.task_id.hex(),
         jobs=form.jobs,
         tests=form.tests,
-        test_share=form.test_share / 100,
+        test_share=min(max(form.test_share, 0), 100) / 100,  # any integer may be typed
     )
     one = replace(request, jobs=1, tests=0)
     try:

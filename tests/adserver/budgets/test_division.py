@@ -126,6 +126,7 @@ def test_each_evaluation_is_the_one_that_its_epsilon_gets(count: int) -> None:
         ({"count": 1, "share": 0.0}, "test_share"),
         ({"count": 1, "share": 1.0}, "test_share"),
         ({"count": 1, "share": math.nan}, "test_share"),
+        ({"count": 1, "share": 0.1, "epsilon": 1e-300}, "fewer tests"),
     ],
 )
 def test_evaluations_outside_their_range_are_refused(settings: dict[str, Any], what: str) -> None:

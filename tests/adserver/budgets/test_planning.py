@@ -217,8 +217,9 @@ def test_a_wish_that_leaves_too_much_open_or_is_out_of_range_is_refused(
 def test_epsilon_and_the_assumption_are_positive_and_finite(bad: float) -> None:
     with pytest.raises(InvalidTask, match="epsilon must be positive"):
         room(epsilon=bad)
-    with pytest.raises(InvalidTask, match="gradient_norm must be positive"):
-        planner(room(), gradient_norm=bad).plan(wish(rounds=5))
+    for norm in (bad, 1e-320):
+        with pytest.raises(InvalidTask, match="gradient_norm must be positive"):
+            planner(room(), gradient_norm=norm).plan(wish(rounds=5))
 
 
 LARGE = JobLimits(task=task_of(epsilon=3.0, collusion_epsilon=6.0), dataset_size=20_000)

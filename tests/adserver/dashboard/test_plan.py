@@ -87,4 +87,7 @@ def test_what_does_not_fit_or_is_no_number_is_said(visit: Visit) -> None:
     assert visit.open("/plan?jobs=51").status == 422
     visit.open(path(weights=10**400))
     visit.page.wait_for_selector("#division .over")
+    for name, number in (("test_share", 10**400), ("epsilon", 1e-300), ("gradient", 1e-320)):
+        visit.open("&".join([PATHS["plan"], f"{name}={number}"]))
+        visit.page.wait_for_selector("#division .over")
     assert visit.open("/plan?task=ffff").status == 404
