@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from adserver.admin.admin_context import AdminContext
@@ -36,6 +37,7 @@ from adserver.messages.base import Message
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
+from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.change_token import store_mark
 from adserver.store.datasets import Dataset
@@ -98,6 +100,7 @@ class Figures:
         self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: TtlCache[Values] = TtlCache(lasts_s=BUDGETS_S, threads=1)
         self._plans: TtlCache[Values] = TtlCache(lasts_s=PLANS_S, threads=1, most_making=_PLANS_MADE)
+        self._evaluated: Final = lru_cache(maxsize=8 * ROWS)(self._read_evaluated)
 
     def close(self) -> None:
         """Compute nothing more."""
@@ -208,8 +211,10 @@ class Figures:
 
     def _figures_of(self, job: JobRecord) -> Values:
         """Return what jobs are compared by, without the epsilons, whose computation takes long."""
-        last = self.site.jobs.last_evaluated(job.job_id)
-        best = self.site.jobs.best_evaluated(job.job_id) if last else None
+        read = (
+            self._evaluated if job.rounds_done else self._read_evaluated
+        )  # the first one comes before a round
+        last, best = read(job.job_id, job.rounds_done)
         plan = job.plan if isinstance(job.plan, TrainingPlan) else None
         return {
             "batch": plan.denominator if plan else None,
@@ -220,6 +225,11 @@ class Figures:
             "best_loss": best.loss if best else None,
             "best_rounds": best.rounds_done if best else None,
         }
+
+    def _read_evaluated(self, job_id: bytes, _: int) -> tuple[RoundFigures | None, RoundFigures | None]:
+        """Return a job's last and best figures, which stay the same until its next round."""
+        last = self.site.jobs.last_evaluated(job_id)
+        return last, self.site.jobs.best_evaluated(job_id) if last else None
 
     def job(self, job: str) -> Values:
         """Return one job: its curves, why it stopped, and what to do next."""

@@ -16,6 +16,8 @@ from adserver.dashboard.page_data import BUDGETS_S, Figures, Mark
 from adserver.dashboard.pages import PAGES, Page, Pages, RenderedPage
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
+from adserver.records.round_figures import RoundFigures
+from adserver.store.jobs import JobStore
 from maskedlark.errors import HelperUnavailable
 from tests.adserver.job_world import SetClock
 from tests.adserver.painted import OF, Painted, painted
@@ -109,6 +111,25 @@ def test_a_page_is_drawn_anew_only_when_its_part_of_the_mark_changes(looked: Loo
             assert looked.drawn[page.path] - before == is_drawn, name
             looked.mark = FIRST
             looked.look(client, page, tag)
+
+
+def test_figures_of_jobs_that_stand_still_are_read_once(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, read = JobStore.best_evaluated, Counter[bytes]()
+
+    def counted(self: JobStore, job_id: bytes) -> RoundFigures | None:
+        read[job_id] += 1
+        return reading(self, job_id)
+
+    monkeypatch.setattr(JobStore, "best_evaluated", counted)
+    page = next(one for one in PAGES if one.path == "/jobs")
+    with clients(looked) as by:
+        for store in range(3):
+            looked.mark = replace(FIRST, store=store)
+            looked.look(by[Scope.READ], page)
+    assert looked.drawn[page.path] == 3
+    assert {count for job_id, count in read.items() if looked.of.jobs.get(job_id).rounds_done} == {1}
 
 
 def test_what_readers_and_operators_see_is_kept_apart(looked: Looked) -> None:
