@@ -19,7 +19,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.trust import names_in
-from maskedlark.runtime.key_envelope import keeper_of
+from maskedlark.runtime.key_envelope import keeper_of, wrap_file
 from maskedlark.runtime.ownership import keep_owner
 
 RENEWAL_FOLDER: Final = "renewal"
@@ -61,22 +61,33 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
 def activate(folder: Path) -> TlsFiles:
     """Put a prepared key and certificate in the place of those in use; may be repeated after a crash.
 
+    A key that was wrapped after the renewal was prepared stays wrapped.
+
     A server that reads between the two moves finds a certificate of another key, and goes on with what it
     has.
 
     Raises:
-        InvalidTask: none is prepared.
+        InvalidTask: none is prepared, or what wraps the key in use is away.
     """
     in_use, new = TlsFiles.in_folder(folder), TlsFiles.in_folder(folder / RENEWAL_FOLDER)
     if not new.certificate.exists():
         raise InvalidTask(f"{folder / RENEWAL_FOLDER} contains no renewal: prepare one first")
     if new.private_key.exists():
+        if in_use.private_key.exists():
+            _keep_form(new.private_key, in_use.private_key)
         new.private_key.replace(in_use.private_key)
     new.certificate.replace(in_use.certificate)
     with suppress(OSError):
         (folder / RENEWAL_FOLDER).rmdir()
     in_use.read()
     return in_use
+
+
+def _keep_form(key: Path, like: Path) -> None:
+    """Wrap a key as another one is."""
+    keeper = keeper_of(like)
+    if keeper_of(key) != keeper:
+        wrap_file(key, keeper)
 
 
 def certificate_in(path: Path) -> x509.Certificate:

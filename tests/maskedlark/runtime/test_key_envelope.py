@@ -270,6 +270,22 @@ def test_a_program_that_others_could_change_is_not_run(
 
 
 @pytest.mark.usefixtures("kms")
+@pytest.mark.parametrize("keeper", ["command", "file"])
+def test_a_key_whose_form_changed_after_a_renewal_was_prepared_keeps_its_form(
+    tmp_path: Path, keeper: str
+) -> None:
+    folder = tmp_path / "party"
+    folder.mkdir(mode=0o700)
+    files = write_certificate(folder, name="localhost", now=datetime.now(UTC))
+    wrap_file(files.private_key, "file" if keeper == "command" else "command")
+    renewed = read_secret(prepare(folder, now=datetime.now(UTC), days=2).private_key)
+    wrap_file(files.private_key, keeper)
+    activate(folder)
+    assert keeper_of(files.private_key) == keeper
+    assert read_secret(files.private_key) == renewed
+
+
+@pytest.mark.usefixtures("kms")
 def test_a_renewed_key_is_wrapped_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
