@@ -12,7 +12,7 @@ from typing import Any, Final
 from adserver.quickstart.check import read_table
 from adserver.quickstart.defaults import Network
 from adserver.quickstart.people import Division, divide, write_table
-from adserver.quickstart.recipe import REPORTED, Ran, Recipe, RecipeSection
+from adserver.quickstart.recipe import REPORTED, FinishedJob, Recipe, TableDescription
 from adserver.quickstart.runs import Rows
 from adserver.records.exported_model import ModelWeights
 from maskedlark.encoding.table import Table
@@ -31,7 +31,7 @@ class DeviceRecipe(Recipe):
 
     _kept_weights = ModelWeights.LATEST
 
-    def _train(self, described: RecipeSection, _loss: Loss) -> Ran:
+    def _train(self, described: TableDescription, _loss: Loss) -> FinishedJob:
         steps, division = self._steps, self._division
         panel = steps.do("panel", self._encode_panel)
         write_durably(self._held, write_table(division.on_devices))
@@ -49,7 +49,7 @@ class DeviceRecipe(Recipe):
         left_out["devices and panel did not take the row"] += (
             len(division.on_devices) + len(division.panel) - told["examples"] - panel
         )
-        return Ran(
+        return FinishedJob(
             task_id=task,
             job_id=job_id,
             job=job,

@@ -33,8 +33,8 @@ REPORTED: Final = "reported.npz"
 
 
 @frozen
-class RecipeSection:
-    """What is known of the table.
+class TableDescription:
+    """The table's features and labels, as its task declares them.
 
     Attributes:
         num_features: Bytes of a report.
@@ -50,7 +50,7 @@ class RecipeSection:
 
 
 @frozen
-class Ran:
+class FinishedJob:
     """A job that is done, and what it was trained on: see `Trained` for each."""
 
     task_id: str
@@ -116,10 +116,11 @@ class Recipe:
         )
         ran = self._train(described, loss)
         trained, curves = folder / "trained.onnx", self._picture("curves")
-        best = ("--weights", self._kept_weights.value)
-        chosen = self._commands.read("adserver", "model", "export", "--job", ran.job_id, str(trained), *best)[
-            "rounds_done"
-        ]
+        exported = self._commands.read(
+            *("adserver", "model", "export", "--job", ran.job_id, str(trained)),
+            *("--weights", self._kept_weights.value),
+        )
+        chosen = exported["rounds_done"]
         if curves:
             self._commands.run("adserver", "job", "show", ran.job_id, "--plot", str(curves))
         tested = last = self._test(trained, loss)
@@ -152,7 +153,7 @@ class Recipe:
             self._tell(f"warning: {warning}")
         return result
 
-    def _train(self, described: RecipeSection, loss: Loss) -> Ran:
+    def _train(self, described: TableDescription, loss: Loss) -> FinishedJob:
         """Run everything up to the job's end: with reports, a dataset of them, and a job over it."""
         steps = self._steps
         task = steps.do("task", lambda: self._task(described))
@@ -162,7 +163,7 @@ class Recipe:
         untrained = self._model(described, rows=dataset["admitted"])
         job_id = steps.do("job", lambda: self._submit(task, dataset, untrained, loss))
         self._tell_of_training(job_id)
-        return Ran(
+        return FinishedJob(
             task_id=task,
             job_id=job_id,
             job=self._watch(job_id),
@@ -173,7 +174,7 @@ class Recipe:
             measured=measured,
         )
 
-    def _export_of_columns(self, described: RecipeSection, job_id: str) -> str:
+    def _export_of_columns(self, described: TableDescription, job_id: str) -> str:
         """Write the model that takes raw columns; return its file, or nothing and say why."""
         if described.encoder is None:
             return ""
@@ -230,7 +231,7 @@ class Recipe:
         found = {name: getattr(twin.evaluation, name) for name in ("loss", "accuracy", "auc")}
         return {**found, "learning_rate": twin.learning_rate, "epochs": twin.epochs}
 
-    def _describe(self, folder: Path) -> RecipeSection:
+    def _describe(self, folder: Path) -> TableDescription:
         """Fit an encoder to the user's table, or take the sample as it is."""
         data = self._project.settings.data
         if not data.csv:
@@ -239,12 +240,12 @@ class Recipe:
             )
             wide, classes = told["features"], len(told["labels"])
             said = ("--num-features", str(wide), "--classes", str(classes))
-            return RecipeSection(
+            return TableDescription(
                 num_features=wide, num_classes=classes, arguments=(*said, "--default-label", "0")
             )
         encoder = folder / "encoder.json"
         told = self._steps.do("table", lambda: self._fit(data, encoder))
-        return RecipeSection(
+        return TableDescription(
             num_features=told["features"],
             num_classes=len(told["classes"]),
             arguments=(
@@ -275,7 +276,7 @@ class Recipe:
         reports, epsilon = check(self._project).reported, self._project.settings.training.epsilon
         return ("--planned-reports", str(reports), "--planned-epsilon", str(epsilon))
 
-    def _task(self, described: RecipeSection, *updates: str) -> str:
+    def _task(self, described: TableDescription, *updates: str) -> str:
         task = self._project.settings.task
         made: str = self._commands.read(
             "adserver",
@@ -425,7 +426,7 @@ class Recipe:
             return None
         return float((labels.sum() + 0.5) / (len(labels) + 1))
 
-    def _model(self, described: RecipeSection, *, rows: int) -> Path:
+    def _model(self, described: TableDescription, *, rows: int) -> Path:
         """Return the model's file: the project's, or the default network for so many rows."""
         model = self._project.settings.model
         if model.onnx:
