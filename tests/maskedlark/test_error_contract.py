@@ -56,5 +56,5 @@ def test_equal_words_of_two_kinds_are_two_reasons() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_of_another_process_arrives_whole(error: MaskedLarkError) -> None:
-    arrived = pickle.loads(pickle.dumps(error))  # noqa: S301
+    arrived = pickle.loads(pickle.dumps(error))  # noqa: S301 # our own bytes
     assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
