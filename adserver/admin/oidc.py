@@ -40,6 +40,8 @@ _ALGORITHMS: Final = ("RS256", "PS256", "ES256", "ES384", "EdDSA")
 """Signatures alone: a MAC would be one by whoever knows the client's secret."""
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _LEEWAY_S: Final = 30
+_LATEST_S: Final = 2**53
+"""Times beyond are no numbers of seconds that a clock shows."""
 _TIMEOUT_S: Final = 10.0
 _FRESH_S: Final = 3_600.0
 _REFETCH_S: Final = 10.0
@@ -334,7 +336,7 @@ class OidcProvider:
         now = self._clock()
         times = claims["iat"], claims.get("nbf", claims["iat"]), claims["exp"]
         if (
-            not all(type(one) in (int, float) for one in times)
+            not all(type(one) in (int, float) and abs(one) <= _LATEST_S for one in times)
             or not max(times[:2]) - _LEEWAY_S <= now < times[2]
         ):
             raise SignInRefused("the provider's token has ended, or its clock is wrong: begin again")

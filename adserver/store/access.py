@@ -18,6 +18,7 @@ from adserver.store.database import Clock
 from adserver.store.schema import access_grants
 from maskedlark.audit_log import AuditAct
 from maskedlark.errors import InvalidTask
+from maskedlark.escape import escape
 from maskedlark.frozen import pick_attributes
 from maskedlark.runtime.database import reading
 
@@ -46,14 +47,17 @@ class AccessStore:
         self._clock = clock
 
     def make(self, kind: GrantKind, scope: Scope, *, name: str, lasts_s: float) -> str:
-        """Create a grant and return its secret, which is not stored; delete grants that have ended."""
+        """Create a grant and return its secret, which is not stored; delete grants that have ended.
+
+        Of the name visible characters are kept; others are escaped.
+        """
         secret = _PREFIXES[kind] + secrets.token_urlsafe(_SECRET_BYTES)
         now_s = self._clock()
         grant = Grant(
             digest=digest_of(secret),
             kind=kind,
             scope=scope,
-            name=name,
+            name=escape(name),
             created_at=now_s,
             expires_at=now_s + lasts_s,
         )

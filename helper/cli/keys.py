@@ -95,14 +95,14 @@ def rotate_command(
     from helper.trust.keys import log_keys, rotate
     from maskedlark.runtime.audit_table import local_user
 
-    ring = rotate(
-        data,
-        now=time.time(),
-        suite=suite,
-        active_in_s=int(active_in_hours * _HOUR_S),
-        overlap_s=int(overlap_days * _DAY_S),
-    )
-    with _ledger_of(data, database) as ledger:
+    with _ledger_of(data, database) as ledger:  # first: what cannot be logged is not done
+        ring = rotate(
+            data,
+            now=time.time(),
+            suite=suite,
+            active_in_s=int(active_in_hours * _HOUR_S),
+            overlap_s=int(overlap_days * _DAY_S),
+        )
         if ledger is not None:
             log_keys(ledger, ring, local_user())
     _show(ring, as_json)

@@ -251,6 +251,7 @@ def test_tokens_of_both_kinds_of_keys_hold(provider: OidcProvider, scripted: Scr
         {"exp": 999_999.0},
         {"exp": None},
         {"exp": True},
+        {"exp": 10**400},
         {"iat": 1_000_100.0},
         {"nbf": 1_000_100.0},
         {"nbf": "now"},
@@ -265,7 +266,7 @@ def test_tokens_of_both_kinds_of_keys_hold(provider: OidcProvider, scripted: Scr
         {"key": None, "algorithm": "none"},
         {"key": CURVE, "algorithm": "ES256"},
     ],
-    ids=lambda one: re.sub(" object at 0x[0-9a-f]+", "", str(one)),
+    ids=lambda one: re.sub(" object at 0x[0-9a-f]+", "", str(one))[:80],
 )
 def test_a_token_that_does_not_hold_signs_nobody_in(
     provider: OidcProvider, scripted: Scripted, changes: Mapping[str, Any]

@@ -108,3 +108,11 @@ def test_operate_allows_reading_and_reading_allows_no_more() -> None:
     assert Scope.OPERATE.allows(Scope.OPERATE)
     assert Scope.READ.allows(Scope.READ)
     assert not Scope.READ.allows(Scope.OPERATE)
+
+
+def test_a_name_is_kept_in_characters_that_every_database_and_terminal_takes(store: AccessStore) -> None:
+    secret = store.make(TOKEN, Scope.READ, name="gra\x00fa\x1b[31mna\ud800", lasts_s=60)
+    grant = store.find(secret, [TOKEN])
+    assert grant is not None
+    assert grant.name.isprintable()
+    assert grant.name.startswith("gra")
