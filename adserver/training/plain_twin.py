@@ -10,36 +10,17 @@ panel chooses, by the least loss.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import field
-from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
-from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import Evaluation, evaluate
 from adserver.training.merged_parameters import separate_parameters
-from adserver.training.optimizers import fresh_moments, step
-from adserver.training.trainer import split
+from adserver.training.plain_training import RATES, train_plainly
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Model
 from maskedlark.model.heads import TrainedLoss
 from maskedlark.model.onnx_file import parse, replace_parameters
-from maskedlark.privacy.clip import Clip, Norm
-
-_RATES: Final = (0.001, 0.003, 0.01, 0.03, 0.1)
-_BATCH: Final = 512
-_EPOCHS: Final = 10
-_LEAST_STEPS: Final = 200
-"""Of few records, which are not many steps in so many epochs."""
-_CHECKS: Final = 20
-"""How often each training is tested."""
-_UNCLIPPED: Final = Clip(norm=Norm.L2, bound=math.inf, frac_bits=0)
-
-_Weights = tuple[NDArray[np.float32], ...]
 
 
 @frozen
@@ -76,8 +57,8 @@ def train_plain_twin(encoded_model: bytes, loss: TrainedLoss, reported: EvalSet,
         records.check_fits(model, loss)
     best, least = None, math.inf
     with one_thread():
-        for rate in _RATES:
-            for epochs, weights in _train(model, loss, rate, reported):
+        for rate in RATES:
+            for epochs, weights in train_plainly(model, loss, rate, reported, np.random.default_rng(0)):
                 at = replace_parameters(encoded, model, weights)
                 found = evaluate(at, panel.features, panel.labels, loss)
                 if best is None or found.loss < least:
@@ -86,34 +67,3 @@ def train_plain_twin(encoded_model: bytes, loss: TrainedLoss, reported: EvalSet,
     if best is None:
         raise AssertionError("each training is tested before its first step")
     return best
-
-
-def _train(
-    model: Model, loss: TrainedLoss, rate: float, records: EvalSet
-) -> Iterator[tuple[float, _Weights]]:
-    """Yield epochs and weights: at the start, now and then, and at the end.
-
-    The weights are changed when the next ones are asked for.
-    """
-    from maskedlark.autodiff.clipped_sums import ClippedSums
-
-    sums, adam, schedule = ClippedSums(model, loss), OptimizerKind.ADAM, Schedule(kind=ScheduleKind.COSINE)
-    masters = tuple(values.astype(np.float32) for values in model.initial_values)
-    moments, draw = fresh_moments(adam, masters), np.random.default_rng(0)
-    batch = min(_BATCH, len(records))
-    steps = max(_LEAST_STEPS, _EPOCHS * len(records) // batch)
-    yield 0.0, masters
-    for done in range(steps):
-        chosen = draw.choice(len(records), batch, replace=False)
-        total = sums.of(masters, records.features[chosen], records.labels[chosen], _UNCLIPPED).vector
-        with np.errstate(over="ignore", invalid="ignore"):
-            step(
-                Optimizer(kind=adam, learning_rate=rate),
-                rate=rate * schedule.factor(done, steps),
-                steps_taken=done,
-                masters=masters,
-                moments=moments,
-                gradients=split(total / batch, model.parameters),
-            )
-        if (done + 1) % max(1, steps // _CHECKS) == 0 or done + 1 == steps:
-            yield (done + 1) * batch / len(records), masters

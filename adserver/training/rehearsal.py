@@ -36,17 +36,17 @@ from adserver.store.datasets import Dataset
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import OF_TWO_CLASSES
 from adserver.training.merged_parameters import separate_parameters
+from adserver.training.plain_training import RATES
 from adserver.training.rehearsal_training import (
     ALONE,
     NO_NOISE,
     PARTS,
-    PLAIN_RATES,
     RehearsalTraining,
     Score,
     TrainingOutcome,
     plain_trainings,
     train,
-    train_plainly,
+    warm_start,
 )
 from adserver.training.submission import plan_job
 from maskedlark.errors import InvalidTask, JobRefused
@@ -268,7 +268,7 @@ def _rows(submission: Submission, task: Task, wish: Wish) -> list[_Row]:
     starts = [(name, epsilon, is_warm) for is_warm in (False, wish.is_warm) for name, epsilon in jobs]
     for name, epsilon, is_warm in dict.fromkeys([*starts, (ALONE, None, False)]):
         asked = min(epsilons) if epsilon is None and epsilons else epsilon
-        for rate in PLAIN_RATES if name == ALONE else wish.learning_rates:
+        for rate in RATES if name == ALONE else wish.learning_rates:
             plan: TrainingPlan | None
             try:
                 plan, refused = _plan(submission, task, wish.reports, rate, asked), ""
@@ -333,7 +333,7 @@ def _warm_starts(
     if row is None:
         return [submission.model] * (wish.seeds + 1)
     plain = replace(_training(submission, examples, row, 0, submission.model), name=ALONE)
-    return list(run_all(train_plainly, plain_trainings(plain, wish.seeds)))
+    return list(run_all(warm_start, plain_trainings(plain, wish.seeds)))
 
 
 def _training(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from adserver.records.training_plan import TrainingPlan
 from adserver.training import inference
 from adserver.training.eval_set import EvalSet
+from adserver.training.plain_training import RATES, train_plainly
 from adserver.training.runner import mean_excess
 from adserver.training.trainer import Trainer
 from maskedlark.errors import InvalidModel
@@ -36,10 +37,6 @@ NO_NOISE: Final = "no noise"
 ALONE: Final = "examples alone"
 PARTS: Final = 4
 """Each seed tests with the next of so many parts of the examples, and trains with the others."""
-PLAIN_RATES: Final = (0.03, 0.1, 0.3, 1.0, 3.0)
-"""Learning rates of plain training on the examples alone: a job's may be in units of its clip bound."""
-_CHECKS: Final = 20
-"""How often training on the examples alone looks whether it is at its best."""
 
 
 @frozen
@@ -79,7 +76,7 @@ class TrainingOutcome:
         score: On the examples that test.
         clipped: The share of gradients that were clipped, in the last tenth of the rounds.
         refused: Why there is no score.
-        model: The trained file; of the examples alone only.
+        model: The trained file; of plain training only.
     """
 
     score: Score | None
@@ -94,9 +91,7 @@ def train(training: RehearsalTraining) -> TrainingOutcome:
 
     with one_thread():
         try:
-            whole, half = (
-                TrainingRun(training, split_examples(training, share=share)).run() for share in (1.0, 0.5)
-            )
+            whole, half = (_run(training, split_examples(training, share=share)) for share in (1.0, 0.5))
         except InvalidModel as error:
             return TrainingOutcome(score=None, refused=str(error))
     size = len(training.examples) * (1 - 1 / PARTS)
@@ -142,7 +137,32 @@ class SplitExamples(NamedTuple):
     random: np.random.Generator
 
 
-def train_plainly(training: RehearsalTraining) -> bytes:
+def _run(training: RehearsalTraining, parts: SplitExamples) -> TrainingOutcome:
+    return train_alone(training, parts) if training.name == ALONE else TrainingRun(training, parts).run()
+
+
+def train_alone(training: RehearsalTraining, parts: SplitExamples) -> TrainingOutcome:
+    """Train plainly on the examples, at the plan's learning rate, to the moment that tests best.
+
+    Raises:
+        InvalidModel: weights that no job could begin with.
+    """
+    loss, best, at_best = training.plan.job.loss, None, b""
+    model = _parse(training)
+    rate = training.plan.optimizer.learning_rate
+    for epochs, weights in train_plainly(model, loss, rate, parts.train, parts.random):
+        for value in weights:
+            quantise(value)
+        if not epochs:  # nothing is trained yet
+            continue
+        encoded = replace_parameters(training.model, model, weights)
+        found = score(encoded, parts.test, loss)
+        if best is None or found.value > best.value:
+            best, at_best = found, encoded
+    return TrainingOutcome(score=best, model=at_best)
+
+
+def warm_start(training: RehearsalTraining) -> bytes:
     """Return the model after plain training on the examples, at the rate and moment that do best.
 
     A quarter of the examples decides that, and does not train.
@@ -151,15 +171,20 @@ def train_plainly(training: RehearsalTraining) -> bytes:
 
     found = []
     with one_thread():
-        for rate in PLAIN_RATES:
+        for rate in RATES:
             optimizer = replace(training.plan.optimizer, learning_rate=rate)
             plain = replace(training, plan=replace(training.plan, optimizer=optimizer))
             try:
-                found.append(TrainingRun(plain, split_examples(plain, share=1.0)).run())
-            except InvalidModel:  # weights that left their range
+                found.append(train_alone(plain, split_examples(plain, share=1.0)))
+            except InvalidModel:
                 continue
     best = max(found, key=lambda one: -math.inf if one.score is None else one.score.value, default=None)
     return training.model if best is None else best.model
+
+
+def _parse(training: RehearsalTraining) -> Model:
+    plan = training.plan
+    return parse(training.model, num_features=plan.task.num_features, trained=plan.job.trained)
 
 
 def plain_trainings(training: RehearsalTraining, seeds: int) -> list[RehearsalTraining]:
@@ -178,37 +203,23 @@ class TrainingRun:
         self._loss = training.plan.job.loss
         self._train, self._test, self._random = parts
         self._noise = seeded(training.seed, f"rehearsal {training.name}")
-        self._model: Model = parse(
-            training.model, num_features=self._plan.task.num_features, trained=self._plan.job.trained
-        )
+        self._model = _parse(training)
         self._sums = ClippedSums(self._model, self._loss)
         self._trainer = Trainer(model=self._model, plan=self._plan)
         self._before: list[NDArray[np.float64]] = []
 
     def run(self) -> TrainingOutcome:
-        """Train to the end, or on the examples alone to the best moment, and test."""
-        rounds = self._plan.job.rounds
-        best, at_best, clipped = None, b"", list[float]()
-        for round_index, times in enumerate(self._batches()):
-            share = self._step(times)
-            if round_index >= rounds - max(1, rounds // 10):
-                clipped.append(share)
-            is_check = round_index % max(1, rounds // _CHECKS) == 0 or round_index == rounds - 1
-            if self._name == ALONE and is_check:
-                score = self._score()
-                if best is None or score.value > best.value:
-                    best, at_best = score, self._model_now()
-        if self._name == ALONE:
-            return TrainingOutcome(score=best, model=at_best)
-        return TrainingOutcome(score=self._score(), clipped=float(np.mean(clipped)))
+        """Train to the end, and test."""
+        last = self._plan.job.rounds - max(1, self._plan.job.rounds // 10)
+        shares = [self._step(times) for times in self._batches()]
+        trained = replace_parameters(self._encoded, self._model, self._trainer.values())
+        return TrainingOutcome(
+            score=score(trained, self._test, self._loss), clipped=float(np.mean(shares[last:]))
+        )
 
     def _batches(self) -> Iterator[NDArray[np.int64]]:
         """Yield how often each example is in each round's sample."""
         job, size = self._plan.job, len(self._train)
-        if self._name == ALONE:
-            for _ in range(job.rounds):
-                yield np.ones(size, np.int64)
-            return
         real = round(self._plan.dataset_size * (1 - self._plan.task.fake_report_rate))
         drawn = self._random.integers(0, size, real)  # a dataset of people like the examples
         slots = np.empty(0, np.int64)
@@ -225,14 +236,13 @@ class TrainingRun:
     def _step(self, times: NDArray[np.int64]) -> float:
         """Take one step, and return the share of gradients that were clipped."""
         plan, clip = self._plan, self._trainer.clip()
-        is_plain = self._name == ALONE
         weights = [quantise(value).to_float() for value in self._trainer.values()]
         chosen = np.flatnonzero(times)
         summed = self._sums.of(
             weights,
             self._train.features[chosen],
             self._train.labels[chosen],
-            replace(clip, bound=math.inf, is_per_layer=False) if is_plain else clip,
+            clip,
             times[chosen],
         )
         count = int(times.sum())
@@ -240,13 +250,12 @@ class TrainingRun:
         if clip.is_counted:
             unit = math.ldexp(clip.count_units, -clip.frac_bits)
             vector = np.append(vector, (2 * summed.within - count) * unit)
-        if self._name not in {NO_NOISE, ALONE}:
+        if self._name != NO_NOISE:
             vector = vector + self._both_noises(clip, len(vector))
-        mean = vector / (max(1, count) if is_plain else plan.denominator)
+        mean = vector / plan.denominator
         size = self._model.num_parameters
-        # an adaptive job's step is in units of the bound, which plain training does not have
-        self._trainer.step(mean[:size] * (clip.bound if is_plain and clip.is_counted else 1.0))
-        if clip.is_counted and not is_plain:
+        self._trainer.step(mean[:size])
+        if clip.is_counted:
             self._trainer.follow_quantile(mean_excess(plan, clip, float(mean[size])))
         return 1 - summed.within / max(1, count)
 
@@ -261,12 +270,6 @@ class TrainingRun:
         before = self._before.pop() if self._before else np.zeros(count)
         self._before.append(now)
         return np.asarray(now - job.carried / DENOMINATOR * before)
-
-    def _score(self) -> Score:
-        return score(self._model_now(), self._test, self._loss)
-
-    def _model_now(self) -> bytes:
-        return replace_parameters(self._encoded, self._model, self._trainer.values())
 
 
 def score(encoded_model: bytes, examples: EvalSet, loss: TrainedLoss) -> Score:

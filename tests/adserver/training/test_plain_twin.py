@@ -32,7 +32,7 @@ def test_it_learns_and_its_figures_are_its_models() -> None:
 
 
 def test_the_panel_chooses_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_twin, "_RATES", (0.1,))
+    monkeypatch.setattr(plain_twin, "RATES", (0.1,))
     rows = records(20, 1)
     against = EvalSet(features=rows.features, labels=1 - rows.labels)  # what is learned is wrong there
     assert train_plain_twin(MODEL, LOGITS, rows, against).epochs < 5
@@ -40,7 +40,7 @@ def test_the_panel_chooses_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rate_that_diverges_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_twin, "_RATES", (1e6, 0.03))
+    monkeypatch.setattr(plain_twin, "RATES", (1e6, 0.03))
     twin = train_plain_twin(MODEL, Loss.MSE, records(300, 1), records(99, 2))
     assert twin.learning_rate == 0.03
     assert twin.epochs > 0

@@ -84,7 +84,7 @@ def test_each_epsilon_no_noise_and_the_examples_alone_are_rows(rehearsal: Rehear
         name: [one.learning_rate for one in rehearsal.settings if one.name == name]
         for name in rehearsal.names()
     }
-    assert rates.pop(ALONE) == [0.03, 0.1, 0.3, 1.0, 3.0]
+    assert rates.pop(ALONE) == [0.001, 0.003, 0.01, 0.03, 0.1]
     assert all(tried == [0.001, 0.5] for tried in rates.values())
 
 
