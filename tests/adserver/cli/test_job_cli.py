@@ -20,6 +20,7 @@ from adserver.store.queries import QueryStore
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training.inference import predict
+from adserver.training.plain_training import RATES
 from adserver.training.trainer import Checkpoint
 from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
@@ -346,7 +347,7 @@ def test_a_rehearsal_trains_on_examples_and_spends_nothing(adserver: Adserver, s
     wish = f"--examples panel.npz --reports {RECORDS} --epsilon 1 --also-rate 0.1 --seeds 2 --workers 1"
     found = json.loads(adserver(f"job rehearse {job} {wish} --json").stdout)
     assert found["metric"] == "roc_auc"
-    assert [one["learning_rate"] for one in found["settings"]] == [0.5, 0.1] * 2 + [0.03, 0.1, 0.3, 1, 3]
+    assert [one["learning_rate"] for one in found["settings"]] == [0.5, 0.1] * 2 + [*RATES]
     assert [one["name"] for one in found["settings"][:6:2]] == ["epsilon 1", "no noise", "examples alone"]
     assert found["settings"][0]["costs"]["ad_server"] <= 1.0
     assert site.store.all() == ()

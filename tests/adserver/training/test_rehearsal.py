@@ -11,6 +11,7 @@ from adserver.records.submissions import Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.eval_set import EvalSet
 from adserver.training.inference import evaluate_heads, predict
+from adserver.training.plain_training import RATES
 from adserver.training.rehearsal import WARM, Rehearsal, Wish, _plan, rehearse
 from adserver.training.rehearsal_training import (
     ALONE,
@@ -84,7 +85,7 @@ def test_each_epsilon_no_noise_and_the_examples_alone_are_rows(rehearsal: Rehear
         name: [one.learning_rate for one in rehearsal.settings if one.name == name]
         for name in rehearsal.names()
     }
-    assert rates.pop(ALONE) == [0.001, 0.003, 0.01, 0.03, 0.1]
+    assert rates.pop(ALONE) == [*RATES]
     assert all(tried == [0.001, 0.5] for tried in rates.values())
 
 
