@@ -34,6 +34,8 @@ _ROOM: Final = 2**31 - 1
 """What values whose products are added up may come to: times a limb of a share that stays below 2^62."""
 _UP: Final = 2.0**_LOW_BITS
 _DOWN: Final = 2.0**-_LOW_BITS
+_32: Final = np.uint64(32)
+_EPSILON: Final = np.int64(2**32 - 1)  # 2^64 mod p
 
 
 @unique
@@ -210,10 +212,10 @@ def _mask_rows(
             scale = factors[r, k] * power(frac_bits - exponent[r + stride * k] - operand_exponent[r])
             scales[k] = scale if operand_norm[r] != 0 else 0.0
         if limbs == 0:
-            hashes[r] += _multiply_reduced(q, r, stride, scales, shares[r], keys, masked[r])
+            hashes[r] += _multiply_reduced(q, r, stride, scales, shares, keys, masked[r])
         else:
-            sums[:] = 0
-            hashes[r] += _add_products(q, r, stride, scales, shares[r], keys, limbs, sums)
+            sums[: 2 * limbs] = 0
+            hashes[r] += _add_products(q, r, stride, scales, shares, keys, limbs, sums)
             for j in range(masked.shape[1]):
                 masked[r, j] = _whole(sums[0, j], sums[1, j])
             if limbs == 2:
@@ -244,11 +246,11 @@ def _mask_sum(
         for k in range(labels):
             scales[k] = factors[r, k] * power(frac_bits - exponent[r + stride * k])
         if limbs == 0:
-            hashes[r] += _multiply_reduced(q, r, stride, scales, shares[r], keys, masked)
+            hashes[r] += _multiply_reduced(q, r, stride, scales, shares, keys, masked)
             for j in range(len(total)):
                 total[j] = add(total[j], masked[j])
             continue
-        hashes[r] += _add_products(q, r, stride, scales, shares[r], keys, limbs, sums)
+        hashes[r] += _add_products(q, r, stride, scales, shares, keys, limbs, sums)
         if (r + 1) % together == 0 or r + 1 == records:
             for j in range(len(total)):
                 upper = shift(_whole(sums[2, j], sums[3, j]), _LOW_BITS)
@@ -256,7 +258,7 @@ def _mask_sum(
             sums[:] = 0
 
 
-@kernel
+@inline
 def _multiply_reduced(
     q: NDArray[np.int16],
     record: int,
@@ -270,7 +272,7 @@ def _multiply_reduced(
     digest = np.uint64(0)
     masked[:] = 0
     for k in range(len(scales)):
-        row, scale, share = record + stride * k, scales[k], shares[k]
+        row, scale, share = record + stride * k, scales[k], shares[record, k]
         for j in range(len(masked)):
             value = np.int64(q[row, j] * scale)
             digest += keys[k, j] * np.uint64(value)
@@ -278,7 +280,7 @@ def _multiply_reduced(
     return digest
 
 
-@kernel
+@inline
 def _add_products(
     q: NDArray[np.int16],
     record: int,
@@ -296,7 +298,7 @@ def _add_products(
     width, digest = sums.shape[1], np.uint64(0)
     for k in range(len(scales)):
         row, scale = record + stride * k, scales[k]
-        share_low, share_high = split_limbs(shares[k])
+        share_low, share_high = split_limbs(shares[record, k])
         if limbs == 1:
             for j in range(width):
                 small = np.int32(q[row, j] * scale)
@@ -318,5 +320,9 @@ def _add_products(
 
 @inline
 def _whole(low: np.int64, high: np.int64) -> np.uint64:
-    """Return the element low + 2^32 high, each of a magnitude below 2^62."""
-    return add(from_signed(low), shift(from_signed(high), 32))
+    """Return the element low + 2^32 high, each of a magnitude below 2^62.
+
+    With high = 2^32 a + b and 0 <= b < 2^32 it is low + (2^32 - 1) a + 2^32 b, because 2^64 = 2^32 - 1.
+    """
+    below = low + (high >> np.int64(32)) * _EPSILON  # of a magnitude below 2^63
+    return add(from_signed(below), np.uint64(high) << _32)

@@ -69,7 +69,8 @@ def quantise(values: Real, norm: Norm, buffers: Buffers | None = None) -> RowBlo
     """
     rows, buffers = len(values), buffers or Buffers()
     q = buffers.empty("q", values.shape, np.int16)
-    exponent, total = (buffers.empty(name, (rows,), np.int64) for name in ("exponent", "norm"))
+    exponent = buffers.empty("exponent", (rows,), np.int64)
+    total = buffers.empty("norm", (rows,), np.int64)
     _quantise(values, values.view(np.int64), norm is Norm.L2, q, exponent, total)
     return RowBlock(q=q, exponent=exponent, norm=total)
 
@@ -91,7 +92,9 @@ def row_norms(rows: RowBlock, norm: Norm) -> NDArray[np.float64]:
 
     One exact integer times a power of two.
     """
-    return rows.norm * power_of(-rows.exponent * (2 if norm is Norm.L2 else 1))
+    found = np.empty(len(rows.norm))
+    _row_norms(rows.norm, rows.exponent, 2 if norm is Norm.L2 else 1, found)
+    return found
 
 
 @inline
@@ -130,6 +133,13 @@ def _quantise(
             total += np.int64(value * value) if squares else np.int64(abs(value))
         exponent[r] = e if (top > 0) & is_finite else 0
         norm[r] = total
+
+
+@kernel
+def _row_norms(norm: NDArray[np.int64], exponent: NDArray[np.int64], times: int, found: Real) -> None:
+    """Fill in norm * 2^(-times * exponent)."""
+    for r in range(len(norm)):
+        found[r] = norm[r] * power(-times * exponent[r])
 
 
 @kernel

@@ -48,18 +48,15 @@ class _RunningActivation(Running):
         argument = to_real(inputs[0])
         value: Real
         value, self._slope = (self._buffers.empty(name, argument.shape) for name in ("value", "slope"))
-        if self._layer.curve <= Curve.LEAKY_RELU:
-            _rectify(argument, self._layer.alpha, value, self._slope)
-        else:
-            _activate(
-                int(self._layer.curve),
-                self._layer.alpha,
-                exponential(),
-                softplus_tail(),
-                argument,
-                value,
-                self._slope,
-            )
+        _activate(
+            int(self._layer.curve),
+            self._layer.alpha,
+            exponential(),
+            softplus_tail(),
+            argument,
+            value,
+            self._slope,
+        )
         return value
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
@@ -67,18 +64,53 @@ class _RunningActivation(Running):
         return (np.multiply(deltas, self._slope, out=self._buffers.empty("back", deltas.shape)),)
 
 
-Activation.running = _RunningActivation
+class _RunningRectifier(Running):
+    """Relu (alpha = 0) and LeakyRelu; the slope at 0 is alpha, as in torch."""
+
+    def __init__(self, layer: Activation, setup: RoundSetup) -> None:
+        self._layer, self._buffers = layer, setup.buffers
+        self._is_above: NDArray[np.bool_]
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        argument = to_real(inputs[0])
+        value: Real = self._buffers.empty("value", argument.shape)
+        self._is_above = self._buffers.empty("is_above", argument.shape, np.bool_)
+        _rectify(argument, self._layer.alpha, value, self._is_above)
+        return value
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        back: Real = self._buffers.empty("back", deltas.shape)
+        _rectify_back(deltas, self._layer.alpha, self._is_above, back)
+        return (back,)
+
+
+def _start_activation(layer: Activation, setup: RoundSetup) -> Running:
+    is_straight = layer.curve <= Curve.LEAKY_RELU
+    return _RunningRectifier(layer, setup) if is_straight else _RunningActivation(layer, setup)
+
+
+Activation.running = _start_activation
 
 
 @kernel
-def _rectify(argument: Real, alpha: float, value: Real, slope: Real) -> None:
-    """Compute Relu (alpha = 0) and LeakyRelu; the slope at 0 is alpha, as in torch."""
+def _rectify(argument: Real, alpha: float, value: Real, is_above: NDArray[np.bool_]) -> None:
+    """Compute the values, and whether each argument is above 0."""
     for r in range(argument.shape[0]):
         for j in range(argument.shape[1]):
             z = argument[r, j]
-            s = 1.0 if z > 0.0 else alpha
-            value[r, j] = z * s
-            slope[r, j] = s
+            value[r, j] = z * (1.0 if z > 0.0 else alpha)
+            is_above[r, j] = z > 0.0
+
+
+@kernel
+def _rectify_back(deltas: Real, alpha: float, is_above: NDArray[np.bool_], back: Real) -> None:
+    """Multiply deltas (seeds, records, width) by the slopes."""
+    for k in range(deltas.shape[0]):
+        for r in range(deltas.shape[1]):
+            for j in range(deltas.shape[2]):
+                back[k, r, j] = deltas[k, r, j] * (1.0 if is_above[r, j] else alpha)
 
 
 @kernel

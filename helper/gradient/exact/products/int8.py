@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from helper.gradient.exact.kernels.buffers import Buffers
-from helper.gradient.exact.kernels.compiled import kernel
+from helper.gradient.exact.kernels.compiled import inline, kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply
 from helper.gradient.exact.kernels.rows import Bytes, Real
 from helper.gradient.exact.products.product import (
@@ -193,7 +193,7 @@ class _DigitAccumulator:
         """See `Accumulator`."""
         rows = slice(first, first + len(operand))
         if self._count == 8:
-            _split_256(masked, self._digits[rows])
+            _split_256(masked, self._digits[rows].view(np.uint64))
         else:
             _split_128(masked, self._digits[rows])
         if operand.dtype == np.uint8:
@@ -267,40 +267,36 @@ def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None
 
 
 @kernel
-def _split_256(masked: FieldVector, digits: Digits) -> None:
-    """Split field elements (R, N) into eight balanced base-256 digits (R, 8N).
+def _split_256(masked: FieldVector, digits: NDArray[np.uint64]) -> None:
+    """Split field elements (R, N) into eight balanced base-256 digits each, the bytes of one word.
 
     The bytes of s + 0x80...80, each with its top bit flipped.
 
     s is u or u - p, whichever eight digits can hold: they hold 2^64 consecutive integers, more than p.
     """
-    rows, outputs = masked.shape
-    for r in range(rows):
-        for d in range(8):
-            shift = np.uint64(8 * d)
-            for j in range(outputs):
-                u = masked[r, j]
-                u += (_EPSILON if u > _LARGEST_BALANCED else np.uint64(0)) + _BALANCE_256
-                digits[r, d * outputs + j] = np.int8(np.uint8((u ^ _BALANCE_256) >> shift))
+    for r in range(masked.shape[0]):
+        for j in range(masked.shape[1]):
+            u = masked[r, j]
+            u += (_EPSILON if u > _LARGEST_BALANCED else np.uint64(0)) + _BALANCE_256
+            digits[r, j] = u ^ _BALANCE_256
 
 
 @kernel
 def _split_128(masked: FieldVector, digits: Digits) -> None:
-    """Split signed field elements (R, N) into ten balanced base-128 digits (R, 10N).
+    """Split signed field elements (R, N) into ten balanced base-128 digits each, (R, 10N).
 
     The tenth is -1, 0 or 1.
     """
-    rows, outputs = masked.shape
-    for r in range(rows):
-        for j in range(outputs):
+    for r in range(masked.shape[0]):
+        for j in range(masked.shape[1]):
             u = masked[r, j]
             s = np.int64(u) if u <= _HALF else -np.int64(_P - u)
             first = ((s + 64) & 127) - 64
-            digits[r, j] = first
+            digits[r, 10 * j] = first
             rest = ((s - first) >> 7) + _BALANCE_128
             for d in range(8):
-                digits[r, (d + 1) * outputs + j] = ((rest >> (7 * d)) & 127) - 64
-            digits[r, 9 * outputs + j] = rest >> 56
+                digits[r, 10 * j + d + 1] = ((rest >> (7 * d)) & 127) - 64
+            digits[r, 10 * j + 9] = rest >> 56
 
 
 @kernel
@@ -313,7 +309,7 @@ def _add_columns(masked: FieldVector, sums: FieldVector) -> None:
 
 @kernel
 def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, total: FieldVector) -> None:
-    """Combine digit sums (planes * K, count * N) in the field, and add them to total (K, N).
+    """Combine digit sums (planes * K, N * count) in the field, and add them to total (K, N).
 
     With two planes less 32768 * column sums.
     """
@@ -321,7 +317,7 @@ def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, to
     half = count // 2
     bits = 8 if count == 8 else 7
     unit = np.uint64(1) << np.uint64(half * bits)
-    high, low = np.empty(outputs, np.int64), np.empty(outputs, np.int64)
+    low, high = np.empty(outputs, np.int64), np.empty(outputs, np.int64)
     minus = np.zeros(outputs, np.uint64)
     if planes == 2:
         for j in range(outputs):
@@ -329,14 +325,31 @@ def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, to
     for i in range(width):
         low[:] = 0
         high[:] = 0
-        for d in range(half):
-            for j in range(outputs):
-                a, b = np.int64(sums[i, d * outputs + j]), np.int64(sums[i, (half + d) * outputs + j])
-                if planes == 2:
-                    a = (a << 8) + np.int64(sums[width + i, d * outputs + j])
-                    b = (b << 8) + np.int64(sums[width + i, (half + d) * outputs + j])
-                low[j] += a << (bits * d)
-                high[j] += b << (bits * d)
+        for plane in range(planes):
+            row, up = plane * width + i, 8 * (planes - 1 - plane)
+            if count == 8:
+                for j in range(outputs):
+                    low[j] += _join_four(sums, row, 8 * j) << up
+                    high[j] += _join_four(sums, row, 8 * j + 4) << up
+            else:
+                for j in range(outputs):
+                    low[j] += _join_five(sums, row, 10 * j) << up
+                    high[j] += _join_five(sums, row, 10 * j + 5) << up
         for j in range(outputs):
             value = add(from_signed(low[j]), multiply(from_signed(high[j]), unit))
             total[i, j] = add(total[i, j], add(value, minus[j]))
+
+
+@inline
+def _join_four(sums: Sums, row: int, first: int) -> np.int64:
+    """Return the integer of four base-256 digits, lowest first."""
+    low = np.int64(sums[row, first]) + (np.int64(sums[row, first + 1]) << 8)
+    return low + (np.int64(sums[row, first + 2]) << 16) + (np.int64(sums[row, first + 3]) << 24)
+
+
+@inline
+def _join_five(sums: Sums, row: int, first: int) -> np.int64:
+    """Return the integer of five base-128 digits, lowest first."""
+    low = np.int64(sums[row, first]) + (np.int64(sums[row, first + 1]) << 7)
+    low += (np.int64(sums[row, first + 2]) << 14) + (np.int64(sums[row, first + 3]) << 21)
+    return low + (np.int64(sums[row, first + 4]) << 28)
