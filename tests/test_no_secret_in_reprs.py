@@ -26,6 +26,13 @@ _PUBLIC: Final = {
     "maskedlark.reports.task.HelperIdentity.verify_key",
 }
 
+_PUBLIC_ARRAYS: Final = {  # what a helper tells the ad server of each report
+    "helper.datasets.preparing.PreparedReports.is_admitted",
+    "maskedlark.reports.dataset.AdmittedSet.is_admitted",
+    "maskedlark.reports.dataset.AdmittedSet.view_tags",
+    "maskedlark.reports.proofs.check.ProofTable.others",  # digests that are compared
+}
+
 
 def classes() -> Iterator[type[Any]]:
     for package in (adserver, browser_sim, helper, maskedlark):
@@ -61,6 +68,18 @@ def fields() -> Iterator[tuple[str, dataclasses.Field[Any], str]]:
 def shown() -> list[tuple[str, str]]:
     """What reprs show, with its type."""
     return [(name, kind) for name, field, kind in fields() if field.repr]
+
+
+def test_no_answer_and_no_array_of_peoples_data_is_shown(shown: list[tuple[str, str]]) -> None:
+    answers = {name for name, kind in shown if name.endswith(".answer") and "Future" not in kind}
+    assert answers == set()
+    held = {
+        name
+        for name, kind in shown
+        if re.search(r"ndarray|SplitExample|MeasuredValues|PairKey|list\[bytes\]|Sequence\[bytes\]", kind)
+        and name.startswith(("helper.datasets", "helper.releases", "helper.trust", "maskedlark.re"))
+    }
+    assert held == _PUBLIC_ARRAYS
 
 
 def test_no_bytes_that_are_named_as_a_secret_are_shown(shown: list[tuple[str, str]]) -> None:

@@ -62,7 +62,7 @@ _SYMMETRIC: Final = {"min", "max", "minimum", "maximum", "gcd", "compare_digest"
 _OTHER_NAMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOCKS: Final = re.compile(r"lock|_changed|condition|turn|guard|mutex|only_one|alone", re.IGNORECASE)
 _LOGS: Final = re.compile(r"^(_?LOG|_?log|logger|warnings|assert_never)\b")
-_KERNELS: Final = {"kernel", "inlined"}
+_KERNELS: Final = {"kernel", "inline"}
 _DROPPED_BLOCK: Final = '__import__("contextlib").nullcontext()'
 
 

@@ -3,6 +3,7 @@
 import select
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.json_error import refusal
@@ -219,6 +221,33 @@ def test_a_body_in_tiny_chunks_is_refused(bytes_each: int, told: bytes) -> None:
             assert one.recv(64).split()[1] == told
             return
     assert told == b"400"
+
+
+def test_bytes_that_are_no_http_end_an_answer_that_has_begun_without_another_one() -> None:
+    ended = threading.Event()
+
+    async def answer_early(_scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"99")]})
+        await send({"type": "http.response.body", "body": b"first part", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    counted: list[int] = []
+    server = HttpServer(answer_early, "127.0.0.1:0", None, limits=PATIENT, on_refused=counted.append)
+    server.wait_until_started()
+    try:
+        with connected(server.port) as one:
+            one.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+            got = b""
+            while not got.endswith(b"first part"):
+                got += one.recv(1024)
+            one.sendall(b"no length of a chunk\r\n")
+            assert one.recv(1024) == b""
+        assert ended.wait(HANGS_S)
+        assert counted == []
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("is_tls", [False, True])

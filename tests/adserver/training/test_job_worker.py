@@ -896,12 +896,19 @@ def test_the_noise_beside_a_gradient_is_that_of_all_parameters_over_the_expected
     site.engine.dispose()
 
 
-def test_a_mean_of_indicators_is_divided_by_a_unit_that_is_never_under_one(quiet: Sealed) -> None:
+@pytest.mark.parametrize(
+    ("bound", "units", "fakes", "mean"),
+    [(2.0**-29, 1, 0.0, 0.5), (2.0**-29, 1, 0.2, 0.625), (1.0, 2**29, 0.5, 2.0**-29)],
+)
+def test_a_mean_of_indicators_is_divided_by_a_unit_and_by_the_rate_of_real_reports(
+    quiet: Sealed, bound: float, units: int, fakes: float, mean: float
+) -> None:
     plan = plan_for(quiet)
-    clip = Clip(norm=Norm.L2, bound=2.0**-29, frac_bits=32, is_counted=True)
-    assert clip.count_units == 1
-    real = 1 - plan.task.fake_report_rate
-    assert mean_excess(plan, clip, math.ldexp(0.5, -32)) == pytest.approx(0.5 / real)
+    task = replace(plan.task, fake_report_rate=fakes)
+    plan = replace(plan, task=task, job=replace(plan.job, task_id=task.task_id))
+    clip = Clip(norm=Norm.L2, bound=bound, frac_bits=32, is_counted=True)
+    assert clip.count_units == units
+    assert mean_excess(plan, clip, math.ldexp(0.5, -32)) == pytest.approx(mean)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
 """Poisoned reports at two real helpers: dropped before anything is summed, and nothing of a proof is kept."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from helper.datasets import datasets as datasets_module
+from helper.datasets.proofs import fast_residues
 from maskedlark.randomness import seeded
+from maskedlark.reports.dataset import ShareOpener
+from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.transport import make_channel
 from protos.helper_pb2_grpc import HelperStub
@@ -36,6 +41,22 @@ def test_the_sum_with_poisoned_reports_is_bit_equal_to_the_sum_without_them(tmp_
     spec = scene.job(dataset)
     scene.start(spec)
     assert scene.run(spec, 0).tolist() == scene.plain_sum(30)
+
+
+@pytest.mark.parametrize("proof", [False, True])
+def test_proofs_are_checked_by_the_compiled_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proof: bool
+) -> None:
+    scene, given = Scene(tmp_path, proof=proof), []
+
+    def opener(**how: Any) -> ShareOpener:
+        given.append(how["residues_of"])
+        return ShareOpener(**how)
+
+    monkeypatch.setattr(datasets_module, "ShareOpener", opener)
+    with scene.cores[0].datasets.prepare(scene.task_id, b"h" * 16, None):
+        pass
+    assert given == [fast_residues if proof else residues]
 
 
 def test_a_stored_dataset_has_the_bytes_that_it_has_without_proofs(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import threading
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 from helper.core import HelperCore
 from helper.datasets import sealed_segments, segment_store, segments
 from helper.datasets import vault as vault_module
+from helper.datasets.datasets import Datasets
 from helper.datasets.frames import SealedSegment, open_segment
 from helper.datasets.preparation_cache import Handle
 from helper.datasets.segment_writer import SegmentWriter
 from helper.datasets.segments import chosen_of
 from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
+from helper.datasets.vault import Vault
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from maskedlark.audit_log import THIS_SERVICE, Actor
@@ -27,6 +30,7 @@ from maskedlark.runtime import objects as objects_module
 from maskedlark.runtime.objects import StoreFailed
 from tests.builders import shares_for
 from tests.helper.parties import NUM_VALUES, Scene
+from tests.refusals import refused
 from tests.stores import Faulty, FilesAsObjects, InMemory
 
 SEGMENT = 4
@@ -180,6 +184,62 @@ def test_objects_that_are_not_what_was_put_are_a_lost_dataset(
     )
     assert reason(scene, dataset) is JobReason.DATASET_LOST
     assert len(scene.cores[0].datasets.open(other)) == RECORDS
+
+
+READERS: dict[str, Callable[[Datasets, bytes, bytes], Any]] = {
+    "open": lambda datasets, dataset, _: datasets.open(dataset),
+    "labels": lambda datasets, dataset, _: datasets.labels(dataset),
+    "pieces": lambda datasets, dataset, _: list(datasets.pieces(dataset)),
+    "records": lambda datasets, dataset, task: list(datasets.records(dataset, task).pieces(never)),
+    "sealed": lambda datasets, dataset, task: [
+        one.read() for one in datasets.records(dataset, task).sealed(never)
+    ],
+}
+
+
+@PLACES
+@pytest.mark.parametrize("is_small", [False, True])
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_whoever_reads_a_lost_dataset_is_told_so_and_the_operator_where(
+    scene: Scene,
+    stored: MutableMapping[str, bytes],
+    caplog: pytest.LogCaptureFixture,
+    is_small: bool,
+    read: Callable[[Datasets, bytes, bytes], Any],
+) -> None:
+    dataset, datasets = scene.seal(RECORDS), scene.cores[0].datasets
+    if not is_small:
+        uncached(scene)
+    for one in names(scene, dataset):
+        del stored[one.name]
+    with refused(JobReason.DATASET_LOST, match="shares of the dataset are lost or damaged"):
+        read(datasets, dataset, scene.task_id)
+    assert any(record.levelname == "ERROR" for record in caplog.records)
+
+
+def test_a_dataset_that_two_threads_ask_for_at_once_is_read_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, datasets = scene.seal(RECORDS), scene.cores[0].datasets
+    second, opened, reads = threading.Event(), [], 0
+    found = Vault.read
+
+    def read(self: Vault, *given: Any, **how: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads > 1:
+            second.set()
+        else:
+            other.start()
+            second.wait(0.2)  # the other one comes in here, if it can
+        return found(self, *given, **how)
+
+    other = threading.Thread(target=lambda: opened.append(datasets.open(dataset)))
+    monkeypatch.setattr(Vault, "read", read)
+    opened.append(datasets.open(dataset))
+    other.join()
+    assert reads == 1
+    assert opened[0] is opened[1]
 
 
 @PLACES
@@ -610,6 +670,12 @@ def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_h
     core.datasets.vault.delete_dropped()
     assert len(core.tasks._ledger.manifests.of(dataset)) > 1
     assert set(core.quota._held) == {dataset.hex()}
+
+
+def test_a_dataset_that_expired_while_it_was_read_is_on_nobodys_account(scene: Scene) -> None:
+    dataset, datasets = scene.seal(RECORDS), scene.cores[0].datasets
+    assert datasets._owner(dataset) == "ads.example"
+    assert datasets._owner(bytes(32)) == ""
 
 
 def test_an_opened_dataset_is_kept_in_memory_on_its_own_ad_servers_account(scene: Scene) -> None:

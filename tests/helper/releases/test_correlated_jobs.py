@@ -28,8 +28,10 @@ from helper.releases.correlated_noise import CorrelatedNoise, SeedDamaged, StepS
 from helper.releases.rounds import RunningJob
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
+from maskedlark.interrupt import never
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.correlated import OWN_SCALE, sensitivity
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import Stream, derive_key, seeded
 from maskedlark.releases.job import JobSpec, noise_units
@@ -277,6 +279,31 @@ def test_a_round_whose_predecessor_is_not_answered_has_no_noise(scene: Scene) ->
     carried = scene.cores[0].jobs._carried
     with refused(JobReason.ROUND_OUT_OF_ORDER):
         carried.of_round(spec, 1, carried.new_seed(spec, 1), scale=8, count=3, interrupt=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("has_seed", "mechanism", "more"),
+    [(False, Mechanism.GAUSSIAN, 0), (True, Mechanism.LAPLACE, 0), (True, Mechanism.GAUSSIAN, 1)],
+)
+def test_no_other_noise_is_drawn_for_a_correlated_job(
+    scene: Scene, has_seed: bool, mechanism: Mechanism, more: int
+) -> None:
+    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
+    scene.start(spec)
+    at_work = scene.cores[0].jobs.at_work(key_of(spec), None)
+    seed = StepSeed(secret=bytes(32), sealed=b"") if has_seed else None
+    draw = at_work.running._noise_source(at_work.served, 0, seed, never)
+    with pytest.raises(AssertionError, match="Gaussian"):
+        draw(mechanism, noise_units(scene.task, spec) + more, NUM_VALUES)
+
+
+def test_the_noise_of_a_correlated_job_has_the_jobs_scale_whatever_is_asked_for(scene: Scene) -> None:
+    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
+    scene.start(spec)
+    at_work = scene.cores[0].jobs.at_work(key_of(spec), None)
+    draw = at_work.running._noise_source(at_work.served, 0, StepSeed(secret=bytes(32), sealed=b""), never)
+    units = noise_units(scene.task, spec)
+    assert draw(Mechanism.GAUSSIAN, units, 9).tolist() == draw(Mechanism.GAUSSIAN, units // 2, 9).tolist()
 
 
 def test_helpers_and_jobs_have_noise_of_their_own(scene: Scene) -> None:

@@ -287,15 +287,20 @@ def test_windows_as_large_as_the_image_are_counted_before_they_are_listed() -> N
     tracemalloc.stop()
 
 
-def test_what_a_job_keeps_between_rounds_counts_its_arrays_and_its_engine() -> None:
-    def bytes_with(arrays: int, held: int) -> int:
-        model = SimpleNamespace(initial_values=(np.zeros(arrays, np.uint8),), constants={}, nodes=())
+def test_what_a_job_keeps_between_rounds_counts_its_graph_its_arrays_and_its_engine() -> None:
+    def bytes_with(*, values: int = 0, constants: int = 0, nodes: int = 0, held: int = 0) -> int:
+        model = SimpleNamespace(
+            initial_values=(np.zeros(values, np.uint8),),
+            constants={"c": np.zeros(constants, np.uint8)},
+            nodes=(None,) * nodes,
+        )
         engine = SimpleNamespace(held_bytes=held)
         return _held_bytes(cast("Computation", SimpleNamespace(model=model, engine=engine)))
 
-    nothing = bytes_with(0, 0)
-    assert bytes_with(1_000, 0) - nothing == 1_000
-    assert bytes_with(0, 700) - nothing == 700
+    nothing = 1 << 20
+    assert bytes_with() == nothing
+    assert bytes_with(values=1_000, constants=300, held=700) == nothing + 2_000
+    assert bytes_with(nodes=3) == nothing + 3 * 8_192
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,24 @@ def test_after_an_answer_attempts_are_counted_anew_and_the_next_noise_is_drawn(t
         assert bool(jobs._noise._ahead._kept) is is_drawn
 
 
+def test_a_job_at_work_is_not_read_from_the_ledger_again_and_one_of_before_a_restart_once(
+    scene: Scene,
+) -> None:
+    spec = started(scene)
+    built = 0
+
+    def counting(*arguments: Any) -> FakeEngine:
+        nonlocal built
+        built += 1
+        return fake_engine_for(*arguments)
+
+    scene.restart(engine_for=counting)
+    jobs = scene.cores[0].jobs
+    first = jobs.at_work(key_of(spec), None).running
+    assert jobs.at_work(key_of(spec), None).running is first
+    assert built == 1
+
+
 def test_the_model_of_a_job_that_was_closed_meanwhile_is_no_empty_file(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

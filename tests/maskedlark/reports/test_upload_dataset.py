@@ -269,6 +269,18 @@ def test_ids_that_begin_alike_are_sorted_by_their_ends_on_any_number_of_threads(
         assert [one.tobytes() for one in array[some]] == sorted(ids[::3])
 
 
+@pytest.mark.parametrize("apart", [0, 1 << 20])
+def test_groups_of_ids_that_begin_alike_are_each_sorted_by_their_ends(apart: int) -> None:
+    ids = [
+        bytes([0, *bytes(6), middle]) + end.to_bytes(8, "big")
+        for middle in (7, 3, 9, 5)
+        for end in (2**63, 2, 2**40, 1, 255, 256)[: middle - 3]
+    ]
+    array = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
+    with patch.object(dataset_module, "_SORTED_APART", apart):
+        assert [one.tobytes() for one in array[canonical_order(array)]] == sorted(ids)
+
+
 def test_the_dataset_id_is_the_digest_that_the_specification_says() -> None:
     ids = np.arange(32, dtype=np.uint8).reshape(2, 16)
     task_id = bytes(32)
