@@ -21,8 +21,26 @@ function showState(isWell) {
   else byId("stale-since").textContent = since.toLocaleTimeString();
 }
 
+// A narrow page shows a row's cells one below the other, each with its column's name; two or three columns fit.
+function nameCells(where) {
+  for (const table of where.querySelectorAll("table:not(#curves)")) {
+    const heads = [...(table.tHead?.rows[0].cells ?? [])];
+    const names = heads.map((cell) => cell.textContent);
+    if (heads.filter((cell) => !cell.classList.contains("wide")).length < 4) continue;
+    table.classList.add("is-named");
+    for (const row of table.tBodies[0].rows) {
+      let at = 0;
+      for (const cell of row.cells) {
+        if (cell.colSpan === 1) cell.dataset.label = names[at];
+        at += cell.colSpan;
+      }
+    }
+  }
+}
+
 // Each live part is replaced only where it differs, so that focus and selection elsewhere stay.
 function takeOver(fresh) {
+  nameCells(fresh);
   for (const part of document.querySelectorAll("[data-live]")) {
     const other = fresh.getElementById(part.id);
     if (!other || other.innerHTML === part.innerHTML) continue;
@@ -177,6 +195,7 @@ function fitCurves() {
   }
 }
 
+nameCells(document);
 for (const form of document.querySelectorAll("form[data-follow]")) followForm(form);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) look();

@@ -87,6 +87,42 @@ def test_a_narrow_page_scrolls_down_only(shown: Shown, browser: Browser) -> None
         context.close()
 
 
+CUT: Final = """() => [...document.querySelectorAll("main *")].filter((one) =>
+    one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible" && !one.querySelector("#curves"))
+    .map((one) => `${one.tagName} ${one.id} ${one.className}: ${one.scrollWidth} of ${one.clientWidth}`)"""
+
+
+def test_a_narrow_page_cuts_no_table(shown: Shown, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    try:
+        visit = shown.visit(context)
+        for path in PATHS.values():
+            visit.open(path)
+            assert visit.page.evaluate(CUT) == [], path
+            assert violations(visit) == [], path
+        visit.open(PATHS["tasks"])
+        names = visit.page.locator("#tasks tbody tr:first-child td").evaluate_all(
+            "(cells) => cells.map((cell) => cell.dataset.label)"
+        )
+        assert names == ["Task", "Origin", "Protects", "Budget ε", "Waiting", "In datasets", "Ends (UTC)"]
+    finally:
+        context.close()
+
+
+def _without_tag(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name != "if-none-match"}
+
+
+def test_a_live_page_that_did_not_change_keeps_its_rows(visit: Visit) -> None:
+    visit.page.route("**/tasks", lambda route: route.continue_(headers=_without_tag(route.request.headers)))
+    visit.open(PATHS["tasks"])
+    visit.page.evaluate("document.querySelector('#tasks tbody tr').kept = true")
+    with visit.page.expect_response(lambda one: one.url.endswith("/tasks") and one.status == 200):
+        visit.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # asks at once
+    visit.page.wait_for_timeout(100)
+    assert visit.page.evaluate("document.querySelector('#tasks tbody tr').kept") is True
+
+
 def test_a_narrow_page_of_budgets_has_its_epsilons_in_sight(shown: Shown, browser: Browser) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800})
     try:
