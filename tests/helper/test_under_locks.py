@@ -14,43 +14,17 @@ from helper.datasets.preparation_cache import Handle, PreparationCache
 from helper.datasets.preparation_quota import PreparationQuota
 from helper.datasets.segment_writer import ObjectWriter
 from helper.datasets.storage_quota import StorageQuota
-from helper.ledger.records import key_of
+from helper.ledger.records import ReleaseKey, key_of
 from helper.releases.attempts import Attempts
 from helper.releases.work_quota import WorkQuota
 from maskedlark import canonical
 from maskedlark.interrupt import never
+from tests.counted_lock import check
 from tests.helper.parties import Scene
 
 OWNER = "ads.example"
 HANDLE = Handle(owner=OWNER, task_id=bytes(32), name=bytes(16))
 PREPARED: Any = SimpleNamespace(discard=lambda: None)
-
-
-class Counted:
-    """A lock that counts how often it was taken."""
-
-    def __init__(self, lock: Any) -> None:
-        self._lock, self.taken = lock, 0
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-        self.taken += 1
-
-    def __exit__(self, *error: Any) -> None:
-        self._lock.__exit__(*error)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)
-
-
-def check(shared: Any, lock: str, calls: list[tuple[Callable[[], object], int]]) -> None:
-    """Run the calls, in order, each of which takes the lock so often."""
-    counted = Counted(getattr(shared, lock))
-    setattr(shared, lock, counted)
-    for number, (call, times) in enumerate(calls):
-        counted.taken = 0
-        call()
-        assert (number, counted.taken) == (number, times)
 
 
 def lend(cache: PreparationCache) -> None:
@@ -141,13 +115,12 @@ def test_objects_of_segments() -> None:
 
 
 def test_attempts_and_turns_of_work() -> None:
-    attempts, job = Attempts(), (bytes(32), bytes(16))
+    attempts, key = Attempts(), ReleaseKey(bytes(32), bytes(16))
 
     def close() -> None:
-        with attempts.closing(job, never):
+        with attempts.closing(key, never):
             pass
 
-    key: Any = job
     for _ in range(3):
         attempts.begin(key, 0)
     calls = [

@@ -30,3 +30,16 @@ def test_eight_bytes_are_kept_of_an_id() -> None:
     assert sum(run.nbytes for run in seen._runs) == 8 * 4_096
     assert len(seen._runs) < 8
     assert seen.add(ids([4_095, 4_096, 0])).tolist() == [True, False, True]
+
+
+def test_runs_are_merged_once_the_newer_one_has_half_as_many() -> None:
+    """So an id is sorted again a few times in all, and looked for in few runs."""
+    seen, start, lengths = SeenIds(seeded(2)), 0, []
+    for count in (100, 49, 24, 12, 1, 30):
+        seen.add(ids(list(range(start, start + count))))
+        start += count
+        lengths.append([len(run) for run in seen._runs])
+    assert lengths == [[100], [100, 49], [100, 49, 24], [185], [185, 1], [185, 31]]
+    for run in seen._runs:
+        assert (run[1:] > run[:-1]).all()
+    assert seen._hashes(ids([7])).tobytes() == seen._blocks.encryptor().update(ids([7]).tobytes())[:8]

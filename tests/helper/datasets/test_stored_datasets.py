@@ -1,13 +1,16 @@
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidTag
 from numpy.typing import NDArray
 
 from helper.core import HelperCore
@@ -19,7 +22,7 @@ from helper.datasets.preparation_cache import Handle
 from helper.datasets.segment_writer import SegmentWriter
 from helper.datasets.segments import chosen_of
 from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
-from helper.datasets.vault import Vault
+from helper.datasets.vault import Vault, VaultDamaged, damage_told
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Manifest
 from maskedlark.audit_log import THIS_SERVICE, Actor
@@ -27,7 +30,8 @@ from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefu
 from maskedlark.interrupt import never
 from maskedlark.rpc.trust import host_of
 from maskedlark.runtime import objects as objects_module
-from maskedlark.runtime.objects import StoreFailed
+from maskedlark.runtime.disk import LEAST_FREE_BYTES
+from maskedlark.runtime.objects import ObjectLost, StoreFailed
 from tests.builders import shares_for
 from tests.helper.parties import NUM_VALUES, Scene
 from tests.refusals import refused
@@ -670,6 +674,58 @@ def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_h
     core.datasets.vault.delete_dropped()
     assert len(core.tasks._ledger.manifests.of(dataset)) > 1
     assert set(core.quota._held) == {dataset.hex()}
+
+
+def test_a_disk_that_is_full_is_unavailable_until_there_is_room_for_as_much_as_was_lacking(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault, asked = scene.cores[0].datasets.vault, []
+    monkeypatch.setattr(
+        vault_module, "check_room", lambda folder, num_bytes: asked.append((folder, num_bytes))
+    )
+
+    def fail(*_: object) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer: Any = SimpleNamespace(num_bytes=1 << 40, add=fail, store=fail)
+    calls = (lambda: vault.add(writer, None), lambda: vault.commit(writer, bytes(32), None))  # type: ignore[arg-type]
+    for call in calls:
+        vault.check_room()
+        with pytest.raises(HelperUnavailable, match=r"cannot store the dataset \(No space left on device\)"):
+            call()
+        vault.check_room()
+        writer.store = lambda *_: ()
+        assert vault.commit(writer, bytes(32), None) == ()  # type: ignore[arg-type]
+        writer.store = fail
+    least, folder = LEAST_FREE_BYTES, scene.parties[0].data / "datasets"
+    assert asked == [(folder, least), (folder, 1 << 40)] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (FileNotFoundError(2, "No such file"), VaultDamaged, "cannot be read: FileNotFoundError"),
+        (IsADirectoryError(21, "Is a directory"), VaultDamaged, "IsADirectoryError"),
+        (InvalidTag(), VaultDamaged, "InvalidTag"),
+        (ObjectLost("gone"), VaultDamaged, "ObjectLost"),
+        (ValueError("secret"), VaultDamaged, "ValueError"),
+        (
+            OSError(5, "Input/output error"),
+            HelperUnavailable,
+            r"at the moment \(Input/output error\); ask again",
+        ),
+        (PermissionError(13, "Permission denied"), HelperUnavailable, "Permission denied"),
+    ],
+)
+def test_what_is_damaged_is_told_from_what_cannot_be_read_at_the_moment(
+    error: Exception, kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind, match=told) as caught, damage_told():
+        raise error
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__
+    if isinstance(caught.value, HelperUnavailable):
+        assert caught.value.retry_after_s == objects_module.RETRY_AFTER_S
 
 
 def test_a_dataset_that_expired_while_it_was_read_is_on_nobodys_account(scene: Scene) -> None:

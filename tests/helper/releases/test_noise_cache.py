@@ -135,6 +135,27 @@ def test_noise_that_waits_behind_another_jobs_is_drawn_at_once(monkeypatch: pyte
     may_go_on.set()
 
 
+def test_noise_that_is_pushed_out_before_it_is_begun_is_not_drawn(
+    draws: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, submitted = Event(), []
+    shelf = NoiseCache(seeded(1), capacity_bytes=8 * ORDER.count)
+    shelf._drawing.submit(may_go_on.wait, HANGS_S)  # all others wait behind this one
+    submit = shelf._drawing.submit
+
+    def recorded(*given: Any) -> Any:
+        submitted.append(submit(*given))
+        return submitted[-1]
+
+    monkeypatch.setattr(shelf._drawing, "submit", recorded)
+    shelf.prepare(JOB, ORDER, NORTH)
+    shelf.prepare(OTHER_JOB, ORDER, NORTH)  # there is room for one
+    assert [one.cancelled() for one in submitted] == [True, False]
+    may_go_on.set()
+    submitted[1].result(HANGS_S)
+    assert len(draws) == 1
+
+
 # --- in a helper
 
 
