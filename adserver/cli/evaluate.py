@@ -8,6 +8,7 @@ import typer
 from adserver.cli.options import JsonOption, TracesOption, release_options
 from adserver.cli.target import connected_server_of, trace
 from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.exported_model import ModelWeights
 from adserver.views.printing import check_parts, print_json, print_table
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
@@ -25,11 +26,15 @@ def evaluate_command(
     model: Annotated[
         Path | None, _what("An ONNX file that includes its weights.", exists=True, dir_okay=False)
     ] = None,
-    job: Annotated[str, _what("Or a job, to evaluate its latest weights.", metavar="ID")] = "",
+    job: Annotated[str, _what("Or a job, to evaluate its weights.", metavar="ID")] = "",
     head: Annotated[
         str,
         _what("Of a job with several heads, the one to evaluate; --model may be given beside the job."),
     ] = "",
+    weights: Annotated[
+        ModelWeights,
+        _what("Of a job: its latest weights, or those of the round that did best on its evaluation set."),
+    ] = ModelWeights.LATEST,
     again: Annotated[
         str,
         _what("Or the start of the id of an earlier evaluation, to show it again at no cost.", metavar="ID"),
@@ -61,7 +66,7 @@ def evaluate_command(
             result = server.repeat_evaluate(again)
         else:
             file = None if model is None else read_model(model)
-            result = server.evaluate(file, job=job, head=head, bins=bins, **charged)
+            result = server.evaluate(file, job=job, head=head, weights=weights, bins=bins, **charged)
     if plot is not None:
         write_plot(result, plot)
     if as_json:

@@ -291,19 +291,22 @@ class AdServer(Protocol):
         *,
         job: str = "",
         head: str = "",
+        weights: ModelWeights = ModelWeights.LATEST,
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
         query_id: str = "",
     ) -> "EvaluationResult":
-        """Evaluate an ONNX file, or a job's latest weights, on a dataset's reports, charged to its budget.
+        """Evaluate an ONNX file, or a job's weights, on a dataset's reports, charged to its budget.
 
         Of a job with several heads, one `head`; a model may then be given with the job, whose table is used.
 
         Guarantees: as `aggregate`.
 
         Raises:
-            InvalidTask: no model and no job is given, or both without a head; the job has no such head.
+            InvalidTask: no model and no job is given, or both without a head; the job has no such head;
+                or a model and the best weights, which a job has.
+            JobRefused(WRONG_STATE): the job has no such weights yet.
             MaskedLarkError: as `aggregate`.
         """
 

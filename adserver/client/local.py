@@ -406,9 +406,9 @@ class LocalAdServer:
         found = self.job(job).plan.job
         return getattr(found, "loss", None)
 
-    def _export_trained(self, job: str) -> bytes:
-        """Return a job's model with its latest weights."""
-        return self.export(self.job(job).job_id).encoded
+    def _export_trained(self, job: str, weights: ModelWeights) -> bytes:
+        """Return a job's model with its latest weights, or its best."""
+        return self.export(self.job(job).job_id, weights=weights).encoded
 
 
 def _summary(grant: "Grant") -> GrantSummary:

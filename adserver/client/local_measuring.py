@@ -20,6 +20,7 @@ from adserver.peers.client import HelperClient
 from adserver.peers.retrying import Backoff
 from adserver.records.asked_query import ChosenId, PlannedQuery, chosen_id
 from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
+from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
@@ -43,12 +44,12 @@ class LocalMeasuring:
         engine: Engine,
         helpers: tuple[HelperClient, HelperClient],
         backoff: Backoff,
-        export_job: Callable[[str], bytes],
+        export_job: Callable[[str, ModelWeights], bytes],
         loss_of_job: Callable[[str], TrainedLoss | None],
     ) -> None:
         """Measure with helpers.
 
-        By the start of a job's id, `export_job` returns its latest model and `loss_of_job` what it minimises.
+        By the start of a job's id, `export_job` returns its model and `loss_of_job` what it minimises.
         """
         self._engine = engine
         self._helpers = helpers
@@ -108,17 +109,20 @@ class LocalMeasuring:
         *,
         job: str = "",
         head: str = "",
+        weights: ModelWeights = ModelWeights.LATEST,
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
         query_id: str = "",
     ) -> EvaluationResult:
-        """Evaluate an ONNX file, or a job's latest weights, on a dataset's reports."""
-        check_evaluated(model, job, head)
+        """Evaluate an ONNX file, or a job's weights, on a dataset's reports."""
+        check_evaluated(model, job, head, weights)
         epsilon = None if epsilon is None else float(epsilon)
         asked = {"job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
         if head:
             asked["head"] = head
+        if weights is not ModelWeights.LATEST:
+            asked["weights"] = weights
         files = () if model is None else (model,)
         chosen = chosen_id(query_id, "evaluation", asked, *files) if query_id else None
         with self._exclusively(chosen):
@@ -127,7 +131,7 @@ class LocalMeasuring:
                 return self.evaluator(self._dataset(before)).find_repeated(before, chosen)
             found = DatasetStore(self._engine).find(dataset)
             planned = plan_evaluation(
-                self._export_job(job) if model is None else model,
+                self._export_job(job, weights) if model is None else model,
                 task=self._task(found),
                 dataset=found,
                 query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
@@ -174,8 +178,8 @@ class LocalMeasuring:
             weights_digest_of(parsed),
         ):
             raise InvalidTask(
-                f"evaluation {query!r} was of another model: evaluate the job's latest weights first, with "
-                "`adserver evaluate --job`"
+                f"evaluation {query!r} was of another model, or of other weights: evaluate the same weights "
+                "of the job first, with `adserver evaluate --job ID --weights latest` or `best`"
             )
         return self.evaluator(dataset).histogram(planned)
 

@@ -8,6 +8,7 @@ from adserver.client.connection import Connection
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
 from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.exported_model import ModelWeights
 from adserver.records.summaries import QuerySummary
 from adserver.training.as_onnx import as_onnx
 
@@ -68,6 +69,7 @@ class Measuring(Connection):
         *,
         job: str = "",
         head: str = "",
+        weights: str = ModelWeights.LATEST,
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
@@ -79,8 +81,9 @@ class Measuring(Connection):
 
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted model of scikit-learn.
-            job: Instead of a model: a job, by the start of its id, whose latest weights are evaluated.
+            job: Instead of a model: a job, by the start of its id, whose weights are evaluated.
             head: Of a job with several heads, the one to evaluate; a model may then be given with the job.
+            weights: Of the job: `latest`, or `best`, those that did best on its evaluation set.
             bins: How many score bins; more of them bear more noise.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
             dataset: The start of its id; not needed if there is only one.
@@ -96,6 +99,7 @@ class Measuring(Connection):
             model,
             job=job,
             head=head,
+            weights=ModelWeights(weights),
             bins=index(bins),
             epsilon=None if epsilon is None else float(epsilon),
             dataset=dataset,

@@ -317,18 +317,20 @@ class RemoteAdServer(ApiSession):
         *,
         job: str = "",
         head: str = "",
+        weights: ModelWeights = ModelWeights.LATEST,
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
         query_id: str = "",
     ) -> EvaluationResult:
         """Evaluate a model on a dataset's reports, repeating the request under one id."""
-        check_evaluated(model, job, head)
+        check_evaluated(model, job, head, weights)
         file = None if model is None else b64encode(model).decode()
         given = {
             "model": file,
             "job": job,
             "head": head,
+            "weights": weights,
             "bins": bins,
             "epsilon": epsilon,
             "dataset": dataset,

@@ -7,6 +7,7 @@ from typing import Final
 
 from adserver.measuring.domains import Codes
 from adserver.records.asked_query import PlannedQuery
+from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -191,13 +192,16 @@ def _conditions(request: Request, measurement: Measurement) -> tuple[Condition, 
     )
 
 
-def check_evaluated(model: bytes | None, job: str, head: str) -> None:
+def check_evaluated(model: bytes | None, job: str, head: str, weights: ModelWeights) -> None:
     """Refuse an evaluation that does not say what is evaluated.
 
     Raises:
-        InvalidTask: no model and no job is given, both without a head, or a head without its job.
+        InvalidTask: no model and no job is given, both without a head, a head without its job, or a model
+            and the best weights, which a job has.
     """
     if head and not job:
         raise InvalidTask("head requires job: the job's table says what each label means for it")
     if not head and (model is None) == (not job):
         raise InvalidTask("expected exactly one of model and job")
+    if model is not None and weights is ModelWeights.BEST:
+        raise InvalidTask("weights picks those of a job: a model has its own, so leave it out")

@@ -9,6 +9,7 @@ from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, M
 from adserver.messages.base import File, Message, RequestBody, Whole
 from adserver.messages.query import EstimateMessage, QueryId, QueryItem, ReleaseMessage, release_fields
 from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.exported_model import ModelWeights
 
 _OF_CLASSES = "the first choice is right"
 _AXES = {
@@ -80,11 +81,15 @@ class EvaluationDetail(QueryItem):
 
 
 class AskEvaluation(RequestBody):
-    """An evaluation of a model, or of a job's latest weights."""
+    """An evaluation of a model, or of a job's weights."""
 
     model: File | None = Field(None, description="An ONNX file, in base64.", repr=False)
     job: str = Field("", description="The start of the id of a job; instead of a model.")
     head: str = Field("", description="Of a job with several heads, the name of the one to evaluate.")
+    weights: ModelWeights = Field(
+        ModelWeights.LATEST,
+        description="Of a job: its latest weights, or those that did best on its evaluation set.",
+    )
     bins: int = DEFAULT_BINS
     epsilon: float | None = None
     dataset: str = Field("", description="The start of its id; may be omitted if there is only one.")

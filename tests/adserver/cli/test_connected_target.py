@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from adserver.cli.main import app
 from adserver.peers import retrying
 from adserver.records.access import GrantKind, Scope
+from adserver.records.exported_model import ModelWeights
 from adserver.store.datasets import Dataset
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from tests.adserver.asked_site import There, asked_site
@@ -147,19 +148,28 @@ def test_a_model_is_evaluated_by_the_command(there: There, tmp_path: Path) -> No
     assert json.loads(again) == result
 
 
-def test_a_jobs_weights_are_evaluated_where_they_are(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs: list[str] = []
+@pytest.mark.parametrize("weights", ModelWeights)
+def test_a_jobs_weights_are_evaluated_where_they_are(
+    there: There, monkeypatch: pytest.MonkeyPatch, weights: ModelWeights
+) -> None:
+    jobs: list[tuple[str, ModelWeights]] = []
 
-    def trained(job: str) -> bytes:
-        jobs.append(job)
+    def trained(job: str, weights: ModelWeights) -> bytes:
+        jobs.append((job, weights))
         return ENCODED_MODEL
 
     server: Any = there.of.client.server
     monkeypatch.setattr(server.measuring, "_export_job", trained)
     with there.charging(1):
-        told = at(there, "evaluate", "--job", "06", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET)
-    assert jobs == ["06"]
+        asked = ["evaluate", "--job", "06", "--weights", weights]
+        told = at(there, *asked, "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET)
+    assert jobs == [("06", weights)]
     assert "roc_auc" in told
+
+
+def test_a_model_has_no_best_weights(there: There) -> None:
+    with there.charging(0), pytest.raises(InvalidTask, match="a model has its own"):
+        there.of.client.server.evaluate(ENCODED_MODEL, weights=ModelWeights.BEST)
 
 
 def test_a_dataset_is_sealed_by_the_command(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
