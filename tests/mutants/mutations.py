@@ -194,7 +194,7 @@ class _Finder:
                 self._result(statement.value)
         if _is_removable(statement):
             self._replace(statement, "pass", kind="removed statement")
-        if not isinstance(statement, ast.Return | ast.Raise | ast.Pass):
+        if not isinstance(statement, ast.Return | ast.Raise | ast.Pass | ast.Nonlocal | ast.Global):
             self._returned_early(statement)
 
     def _with(self, statement: ast.With) -> None:

@@ -14,7 +14,13 @@ from sqlalchemy import Engine
 from starlette.types import ASGIApp, Message
 
 from adserver.ingest.body_memory import ROOM_BYTES, BodyRoom
-from adserver.ingest.http_app import MAX_BATCH_BYTES, counting_answers, http_app
+from adserver.ingest.http_app import (
+    MAX_BATCH_BYTES,
+    _answer_refusal,
+    _answer_rejection,
+    counting_answers,
+    http_app,
+)
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import json_error
 from adserver.ingest.local_app import LocalIntake
@@ -280,6 +286,15 @@ def test_a_client_that_leaves_in_the_midst_of_a_body_frees_its_room(engine: Engi
     asyncio.run(run(scope, receive, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 400
     assert room.free_bytes == ROOM_BYTES
+
+
+@pytest.mark.parametrize("answer", [_answer_rejection, _answer_refusal])
+def test_what_is_no_refusal_is_raised_on(answer: Callable[[Any, Exception], Awaitable[Any]]) -> None:
+    async def once() -> None:
+        await answer(None, ValueError("a bug"))
+
+    with pytest.raises(ValueError, match="a bug"):
+        asyncio.run(once())
 
 
 # --- jobs without helpers

@@ -36,7 +36,7 @@ from adserver.training.export import export_model
 from adserver.training.inference import evaluate
 from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
-from adserver.training.runner import mean_excess, mean_gradient
+from adserver.training.runner import check_started, mean_excess, mean_gradient
 from adserver.training.trainer import Checkpoint
 from adserver.training.worker import JOB_PATIENCE, JobWorker
 from adserver.views.job import print_job
@@ -46,6 +46,7 @@ from maskedlark.model import weights
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import transcript
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.runtime import durable_file
 from tests.adserver.job_world import (
     ENCODED_MODEL,
@@ -299,6 +300,31 @@ def test_a_refusal_by_one_helper_stops_the_job_with_its_reason(site: Site, quiet
     assert job.state is JobState.REFUSED
     assert job.stop is not None
     assert (job.stop.reason, job.stop.cause) == ("budget_exhausted", "nothing is left")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"numerics_digest": b"n" * 32}, "different numerics"),
+        ({"path": "general"}, "different gradient paths, exact and general"),
+        ({"num_parameters": 6}, "count 5 and 6 parameters, but the model has 5"),
+    ],
+)
+def test_helpers_whose_answers_could_not_be_added_are_refused(changes: dict[str, Any], told: str) -> None:
+    first = StartedJob(
+        path="exact",
+        reason="",
+        numerics_digest=bytes(32),
+        num_parameters=5,
+        epsilon_spent=1.0,
+        collusion_epsilon_spent=1.0,
+        rounds_answered=0,
+    )
+    check_started(first, replace(first, epsilon_spent=2.0, rounds_answered=1), num_parameters=5)
+    with refused(JobReason.HELPERS_DISAGREE, match=told):
+        check_started(first, replace(first, **changes), num_parameters=5)
+    with refused(JobReason.HELPERS_DISAGREE, match="count 5 and 5 parameters, but the model has 4"):
+        check_started(first, first, num_parameters=4)
 
 
 def test_no_step_is_taken_by_a_sum_that_no_reports_have(quiet: Sealed) -> None:

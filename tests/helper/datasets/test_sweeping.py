@@ -246,6 +246,24 @@ def test_a_sweep_that_is_to_stop_removes_nothing_more(scene: Scene, store: InMem
     assert held(scene, store) == before
 
 
+@pytest.mark.parametrize("is_bucket", [False])
+def test_a_sweep_that_is_to_stop_looks_at_no_dataset_more(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(3):
+        scene.seal(5, seed=seed)
+    sweeper, looks, fates = scene.cores[0].sweeper, list[int](), list[bytes]()
+    monkeypatch.setattr(type(sweeper), "_fate", lambda _, dataset: fates.append(dataset))
+
+    def stops_at(number: int) -> int:
+        looks.clear()
+        fates.clear()
+        sweeper._expire_objects(lambda: looks.append(1) or len(looks) >= number)  # type: ignore[func-returns-value]
+        return len(looks)
+
+    assert [(stops_at(number), len(fates)) for number in (1, 2, 9)] == [(1, 0), (2, 1), (3, 3)]
+
+
 @pytest.mark.parametrize("is_bucket", [True])
 def test_helpers_that_share_a_bucket_leave_each_others_objects_alone(scene: Scene, store: InMemory) -> None:
     dataset = scene.seal(RECORDS)

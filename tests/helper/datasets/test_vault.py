@@ -1,6 +1,7 @@
 import errno
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from helper.datasets import sealed_segments, segments
-from helper.datasets.segments import NOT_CHOSEN, RowShape, whole
+from helper.datasets import vault as vault_module
+from helper.datasets.segments import NOT_CHOSEN, RowShape, SegmentSlice, put_together, whole
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.ledger.manifests import add_manifest
 from helper.ledger.schema import SEGMENTS
@@ -25,6 +27,7 @@ from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.input_shares import InputShares, MeasuredShares
 from maskedlark.runtime import durable_file
+from maskedlark.runtime.objects import ObjectLost
 from tests.helper.stored import commit, files_of, vault_in, write
 
 KEYS = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
@@ -429,3 +432,60 @@ def test_no_name_is_given_before_its_bytes_are_on_the_disk(
         unfinished = vault._disk._path(one.name).with_suffix(".unfinished").name
         expected += [("fsync", unfinished), ("name", unfinished), ("fsync", "datasets")]
     assert done == expected
+
+
+def test_a_writer_is_one_dataset_and_takes_nothing_once_it_was_stored(vault: Vault) -> None:
+    rows, ranks = whole(dataset(5)).rows, np.arange(5, dtype=np.uint32)
+    writer = vault.begin(rows.shape, "ads.example")
+    vault.add(writer, rows)
+    with pytest.raises(AssertionError, match="a rank for each record"):
+        vault.commit(writer, ID, ranks[:4])
+    manifest = vault.commit(writer, ID, ranks)
+    with pytest.raises(AssertionError, match="nothing is added"):
+        vault.add(writer, rows)
+    with pytest.raises(AssertionError, match="until that is withdrawn"):
+        vault.commit(writer, b"e" * 32, ranks)
+    assert vault.commit(writer, ID, ranks) == manifest
+
+
+def test_a_dataset_or_an_object_that_the_ledger_does_not_know_is_no_dataset(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(vault, dataset(5))
+    (first, *_) = vault._ledger.manifests.of(ID)
+    for name in ("elsewhere/tag/name", "elsewhere"):
+        with pytest.raises(ObjectLost, match="in no store of this helper"):
+            vault._read(replace(first, name=name))
+    monkeypatch.setattr(vault._ledger, "dataset_of_any_task", lambda _: None)
+    with pytest.raises(ObjectLost, match="no such dataset"):
+        vault._segments(ID)
+    with pytest.raises(ObjectLost, match="no objects of the dataset are known"):
+        vault._segments(b"e" * 32)
+
+
+def test_whoever_waits_for_a_segment_is_asked_again_and_again_whether_it_goes_on() -> None:
+    coming, piece, looks = Future[Any](), object(), []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            coming.set_result(piece)
+
+    assert vault_module._await(coming, look) is piece
+    assert len(looks) == 3
+    assert vault_module._await(coming, look) is piece
+    assert len(looks) == 4
+
+
+@pytest.mark.parametrize("counts", [[], [2], [2, 2], [2, 3, 1]])
+def test_pieces_that_are_not_all_of_a_dataset_are_none(counts: list[int]) -> None:
+    rows, start, pieces = whole(dataset(6)).rows, 0, []
+    for length in counts:
+        places = np.arange(start, start + length)
+        pieces.append(SegmentSlice(ranks=places, rows=rows.rows(places)))
+        start += length
+    if start == 6:
+        assert_equal(put_together(ID, pieces, 6), dataset(6))
+    else:
+        with pytest.raises(ValueError, match="as many records as it says"):
+            put_together(ID, pieces, 6)

@@ -8,9 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from helper.cli.main import app
+from helper.ledger.budget_report import BudgetReport, open_ledger
+from helper.ledger.ledger import sqlite_url
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from tests.helper.parties import Scene
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +78,37 @@ def test_a_folder_that_never_served_and_a_dataset_that_is_not_there_are_refused(
         assert isinstance(result.exception, JobRefused)
         assert result.exception.reason is JobReason.UNKNOWN_DATASET
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_a_ledger_and_a_database_that_is_none_are_told_so(tmp_path: Path) -> None:
+    with refused(JobReason.UNKNOWN_DATASET, match="contains no ledger: no helper has served from it yet"):
+        open_ledger(tmp_path, None)
+    report = BudgetReport(open_ledger(tmp_path, sqlite_url(tmp_path / "other.sqlite3")))
+    with refused(JobReason.UNKNOWN_DATASET, match="this database is not a helper's ledger: OperationalError"):
+        report.datasets()
+
+
+def test_datasets_are_found_by_the_beginnings_of_their_ids(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    ids = sorted(scene.seal(6, seed=seed) for seed in range(3))
+    report = BudgetReport(open_ledger(scene.parties[0].data, None))
+    assert [one.dataset_id for one in report.datasets()] == ids
+    assert {one.size for one in report.datasets()} == {6}
+    for one in ids:
+        assert [found.dataset_id for found in report.datasets(one.hex()[:20].upper())] == [one]
+    with refused(
+        JobReason.UNKNOWN_DATASET, match="no dataset of this helper has an id that starts with 'zz'"
+    ):
+        report.datasets("zz")
+    assert report.find_charged(9) == ()
+    job = scene.job(ids[1])
+    scene.start(job)
+    scene.start(scene.job(ids[0], job_id=b"c" * 16))
+    assert [one.dataset_id for one in report.find_charged(9)] == ids[:2]
+    assert [one.dataset_id for one in report.find_charged(1)] == ids[:1]
+    scene.answer(0, job, 0)
+    for core in scene.cores:
+        core.jobs.close(canonical.encode(job), None)
+    assert [one.dataset_id for one in report.find_charged(9)] == ids[:2]
+    scene.start(scene.job(ids[2], job_id=b"d" * 16))
+    assert [one.dataset_id for one in report.find_charged(9)] == [ids[0], ids[2], ids[1]]

@@ -297,6 +297,12 @@ def test_no_other_noise_is_drawn_for_a_correlated_job(
         draw(mechanism, noise_units(scene.task, spec) + more, NUM_VALUES)
 
 
+def test_a_job_of_independent_noise_has_no_noise_of_a_seed(scene: Scene) -> None:
+    spec, noise = scene.job(bytes(32)), scene.cores[0].jobs._carried
+    with pytest.raises(AssertionError, match="independent"):
+        noise.of_round(spec, 0, StepSeed(secret=bytes(32), sealed=b""), scale=9, count=1, interrupt=never)
+
+
 def test_the_noise_of_a_correlated_job_has_the_jobs_scale_whatever_is_asked_for(scene: Scene) -> None:
     spec = scene.job(scene.seal(RECORDS), **CORRELATED)
     scene.start(spec)
@@ -471,6 +477,12 @@ def test_a_round_before_its_forerunner_is_refused(scene: Scene) -> None:
 
 
 def test_an_independent_jobs_bytes_have_no_trace_of_it(scene: Scene) -> None:
+    independent = scene.job(scene.seal(RECORDS), noise_multiplier=NOISE)
+    scene.start(independent)
+    scene.answer(0, independent, 0)
+    stored = scene.cores[0]._ledger.round(key_of(independent), 0)
+    assert stored is not None
+    assert stored.sealed_seed is None
     assert b"carried" not in canonical.encode(scene.job(bytes(32)))
     spec = scene.job(bytes(32), **CORRELATED)
     assert canonical.decode(JobSpec, canonical.encode(spec)) == spec

@@ -355,6 +355,26 @@ def test_a_job_at_work_is_not_read_from_the_ledger_again_and_one_of_before_a_res
     assert built == 1
 
 
+def test_a_round_that_waits_for_another_one_ends_when_its_caller_has_gone(scene: Scene) -> None:
+    class Gone(Exception):
+        pass
+
+    def gone() -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            raise Gone
+
+    looks: list[int] = []
+    running = scene.cores[0].jobs.at_work(key_of(started(scene)), None).running
+    with running._exclusively(gone):
+        assert looks == []
+        with pytest.raises(Gone), running._exclusively(gone):
+            raise AssertionError
+        assert looks == [1, 1]
+    with running._exclusively(gone):
+        pass
+
+
 def test_the_model_of_a_job_that_was_closed_meanwhile_is_no_empty_file(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

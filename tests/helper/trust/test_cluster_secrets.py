@@ -1,3 +1,4 @@
+import os
 import ssl
 import stat
 from datetime import UTC, datetime, timedelta
@@ -89,6 +90,21 @@ def test_where_one_file_is_there_none_is_written(authority: Path, tmp_path: Path
         made(authority, tmp_path / "machine", "10.0.0.2", now=NOW)
     assert list(modes(tmp_path / "machine")) == [there]
     assert (tmp_path / "machine" / there).read_text() == "before"
+
+
+def test_a_file_that_appears_while_others_are_written_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    (tmp_path / "ca.key").write_text("before")
+    with pytest.raises(InvalidTask, match=r"ca\.key exists already and is never overwritten"):
+        write_cluster_secrets(tmp_path, now=NOW)
+    assert (tmp_path / "ca.key").read_text() == "before"
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match=r"cannot write .*a/.*: File name too long"):
+        write_cluster_secrets(tmp_path / ("a" * 300), now=NOW)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from maskedlark.rpc.transport import MAX_MESSAGE_BYTES
 from protos import helper_pb2 as pb
 from tests.builders import NOW, bundle, helper_keys, settings, world
 from tests.refusals import refused
+from tests.update_builders import update_settings
 
 WORLD = world()
 KEYS = WORLD.keys
@@ -111,6 +112,28 @@ def labels(kind: str, size: int, **more: int) -> dict[str, Any]:
 def test_settings_out_of_range_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidTask, match=reason):
         canonical.decode(Task, respell(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"unit": "report", "reports_per_user": 2, "updates": None}, "reports_per_user goes with unit user"),
+        ({"unit": "report"}, "updates go with unit user, and one report"),
+        ({"reports_per_user": 2}, "updates go with unit user, and one report"),
+        ({"norm": "l1", "mechanism": "none"}, "updates go with norm l2"),
+        ({"norm": "l1", "mechanism": "laplace"}, "updates go with norm l2"),
+        ({"proof": True}, "updates go with no proof"),
+        ({"feature_epsilon": 1.0}, "updates go with no measurement"),
+        ({"fake_report_rate": 0.5}, "updates go with no measurement"),
+    ],
+)
+def test_settings_that_do_not_go_with_a_unit_or_with_updates_are_refused(
+    changes: dict[str, Any], reason: str
+) -> None:
+    helpers = WORLD.task.helpers
+    assert canonical.build(Task, settings(helpers=helpers, **update_settings())).updates is not None
+    with pytest.raises(InvalidTask, match=reason):
+        canonical.build(Task, settings(helpers=helpers, **update_settings(**changes)))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

@@ -1,10 +1,13 @@
+import math
 import pickle
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import helper.executors.processes  # noqa: F401 # says what its own processes are sent
+from maskedlark.randomness import Stream, derive_key
 from maskedlark.reports.helper_pair_key import PairKey
 
 KEY = PairKey(secret=bytes(range(32)), role=1)
@@ -40,3 +43,28 @@ def test_padding_is_as_much_as_is_wanted_where_many_records_draw_alike(
         "maskedlark.reports.helper_pair_key.Stream", lambda _: lambda size: word * (size // 4)
     )
     assert KEY.padding(b"round", 9, 4).tolist() == [True] * 4 + [False] * 5
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(100_000, 1), (100_000, 137), (1_000, 900), (70, 69)])
+def test_padding_are_the_records_of_the_least_words_and_few_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, count: int, wanted: int
+) -> None:
+    lengths, partition = [], np.partition
+
+    def counted(words: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:
+        lengths.append(len(words))
+        return partition(words, place)
+
+    monkeypatch.setattr(np, "partition", counted)
+    words = np.frombuffer(Stream(derive_key(bytes(range(32)), b"padding", b"round"))(4 * count), "<u4")
+    least = np.zeros(count, np.bool_)
+    least[np.argsort(words, kind="stable")[:wanted]] = True
+    assert (KEY.padding(b"round", count, wanted) == least).all()
+    assert lengths[0] <= min(count, wanted + 16 * math.isqrt(wanted) + 100)
+
+
+def test_a_sample_is_of_the_words_below_its_numerator() -> None:
+    words = np.frombuffer(Stream(derive_key(bytes(range(32)), b"sample", b"round"))(4 * 1_000), "<u4")
+    for numerator in (0, 1, int(words[7]), int(words[7]) + 1, 1 << 31, 1 << 32):
+        expected = [int(word) < numerator for word in words]
+        assert KEY.sample(b"round", 1_000, numerator).tolist() == expected

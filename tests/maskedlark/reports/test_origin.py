@@ -45,6 +45,7 @@ BAD = [
     "https://\uff52ival.example", "https://ri%76al.example", "https://127.1", "https://0x7f.0.0.1",
     "https://2130706433", "https://127.0.0.01", "https://1.2.3.256", "https://a.1", "https://a.0x1", "https://a.0x",
     "https://[::01]", "https://[0:0:0:0:0:0:0:1]", "https://[2001:DB8::1]", "https://[::1%25eth0]", "https://[::1",
+    "https://[1:2:3]", "https://[::1::]", "https://[12345::]",
     "https://::1", "https://[::ffff:1.2.3.4]", "https://[::ffff:102:304]", "https://[1::0:0:2]", "ftp://rival.example",
     "wss://rival.example", "null", "", "data:text/html,x", "https://" + "a" * 64 + ".example",
     "https://" + ".".join(["abcdefg"] * 25) + ".example",
