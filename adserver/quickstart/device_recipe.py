@@ -14,7 +14,6 @@ from adserver.quickstart.defaults import Network
 from adserver.quickstart.people import Division, divide, write_table
 from adserver.quickstart.recipe import REPORTED, FinishedJob, Recipe, TableDescription
 from adserver.quickstart.runs import Rows
-from adserver.records.exported_model import ModelWeights
 from maskedlark.encoding.table import Table
 from maskedlark.model.losses import Loss
 from maskedlark.runtime.durable_file import write_durably
@@ -28,8 +27,6 @@ _IDLE_S: Final = 120
 
 class DeviceRecipe(Recipe):
     """Runs a project on people's devices, or goes on with a run that was interrupted; its servers are up."""
-
-    _kept_weights = ModelWeights.LATEST
 
     def _train(self, described: TableDescription, _loss: Loss) -> FinishedJob:
         steps, division = self._steps, self._division

@@ -66,8 +66,6 @@ class FinishedJob:
 class Recipe:
     """Runs a project once, or goes on with a run that was interrupted; its servers are up."""
 
-    _kept_weights = ModelWeights.BEST
-
     def __init__(
         self,
         project: Project,
@@ -118,7 +116,7 @@ class Recipe:
         trained, curves = folder / "trained.onnx", self._picture("curves")
         exported = self._commands.read(
             *("adserver", "model", "export", "--job", ran.job_id, str(trained)),
-            *("--weights", self._kept_weights.value),
+            *("--weights", ModelWeights.BEST.value),
         )
         chosen = exported["rounds_done"]
         if curves:
@@ -179,7 +177,7 @@ class Recipe:
         if described.encoder is None:
             return ""
         out = str(self._steps.folder / "trained-of-columns.onnx")
-        form = ("--with-encoder", "--weights", self._kept_weights.value)
+        form = ("--with-encoder", "--weights", ModelWeights.BEST.value)
         try:
             self._commands.run("adserver", "model", "export", "--job", job_id, out, *form)
         except InvalidTask as error:

@@ -10,10 +10,11 @@ from adserver.records.exported_model import ExportedModel, InputForm, ModelWeigh
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_files import JobFiles
+from adserver.training.federated.checkpoint import read_best
 from adserver.training.federated.model import first_parameters, write_trained_file
 from adserver.training.inference import check_loads, predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, describe, from_bytes, from_columns
-from adserver.training.trainer import Checkpoint, Masters
+from adserver.training.trainer import BestWeights, Checkpoint, Masters
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
@@ -25,16 +26,10 @@ from maskedlark.reports.task import Task
 def export_job(
     folder: JobFiles, plan: TrainingPlan | FederatedPlan, weights: ModelWeights = ModelWeights.LATEST
 ) -> ExportedModel:
-    """Export the model of a job of either kind; raises as `export_model`.
-
-    Raises:
-        InvalidTask: the best weights of a job on devices are asked for, which keeps its latest ones only.
-    """
-    if not isinstance(plan, FederatedPlan):
-        return export_model(folder, plan, weights)
-    if weights is ModelWeights.BEST:
-        raise InvalidTask("a job on devices keeps its latest weights only: export these")
-    return export_federated(folder, plan)
+    """Export the model of a job of either kind; raises as `export_model`."""
+    if isinstance(plan, FederatedPlan):
+        return export_federated(folder, plan, weights)
+    return export_model(folder, plan, weights)
 
 
 def export_model(
@@ -61,13 +56,23 @@ def export_model(
     return ExportedModel(encoded=describe(encoded, **_notes(plan.task)), rounds_done=rounds_done)
 
 
-def export_federated(folder: JobFiles, plan: FederatedPlan) -> ExportedModel:
-    """Export a federated job's model after its latest round, as an ONNX file that takes bytes over 256."""
+def export_federated(
+    folder: JobFiles, plan: FederatedPlan, weights: ModelWeights = ModelWeights.LATEST
+) -> ExportedModel:
+    """Export a federated job's model, as an ONNX file that takes bytes over 256.
+
+    Raises:
+        JobRefused(WRONG_STATE): the best weights are asked for and none was evaluated.
+    """
     strategy, _ = read_instructions(plan.job)
     stored, file = folder.checkpoint(), folder.model()
     state = strategy.start(first_parameters(plan, file)) if stored is None else ServerState.decode(stored)
-    trained = write_trained_file(plan, file, state.parameters)
-    return ExportedModel(encoded=describe(trained, **_notes(plan.task)), rounds_done=state.rounds_done)
+    parameters, rounds_done = state.parameters, state.rounds_done
+    if weights is ModelWeights.BEST:
+        best = _require_best(None if stored is None else read_best(stored))
+        parameters, rounds_done = best.masters[0], best.rounds_done
+    trained = write_trained_file(plan, file, parameters)
+    return ExportedModel(encoded=describe(trained, **_notes(plan.task)), rounds_done=rounds_done)
 
 
 def with_input(
@@ -110,13 +115,18 @@ def _weights(checkpoint: Checkpoint, weights: ModelWeights) -> tuple[Masters, in
         case ModelWeights.LATEST:
             return checkpoint.values(), checkpoint.rounds_done
         case ModelWeights.BEST:
-            if checkpoint.best is None:
-                raise JobRefused(
-                    JobReason.WRONG_STATE,
-                    "the job has not been evaluated, so none of its weights are known to be the best: export "
-                    "the latest ones, or submit the job with --eval-set",
-                )
-            return checkpoint.best.masters, checkpoint.best.rounds_done
+            best = _require_best(checkpoint.best)
+            return best.masters, best.rounds_done
+
+
+def _require_best(best: BestWeights | None) -> BestWeights:
+    if best is None:
+        raise JobRefused(
+            JobReason.WRONG_STATE,
+            "the job has not been evaluated, so none of its weights are known to be the best: export "
+            "the latest ones, or submit the job with --eval-set",
+        )
+    return best
 
 
 def _notes(task: Task) -> dict[str, str]:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.peers.pair import HelperPair
-from adserver.records.round_figures import RoundFigures, is_as_good, noise_norm, noise_to_signal
+from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
 from adserver.store.job_files import JobFiles
@@ -32,7 +32,7 @@ from adserver.store.leases import JobLeases
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
 from adserver.training.inference import Evaluation, evaluate
-from adserver.training.trainer import BestWeights, Checkpoint, Masters, Trainer
+from adserver.training.trainer import Checkpoint, Masters, Trainer, keep_best
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
@@ -134,10 +134,9 @@ class JobRun:
             return figures
         values = self._trainer.values()
         evaluation = self._evaluate(values)
-        least = math.inf if self._best is None else self._best.least
-        if figures.rounds_done and (self._best is None or is_as_good(evaluation.loss, least)):
-            self._best = BestWeights(
-                rounds_done=figures.rounds_done, least=min(least, evaluation.loss), masters=values
+        if figures.rounds_done:
+            self._best = keep_best(
+                self._best, evaluation.loss, rounds_done=figures.rounds_done, masters=values
             )
         return replace(figures, loss=evaluation.loss, accuracy=evaluation.accuracy)
 

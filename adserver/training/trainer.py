@@ -4,12 +4,16 @@ Everything that decides the next step is in the checkpoint, so a process that wa
 bits.
 """
 
+import math
 from dataclasses import replace
 from io import BytesIO
+from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from adserver.records.round_figures import is_as_good
 from adserver.records.training_plan import TrainingPlan
 from adserver.training.optimizers import fresh_moments, step
 from maskedlark.errors import InvalidModel, ModelReason
@@ -38,6 +42,33 @@ class BestWeights:
     least: float
     masters: Masters
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what a checkpoint's file holds of them, by name."""
+        return {f"best_{index}": master for index, master in enumerate(self.masters)} | {
+            "best_after": np.array(self.rounds_done),
+            "least_loss": np.array(self.least, np.float64),
+        }
+
+    @classmethod
+    def read(cls, arrays: NpzFile) -> "BestWeights | None":
+        """Read what a checkpoint's file holds of them, if any."""
+        if "least_loss" not in arrays.files:
+            return None
+        count = sum(name.startswith("best_") for name in arrays.files) - 1
+        return cls(
+            rounds_done=int(arrays["best_after"]),
+            least=float(arrays["least_loss"]),
+            masters=tuple(arrays[f"best_{index}"] for index in range(count)),
+        )
+
+
+def keep_best(before: BestWeights | None, loss: float, *, rounds_done: int, masters: Masters) -> BestWeights:
+    """Return the best weights after others were evaluated: the others, unless these did better."""
+    if before is not None and not is_as_good(loss, before.least):
+        return before
+    least = math.inf if before is None else before.least
+    return BestWeights(rounds_done=rounds_done, least=min(least, loss), masters=masters)
+
 
 @frozen
 class Checkpoint:
@@ -63,11 +94,7 @@ class Checkpoint:
         for number, moment in enumerate(self.moments):
             arrays |= {f"moment_{number}_{index}": array for index, array in enumerate(moment)}
         if self.best is not None:
-            arrays |= {f"best_{index}": master for index, master in enumerate(self.best.masters)}
-            arrays |= {
-                "best_after": np.array(self.best.rounds_done),
-                "least_loss": np.array(self.best.least, np.float64),
-            }
+            arrays |= self.best.arrays()
         stored = BytesIO()
         np.savez(
             stored,
@@ -84,13 +111,6 @@ class Checkpoint:
         """Read what `encode` wrote."""
         with np.load(BytesIO(stored), allow_pickle=False) as state:
             count = sum(name.startswith("master_") for name in state.files)
-            best = None
-            if "least_loss" in state.files:
-                best = BestWeights(
-                    rounds_done=int(state["best_after"]),
-                    least=float(state["least_loss"]),
-                    masters=tuple(state[f"best_{index}"] for index in range(count)),
-                )
             return cls(
                 rounds_done=int(state["rounds_done"]),
                 masters=tuple(state[f"master_{index}"] for index in range(count)),
@@ -99,7 +119,7 @@ class Checkpoint:
                     for number in range(int(state["moments"]))
                 ),
                 clip_share=float(state["clip_share"]),
-                best=best,
+                best=BestWeights.read(state),
             )
 
     def values(self) -> Masters:

@@ -30,7 +30,9 @@ from adserver.store.rounds import DeviceRound, DeviceRoundState, RoundStore
 from adserver.store.schema import HANDLE_BYTES
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
+from adserver.training.federated.checkpoint import encode_state, read_best
 from adserver.training.federated.model import first_parameters, scores
+from adserver.training.trainer import keep_best
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.strategy import Round, ServerState
@@ -83,6 +85,7 @@ class FederatedRun:
         strategy, _ = read_instructions(self.plan.job)
         stored = self.folder.checkpoint()
         state = self._first_state() if stored is None else ServerState.decode(stored)
+        best = None if stored is None else read_best(stored)
         history = tuple(one for one in self.history if one.rounds_done <= state.rounds_done)
         evaluate = self._evaluator()
         with CurveWriter.open(self.folder.path, history) as curves:
@@ -98,8 +101,12 @@ class FederatedRun:
                     gradient_norm=l2_norm(state.optimizer.masters - before),
                 )
                 is_evaluated = self.plan.is_evaluated(state.rounds_done)
-                self._keep(evaluate(figures, state) if is_evaluated else figures, curves)
-                self.folder.write_checkpoint(state.encode(), rounds_done=state.rounds_done)
+                figures = evaluate(figures, state) if is_evaluated else figures
+                if figures.loss is not None:
+                    masters = (state.parameters,)
+                    best = keep_best(best, figures.loss, rounds_done=state.rounds_done, masters=masters)
+                self._keep(figures, curves)
+                self.folder.write_checkpoint(encode_state(state, best), rounds_done=state.rounds_done)
                 self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
 
     def _first_state(self) -> ServerState:

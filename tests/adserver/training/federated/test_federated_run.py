@@ -5,16 +5,26 @@ Real helpers in memory, real devices, and processes that die between any two ste
 
 from collections import Counter
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adserver.budgets.reservations import Budgets
+from adserver.records.exported_model import ModelWeights
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobState
+from adserver.store.job_folder import JobFolder
 from adserver.store.rounds import DeviceRound
+from adserver.training.export import export_job
+from adserver.training.federated import run as federated_run
+from adserver.training.federated.model import write_trained_file
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.federated.local_training import Parameters
+from maskedlark.model.onnx_file import parse
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.updates import UpdateForm
 from maskedlark.rpc.wire import decode_report
@@ -193,3 +203,49 @@ def test_a_persons_budgets_count_all_jobs_of_the_task_and_open_ones_whole(tmp_pa
     assert [one.use.what for one in after.uses] == ["dp-fedavg"]
     left = site.scene.cores[0].budgets_left.current()[0]
     assert after.ad_server.left == pytest.approx(left.epsilon)
+
+
+@pytest.mark.parametrize("dies_at", [None, 8], ids=["at once", "by two processes"])
+def test_the_weights_that_did_best_on_the_evaluation_set_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int | None
+) -> None:
+    losses = {0: 0.6, 1: 0.5, 2: 0.7}
+    tested: dict[int, Parameters] = {}
+
+    def scored(_plan: Any, _file: bytes, parameters: Parameters, _held: Any) -> Any:
+        is_known = (count for count in tested if np.array_equal(tested[count], parameters))
+        rounds_done = next(is_known, len(tested))
+        tested[rounds_done] = parameters
+        return SimpleNamespace(loss=losses.get(rounds_done, 0.9), accuracy=0.5)
+
+    monkeypatch.setattr(federated_run, "scores", scored)
+    site = Site(tmp_path)
+    held = BytesIO()
+    np.savez(held, features=site.examples.features, labels=site.examples.labels)
+    site.submit(eval_set=held.getvalue())
+    if dies_at is not None:
+        site.helpers[0].dies_at = dies_at
+        with pytest.raises(Killed):
+            site.run()
+        site.now_s += 60.0  # its lease is over
+        site.scene.restart()
+    while (job := site.run()).state is JobState.QUEUED:
+        pass
+    assert (job.state, job.rounds_done) == (JobState.DONE, ROUNDS)
+    assert isinstance(job.plan, FederatedPlan)
+    folder = JobFolder(tmp_path / "adserver", site.job_id)
+    best = export_job(folder, job.plan, ModelWeights.BEST)
+    latest = export_job(folder, job.plan)
+    assert (best.rounds_done, latest.rounds_done) == (1, ROUNDS)
+    for made in (best, latest):
+        asked = write_trained_file(job.plan, folder.model(), tested[made.rounds_done])
+        found = [parse(file, num_features=4).initial_values for file in (made.encoded, asked)]
+        assert all(map(np.array_equal, *found))
+
+
+def test_without_an_evaluation_no_weights_of_a_job_on_devices_are_the_best(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.submit()
+    job = site.run()
+    with pytest.raises(JobRefused, match="has not been evaluated"):
+        export_job(JobFolder(tmp_path / "adserver", site.job_id), job.plan, ModelWeights.BEST)
