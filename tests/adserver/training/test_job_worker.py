@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, current_thread
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from adserver.training.job_outcome import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from adserver.training.optimizers import fresh_moments, step
 from adserver.training.runner import check_started, mean_excess, mean_gradient
 from adserver.training.trainer import Checkpoint
-from adserver.training.worker import JOB_PATIENCE, JobWorker
+from adserver.training.worker import JOB_PATIENCE, JobWorker, _JobWaits
 from adserver.views.job import print_job
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
@@ -848,6 +849,51 @@ def test_an_end_that_no_database_would_record_is_not_tried_again(
     assert attempts == [job_id]
 
 
+def test_a_workers_thread_goes_on_after_an_error_and_ends_and_begins_again_when_told_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, threads, has_run = site.worker(), list[Thread](), Event()
+
+    def run_one(_: JobWorker) -> bool:
+        threads.append(current_thread())
+        if len(threads) == 1:
+            raise RuntimeError("one bad moment")
+        has_run.set()
+        return False
+
+    monkeypatch.setattr(JobWorker, "run_one", run_one)
+    for _ in range(2):
+        has_run.clear()
+        worker.start()
+        assert has_run.wait(HANGS_S)
+        worker.stop()
+        assert not threads[-1].is_alive()
+    assert (threads[-1].name, threads[-1].daemon) == ("job-worker", True)
+    assert "continues after an unexpected error" in caplog.text
+    assert threads[0] is threads[1]
+    assert threads[0] is not threads[-1]
+
+
+def test_a_worker_that_never_ran_is_stopped_and_a_stopping_one_is_waited_for_ten_seconds(site: Site) -> None:
+    waited: list[float] = []
+    worker = site.worker()
+    worker.stop()
+    worker._thread = SimpleNamespace(join=waited.append)  # type: ignore[assignment]
+    worker.stop()
+    worker.stop(timeout_s=3.0)
+    assert waited == [10.0, 3.0]
+    assert worker._stopping.is_set()
+
+
+def test_what_a_waiting_job_waits_for_is_in_the_store_until_it_goes_on(site: Site, quiet: Sealed) -> None:
+    told: list[Any] = []
+    leases: Any = SimpleNamespace(wait=lambda job_id, stop: told.append((job_id, stop)), go_on=told.append)
+    waits = _JobWaits(leases, b"job")
+    waits.helper_down(HelperUnavailable("north is away"))
+    waits.helpers_back()
+    assert told == [(b"job", Stop(reason=HELPER_UNAVAILABLE, cause="north is away")), b"job"]
+
+
 class FakeLeases:
     """Leases of one job, which count how often it is renewed."""
 
@@ -855,6 +901,7 @@ class FakeLeases:
         self.held = True
         self.error: Exception | None = None
         self.renewed = 0
+        self.abandoned: list[bytes] = []
 
     def is_held(self, _: bytes) -> bool:
         if self.error is not None:
@@ -866,7 +913,7 @@ class FakeLeases:
         return self.held
 
     def release_abandoned(self, *, but: bytes) -> None:
-        del but
+        self.abandoned.append(but)
 
 
 @pytest.mark.parametrize(
@@ -893,7 +940,8 @@ def test_a_lease_is_renewed_after_a_third_and_holds_while_the_database_is_away(
     looks: list[Callable[[], bool]] = []
 
     @contextmanager
-    def watching(look: Callable[[], bool], **_: object) -> Iterator[None]:
+    def watching(look: Callable[[], bool], **how: object) -> Iterator[None]:
+        assert how == {"name": "job-lease", "every_s": 0.01}
         looks.append(look)
         yield
 
@@ -904,7 +952,12 @@ def test_a_lease_is_renewed_after_a_third_and_holds_while_the_database_is_away(
     with worker._lease_kept(b"j" * 16, interrupted):
         site.clock.now_s += passed_s
         assert looks[0]() is is_interrupted
+        assert looks[0]() is is_interrupted  # and is not renewed again
     assert (leases.renewed, interrupted.is_set()) == (renewed, is_interrupted)
+    assert leases.abandoned == [b"j" * 16] * renewed
+    worker.stop()
+    assert looks[0]()
+    assert interrupted.is_set()
 
 
 def test_the_noise_beside_a_gradient_is_that_of_all_parameters_over_the_expected_batch(

@@ -489,3 +489,13 @@ def test_pieces_that_are_not_all_of_a_dataset_are_none(counts: list[int]) -> Non
     else:
         with pytest.raises(ValueError, match="as many records as it says"):
             put_together(ID, pieces, 6)
+
+
+def test_a_dataset_in_one_piece_in_order_is_not_copied_and_one_out_of_order_is_sorted() -> None:
+    one = dataset(6)
+    rows = whole(one).rows
+    same = put_together(ID, [whole(one)], 6)
+    assert same.report_ids is one.report_ids
+    assert same.shares.features is one.shares.features
+    order = np.array([2, 0, 1, 5, 4, 3])
+    assert_equal(put_together(ID, [SegmentSlice(ranks=order, rows=rows.rows(order))], 6), one)
