@@ -1,16 +1,25 @@
+import hmac
 import os
 import stat
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from helper.datasets.storage_quota import StorageQuota
+from helper.datasets.vault import Vault
+from helper.ledger.witness import Witness
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask
+from maskedlark.randomness import derive_key
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import verify
 from maskedlark.reports.task import signing_bytes
+from maskedlark.rpc.receipts import decode_receipt
 from tests.builders import NOW
 from tests.helper.parties import Party, make_task
+from tests.helper.stored import vault_in
+from tests.stores import InMemory
 
 
 def secrets_of(folder: Path) -> list[bytes]:
@@ -123,3 +132,26 @@ def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
     for secret in secrets_of(tmp_path):
         assert secret.decode() not in shown
         assert repr(bytes.fromhex(secret.decode())) not in shown
+
+
+def test_each_purpose_has_its_own_key_of_the_storage_key(tmp_path: Path) -> None:
+    """What lies at rest opens only as long as these stay what they are."""
+    keys = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
+    secret = keys._storage_key
+    assert keys.vault_key(b"context") == derive_key(secret, b"dataset at rest", b"context")
+    assert keys.noise_key(b"digest") == derive_key(secret, b"correlated noise", b"digest")
+    assert keys.witness_key() == derive_key(secret, b"ledger receipt", b"")
+    vault = vault_in(tmp_path, keys.vault_key)
+    folder = keys.vault_key(b"folder on disk" + vault._ledger.manifests.ledger_id())[:8].hex()
+    assert vault._folder == folder
+    bucket = Vault(tmp_path / "datasets", vault._ledger, keys.vault_key, bucket=InMemory())
+    folder = keys.vault_key(b"folder in object storage" + vault._ledger.manifests.ledger_id())[:8].hex()
+    assert bucket._folder == folder
+    quota = StorageQuota(9, keys.vault_key)
+    assert quota.tag("ads.example") == keys.vault_key(b"ad server of stored bytes" + b"ads.example")[:16]
+    witness = Witness(ledger=vault._ledger, folder=tmp_path, key=keys.witness_key())
+    position, receipt = vault._ledger.position(), decode_receipt(witness.receipt())
+    assert receipt is not None
+    assert receipt.helper_id == sha256(b"maskedlark/v1 witness\0" + keys.witness_key()).digest()[:16]
+    told = b"maskedlark/v1 receipt\0" + position.sequence.to_bytes(8, "big") + position.head
+    assert receipt.tag == hmac.digest(keys.witness_key(), told, "sha256")

@@ -1,3 +1,4 @@
+import hmac
 import math
 import pickle
 from multiprocessing.reduction import ForkingPickler
@@ -7,8 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 import helper.executors.processes  # noqa: F401 # says what its own processes are sent
-from maskedlark.randomness import Stream, derive_key
-from maskedlark.reports.helper_pair_key import PairKey
+from maskedlark.numbers.field import negate, random_vector
+from maskedlark.randomness import Stream, below, derive_key
+from maskedlark.reports.helper_pair_key import PairKey, ViewKey
 
 KEY = PairKey(secret=bytes(range(32)), role=1)
 
@@ -68,3 +70,19 @@ def test_a_sample_is_of_the_words_below_its_numerator() -> None:
     for numerator in (0, 1, int(words[7]), int(words[7]) + 1, 1 << 31, 1 << 32):
         expected = [int(word) < numerator for word in words]
         assert KEY.sample(b"round", 1_000, numerator).tolist() == expected
+
+
+def test_each_purpose_has_its_own_key_of_the_pairs_secret() -> None:
+    """Two helpers of different releases work together only as long as these stay what they are."""
+    secret = bytes(range(32))
+    assert KEY.view_key.tag(b"i", b"view") == ViewKey(derive_key(secret, b"view")).tag(b"i", b"view")
+    stream = Stream(derive_key(secret, b"common noise", b"round"))
+    assert KEY.common_noise(b"round")(64) == stream(64)
+    blind = random_vector(70_000, Stream(derive_key(secret, b"blind", b"round")))
+    assert (PairKey(secret=secret, role=0).blind(b"round", 70_000) == blind).all()
+    assert (KEY.blind(b"round", 70_000) == negate(blind)).all()
+    context = b"digest" + (3).to_bytes(8, "little")
+    slots = below(7, 50, Stream(derive_key(secret, b"slots", context)))
+    assert KEY.slots(b"digest", 3, 50, 7).tolist() == slots.tolist()
+    tag = hmac.digest(derive_key(secret, b"agreement"), b"round" + b"values", "sha256")
+    assert KEY.agreement_tag(b"round", b"values") == tag
