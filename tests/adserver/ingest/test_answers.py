@@ -41,7 +41,6 @@ from maskedlark.randomness import seeded
 from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.runtime.database import open_database
 from protos import report_pb2
-from tests import counted_lock
 from tests.builders import NOW, examples, reports, world
 from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
 from tests.update_builders import update_job, update_round, update_world
@@ -347,19 +346,18 @@ def test_updates_are_tested_for_spam_where_the_job_says_so(
     monkeypatch.setattr(SpamTest, "calibrate", lambda *_, **__: made)
     monkeypatch.setattr(jobs.instances, "replace", lambda *_, test: given.append(test))
     local = LocalIntake(jobs)
-    counted_lock.check(local, "_lock", [(lambda: local.take(DRAWS_ID, update(1)), 1)])
-    counted_lock.check(local, "_calibrating", [(lambda: local.take(DRAWS_ID, update(2)), int(is_tested))])
-    assert given == [made if is_tested else None] * 2
+    assert local.take(DRAWS_ID, update(1))
+    assert given == [made if is_tested else None]
 
 
 # --- counting
 
 
-def test_counts_add_up_under_a_lock_and_are_logged_once_a_minute(engine: Engine) -> None:
+def test_counts_add_up_and_are_logged_once_a_minute(engine: Engine) -> None:
     now_s = 100.0
     intake, logged = Intake(TaskStore(engine), ReportStore(engine), lambda: now_s), list[float]()
     intake.log_counts = lambda: logged.append(now_s)  # type: ignore[method-assign]
-    counted_lock.check(intake, "_lock", [(lambda: intake._count(IntakeCounts(accepted=2)), 1)])
+    intake._count(IntakeCounts(accepted=2))
     for now_s in (159.9, 160.0, 200.0, 219.9, 220.0):  # noqa: B007 # the clock shows it
         intake._count(IntakeCounts(duplicates=1))
     assert logged == [160.0, 220.0]

@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -283,3 +284,40 @@ def test_a_dataset_whose_task_is_not_in_the_ledger_is_kept(
     monkeypatch.setattr(type(sweeper.ledger), "task", lambda *_: None)
     scene.parties[0].now += 100 * EXPIRED_KEPT_S
     assert sweeper._fate(dataset).name == "KEPT"
+
+
+@pytest.mark.parametrize("is_bucket", [False])
+@pytest.mark.parametrize(
+    ("after_s", "has_open_job", "fate"),
+    [(-0.001, False, "KEPT"), (0.0, False, "EXPIRED"), (9e9, False, "EXPIRED"), (0.0, True, "KEPT")],
+)
+def test_a_dataset_expires_so_long_after_its_task_unless_a_job_is_open(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, after_s: float, has_open_job: bool, fate: str
+) -> None:
+    dataset, ledger = scene.seal(5), scene.cores[0].sweeper.ledger
+    ends_s = scene.task.expires_at + 1_000.0
+    sweeper = replace(scene.cores[0].sweeper, keep_expired_s=1_000.0, clock=lambda: ends_s + after_s)
+    monkeypatch.setattr(ledger, "has_open_job", lambda asked: asked == dataset and has_open_job)
+    assert sweeper._fate(dataset).name == fate
+    assert sweeper._fate(bytes(32)).name == "ORPHAN"
+    assert [sweeper._is_old(ends_s + after_s - age_s) for age_s in (86_399.0, 86_401.0)] == [False, True]
+
+
+@pytest.mark.parametrize("is_bucket", [False])
+@pytest.mark.parametrize(("orphans", "expired"), [(0, 0), (2, 0), (0, 3), (2, 3)])
+def test_a_sweep_is_logged_if_it_removed_anything(
+    scene: Scene,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    orphans: int,
+    expired: int,
+) -> None:
+    sweeper = scene.cores[0].sweeper
+    monkeypatch.setattr(type(sweeper), "_expire_objects", lambda *_: expired)
+    monkeypatch.setattr(type(sweeper), "_remove_orphans", lambda *_: orphans)
+    caplog.set_level("INFO")
+    swept = sweeper.sweep()
+    assert (swept.orphans, swept.expired) == (orphans, expired)
+    told = [one.getMessage() for one in caplog.records if "swept" in one.getMessage()]
+    wanted = f"swept: {orphans} orphans, {expired} datasets of tasks that are over"
+    assert told == ([wanted] if orphans or expired else [])
