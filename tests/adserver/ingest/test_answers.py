@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from anyio import to_thread
 from sqlalchemy import Engine
+from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 from starlette.types import ASGIApp, Message
 
 from adserver.ingest.body_memory import ROOM_BYTES, BodyRoom
@@ -285,6 +287,58 @@ def test_a_client_that_leaves_in_the_midst_of_a_body_frees_its_room(engine: Engi
     asyncio.run(run(scope, receive, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 400
     assert room.free_bytes == ROOM_BYTES
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/tasks"),
+        ("GET", TASK),
+        ("GET", f"{TASK}/encoder"),
+        ("GET", f"{TASK}/round"),
+        ("GET", "/v1/local"),
+        ("GET", f"/v1/local/{DRAWS_ID.hex()}"),
+        ("POST", f"/v1/local/{DRAWS_ID.hex()}"),
+        ("GET", "/healthz"),
+    ],
+)
+def test_a_database_that_is_away_is_unavailable(
+    engine: Engine, jobs: LocalJobs, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    def raise_away(*_: object, **__: object) -> Any:
+        raise NoConnectionInTime
+
+    for cls, name in (
+        (TaskStore, "list_items"),
+        (TaskStore, "get_encoded"),
+        (TaskStore, "encoder"),
+        (TaskStore, "get"),
+        (RoundStore, "newest_open"),
+        (LocalJobs, "open_ids"),
+        (LocalJobs, "get"),
+    ):
+        monkeypatch.setattr(cls, name, raise_away)
+    answer = ask(app_of(engine, local=LocalIntake(jobs), rounds=RoundStore(engine)), method, path)
+    assert (answer.status_code, answer.json()["reason"]) == (503, "service_unavailable")
+    assert answer.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize("threads", [None, 3])
+def test_reports_that_come_one_by_one_wait_for_threads_of_their_own(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, threads: int | None
+) -> None:
+    run, limiters = to_thread.run_sync, list[Any]()
+
+    async def recorded(look_up: Any, *, limiter: Any = None) -> Any:
+        limiters.append(limiter)
+        return await run(look_up, limiter=limiter)
+
+    monkeypatch.setattr(to_thread, "run_sync", recorded)
+    app = app_of(engine, storing_threads=threads)
+    batch = report_pb2.ReportBatch(reports=[report_to_message(REPORTS[1])]).SerializeToString()
+    assert ask(app, "POST", "/v1/reports", content=encode_report(REPORTS[0])).status_code == 201
+    assert ask(app, "POST", "/v1/reports/batch", content=batch).status_code == 200
+    assert [None if one is None else one.total_tokens for one in limiters] == [threads, None]
 
 
 @pytest.mark.parametrize("answer", [_answer_rejection, _answer_refusal])
