@@ -363,6 +363,23 @@ def test_a_closed_job_leaves_nothing_of_its_engine_in_memory(scene: Scene) -> No
     assert engine() is None
 
 
+def test_a_job_is_known_from_memory_or_from_the_ledger_and_to_its_own_ad_server(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    scene.restart()
+    jobs, known, own = scene.cores[0].jobs, key_of(spec), frozenset({"ads.example"})
+    jobs.check_known(known, own)  # from the ledger
+    jobs.at_work(known, own)
+    with refused(JobReason.UNKNOWN_JOB):
+        jobs.check_known(known._replace(release_id=b"?" * 16), own)
+    with refused(JobReason.UNKNOWN_TASK):
+        jobs.check_known(known, frozenset({"rival.example"}))
+    monkeypatch.setattr(jobs._ledger, "job_state", lambda _: None)
+    jobs.check_known(known, own)  # from memory
+
+
 def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
