@@ -153,6 +153,7 @@ class MemoryHelper:
     closed: set[bytes] = field(default_factory=set)
     answers: dict[tuple[bytes, int], tuple[bytes, bytes]] = field(default_factory=dict)
     computed: int = 0
+    asked: list[int] = field(default_factory=list)
 
     def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
         self._fail()
@@ -180,6 +181,7 @@ class MemoryHelper:
         cancelled: Event | None = None,
     ) -> AggregateShare:
         self.fuse.point(f"helper {self.role} asked")
+        self.asked.append(round_index)
         self._fail()
         if self.down_from_round is not None and round_index >= self.down_from_round:
             raise HelperUnavailable("down")

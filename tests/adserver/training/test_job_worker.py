@@ -264,8 +264,12 @@ def test_a_helper_that_stays_away_fails_the_job_and_a_resumed_one_loses_no_round
     assert not job.is_closed
     site.helpers[0].down_from_round = None
     site.store.resume(job.job_id)
+    before = [one.rounds_done for one in site.store.history(job.job_id)]
+    site.helpers[1].asked.clear()
     site.worker().run_one()
     assert site.store.get(job.job_id).state is JobState.DONE
+    assert before == list(range(1, down_at_round + 1))
+    assert site.helpers[1].asked == list(range(down_at_round, plan.job.rounds))  # from its checkpoint on
     for ours, plain in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan), strict=True):
         assert ours.tobytes() == plain.tobytes()
 
@@ -358,8 +362,13 @@ def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(
     assert Checkpoint.decode(stored).rounds_done == 2
 
 
+@pytest.mark.parametrize("stops_at", [None, 2, 3])
 def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
-    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site,
+    quiet: Sealed,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stops_at: int | None,
 ) -> None:
     mean, signs = job_runner.mean_gradient, iter([1, 1, -40, -40, -40])
     monkeypatch.setattr(job_runner, "mean_gradient", lambda *given: next(signs) * mean(*given))
@@ -369,7 +378,13 @@ def test_the_weights_that_did_best_on_the_evaluation_set_are_kept_and_shown(
         eval_every=1,
         optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1),
     )
-    job = site.run(plan, eval_set_npz(quiet))
+    site.helpers[0].down_from_round = stops_at
+    job = site.run(plan, eval_set_npz(quiet), backoff=IMPATIENT)
+    if stops_at is not None:
+        site.helpers[0].down_from_round = None
+        site.store.resume(job.job_id)
+        site.worker().run_one()
+        job = site.store.get(job.job_id)
     history = site.store.history(job.job_id)
     losses = [figures.loss for figures in history if figures.loss is not None]
     assert losses.index(min(losses)) == 2
