@@ -216,6 +216,8 @@ def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(
         }
         for name in ("model.onnx", "eval.npz", "checkpoint-00000003.npz"):
             assert files[name] == expected_files[name], points[burns_at - 1]
+        drawn = [line.partition(",")[0] for line in files["curves.csv"].decode().splitlines()]
+        assert drawn == ["rounds_done", "0", "1", "2", "3"], points[burns_at - 1]
         history = site.store.history(job.job_id)
         assert [timeless(figures) for figures in history] == [
             timeless(figures) for figures in expected_history
