@@ -13,10 +13,9 @@ from browser_sim.waiting import BRIEF_S, LONG_S
 from maskedlark.errors import MaskedLarkError
 from maskedlark.terminal.interactive import may_be_seen
 from maskedlark.terminal.options import option, panel, takes
+from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from browser_sim.endpoint import Protection
     from browser_sim.run import Progress
     from browser_sim.sources import SourceSettings
@@ -129,7 +128,7 @@ def run_command(
     _warn(seed=seed, train_out=train_out)
     with _showing_progress() as progress:
         summary = run(settings, progress, tell=lambda what: typer.echo(f"waiting: {what}", err=True))
-    typer.echo(summary.to_json()) if as_json else _print(summary.to_table())
+    typer.echo(summary.to_json()) if as_json else print_whole(summary.to_table())
 
 
 @reporting_errors()
@@ -143,7 +142,7 @@ def describe_command(
     from browser_sim.summary import describe
 
     description = describe(load_source(source, Draws(seed=seed)))
-    typer.echo(description.to_json()) if as_json else _print(description.to_table())
+    typer.echo(description.to_json()) if as_json else print_whole(description.to_table())
 
 
 @reporting_errors()
@@ -185,12 +184,6 @@ def _warn(*, seed: int | None, train_out: Path | None) -> None:
 
 def _say_yellow(what: str) -> None:
     typer.secho(f"WARNING: {what}", fg="yellow", err=True)
-
-
-def _print(table: "Table") -> None:
-    from rich.console import Console
-
-    Console().print(table)
 
 
 @contextmanager

@@ -201,11 +201,17 @@ def run_command(
         print_json(told)
         return
     rows, measured, plain = told.pop("rows"), told.pop("measured"), told.pop("plain")
+    told["warnings"] = "; ".join(told["warnings"])
     left_out = [(f"rows left out: {reason}", count) for reason, count in rows.pop("left_out").items()]
     without = [(f"without privacy: {name.replace('_', ' ')}", value) for name, value in (plain or {}).items()]
+    shown = [(name, value) for name, value in (*told.items(), *without) if value not in ("", None)]
     print_table(
         ("", ""),
-        [*((f"rows {name}", count) for name, count in rows.items()), *left_out, *told.items(), *without],
+        [
+            *((f"rows {name}", count) for name, count in rows.items()),
+            *left_out,
+            *((name.replace("_", " "), _figure(value)) for name, value in shown),
+        ],
     )
     if measured:
         _show_measured(Path(measured["json"]))

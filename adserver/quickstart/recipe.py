@@ -212,6 +212,7 @@ class Recipe:
     def _train_plainly(self, untrained: Path, loss: Loss) -> dict[str, Any] | None:
         """Train the network on the same rows without privacy, and return how it does on the panel."""
         from adserver.training.eval_set import read_eval_set
+        from adserver.training.model_file import read_model
         from adserver.training.plain_twin import train_plain_twin
 
         folder = self._steps.folder
@@ -220,7 +221,7 @@ class Recipe:
             return None
         self._tell("training the same network on the same rows without privacy, to compare")
         twin = train_plain_twin(
-            untrained.read_bytes(),
+            read_model(untrained),
             loss,
             read_eval_set((folder / REPORTED).read_bytes()),
             read_eval_set(self._panel.read_bytes()),

@@ -16,6 +16,7 @@ from maskedlark.escape import DELETE, SHOWN_DELETE
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.escape import plain
 from maskedlark.terminal.interactive import may_be_seen
+from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +38,6 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; an empty one still shows its head."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -45,7 +45,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         table.add_column(plain(column), overflow="fold")  # an id that is cut off is of no use
     for row in rows:
         table.add_row(*map(plain, row))
-    Console().print(table)
+    print_whole(table)
 
 
 def write_as(forms: Mapping[str, Callable[[_T], bytes]], result: _T, path: Path, what: str) -> None:

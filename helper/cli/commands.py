@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from helper.cli.options import DatabaseOption, DataOption, JsonOption, tls_of
@@ -22,6 +21,7 @@ from maskedlark.terminal.budget_options import (
 )
 from maskedlark.terminal.escape import plain
 from maskedlark.terminal.options import option, takes
+from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
     from maskedlark.rpc.tls_files import TlsFiles
@@ -86,7 +86,7 @@ def status_command(
     table = Table(show_header=False, title=f"helper at {address}")
     for name, value in rows.items():
         table.add_row(name, plain(value))
-    Console().print(table)
+    print_whole(table)
 
 
 def budget_command(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from helper.cli.options import DatabaseOption
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.options import option
+from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
     from helper.ledger.ledger import Ledger
@@ -134,7 +134,7 @@ def _show(ring: "Ring", as_json: bool) -> None:
         table.add_row(
             str(key_id), suite, state, *("" if moment is None else _day(moment) for moment in moments)
         )
-    Console().print(table)
+    print_whole(table)
 
 
 def _day(moment: int) -> str:

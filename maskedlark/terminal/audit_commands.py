@@ -11,6 +11,7 @@ import typer
 
 from maskedlark.errors import InvalidTask
 from maskedlark.terminal.options import option
+from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
     from maskedlark.audit_log import AuditEntry, VerifiedLog
@@ -72,7 +73,6 @@ def print_entries(entries: "Iterable[AuditEntry]", *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([json.loads(one.encode()) for one in entries], indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
 
     from maskedlark.terminal.escape import plain
@@ -82,7 +82,7 @@ def print_entries(entries: "Iterable[AuditEntry]", *, as_json: bool) -> None:
         table.add_column(column, overflow="fold")
     for one in entries:
         table.add_row(*map(plain, _row(one)))
-    Console().print(table)
+    print_whole(table)
 
 
 def print_verified(verified: "VerifiedLog", *, as_json: bool) -> None:

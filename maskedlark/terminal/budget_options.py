@@ -7,6 +7,7 @@ import typer
 
 from maskedlark.privacy.relation import Relation
 from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.whole_table import print_whole
 
 if TYPE_CHECKING:
     from maskedlark.releases.budget import DatasetBudget, PlannedJob
@@ -42,11 +43,9 @@ def read_planned_job(rounds: int, batch_size: float | None, noise_multiplier: fl
 
 def print_budgets(budgets: "Sequence[DatasetBudget]") -> None:
     """Print a table for each dataset."""
-    from rich.console import Console
-
     from maskedlark.terminal.budget_table import budget_table
 
     if not budgets:
         typer.echo("no dataset is committed yet")
     for one in budgets:
-        Console().print(budget_table(one))
+        print_whole(budget_table(one))

@@ -22,7 +22,8 @@ def panel(title: str | None = None) -> Declare:
     """Declare options of one panel of the help; without a title, of the first."""
 
     def declare(about: str, *names: str, **settings: Any) -> Any:
-        return typer.Option(*names, help=about, rich_help_panel=title, **settings)
+        shown = about.replace("[", r"\[")  # what stands in brackets is no markup
+        return typer.Option(*names, help=shown, rich_help_panel=title, **settings)
 
     return declare
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -175,6 +176,17 @@ def test_a_run_is_compared_with_plain_training_on_the_same_rows(project: Project
     assert (folder / "plain.onnx").exists()
     assert not (folder / "reported.npz").exists()
     assert describe_runs(project)[0]["plain_auc"] == trained.plain["auc"]
+
+
+def test_a_model_whose_weights_lie_beside_it_is_compared_too(
+    project: Project, commands: Commands, tmp_path: Path
+) -> None:
+    proto = onnx.ModelProto.FromString(dense_network([30, 1], "relu", seed=1, final="linear"))
+    onnx.save(proto, tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
+    change(project.folder, 'onnx = ""', f'onnx = "{tmp_path / "net.onnx"}"')
+    trained = Recipe(Project.open(project.folder), lambda _: None, compare_plain=True).run()
+    assert trained.plain is not None
+    assert trained.plain["auc"] > 0.95
 
 
 def test_no_row_is_left_in_the_clear_by_a_run_that_is_compared_no_more(

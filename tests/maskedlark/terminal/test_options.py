@@ -1,5 +1,7 @@
 """Options that are the fields of a plain value, and commands that take what a maker makes of them."""
 
+from typing import Annotated
+
 import typer
 from typer.testing import CliRunner
 
@@ -30,6 +32,16 @@ def test_a_value_is_made_of_options_with_its_own_types_and_defaults() -> None:
     assert CliRunner().invoke(app(), []).output == "Limits(rounds=3, seconds=1.5)\n"
     given = CliRunner().invoke(app(), ["--rounds", "7", "--loud"], env={"T": "0.25"})
     assert given.output == "Limits(rounds=7, seconds=0.25)!\n"
+
+
+def test_what_stands_in_brackets_in_a_help_text_is_shown() -> None:
+    made = typer.Typer()
+
+    @made.command()
+    def show(*, of: Annotated[str, option('A file with {"KEY": [values]}.')] = "") -> None:
+        typer.echo(of)
+
+    assert "[values]" in CliRunner().invoke(made, ["--help"], env={"COLUMNS": "200"}).output
 
 
 def test_an_option_that_is_out_of_range_makes_no_value() -> None:
