@@ -676,6 +676,26 @@ def test_a_committed_dataset_is_one_entry_of_the_quota_however_many_objects_it_h
     assert set(core.quota._held) == {dataset.hex()}
 
 
+@PLACES
+def test_what_is_stored_is_listed_once_to_be_counted(
+    scene: Scene, store: InMemory, is_bucket: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.seal(RECORDS)
+    listed, found = list[int](), Vault.list_objects
+
+    def counted(vault: Vault) -> Any:
+        listed.append(1)
+        return found(vault)
+
+    monkeypatch.setattr(Vault, "list_objects", counted)
+    scene.restart(segments=store if is_bucket else None)
+    assert len(listed) == 2 * (not is_bucket)  # the folders are listed at once
+    for _ in range(2):
+        scene.prepare(scene.reports(3))
+        assert len(listed) == 2
+    assert scene.cores[0].quota.num_bytes > 0
+
+
 def test_a_disk_that_is_full_is_unavailable_until_there_is_room_for_as_much_as_was_lacking(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
