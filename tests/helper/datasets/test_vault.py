@@ -1,7 +1,7 @@
 import errno
 import os
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -499,3 +499,22 @@ def test_a_dataset_in_one_piece_in_order_is_not_copied_and_one_out_of_order_is_s
     assert same.shares.features is one.shares.features
     order = np.array([2, 0, 1, 5, 4, 3])
     assert_equal(put_together(ID, [SegmentSlice(ranks=order, rows=rows.rows(order))], 6), one)
+
+
+def test_a_reader_that_leaves_waits_for_no_read_and_begins_no_more(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 1)
+    write(vault, dataset(6))
+    ended, shutdown = list[Any](), ThreadPoolExecutor.shutdown
+
+    def recorded(pool: ThreadPoolExecutor, **how: Any) -> None:
+        ended.append(how)
+        shutdown(pool, **how)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", recorded)
+    pieces = vault.pieces(ID)
+    next(pieces)
+    assert ended == []
+    pieces.close()
+    assert ended == [{"wait": False, "cancel_futures": True}]

@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from random import Random
@@ -279,6 +280,27 @@ def test_groups_of_ids_that_begin_alike_are_each_sorted_by_their_ends(apart: int
     array = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
     with patch.object(dataset_module, "_SORTED_APART", apart):
         assert [one.tobytes() for one in array[canonical_order(array)]] == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("apart", "cores", "workers"), [(99, 5, []), (98, 5, [5]), (98, None, [1]), (0, 1, [1])]
+)
+def test_many_ids_are_sorted_by_a_thread_for_each_core(
+    monkeypatch: pytest.MonkeyPatch, apart: int, cores: int | None, workers: list[int]
+) -> None:
+    made: list[int] = []
+
+    def pool(count: int) -> ThreadPoolExecutor:
+        made.append(count)
+        return ThreadPoolExecutor(1)
+
+    monkeypatch.setattr(dataset_module, "_SORTED_APART", apart)
+    monkeypatch.setattr(dataset_module, "ThreadPoolExecutor", pool)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    array = np.frombuffer(seeded(5)(16 * 98), np.uint8).reshape(-1, REPORT_ID_BYTES)
+    ids = [one.tobytes() for one in array]
+    assert [one.tobytes() for one in array[canonical_order(array)]] == sorted(ids)
+    assert made == workers
 
 
 def test_the_dataset_id_is_the_digest_that_the_specification_says() -> None:
