@@ -169,3 +169,26 @@ def test_reports_are_forgotten_in_their_processs_turn_to_write(
     monkeypatch.setattr("adserver.store.reports.forget", seen)
     store.forget(FIRST.task.task_id, NO_DATASET, after=-1, limit=2)
     assert was_locked == [True]
+
+
+def test_of_no_reports_nothing_is_inserted(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert insert_new(connection, {}) == []
+    assert ReportStore(engine).total() == 0
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_a_page_of_shares_has_a_mebibyte_with_the_longest_suite(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, role: int
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def pages(*_: object, **how: Any) -> Iterator[Any]:
+        asked.append(how)
+        return iter(())
+
+    monkeypatch.setattr("adserver.store.reports.share_pages", pages)
+    assert list(ReportStore(engine).share_pages(FIRST.task, b"h" * 16, role)) == []
+    assert [(one["role"], one["page_rows"]) for one in asked] == [
+        (role, (1 << 20) // (FIRST.task.share_length + 1_120 + 16 + 64))
+    ]

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Select, update
 
 from adserver.messages.job import job_facts
 from adserver.records.job_record import JobRecord, Stop
@@ -276,3 +277,32 @@ def test_a_round_in_between_shows_that_the_job_does_not_kill_its_workers(site: S
         worker.record(job_id, RoundFigures(rounds_done=number, finished_at_s=0.0))
         site.clock.now_s += LEASE_S + 1
     assert site.store.get(job_id).state is JobState.RUNNING
+
+
+def test_a_lease_is_over_at_its_last_moment_and_not_before(site: Site) -> None:
+    job_id, one = submitted(site), leases(site)
+    assert one.claim() is not None
+    for after_s, state in ((LEASE_S - 0.5, JobState.RUNNING), (0.5, JobState.QUEUED)):
+        site.clock.now_s += after_s
+        leases(site, "two").release_abandoned()
+        assert site.store.get(job_id).state is state
+    assert not one.is_held(job_id)
+
+
+def test_who_looks_for_a_job_locks_one_and_waits_for_none_that_another_has_locked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(site, 1), submitted(site, 2)
+    locked, lock = list[tuple[dict[str, Any], Any]](), Select.with_for_update
+
+    def recorded(statement: Select[Any], **how: Any) -> Select[Any]:
+        locked.append((how, statement._limit))
+        return lock(statement, **how)
+
+    monkeypatch.setattr(Select, "with_for_update", recorded)
+    assert leases(site).claim() is not None
+    assert [locked[0]] == [({"skip_locked": True}, 1)]
+    locked.clear()
+    site.clock.now_s += LEASE_S
+    leases(site, "two").release_abandoned()
+    assert [locked[0]] == [({"skip_locked": True}, None)]
