@@ -891,6 +891,15 @@ def test_a_workers_thread_goes_on_after_an_error_and_ends_and_begins_again_when_
     assert threads[0] is not threads[-1]
 
 
+def test_a_worker_pauses_between_looks_for_a_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, steps, is_over = site.worker(poll_s=0.7), list[Any](), iter([False, False, True])
+    monkeypatch.setattr(JobWorker, "run_one", lambda _: steps.append("look"))
+    stopping: Any = SimpleNamespace(is_set=lambda: next(is_over), wait=steps.append)
+    monkeypatch.setattr(worker, "_stopping", stopping)
+    worker._run()
+    assert steps == ["look", 0.7] * 2
+
+
 def test_a_worker_that_never_ran_is_stopped_and_a_stopping_one_is_waited_for_ten_seconds(site: Site) -> None:
     waited: list[float] = []
     worker = site.worker()
