@@ -69,7 +69,7 @@ def _common_shape(node: Node, *shapes: Shape) -> Shape:
         shape = np.broadcast_shapes(*((1, *shape) for shape in shapes))
     except ValueError:
         shape = ()
-    if len(shape) != max(map(len, shapes)) + 1 or min(map(len, shapes)) + 1 != len(shape):
+    if min(map(len, shapes)) + 1 != len(shape):
         raise NotExact(f"{node.operator} of values of shapes {shapes[0]} and {shapes[1]} has no exact form")
     return shape[1:]
 
