@@ -187,6 +187,8 @@ WIDEST = 2**15
         (lambda g: g.conv(rows(g), g.parameter(2, 3, 1), g.parameter(3)), "Conv has a bias"),
         (lambda g: g.node("Gemm", "x", g.constant(np.ones((12, 2))), **GEMM), "'c0' that is not trained"),
         (lambda g: g.node("MatMul", g.parameter(2, 12), g.parameter(12, 2)), "'p0' is a parameter or"),
+        (lambda g: biased(g, weight=g.constant(np.ones((12, 2)))), "'c0' that is not trained"),
+        (lambda g: biased(g, weight=g.parameter(1, 12, 2)), "MatMul multiplies a value of 2 axes"),
         (twice, "'p0' is used more than once"),
         (lambda g: g.node("Relu", "x" if g.parameter(3) else ""), "'p0' is not reached"),
         (lambda g: g.node("ReduceSum", rows(g), axes=(0, 1), keepdims=0), "ReduceSum joins the record axis"),
@@ -624,6 +626,7 @@ def test_normalisations_keep_their_numbers() -> None:
     assert isinstance(batch, BatchNormalization)
     assert isinstance(row, LayerNormalization)
     assert isinstance(whole_record, LayerNormalization)
+    assert (batch.scale.index, batch.bias.index) == (0, 1)
     assert batch.mean.tolist() == list(range(12))
     assert batch.inverse.tolist() == [0.5] * 12
     assert (row.bias, row.scale.index, row.epsilon) == (None, 2, float(np.float32(0.1)))

@@ -251,6 +251,12 @@ def test_a_product_keeps_both_factors(trained: tuple[bool, ...], back: int) -> N
     assert got == PartBytes(fixed=0, chunk=0, block=7 + 32 * 6 + 80 + 8 * (6 + 12) + back)
 
 
+def test_what_a_product_keeps_is_there_while_other_layers_pass() -> None:
+    made = plan((Product(), (1, 2)), (Softmax(), (3,)), sizes=(6, 6, 6, 6), trained=(False,) * 4)
+    got = part_bytes(made, Figures(), seeds=SEEDS, labels=LABELS)
+    assert got.block == 7 + 32 * 6 + 80 + 8 * (6 + 12) + 8 * 6 + 16 * 6
+
+
 def test_a_backend_of_large_outputs_takes_most_on_the_way_back_of_a_convolution() -> None:
     made = plan((conv(), (1,)), sizes=(6, 8), trained=BOTH)
     few, many = (part_bytes(made, Figures(output=output), seeds=SEEDS, labels=LABELS) for output in (13, 113))
