@@ -242,6 +242,8 @@ def test_cells_are_spread_to_their_ends_with_their_probability_and_mean() -> Non
         (0.4, 0.3, 3, 3),
         (2.0, 0.001, 12, 5),
         (6.0, 0.9, 2, 2),
+        (1.0, 5.5e-7, 2, 1),
+        (1.0, 7.7e-7, 2, 2),
         (1.5, 2.0**-40, 1, 1),
         (0.1, 0.5, 1, 1),
     ],
@@ -325,3 +327,7 @@ def test_the_logarithm_of_a_sum_leaves_no_double() -> None:
         given: NDArray[np.float64] = np.array([0.0, 1.0, -2.0]) + offset
         exact = offset + math.log(1 + math.e + math.exp(-2))
         assert likelihood_ratios._log_of_sum(given) == pytest.approx(exact, rel=1e-14)
+
+
+def test_a_repr_holds_neither_points_nor_masses() -> None:
+    assert repr(points(0.0, masses=[1.0])) == f"RatioPoints(at_zero=0.0, rounding={1e-12!r})"

@@ -66,7 +66,7 @@ def test_the_orders_are_all_small_ones_and_few_large_ones() -> None:
 
 @pytest.mark.parametrize(
     ("noise", "rate"),
-    [(1.0, 0.01), (0.3, 0.2), (5.0, 0.999), (40.0, 1e-9), (0.07, 0.5), (1000.0, 0.1), (2.0, 1.0)],
+    [(1.0, 0.01), (0.3, 0.2), (5.0, 0.999), (40.0, 1e-9), (0.07, 0.5), (1000.0, 0.1), (3.0, 1.0)],
 )
 def test_a_sampled_gaussian_costs_the_textbooks_sum(noise: float, rate: float) -> None:
     found = renyi._renyi_divergences(noise, rate)
@@ -177,7 +177,12 @@ def test_several_sampled_reports_cost_the_smaller_of_two_bounds() -> None:
 
 def test_of_sampled_reports_whose_tails_are_too_much_each_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     noise, rate, reports = 1.5, 0.125, 4
-    monkeypatch.setattr(renyi, "most_left_out", lambda steps: 1e-30 * steps)
+    _, tails = sample_ratios(noise, rate, reports).divergences(ORDERS)
+    monkeypatch.setattr(renyi, "most_left_out", lambda steps: tails * steps)
+    assert (
+        renyi._sample_divergences.__wrapped__(noise, rate, reports)[1] == tails
+    )  # exactly as much as may be
+    monkeypatch.setattr(renyi, "most_left_out", lambda steps: 0.75 * tails * steps)
     found, left_out = renyi._sample_divergences.__wrapped__(noise, rate, reports)
     exact = [reports * one for one in one_sampled(noise / 2, rate)]
     assert left_out == 0.0
