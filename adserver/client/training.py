@@ -10,6 +10,7 @@ from adserver.client.connection import Connection
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
 from adserver.records.defaults import TEST_SHARE
+from adserver.records.optimizer_kinds import ScheduleKind
 from adserver.records.submissions import AnySubmission, PlanConstraints, PlanRequest, Submission
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.as_onnx import as_onnx
@@ -42,7 +43,7 @@ class Training(Connection):
         noise: str = StepNoise.INDEPENDENT.value,
         momentum: float = 0.9,
         learning_rate: float | None = None,
-        schedule: Schedule | None = None,
+        schedule: Schedule | str | None = None,
         clip_norm: float | None = None,
         sampling: str = Sampling.ALLOCATION.value,
         public_samples: bool = False,
@@ -81,7 +82,7 @@ class Training(Connection):
             is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
             is_sample_public=public_samples,
             learning_rate=learning_rate,
-            schedule=schedule or Schedule(),
+            schedule=_schedule(schedule),
             clip_norm=clip_norm,
             train=tuple(train),
             freeze=tuple(freeze),
@@ -111,7 +112,7 @@ class Training(Connection):
         batch_size: float | None = None,
         optimizer: str = "sgd",
         momentum: float = 0.9,
-        schedule: Schedule | None = None,
+        schedule: Schedule | str | None = None,
         eval_set: str | Path | None = None,
         eval_every: int | None = None,
         noise: str = StepNoise.INDEPENDENT.value,
@@ -145,7 +146,8 @@ class Training(Connection):
             batch_size: Expected reports in a round; by default the whole dataset.
             optimizer: sgd, momentum, adam or adagrad.
             momentum: Of momentum.
-            schedule: How the learning rate changes.
+            schedule: How the learning rate changes: constant, cosine, step or linear-warmup; or a `Schedule`
+                with the numbers of its kind.
             eval_set: An .npz of features and labels of your own, for the curves.
             eval_every: Rounds between evaluations.
             noise: independent, or correlated: each round takes a part of the last one's noise out again.
@@ -180,7 +182,7 @@ class Training(Connection):
                 Optimizer,
                 {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum},
             ),
-            schedule=schedule or Schedule(),
+            schedule=_schedule(schedule),
             eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
             eval_every=eval_every,
             is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
@@ -281,6 +283,13 @@ class Training(Connection):
     def jobs(self) -> list[Job]:
         """Return all jobs, oldest first."""
         return [Job(job_id=one.job_id, at=self.server) for one in self.server.jobs()]
+
+
+def _schedule(given: Schedule | str | None) -> Schedule:
+    """Return the schedule of a kind's name, or as it was given; without one it is constant."""
+    if isinstance(given, str):
+        return Schedule(kind=_choice(ScheduleKind, "schedule", given))
+    return given or Schedule()
 
 
 def _choice(kind: type[_ChoiceT], option: str, given: str) -> _ChoiceT:

@@ -38,15 +38,20 @@ class TableDescription:
 
     Attributes:
         num_features: Bytes of a report.
-        num_classes: Labels are the classes 0 to this less one.
+        classes: The names of the classes, in the order of their codes.
         arguments: The options of `task create` that say so.
         encoder: The encoder's file, or None for the sample, whose features are numbers.
     """
 
     num_features: int
-    num_classes: int
+    classes: tuple[str, ...]
     arguments: tuple[str, ...]
     encoder: Path | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.classes)
 
 
 @frozen
@@ -135,6 +140,7 @@ class Recipe:
             rounds=ran.job["rounds_done"],
             chosen_round=chosen,
             **{name: tested.get(name) for name in ("loss", "accuracy", "auc", "base_rate", "mean_over_rate")},
+            predicts=described.classes[1] if described.num_classes == 2 else "",
             **{f"last_{name}": last.get(name) for name in ("loss", "accuracy", "auc")},
             warnings=(*tested["warnings"], *self._warn_of_rise(ran.untrained, loss, last["loss"])),
             epsilon=ran.job["epsilon_spent"],
@@ -237,16 +243,16 @@ class Recipe:
             told = self._steps.do(
                 "table", lambda: self._commands.read("browser-sim", "describe", "--source", "wbcd")
             )
-            wide, classes = told["features"], len(told["labels"])
-            said = ("--num-features", str(wide), "--classes", str(classes))
+            wide, classes = told["features"], tuple(told["labels"])
+            said = ("--num-features", str(wide), "--classes", str(len(classes)))
             return TableDescription(
-                num_features=wide, num_classes=classes, arguments=(*said, "--default-label", "0")
+                num_features=wide, classes=classes, arguments=(*said, "--default-label", "0")
             )
         encoder = folder / "encoder.json"
         told = self._steps.do("table", lambda: self._fit(data, encoder))
         return TableDescription(
             num_features=told["features"],
-            num_classes=len(told["classes"]),
+            classes=tuple(told["classes"]),
             arguments=(
                 "--encoder",
                 str(encoder),

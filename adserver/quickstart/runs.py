@@ -57,6 +57,7 @@ class Trained:
         auc: The chance that a row of class 1 has a higher score than one of class 0; None but for two
             classes.
         base_rate: The share of class 1 of two classes; of more, the share of the most frequent.
+        predicts: The name of class 1 of two classes, whose chance the model gives; empty for more.
         mean_over_rate: The mean prediction over the base rate, of two classes.
         model: The trained file, which takes the encoder's features.
         model_of_columns: The same model behind the encoder: it takes raw columns. Empty if there is none.
@@ -78,6 +79,7 @@ class Trained:
     accuracy: float | None
     auc: float | None
     base_rate: float | None
+    predicts: str
     mean_over_rate: float | None
     last_loss: float
     last_accuracy: float | None

@@ -114,6 +114,16 @@ def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(cli
         job.resume()
 
 
+def test_a_schedule_is_named_as_on_the_command_line(site: Site, client: Client) -> None:
+    job = client.train(module(), schedule="cosine", **settings())
+    site.worker().run_one()
+    rates = job.to_pandas()["learning_rate"].dropna()
+    assert rates.iloc[-1] < rates.iloc[0]
+    for name, said in (("cosinus", "schedule must be constant or cosine or step"), ("", "schedule must be")):
+        with pytest.raises(InvalidTask, match=said):
+            client.train(module(), schedule=name, **settings())
+
+
 def test_what_is_wrong_with_a_model_is_said_before_anything_is_stored(client: Client) -> None:
     with pytest.raises(InvalidModel):
         client.train(torch.nn.Linear(5, 1), **settings())

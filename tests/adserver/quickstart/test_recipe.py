@@ -135,6 +135,7 @@ def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, c
     assert rows["reported"] + rows["panel"] + sum(rows["left_out"].values()) == rows["read"]
     names = ("auc", "base_rate", "epsilon", "collusion_epsilon")
     assert [summary[name] for name in names] == [0.7, 0.3, 2.5, 4.0]
+    assert summary["predicts"] == "malignant"
     assert not (project.folder / "runs" / "1" / "progress.json").exists()
 
 
