@@ -257,7 +257,7 @@ class Figures:
             for one in committed
         ]
         people = [
-            one.task_id.hex()
+            {"task_id": one.task_id.hex(), "name": one.bundle.task.name}
             for one in self.site.tasks.page(limit=ROWS)
             if one.bundle.task.updates is not None
         ]

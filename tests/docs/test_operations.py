@@ -140,9 +140,13 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path) -> None:
 
     run("lark-helper keygen --name A --host localhost; lark-helper keys rotate --overlap-days 30")
     run("adserver keygen --origin https://ads.example --host localhost; adserver task list")
+    settings = '{"devices": 3, "rounds": 1, "bound": {"clip_norm": 1.0}, "epsilon": 4.0, "local": {"epochs": 1, "learning_rate": 0.5}}'
+    (tmp_path / "line.json").write_text(settings)
+    local_job = run("adserver local submit --strategy line --settings line.json --layers 3,2").stdout.strip()
     printed = run("\n".join(blocks(BACKUP))).stdout
     assert "keys.json" in printed
-    assert "ok" in printed.splitlines()
+    assert {"adserver.sqlite3 ok", "local.sqlite3 ok"} <= set(printed.splitlines())
+    assert local_job in run("adserver local list --json --data restored-adserver").stdout
     keys = run("lark-helper keys list --json").stdout
     assert keys == run("lark-helper keys list --json --data restored-helper").stdout
     assert keys == run("lark-helper keys list --json --data moved-helper").stdout

@@ -1,0 +1,53 @@
+"""Pages of a task whose devices train: no report waits, and no dataset is sealed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from adserver.ingest.http_server import HttpServer
+from adserver.records.access import GrantKind
+from adserver.store.tasks import TaskStore
+from tests.adserver.painted import painted
+from tests.builders import NOW
+from tests.patience import HANGS_S
+from tests.update_builders import update_world
+
+OF = update_world(name="visits at home")
+ID = OF.task.task_id.hex()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+    TaskStore(of.engine).add(OF.bundle, created_at=NOW)
+    with of.door() as door:
+        server = HttpServer(door, "127.0.0.1:0", None, headers=())
+        try:
+            server.wait_until_started()
+            url = f"http://127.0.0.1:{server.port}"
+            headers = {"authorization": f"Bearer {of.grant(GrantKind.TOKEN)}"}
+            with httpx.Client(base_url=url, headers=headers, timeout=HANGS_S) as client:
+                yield {path: client.get(path).text for path in ("/", "/intake", f"/tasks/{ID}", "/budgets")}
+        finally:
+            server.stop()
+    of.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/intake"])
+def test_no_report_is_waited_for(pages: dict[str, str], path: str) -> None:
+    row = next(one for one in pages[path].split("<tr>") if "visits at home" in one)
+    assert "no report waits" in row
+    assert "that a dataset needs" not in row
+
+
+def test_its_own_page_says_who_takes_part_and_never_to_seal(pages: dict[str, str]) -> None:
+    page = pages[f"/tasks/{ID}"]
+    assert "Devices in a round, at least" in page
+    assert f'href="/budgets/{ID}"' in page
+    assert "dataset seal" not in page
+
+
+def test_a_persons_budget_goes_by_the_tasks_name(pages: dict[str, str]) -> None:
+    assert f'<a href="/budgets/{ID}">visits at home</a>' in pages["/budgets"]
