@@ -219,7 +219,7 @@ class Figures:
         return {
             "batch": plan.denominator if plan else None,
             "learning_rate": plan.optimizer.learning_rate if plan else None,
-            "noise_multiplier": plan.job.noise_multiplier if plan else None,
+            "noise_multiplier": _noise_of(job),
             "loss": last.loss if last else None,
             "accuracy": last.accuracy if last else None,
             "best_loss": best.loss if best else None,
@@ -394,6 +394,13 @@ def job_row(job: JobRecord) -> Values:
 def _budget_shown(identifier: bytes, told: Values | None) -> Values:
     """Return a budget without a planned job."""
     return {"dataset_id": identifier.hex(), "budget": told, "forecast": "", "planned": None}
+
+
+def _noise_of(job: JobRecord) -> float:
+    """Return each helper's noise over the clip norm; of a job on devices that of its present phase."""
+    if isinstance(job.plan, TrainingPlan):
+        return job.plan.job.noise_multiplier
+    return job.plan.job.phase(min(job.rounds_done, job.plan.job.rounds - 1)).noise_multiplier
 
 
 def _next(found: Sequence[_T], cursor: Callable[[_T], str]) -> str | None:

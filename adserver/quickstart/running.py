@@ -247,7 +247,9 @@ class RunningFleet:
             return server.ready.exists() or self._has_ended(server)
 
         if not self._wait(is_over, _TELL_AFTER_S):
-            self._tell(f"waiting for {server.name}: a first start on a machine compiles code for up to a minute")
+            self._tell(
+                f"waiting for {server.name}: a first start on a machine compiles code for up to a minute"
+            )
         if not self._wait(is_over, _PATIENCE_S):
             raise HelperUnavailable(f"{server.name} does not answer yet: see its log, {self._log(server)}")
         if not server.ready.exists():

@@ -140,7 +140,8 @@ def test_backups_of_both_parties_restore_them(tmp_path: Path) -> None:
 
     run("lark-helper keygen --name A --host localhost; lark-helper keys rotate --overlap-days 30")
     run("adserver keygen --origin https://ads.example --host localhost; adserver task list")
-    settings = '{"devices": 3, "rounds": 1, "bound": {"clip_norm": 1.0}, "epsilon": 4.0, "local": {"epochs": 1, "learning_rate": 0.5}}'
+    local = '"local": {"epochs": 1, "batch_size": 5, "learning_rate": 0.5}'
+    settings = '{"devices": 3, "rounds": 1, "bound": {"clip_norm": 1.0}, "epsilon": 4.0, ' + local + "}"
     (tmp_path / "line.json").write_text(settings)
     local_job = run("adserver local submit --strategy line --settings line.json --layers 3,2").stdout.strip()
     printed = run("\n".join(blocks(BACKUP))).stdout

@@ -8,20 +8,28 @@ import pytest
 
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind
+from adserver.records.federated_plan import FederatedPlan
 from adserver.store.tasks import TaskStore
+from maskedlark.releases.update_job import Phase
 from tests.adserver.painted import painted
 from tests.builders import NOW
 from tests.patience import HANGS_S
-from tests.update_builders import update_world
+from tests.update_builders import update_job, update_world
 
 OF = update_world(name="visits at home")
 ID = OF.task.task_id.hex()
+PATHS = ("/", "/intake", f"/tasks/{ID}", "/budgets", "/jobs")
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
     TaskStore(of.engine).add(OF.bundle, created_at=NOW)
+    job = update_job(OF.task, phases=(Phase(rounds=3, sampling_rate=0.5, noise_multiplier=7.25),))
+    devices = OF.task.min_batch_size
+    of.jobs.submit(
+        FederatedPlan(task=OF.task, federated=job, window_s=1.0, least_devices=devices), name="at home"
+    )
     with of.door() as door:
         server = HttpServer(door, "127.0.0.1:0", None, headers=())
         try:
@@ -29,7 +37,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             url = f"http://127.0.0.1:{server.port}"
             headers = {"authorization": f"Bearer {of.grant(GrantKind.TOKEN)}"}
             with httpx.Client(base_url=url, headers=headers, timeout=HANGS_S) as client:
-                yield {path: client.get(path).text for path in ("/", "/intake", f"/tasks/{ID}", "/budgets")}
+                yield {
+                    path: client.get(path).text
+                    for path in ("/", "/intake", f"/tasks/{ID}", "/budgets", "/jobs")
+                }
         finally:
             server.stop()
     of.close()
@@ -51,3 +62,8 @@ def test_its_own_page_says_who_takes_part_and_never_to_seal(pages: dict[str, str
 
 def test_a_persons_budget_goes_by_the_tasks_name(pages: dict[str, str]) -> None:
     assert f'<a href="/budgets/{ID}">visits at home</a>' in pages["/budgets"]
+
+
+def test_jobs_on_devices_show_their_noise_beside_the_others(pages: dict[str, str]) -> None:
+    compared = pages["/jobs"].split('id="compared"')[1]
+    assert ">7.25<" in next(one for one in compared.split("<tr>") if "at home" in one)
