@@ -287,11 +287,12 @@ class LoweredBuilder:
         """Return the plan that ends in the model's output."""
         if self._unused:
             raise NotExact(f"the parameter {min(self._unused)!r} is not reached by the exact path")
+        output = self.value(self._output_name).number  # first: it may be a last step
         return Lowered(
             steps=tuple(self._steps),
             sizes=tuple(self._sizes),
             is_trained=tuple(self._is_trained),
-            output=self.value(self._output_name).number,
+            output=output,
             num_parameters=self._num_parameters,
             frozen=self._frozen,
         )

@@ -496,6 +496,14 @@ def test_constants_become_a_factor_and_an_offset(
     assert (layer.factor.tolist(), layer.offset.tolist()) == (factor, offset)
 
 
+def test_an_output_of_scaled_bytes_is_made_by_a_last_step() -> None:
+    graph = Graph()
+    graph.node("Mul", "x", graph.constant([4.0]))
+    plan = graph.lower()
+    assert steps(plan) == ["Fixed 0 > 1"]
+    assert (plan.output, len(plan.sizes), len(plan.is_trained)) == (1, 2, 2)
+
+
 def test_scales_of_bytes_are_multiplied_and_applied_once() -> None:
     graph = Graph()
     scaled = graph.node("Mul", graph.node("Mul", "x", graph.constant([4.0])), graph.constant(0.5))
