@@ -12,7 +12,7 @@ from maskedlark.privacy.accounting import spent, spent_in_turn
 from maskedlark.privacy.correlated import sensitivity
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.releases.job import JobSpec, charge, check_sum_possible, noise_bound, noise_units, round_units
-from maskedlark.releases.samples import Samples, charge_of_samples
+from maskedlark.releases.samples import Samples, carrying, charge_of_samples
 from tests import charge_builders
 from tests.builders import world
 from tests.maskedlark.releases.test_split_noise import FULL, SPLIT, job
@@ -140,3 +140,13 @@ def test_a_plan_is_charged_as_its_job_is() -> None:
             carried=CARRIED,
         )
         assert charge_of_samples(FULL.task, 6.0, rounds=9, samples=samples) == charge(FULL.task, spec, 9)
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "none"])
+def test_samples_carry_gaussian_noise_only(mechanism: str) -> None:
+    samples = Samples(sampling_numerator=2**32 // STEPS, epoch_steps=STEPS)
+    task = world(mechanism=mechanism).task
+    with refused(JobReason.MALFORMED, match="must be Gaussian"):
+        carrying(task, samples, rounds=STEPS, momentum=0.0, carried=CARRIED)
+    carried = carrying(FULL.task, samples, rounds=STEPS, momentum=0.0, carried=CARRIED)
+    assert carried == replace(samples, carried=CARRIED)
