@@ -145,7 +145,7 @@ def test_a_plan_is_charged_as_its_job_is() -> None:
 @pytest.mark.parametrize("mechanism", ["laplace", "none"])
 def test_samples_carry_gaussian_noise_only(mechanism: str) -> None:
     samples = Samples(sampling_numerator=2**32 // STEPS, epoch_steps=STEPS)
-    task = world(mechanism=mechanism).task
+    task = world(mechanism=mechanism, norm="l1" if mechanism == "laplace" else "l2").task
     with refused(JobReason.MALFORMED, match="must be Gaussian"):
         carrying(task, samples, rounds=STEPS, momentum=0.0, carried=CARRIED)
     carried = carrying(FULL.task, samples, rounds=STEPS, momentum=0.0, carried=CARRIED)
