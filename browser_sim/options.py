@@ -52,7 +52,7 @@ def table_of(
     classes: Annotated[
         list[str] | None,
         _source(
-            "csv: a class of the label; rows with any other are left out and counted; repeatable.",
+            "csv: a class of the label, in order; rows with any other are left out and counted; repeatable.",
             "--class",
             metavar="CLASS",
         ),

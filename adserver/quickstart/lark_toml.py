@@ -25,7 +25,7 @@ def config_text(settings: Settings, notes: Mapping[str, str]) -> str:
 [data]
 csv = {_text(data.csv)}              # your table, seen from this folder; "" for the sample
 label = {_text(data.label)}            # its column of labels
-classes = {_list(data.classes, notes)}  # its classes; rows with other labels are left out; [] for all
+classes = {_list(data.classes, notes)}  # its classes, the predicted one second; other rows are left out
 ignore = {_list(data.ignore, notes)}           # columns that are no features
 dates = {_list(data.dates, notes)}            # columns of dates: weekday, day and hour become features
 codes = {_list(data.codes, notes)}            # columns of numbers that name things: read as words

@@ -275,6 +275,7 @@ def _fit(table: Table, settings: TableSettings, label: str | None) -> Encoder:
     how = FitSettings(
         label=label,
         is_label_a_value=settings.label_kind is LabelKind.VALUES,
+        classes=settings.classes,
         binning=settings.binning,
         bins=settings.bins,
         kinds=settings.kinds,

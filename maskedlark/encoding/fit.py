@@ -66,6 +66,7 @@ class FitSettings:
     Attributes:
         label: The label's column, or None.
         is_label_a_value: Whether labels are real values instead of classes.
+        classes: The order of the label's classes; those that are not named follow, ascending.
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
         kinds: What columns hold; others are numbers if all their cells are, else categories.
@@ -77,6 +78,7 @@ class FitSettings:
 
     label: str | None = None
     is_label_a_value: bool = False
+    classes: tuple[str, ...] = ()
     binning: Binning = Binning.RANGE
     bins: int = 256
     kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
@@ -109,7 +111,11 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
     label = None
     if settings.label is not None:
         as_classes, cells = not settings.is_label_a_value, columns[settings.label]
-        label = _classes(settings.label, cells) if as_classes else ValueLabel(name=settings.label)
+        label = (
+            _classes(settings.label, cells, settings.classes)
+            if as_classes
+            else ValueLabel(name=settings.label)
+        )
     return Encoder(columns=tuple(features), label=label)
 
 
@@ -236,8 +242,8 @@ def _at_share(ascending: Sequence[float], part: int, of: int) -> float:
     return ascending[max(0, -(-part * len(ascending) // of) - 1)]
 
 
-def _classes(name: str, cells: Cells) -> ClassLabel:
-    """Return the distinct labels, ascending: as numbers if all are, else by the alphabet."""
+def _classes(name: str, cells: Cells, first: Sequence[str]) -> ClassLabel:
+    """Return the distinct labels, `first` and then ascending: as numbers if all are, else by the alphabet."""
     if None in cells:
         raise WrongCell(name, list(cells).index(None), "the label is missing")
     too_long = next((row for row, cell in enumerate(cells) if cell and len(cell) > MAX_WORD), None)
@@ -246,9 +252,12 @@ def _classes(name: str, cells: Cells) -> ClassLabel:
     words = {cell for cell in cells if cell is not None}
     numbers = {number(word) for word in words}
     if None in numbers:
-        return ClassLabel(name=name, classes=tuple(sorted(words)))
-    ascending = sorted(value for value in numbers if value is not None)
-    return ClassLabel(name=name, classes=tuple(_spell(value) for value in ascending))
+        ascending, named = sorted(words), list(first)
+    else:
+        ascending = [_spell(value) for value in sorted(value for value in numbers if value is not None)]
+        named = [_spell(value) for value in map(number, first) if value is not None]
+    found = dict.fromkeys(one for one in named if one in ascending) | dict.fromkeys(ascending)
+    return ClassLabel(name=name, classes=tuple(found))
 
 
 def _spell(value: float) -> str:

@@ -250,6 +250,9 @@ def test_the_command_says_what_became_of_the_rows(tmp_path: Path) -> None:
     left_out = {"column 'y': no label": 1, "column 'y': not a declared class": 1}
     assert told["rows"] == {"read": 402, "used": 400, "left_out": left_out}
     assert told["classes"] == ["no", "yes"]
+    reverse = ("--label", "y", "--class", "yes", "--class", "no", "--json")
+    told = json.loads(invoke("encode", "--fit", path, *reverse, "-o", tmp_path / "reverse.json").stdout)
+    assert told["classes"] == ["yes", "no"]
     told = json.loads(invoke("encode", "--csv", path, "--encoder", out, *chosen).stdout)
     assert (told["rows"], told["left_out"]) == (400, left_out)
 

@@ -126,11 +126,15 @@ def test_a_word_among_numbers_is_told_with_its_row_if_numbers_were_said() -> Non
     assert (wrong.value.column, wrong.value.row) == ("n", 1)
 
 
-def test_classes_ascend_as_numbers_or_by_the_alphabet() -> None:
+def test_classes_are_in_the_order_given_or_ascend_as_numbers_or_by_the_alphabet() -> None:
     numbers = fit({"x": ["0"] * 4, "y": ["10", "9", "9.0", "2.5"]}, FitSettings(label="y"))
     assert numbers.label == ClassLabel(name="y", classes=("2.5", "9", "10"))
     words = fit({"x": ["0"] * 2, "y": ["b", "a"]}, FitSettings(label="y"))
     assert words.label == ClassLabel(name="y", classes=("a", "b"))
+    ordered = fit({"x": ["0"] * 3, "y": ["b", "a", "c"]}, FitSettings(label="y", classes=("z", "b")))
+    assert ordered.label == ClassLabel(name="y", classes=("b", "a", "c"))
+    counted = fit({"x": ["0"] * 2, "y": ["1", "0.0"]}, FitSettings(label="y", classes=("1.0", "0", "no")))
+    assert counted.label == ClassLabel(name="y", classes=("1", "0"))
     values = fit({"x": ["0"], "y": ["0.5"]}, FitSettings(label="y", is_label_a_value=True))
     assert values.label == ValueLabel(name="y")
 
