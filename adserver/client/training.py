@@ -171,29 +171,28 @@ class Training(Connection):
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
         """
-        submission = Submission(
-            model=as_onnx(model, self._task_of(dataset).num_features),
-            loss=loss if isinstance(loss, str) else heads_of(loss),
+        submission = _submission(
+            as_onnx(model, self._task_of(dataset).num_features),
+            loss=loss,
+            learning_rate=learning_rate,
             rounds=rounds,
-            batch_size=batch_size,
             epsilon=epsilon,
             noise_multiplier=noise_multiplier,
-            optimizer=build(
-                Optimizer,
-                {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum},
-            ),
-            schedule=_schedule(schedule),
-            eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
+            batch_size=batch_size,
+            optimizer=optimizer,
+            momentum=momentum,
+            schedule=schedule,
+            eval_set=eval_set,
             eval_every=eval_every,
-            is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
-            is_sample_public=public_samples,
-            noise=_choice(StepNoise, "noise", noise),
+            noise=noise,
             carried=carried,
+            sampling=sampling,
+            public_samples=public_samples,
             clip_norm=clip_norm,
             adaptive_clip=adaptive_clip,
-            is_clip_per_layer=per_layer_clip,
-            train=tuple(train),
-            freeze=tuple(freeze),
+            per_layer_clip=per_layer_clip,
+            train=train,
+            freeze=freeze,
             dataset=dataset,
             name=name,
             note=note,
@@ -206,28 +205,33 @@ class Training(Connection):
 
     def rehearse(
         self,
-        submission: Submission,
+        model: Any,
         examples: str | Path,
         *,
-        reports: int,
+        reports: int | None = None,
         epsilons: Sequence[float] = (0.5, 1.0, 3.0),
         learning_rates: Sequence[float] = (),
         seeds: int = 4,
         workers: int = 1,
         warm: bool = False,
+        **training: Any,
     ) -> "Rehearsal":
         """Train a job in the clear on labelled examples: `adserver job rehearse`. It spends nothing.
 
+            client.rehearse(model, "panel.npz", loss="mse", learning_rate=0.1, rounds=50, epsilons=[1, 3])
+
         Args:
-            submission: The job; its task must be named if there are several.
+            model: As of `train`; or the whole job as a `Submission`.
             examples: An .npz of features and labels of your own.
-            reports: How many reports the dataset is planned to have.
+            reports: How many reports the dataset is planned to have; by default as many as the sealed one.
             epsilons: What the job may cost; each decides its noise.
-            learning_rates: Those to try in addition to the submission's.
+            learning_rates: Those to try in addition to the job's.
             seeds: How often each training is repeated.
             workers: Processes to train in; the result does not depend on it.
             warm: Also begin each job at weights trained on the examples; `Rehearsal.warm_model` has such
                 weights, as an ONNX file for `train` or `submit`.
+            training: The settings of `train`: loss, learning_rate, rounds and, as needed, all others; or,
+                instead of a dataset, the `task` by the start of its id.
 
         Raises:
             InvalidModel, InvalidTask, JobRefused
@@ -235,16 +239,23 @@ class Training(Connection):
         from adserver.training.eval_set import read_eval_set
         from adserver.training.rehearsal import Wish, rehearse
 
+        asked = model if isinstance(model, Submission) else None
+        if asked is not None and training:
+            raise InvalidTask(f"a Submission has its own settings: leave out {', '.join(training)}")
+        given = training if asked is None else {"task": asked.task, "dataset": asked.dataset}
+        of, dataset = given.get("task", ""), given.get("dataset", "")
+        is_planned = bool(of) or reports is not None
+        task = self.server.task(of).stored.bundle.task if is_planned else self._task_of(dataset)
+        submission = asked or _submission(as_onnx(model, task.num_features), **training)
         rates = dict.fromkeys((submission.optimizer.learning_rate, *learning_rates))
         wish = Wish(
-            reports=reports,
+            reports=self.server.dataset(dataset).size if reports is None else reports,
             epsilons=tuple(epsilons),
             learning_rates=tuple(rates),
             seeds=seeds,
             workers=workers,
             is_warm=warm,
         )
-        task = self.server.task(submission.task).stored.bundle.task
         return rehearse(submission, task, read_eval_set(Path(examples).read_bytes()), wish)
 
     def submit(self, submission: AnySubmission, *, wait: bool = False, progress: bool = True) -> Job:
@@ -283,6 +294,65 @@ class Training(Connection):
     def jobs(self) -> list[Job]:
         """Return all jobs, oldest first."""
         return [Job(job_id=one.job_id, at=self.server) for one in self.server.jobs()]
+
+
+def _submission(
+    model: bytes,
+    *,
+    loss: str | Sequence[Mapping[str, Any]],
+    learning_rate: float,
+    rounds: int | None,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    batch_size: float | None = None,
+    optimizer: str = "sgd",
+    momentum: float = 0.9,
+    schedule: Schedule | str | None = None,
+    eval_set: str | Path | None = None,
+    eval_every: int | None = None,
+    noise: str = StepNoise.INDEPENDENT.value,
+    carried: int | None = None,
+    sampling: str = Sampling.ALLOCATION.value,
+    public_samples: bool = False,
+    clip_norm: float | None = None,
+    adaptive_clip: AdaptiveClip | None = None,
+    per_layer_clip: bool = False,
+    train: Sequence[str] = (),
+    freeze: Sequence[str] = (),
+    task: str = "",
+    dataset: str = "",
+    name: str = "",
+    note: str = "",
+) -> Submission:
+    """Return the request of `Client.train`'s arguments."""
+    return Submission(
+        model=model,
+        loss=loss if isinstance(loss, str) else heads_of(loss),
+        rounds=rounds,
+        batch_size=batch_size,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        optimizer=build(
+            Optimizer,
+            {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum},
+        ),
+        schedule=_schedule(schedule),
+        eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
+        eval_every=eval_every,
+        is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
+        is_sample_public=public_samples,
+        noise=_choice(StepNoise, "noise", noise),
+        carried=carried,
+        clip_norm=clip_norm,
+        adaptive_clip=adaptive_clip,
+        is_clip_per_layer=per_layer_clip,
+        train=tuple(train),
+        freeze=tuple(freeze),
+        task=task,
+        dataset=dataset,
+        name=name,
+        note=note,
+    )
 
 
 def _schedule(given: Schedule | str | None) -> Schedule:

@@ -14,12 +14,14 @@ from sqlalchemy import insert
 from adserver.client import Client
 from adserver.client.local import LocalAdServer
 from adserver.client.tasks import read_encoder_of, read_measurement_of
+from adserver.client.training import _submission
 from adserver.peers import connect
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.store.database import open_store
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
+from adserver.training.as_onnx import as_onnx
 from adserver.training.inference import predict
 from maskedlark.canonical import encode
 from maskedlark.encoding.fit import FitSettings, fit
@@ -221,3 +223,20 @@ def test_names_files_and_values_are_taken_as_people_write_them(tmp_path: Path) -
     for read in (read_encoder_of, read_measurement_of):
         with pytest.raises(InvalidTask, match="cannot read the"):
             read(tmp_path / "none.json")
+
+
+def test_a_job_is_rehearsed_by_the_settings_of_train_over_the_sealed_dataset(
+    client: Client, tmp_path: Path
+) -> None:
+    panel = tmp_path / "panel.npz"
+    panel.write_bytes(eval_set_npz(OF))
+    how: dict[str, Any] = {"epsilons": [1.0], "seeds": 1}
+    job = {name: value for name, value in settings(rounds=2, batch_size=20.0).items() if name != "wait"}
+    found = client.rehearse(module(), panel, **how, **job)
+    assert {one.name for one in found.settings} == {"no noise", "examples alone"}  # the task has no noise
+    planned = client.rehearse(module(), panel, reports=RECORDS, task=OF.of.task.task_id.hex(), **how, **job)
+    assert planned.settings == found.settings
+    assert client.jobs() == []
+    submission = _submission(as_onnx(module(), 4), loss="mse", learning_rate=0.1, rounds=1)
+    with pytest.raises(InvalidTask, match="leave out loss"):
+        client.rehearse(submission, panel, loss="mse")

@@ -301,6 +301,7 @@ def test_a_client_that_leaves_in_the_midst_of_a_body_frees_its_room(engine: Engi
         ("POST", f"/v1/local/{DRAWS_ID.hex()}"),
         ("GET", "/healthz"),
     ],
+    ids=["tasks", "task", "encoder", "round", "local jobs", "local job", "a draw", "health"],
 )
 def test_a_database_that_is_away_is_unavailable(
     engine: Engine, jobs: LocalJobs, monkeypatch: pytest.MonkeyPatch, method: str, path: str
