@@ -1,7 +1,8 @@
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +14,14 @@ from helper.datasets.preparation_cache import (
     RETRY_AFTER_S,
     Handle,
     PreparationCache,
+    opened_bytes,
 )
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import OpenedDataset, PreparedShares
 from tests.builders import examples, open_dataset, reports, shares_for, world
+from tests.measured import measuring_world
+from tests.measured import opened as opened_shares
 from tests.patience import HANGS_S
 
 WORLD = world()
@@ -326,3 +331,17 @@ def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_mor
                 if known.owner == owner and found(shelf, known) is not None
             )
             assert of_one + sum(size for known, size in unfinished.items() if known.owner == owner) <= 150
+
+
+def test_what_is_opened_takes_the_bytes_of_all_its_arrays() -> None:
+    of = measuring_world()
+    measurement = of.task.measurement
+    assert measurement is not None
+    keys = np.zeros((3, len(measurement.keys)), np.uint32)
+    columns = np.zeros((3, measurement.num_columns), np.int64)
+    shares, _ = opened_shares(of, keys, columns, seeded(1, "shares"))
+    whole = OpenedDataset(dataset_id=bytes(32), report_ids=np.zeros((3, 16), np.uint8), shares=shares)
+    plain = replace(whole, shares=replace(shares, measured=None))
+    task = of.task
+    assert opened_bytes(plain) == 3 * (16 + task.num_features + (4 + 8) * task.num_candidates)
+    assert opened_bytes(whole) - opened_bytes(plain) == keys.nbytes + columns.nbytes

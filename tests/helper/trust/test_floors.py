@@ -13,6 +13,7 @@ from maskedlark.reports.task import Task
 from tests.helper.parties import Party, make_task
 from tests.measured import SHOP
 from tests.refusals import refused
+from tests.update_builders import update_world
 
 AT_THE_FLOORS: dict[str, Any] = {
     "labels": {"kind": "classes", "size": 4, "default_label": 0},
@@ -163,6 +164,16 @@ def test_a_task_without_proofs_is_refused_where_the_operator_requires_them(
     with refused(JobReason.TASK_REFUSED, "--require-proof"):
         strict.check(task(parties))
     strict.check(task(parties, proof=True))
+    lenient: dict[str, Any] = {
+        "is_noise_optional": True,
+        "min_batch_size": 1,
+        "min_decoys": 0,
+        "max_dataset_size": 1 << 40,
+        "max_epsilon": 1e9,
+        "max_collusion_epsilon": 1e9,
+        "max_delta": 1.0,
+    }
+    replace(strict, **lenient).check(update_world().task)  # updates have no such proofs
     FLOORS.check(task(parties))
 
 

@@ -242,6 +242,8 @@ def test_lists_of_one_hour_are_the_same_and_none_outlives_its_key(first: int, se
     assert (ends[0] == ends[1]) is is_one_hour
     pending = turn(ring, NOW + first, active_in_s=7_200, overlap_s=60)
     assert list_ends_at(pending, NOW + first) == NOW + first + 7_200 + 60
+    active = NOW + first + 7_200  # from here on the list's first key is the new one, which lasts
+    assert list_ends_at(pending, active) == list_ends_at(ring, active)
 
 
 def test_a_key_id_is_a_byte() -> None:

@@ -12,7 +12,7 @@ from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.randomness import seeded
 from maskedlark.reports.input_shares import InputShares
-from maskedlark.reports.report import Example, quantise
+from maskedlark.reports.report import Example, _round_at_random, quantise
 from maskedlark.reports.task import LabelSpace, Task
 from maskedlark.reports.task_kinds import LabelKind
 from tests.builders import decode_shares, split, world
@@ -201,3 +201,15 @@ def test_label_space_of_values_reaches_what_quantisation_draws() -> None:
     randomness = seeded(4)
     drawn = {quantise(value, labels, randomness) for value in np.linspace(0, 10, 400)}
     assert drawn == set(labels.reachable())
+
+
+@pytest.mark.parametrize(("denominator", "taken"), [(2, 1), (3, 1), (255, 1), (256, 2), (65_537, 3)])
+def test_rounding_at_random_takes_the_bytes_of_its_denominator(denominator: int, taken: int) -> None:
+    asked: list[int] = []
+
+    def ones(count: int) -> bytes:
+        asked.append(count)
+        return b"\x01" + bytes(count - 1)
+
+    assert _round_at_random(Fraction(2 * denominator + 1, denominator), ones) == 2
+    assert asked == [taken]

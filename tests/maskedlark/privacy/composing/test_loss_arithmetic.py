@@ -131,6 +131,11 @@ def test_the_epsilon_at_the_probability_of_infinity_is_the_largest_loss() -> Non
     assert losses(0.5, 0.5, lowest=-3, at_infinity=0.125).epsilon(0.125) == 0.0
 
 
+def test_the_least_loss_above_0_counts_and_0_does_not() -> None:
+    one = losses(0.5, 0.5, lowest=0)  # of 0 and .5: delta is .5 (1 - e^(epsilon - .5))
+    assert one.epsilon(0.125) == pytest.approx(0.5 + math.log(0.75), rel=1e-12)
+
+
 def test_the_worse_direction_counts() -> None:
     low, high = losses(0.5, 0.5, lowest=1), losses(0.5, 0.5, lowest=4)
     for remove, add in ((low, high), (high, low)):
