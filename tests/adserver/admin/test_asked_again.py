@@ -263,7 +263,7 @@ def test_a_job_that_trains_on_does_not_change_what_was_asked_of_it(
     width = [there.of.client.tasks()[0].bundle.task.num_features, 1]
     weights = [dense_network(width, "relu", seed=seed) for seed in (1, 2)]
     server: Any = there.of.client.server
-    monkeypatch.setattr(server.measuring, "_export_job", lambda _job: weights.pop(0))
+    monkeypatch.setattr(server.measuring, "_export_job", lambda _job, _weights: weights.pop(0))
     asked = {"job": "06", "bins": 10, "epsilon": 0.1, "dataset": DATASET, "query_id": "d0" * 16}
     with there.charging(1):
         first, second = (there.post("/evaluations", asked) for _ in range(2))

@@ -1,6 +1,5 @@
 """What the front door answers, byte for byte: statuses, headers and bodies, without a socket."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +42,7 @@ from maskedlark.randomness import seeded
 from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.runtime.database import open_database
 from protos import report_pb2
+from tests.apart import run_apart
 from tests.builders import NOW, examples, reports, world
 from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
 from tests.update_builders import update_job, update_round, update_world
@@ -85,7 +85,7 @@ def ask(app: ASGIApp, method: str, path: str, **how: Any) -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url="http://ads.example") as client:
             return await client.request(method, path, **how)
 
-    return asyncio.run(once())
+    return run_apart(once())
 
 
 def seen(answer: httpx.Response) -> tuple[int, Any]:
@@ -284,7 +284,7 @@ def test_a_client_that_leaves_in_the_midst_of_a_body_frees_its_room(engine: Engi
         "root_path": "",
     }
     run: Callable[..., Awaitable[None]] = app_of(engine, room=room)
-    asyncio.run(run(scope, receive, send))  # type: ignore[arg-type]
+    run_apart(run(scope, receive, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 400
     assert room.free_bytes == ROOM_BYTES
 
@@ -348,7 +348,7 @@ def test_what_is_no_refusal_is_raised_on(answer: Callable[[Any, Exception], Awai
         await answer(None, ValueError("a bug"))
 
     with pytest.raises(ValueError, match="a bug"):
-        asyncio.run(once())
+        run_apart(once())
 
 
 # --- jobs without helpers

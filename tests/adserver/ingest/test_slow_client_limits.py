@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 
 from adserver.ingest.slow_client_limits import HttpLimits, _Connection, patient_protocol
 from maskedlark.rpc.sites import TrustedProxies
+from tests.apart import run_apart
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIECES, PIECE_BYTES = 1_024, 256
@@ -266,7 +267,7 @@ def asked(client: Client, forwarded: str = "") -> int:
         sent.append(message)
 
     headers = [(b"x-forwarded-for", forwarded.encode())] if forwarded else []
-    asyncio.run(client.protocol.app({"type": "http", "headers": headers}, None, send))
+    run_apart(client.protocol.app({"type": "http", "headers": headers}, None, send))
     return int(sent[0]["status"])
 
 
