@@ -202,8 +202,9 @@ def tested(model: onnx.ModelProto, features: Any, labels: Any) -> float:
 
 
 def network_state(out: Path, job: dict[str, Any]) -> bytes | None:
-    """The last checkpoint of a job that ran over the network."""
-    return JobFolder(out / "parties" / "adserver", bytes.fromhex(job["job_id"])).checkpoint()
+    """The last state of a job that ran over the network, without the weights that did best."""
+    stored = JobFolder(out / "parties" / "adserver", bytes.fromhex(job["job_id"])).checkpoint()
+    return None if stored is None else ServerState.decode(stored).encode()
 
 
 def simulated_state(folder: Path | None, size: Size) -> bytes:
