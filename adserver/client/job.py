@@ -4,6 +4,7 @@ from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from adserver.client.choices import choose
 from adserver.client.tasks import read_encoder_of
 from adserver.messages.job import job_facts
 from adserver.records.exported_model import CalibratedModel, ExportedModel, InputForm, ModelWeights
@@ -102,9 +103,13 @@ class Job:
 
         Raises:
             JobRefused(WRONG_STATE): no round is done yet, or of the best weights: none was evaluated.
-            InvalidTask: columns are wanted, and there is no encoder.
+            InvalidTask: columns are wanted, and there is no encoder; or no such form or weights.
         """
-        made = self.exported(InputForm(takes), read_encoder_of(encoder), ModelWeights(weights))
+        made = self.exported(
+            choose(InputForm, "takes", takes),
+            read_encoder_of(encoder),
+            choose(ModelWeights, "weights", weights),
+        )
         encoded = made.encoded
         if path is not None:
             write_durably(Path(path), encoded)
@@ -136,8 +141,8 @@ class Job:
             self.job_id,
             evaluation=evaluation,
             panel=None if panel is None else Path(panel).read_bytes(),
-            takes=InputForm(takes),
-            weights=ModelWeights(weights),
+            takes=choose(InputForm, "takes", takes),
+            weights=choose(ModelWeights, "weights", weights),
         )
         if path is not None:
             write_durably(Path(path), made.exported.encoded)

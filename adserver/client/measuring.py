@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
+from adserver.client.choices import choose
 from adserver.client.connection import Connection
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult
@@ -99,7 +100,7 @@ class Measuring(Connection):
             model,
             job=job,
             head=head,
-            weights=ModelWeights(weights),
+            weights=choose(ModelWeights, "weights", weights),
             bins=index(bins),
             epsilon=None if epsilon is None else float(epsilon),
             dataset=dataset,

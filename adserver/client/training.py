@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from adserver.client.choices import choose
 from adserver.client.connection import Connection
 from adserver.client.job import Job
 from adserver.messages.plan import PlanMessage
@@ -24,8 +24,6 @@ from maskedlark.releases.sampling import Sampling, StepNoise
 
 if TYPE_CHECKING:
     from adserver.training.rehearsal import Rehearsal
-
-_ChoiceT = TypeVar("_ChoiceT", bound=StrEnum)
 
 
 class Training(Connection):
@@ -77,9 +75,9 @@ class Training(Connection):
             num_parameters=num_parameters,
             wish=PlanConstraints(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
-            noise=_choice(StepNoise, "noise", noise),
+            noise=choose(StepNoise, "noise", noise),
             momentum=momentum,
-            is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
+            is_allocated=choose(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
             is_sample_public=public_samples,
             learning_rate=learning_rate,
             schedule=_schedule(schedule),
@@ -339,9 +337,9 @@ def _submission(
         schedule=_schedule(schedule),
         eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
         eval_every=eval_every,
-        is_allocated=_choice(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
+        is_allocated=choose(Sampling, "sampling", sampling) is Sampling.ALLOCATION,
         is_sample_public=public_samples,
-        noise=_choice(StepNoise, "noise", noise),
+        noise=choose(StepNoise, "noise", noise),
         carried=carried,
         clip_norm=clip_norm,
         adaptive_clip=adaptive_clip,
@@ -358,17 +356,5 @@ def _submission(
 def _schedule(given: Schedule | str | None) -> Schedule:
     """Return the schedule of a kind's name, or as it was given; without one it is constant."""
     if isinstance(given, str):
-        return Schedule(kind=_choice(ScheduleKind, "schedule", given))
+        return Schedule(kind=choose(ScheduleKind, "schedule", given))
     return given or Schedule()
-
-
-def _choice(kind: type[_ChoiceT], option: str, given: str) -> _ChoiceT:
-    """Return the member of a name.
-
-    Raises:
-        InvalidTask
-    """
-    try:
-        return kind(given)
-    except ValueError:
-        raise InvalidTask(f"{option} must be {' or '.join(kind)}, not {given!r}") from None

@@ -211,9 +211,8 @@ class Figures:
 
     def _figures_of(self, job: JobRecord) -> Values:
         """Return what jobs are compared by, without the epsilons, whose computation takes long."""
-        read = (
-            self._evaluated if job.rounds_done else self._read_evaluated
-        )  # the first one comes before a round
+        # The untrained model is evaluated while no round is done: what was read before that is not kept.
+        read = self._evaluated if job.rounds_done else self._read_evaluated
         last, best = read(job.job_id, job.rounds_done)
         plan = job.plan if isinstance(job.plan, TrainingPlan) else None
         return {

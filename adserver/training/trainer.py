@@ -54,7 +54,7 @@ class BestWeights:
         """Read what a checkpoint's file holds of them, if any."""
         if "least_loss" not in arrays.files:
             return None
-        count = sum(name.startswith("best_") for name in arrays.files) - 1
+        count = sum(name.removeprefix("best_").isdecimal() for name in arrays.files)
         return cls(
             rounds_done=int(arrays["best_after"]),
             least=float(arrays["least_loss"]),

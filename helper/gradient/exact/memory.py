@@ -23,6 +23,7 @@ from maskedlark.frozen import frozen
 
 _REAL: Final = 8
 _ROW: Final = 2  # an int16 of a quantised row
+_FLAG: Final = 1  # which of two slopes it is
 _ROW_NUMBER: Final = 4  # an int32
 
 
@@ -126,8 +127,9 @@ def _layer_bytes(  # noqa: PLR0911, PLR0912 # one for each kind of layer
             )
         case Product():
             return LayerBytes(kept=_REAL * (result + source), passing=_REAL * (back + ahead))
-        case Activation():
-            return LayerBytes(kept=2 * _REAL * result + _REAL * ahead, passing=_REAL * source)
+        case Activation() as layer:
+            slope = _FLAG if layer.is_straight else _REAL
+            return LayerBytes(kept=(_REAL + slope) * result + _REAL * ahead, passing=_REAL * source)
         case Softmax():
             return LayerBytes(kept=_REAL * result, passing=2 * _REAL * (result + ahead))
         case MaxPool():

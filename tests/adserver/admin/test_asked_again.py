@@ -269,6 +269,9 @@ def test_a_job_that_trains_on_does_not_change_what_was_asked_of_it(
         first, second = (there.post("/evaluations", asked) for _ in range(2))
     assert first.status_code == 201, first.text
     assert first.json() == second.json()
+    with there.charging(0):
+        of_others = there.post("/evaluations", {**asked, "weights": "best"})
+    assert (of_others.status_code, of_others.json()["reason"]) == (409, "query_changed")
     assert len(weights) == 1
 
 

@@ -99,6 +99,9 @@ def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Clie
     [compared] = client.compare_jobs()
     assert compared["best_loss"] <= 1.01 * table["loss"].iloc[1:].min()
     assert job.export(weights="best") != b""
+    for name, choice in (("weights", "latest or best"), ("takes", "scaled or bytes or columns")):
+        with pytest.raises(InvalidTask, match=f"{name} must be {choice}, not 'none'"):
+            job.export(**{name: "none"})
     exported = job.export(tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").read_bytes() == exported
     features = np.array([[0, 64, 128, 255]], np.uint8)

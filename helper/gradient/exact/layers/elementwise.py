@@ -37,6 +37,11 @@ class Activation(DescribedLayer):
     curve: Curve
     alpha: float
 
+    @property
+    def is_straight(self) -> bool:
+        """Whether it has two slopes, 1 and `alpha`."""
+        return self.curve <= Curve.LEAKY_RELU
+
 
 class _RunningActivation(Running):
     def __init__(self, layer: Activation, setup: RoundSetup) -> None:
@@ -87,8 +92,7 @@ class _RunningRectifier(Running):
 
 
 def _start_activation(layer: Activation, setup: RoundSetup) -> Running:
-    is_straight = layer.curve <= Curve.LEAKY_RELU
-    return _RunningRectifier(layer, setup) if is_straight else _RunningActivation(layer, setup)
+    return _RunningRectifier(layer, setup) if layer.is_straight else _RunningActivation(layer, setup)
 
 
 Activation.running = _start_activation

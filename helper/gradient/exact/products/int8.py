@@ -268,9 +268,10 @@ def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None
 
 @kernel
 def _split_256(masked: FieldVector, digits: NDArray[np.uint64]) -> None:
-    """Split field elements (R, N) into eight balanced base-256 digits each, the bytes of one word.
+    """Split field elements (R, N) into eight balanced base-256 digits: the bytes of a word, lowest first.
 
-    The bytes of s + 0x80...80, each with its top bit flipped.
+    The bytes of s + 0x80...80, each with its top bit flipped. On a processor that stores the highest byte
+    first the self-check fails, and the helper does not start.
 
     s is u or u - p, whichever eight digits can hold: they hold 2^64 consecutive integers, more than p.
     """

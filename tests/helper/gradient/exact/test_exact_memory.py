@@ -135,8 +135,8 @@ def average(positions: int, window: int) -> AveragePool:
     return AveragePool(windows=windows(positions, window), counts=np.ones(positions))
 
 
-def activation() -> Activation:
-    return Activation(curve=Curve.TANH, alpha=0.0)
+def activation(curve: Curve = Curve.TANH) -> Activation:
+    return Activation(curve=curve, alpha=0.0)
 
 
 SCALE = Scale(parameter=parameter(3), homes=ORDER, number=0)
@@ -175,6 +175,7 @@ BOTH, AFTER, NEITHER = (True, True), (False, True), (False, False)
         # value and slope, deltas; the source as reals
         (activation(), (6, 6), BOTH, 3, 0, 0, 16 * 6 + 8 * 18 + 8 * 6),
         (activation(), (6, 6), NEITHER, 3, 0, 0, 16 * 6 + 8 * 6),
+        (activation(Curve.LEAKY_RELU), (6, 6), BOTH, 3, 0, 0, 9 * 6 + 8 * 18 + 8 * 6),
         (Softmax(), (6, 6), BOTH, 3, 0, 0, 8 * 6 + 16 * (6 + 18)),
         (Softmax(), (6, 6), BOTH, 0, 0, 0, 8 * 6 + 16 * 6),
         # value and chosen places; the source as reals, or deltas of both sides
