@@ -3,7 +3,6 @@
 Every route is taken from the application itself, so that a new one is tested too.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +23,7 @@ from adserver.store.access import SESSION_S
 from adserver.store.audit_log import entries_after
 from maskedlark.audit_log import Actor, ActorKind, AuditAct
 from maskedlark.errors import InvalidTask
+from tests.apart import run_apart
 
 EVIL = "http://evil.example"
 
@@ -111,7 +111,7 @@ def asked_of_the_door(door: AuthMiddleware, receive: Receive = empty, **changes:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(door(scope, receive, send))
+    run_apart(door(scope, receive, send))
     return sent
 
 
@@ -357,5 +357,5 @@ def test_what_is_revoked_while_a_request_arrives_changes_nothing(
         "query_string": b"",
         "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {secret}".encode())],
     }
-    asyncio.run(behind.door(scope, receive, send))
+    run_apart(behind.door(scope, receive, send))
     assert sent[0]["status"] == 401

@@ -28,7 +28,6 @@ from adserver.ingest.local_app import LocalIntake
 from adserver.ingest.task_pages import TASKS_A_PAGE, TaskPages
 from adserver.store.database import create_tables, default_url
 from adserver.store.local.jobs import LocalJobs
-from adserver.store.local.schema import default_local_url, open_local
 from adserver.store.paging import PageMarker
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
@@ -44,7 +43,7 @@ from maskedlark.runtime.database import open_database
 from protos import report_pb2
 from tests.apart import run_apart
 from tests.builders import NOW, examples, reports, world
-from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
+from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS
 from tests.update_builders import update_job, update_round, update_world
 
 KNOWN, UPDATES = world(), update_world()
@@ -61,16 +60,6 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     for of in (KNOWN, UPDATES):
         TaskStore(opened).add(of.bundle, created_at=NOW)
     yield opened
-    opened.dispose()
-
-
-@pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[LocalJobs]:
-    opened = open_local(default_local_url(tmp_path))
-    made = LocalJobs(opened, lambda: 1.0, lambda: seeded(4, "first instances"))
-    made.submit(line_job(), seed=0)
-    made.submit(draws_job(), seed=0)
-    yield made
     opened.dispose()
 
 
@@ -408,10 +397,10 @@ def test_updates_are_tested_for_spam_where_the_job_says_so(
 # --- counting
 
 
-def test_counts_add_up_and_are_logged_once_a_minute(engine: Engine) -> None:
+def test_counts_add_up_and_are_logged_once_a_minute(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     intake, logged = Intake(TaskStore(engine), ReportStore(engine), lambda: now_s), list[float]()
-    intake.log_counts = lambda: logged.append(now_s)  # type: ignore[method-assign]
+    monkeypatch.setattr(intake, "log_counts", lambda: logged.append(now_s))
     intake._count(IntakeCounts(accepted=2))
     for now_s in (159.9, 160.0, 200.0, 219.9, 220.0):  # noqa: B007 # the clock shows it
         intake._count(IntakeCounts(duplicates=1))

@@ -1,6 +1,5 @@
 """Updates of jobs without helpers: taken once, counted, and refused for what they are."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,27 +13,15 @@ from adserver.ingest.intake import Intake
 from adserver.ingest.local_app import LARGEST_WEIGHT, LocalIntake
 from adserver.store.database import create_tables, default_url
 from adserver.store.local.jobs import LocalJobs
-from adserver.store.local.schema import default_local_url, open_local
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.local_job import LocalUpdate, read_local_job, update_bytes
 from maskedlark.federated.spam import SpamTest
-from maskedlark.randomness import seeded
 from maskedlark.runtime.database import open_database
-from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS, draws_job, line_job
+from tests.maskedlark.federated.local_world import DRAWS_ID, LINE_ID, PARAMETERS
 from tests.patience import HANGS_S
-
-
-@pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[LocalJobs]:
-    engine = open_local(default_local_url(tmp_path))
-    made = LocalJobs(engine, lambda: 1.0, lambda: seeded(4, "first instances"))
-    made.submit(line_job(), seed=0)
-    made.submit(draws_job(), seed=0)
-    yield made
-    engine.dispose()
 
 
 def update(number: int, value: int = 1) -> bytes:

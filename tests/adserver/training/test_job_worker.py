@@ -904,7 +904,8 @@ def test_a_worker_that_never_ran_is_stopped_and_a_stopping_one_is_waited_for_ten
     waited: list[float] = []
     worker = site.worker()
     worker.stop()
-    worker._thread = SimpleNamespace(join=waited.append)  # type: ignore[assignment]
+    thread: Any = SimpleNamespace(join=waited.append)
+    worker._thread = thread
     worker.stop()
     worker.stop(timeout_s=3.0)
     assert waited == [10.0, 3.0]
