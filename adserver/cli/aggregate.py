@@ -131,14 +131,10 @@ def _print_json(result: "AggregateResult", statistics: Sequence[_Statistic]) -> 
 
 
 def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
-    from adserver.views.query import format_estimate, summary_lines, table_rows
+    from adserver.views.query import format_estimate, summary_lines, table_columns, table_rows
 
     derived = [[estimate for _, estimate in one.read(result)] for one in statistics]
-    columns = (
-        *result.group_by,
-        *(column.name for column in result.columns),
-        *(one.name for one in statistics),
-    )
+    columns = (*table_columns(result), *(one.name for one in statistics))
     rows = [
         (*row, *(format_estimate(one[place]) for one in derived))
         for place, row in enumerate(table_rows(result))

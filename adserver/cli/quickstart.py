@@ -352,10 +352,10 @@ def _figure(value: object) -> object:
 def _show_measured(answer: Path) -> None:
     """Print the groups of a measurement, and how it is read."""
     from adserver.messages.query import ResultMessage
-    from adserver.views.query import summary_lines, table_rows
+    from adserver.views.query import summary_lines, table_columns, table_rows
 
     result = ResultMessage.model_validate_json(answer.read_bytes()).value()
-    print_table((*result.group_by, *(column.name for column in result.columns)), table_rows(result))
+    print_table(table_columns(result), table_rows(result))
     for line in summary_lines(result):
         typer.echo(line)
 

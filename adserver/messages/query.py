@@ -44,6 +44,7 @@ _Known = Annotated[float, Field(allow_inf_nan=True), PlainSerializer(finite, ret
 class EstimateMessage(Message):
     """One number with its 99 % interval; null where it is not known.
 
+    Of a cell, of a mean or quantile, or of an evaluation's metric or curve.
     `no_interval` says why it is missing: too few records, at this noise or without noise.
     """
 

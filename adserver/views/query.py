@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FIGURES: Final = ("value", "standard_error", "low", "high")
+"""Attributes of `Estimate` that a file has of each column of a result."""
 _MOST_BARS: Final = 40
 WITHOUT: Final[Mapping[NoInterval, str]] = {
     NoInterval.NOISE: "no interval at this noise",
@@ -39,12 +40,17 @@ def write_result(result: AggregateResult, path: Path) -> None:
     write_as(forms, result, path, "a result is")
 
 
+def table_columns(result: AggregateResult) -> tuple[str, ...]:
+    """Return the names of a table's columns, one for each cell of `table_rows`."""
+    return (*result.group_by, *(column.name for column in result.columns))
+
+
 def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
     """Return the rows of a table: the group, then each estimate with half of its interval."""
-    return [(*row.group, *_cells_of(row)) for row in result.rows]
+    return [(*row.group, *_printed_cells(row)) for row in result.rows]
 
 
-def _cells_of(row: ResultRow) -> Iterator[str]:
+def _printed_cells(row: ResultRow) -> Iterator[str]:
     """Yield a row's estimates; of one that may be hidden, what such a cell may have."""
     for one in row.estimates:
         if row.may_be_hidden and one.no_interval is None:
@@ -109,20 +115,20 @@ def _json(result: AggregateResult) -> bytes:
     return (ResultMessage.of(result).model_dump_json(indent=2) + "\n").encode()
 
 
-def _header(result: AggregateResult) -> list[str]:
+def _file_columns(result: AggregateResult) -> list[str]:
     return [
         *result.group_by,
         *(f"{column.name} {figure}" for column in result.columns for figure in _FIGURES),
     ]
 
 
-def _cells(row: ResultRow) -> list[Any]:
+def _file_cells(row: ResultRow) -> list[Any]:
     return [*row.group, *(getattr(estimate, figure) for estimate in row.estimates for figure in _FIGURES)]
 
 
 def _csv(result: AggregateResult) -> bytes:
     """Encode one line a cell."""
-    return as_csv(_header(result), (_cells(row) for row in result.rows))
+    return as_csv(_file_columns(result), (_file_cells(row) for row in result.rows))
 
 
 def _parquet(result: AggregateResult) -> bytes:
@@ -130,9 +136,9 @@ def _parquet(result: AggregateResult) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
-    columns = list(zip(*(_cells(row) for row in result.rows), strict=True))
+    columns = list(zip(*(_file_cells(row) for row in result.rows), strict=True))
     about = ResultMessage.of(result).model_dump_json(exclude={"rows"})
-    table = pyarrow.table(dict(zip(_header(result), map(list, columns), strict=True)))
+    table = pyarrow.table(dict(zip(_file_columns(result), map(list, columns), strict=True)))
     written = BytesIO()
     parquet.write_table(table.replace_schema_metadata({"maskedlark": about}), written)
     return written.getvalue()

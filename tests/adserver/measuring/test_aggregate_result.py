@@ -13,7 +13,7 @@ import pytest
 from adserver.measuring.intervals import half_width
 from adserver.measuring.result import AggregateResult, Column, Estimate, NoInterval, ResultRow
 from adserver.messages.query import ResultMessage
-from adserver.views.query import format_estimate, summary_lines, table_rows, write_result
+from adserver.views.query import format_estimate, summary_lines, table_columns, table_rows, write_result
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
@@ -141,6 +141,7 @@ def test_all_forms_hold_the_same_numbers(tmp_path: Path) -> None:
 
 def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
     one = result({"count": [5.25, 7.0]})
+    assert table_columns(one) == ("key", "count")
     assert table_rows(one)[0] == ("a", "5.2 ± 3.0")
     assert format_estimate(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
     assert (
