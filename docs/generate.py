@@ -1,14 +1,15 @@
-"""Writes docs/reference/ from the code: the CLIs, the task's settings and the errors.
+"""Writes docs/reference/ from the code: the CLIs, the settings of tasks and strategies, and the errors.
 
 Run by `make docs`; a test holds them up to date.
 """
 
 import inspect
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,14 @@ from maskedlark.errors import (
     ReportRejected,
     UnsupportedVersion,
 )
+from maskedlark.federated.bounding import UpdateBound
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.local_training import LocalTraining
+from maskedlark.federated.server_optimizer import ServerOptimizer
+from maskedlark.federated.strategies import STRATEGIES
+from maskedlark.federated.strategy import Strategy
 from maskedlark.model.losses import Loss
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
@@ -56,6 +64,7 @@ def pages() -> dict[str, str]:
         "cli-adserver.md": cli("adserver.cli.main", "adserver"),
         "cli-browser-sim.md": cli("browser_sim.cli", "browser-sim"),
         "task.md": settings(),
+        "strategies.md": strategies(),
         "errors.md": errors(),
     }
 
@@ -100,15 +109,59 @@ def settings() -> str:
 
 def attributes(cls: type[Any]) -> str:
     """One class as a table of its fields."""
-    documentation = inspect.getdoc(cls) or ""
-    summary, _, listed = documentation.partition("Attributes:")
-    meanings = dict(re.findall(r"^    (\w+): ((?:.|\n        )+)", listed, re.MULTILINE))
-    rows = [f"| `{field.name}` | {' '.join(meanings[field.name].split())} |" for field in fields(cls)]
-    return (
-        f"## {cls.__name__}\n\n{' '.join(summary.split())}\n\n| field | meaning |\n|---|---|\n"
-        + "\n".join(rows)
-        + "\n"
-    )
+    summary, meanings = documented(cls)
+    rows = [f"| `{field.name}` | {meanings[field.name]} |" for field in fields(cls)]
+    return f"## {cls.__name__}\n\n{summary}\n\n| field | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def documented(cls: type[Any]) -> tuple[str, dict[str, str]]:
+    """A class's docstring: the text, and the meaning of each attribute that it lists, one line each."""
+    summary, _, listed = (inspect.getdoc(cls) or "").partition("Attributes:")
+    found = re.findall(r"^    (\w+): ((?:.|\n        )+)", listed, re.MULTILINE)
+    return " ".join(summary.split()), {name: " ".join(meaning.split()) for name, meaning in found}
+
+
+def strategies() -> str:
+    """The settings of each strategy: those of its own, those of all, and the objects in them."""
+    shared = frozenset(one.name for one in fields(Strategy))
+    parts = [
+        "# Settings of strategies\n\nThe fields of the JSON file that `--settings` reads, and of `settings`"
+        " in a `FederatedSubmission` or `LocalSubmission`. None is JSON's null. In a task of updates,"
+        " `cover_rate` and the bound's `clip_norm`, `frac_bits`, `is_weight_summed` and `is_counted` may be"
+        " left out: the task has them. `noise_multiplier` may be left out for `--epsilon`.\n",
+        options("Every strategy", Strategy, frozenset({"kind"})),
+    ]
+    parts += [options(kind, cls, shared) for kind, cls in STRATEGIES.items()]
+    sections = {
+        "bound": UpdateBound,
+        "quantile": AdaptiveClip,
+        "local": LocalTraining,
+        "server": ServerOptimizer,
+    }
+    parts += [options(f"The object {name}", cls, frozenset()) for name, cls in sections.items()]
+    parts.append(options("draw-and-discard", DrawAndDiscard, frozenset({"kind"})))
+    return NOTE + "\n".join(parts)
+
+
+def options(title: str, cls: type[Any], left_out: frozenset[str]) -> str:
+    """A class as a table of what a settings file may contain, with defaults; no table if it has no field."""
+    summary, meanings = documented(cls)
+    rows = [
+        f"| `{one.name}` | {default(one.default)} | {meanings[one.name]} |"
+        for one in fields(cls)
+        if one.name not in left_out
+    ]
+    table = ["| setting | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
+    return "\n".join([f"## {title}\n\n{summary}\n", *table])
+
+
+def default(value: Any) -> str:
+    """A default as JSON spells it; nothing for a required setting."""
+    if value is MISSING:
+        return "required"
+    if is_dataclass(value):
+        return "`{}`"
+    return f"`{json.dumps(value)}`"
 
 
 def errors() -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from adserver.cli.options import FreezeOption, TaskOption, TrainOption
 from maskedlark.errors import InvalidTask
+from maskedlark.federated.kinds import STRATEGY_KINDS
 from maskedlark.terminal.options import panel
 
 if TYPE_CHECKING:
@@ -17,11 +18,14 @@ federated = panel("Federated")
 StrategyOption = Annotated[
     str | None,
     federated(
-        "Train on devices with this strategy, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ..."
+        f"Train on devices with this strategy, in a task of updates: one of {', '.join(STRATEGY_KINDS)}."
     ),
 ]
 SettingsOption = Annotated[
-    Path | None, federated("JSON file with the strategy's settings.", exists=True, dir_okay=False)
+    Path | None,
+    federated(
+        "JSON file with the strategy's settings; see reference/strategies.md.", exists=True, dir_okay=False
+    ),
 ]
 LayersOption = Annotated[
     str,

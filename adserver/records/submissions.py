@@ -73,7 +73,8 @@ class FederatedSubmission:
 
     Attributes:
         kind: A name of `strategies.STRATEGIES`.
-        settings: The strategy's, as docs/reference lists them; what the task says need not be repeated.
+        settings: The strategy's, as docs/reference/strategies.md lists them; what the task says need not be
+            repeated.
         widths: Of the dense model that devices train; empty with `model`.
         epsilon: What all rounds may cost a person against the ad server; None where `settings` have the
             noise.
@@ -109,7 +110,7 @@ class LocalSubmission:
 
     Attributes:
         kind: line or draw-and-discard.
-        settings: The strategy's, as docs/reference lists them.
+        settings: The strategy's, as docs/reference/strategies.md lists them.
         widths: Of the model; exactly two for draw-and-discard.
         seed: Of LINE's first weights.
         is_tested: Whether draw-and-discard rejects models that are too far from its instances.

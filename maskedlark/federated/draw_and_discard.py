@@ -41,12 +41,12 @@ class DrawAndDiscard:
     """Public settings of a draw-and-discard job.
 
     Attributes:
-        instances: k.
-        learning_rate: gamma.
+        instances: k, how many the ad server keeps.
+        learning_rate: gamma, of a device's step.
         gradient_clip: The bound c on each coordinate of the mean gradient (unit `feature`), or on its L1 norm
             (unit `model`).
         epsilon: Of one update, for the unit; None for no noise.
-        unit: Coordinate or whole model.
+        unit: What `epsilon` protects: `feature`, one coordinate, or `model`, the whole update.
         frac_bits: Weights are integers in units of 2^-frac_bits.
     """
 

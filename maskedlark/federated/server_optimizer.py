@@ -44,7 +44,7 @@ class ServerOptimizer:
     """A server optimizer's settings.
 
     Attributes:
-        kind: Which.
+        kind: `averaging`, `momentum`, `adam` or `yogi`.
         learning_rate: What multiplies the step; 1 with `averaging` is the papers' rule.
         momentum: The decay of past updates: of `momentum`, and beta 1 of `adam` and `yogi`.
         decay: beta 2 of `adam` and `yogi`.

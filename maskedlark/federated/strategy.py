@@ -154,7 +154,7 @@ class Strategy:
         devices: K, all devices of the task, drawn or not: a public constant.
         sampling_rate: q, the probability with which a device is drawn in a round.
         cover_rate: c, the probability with which a device that is not drawn sends cover.
-        rounds: T.
+        rounds: T, how many there are at most.
         noise_multiplier: z: the noise on the sum over `bound.sensitivity`; 0 for none.
         bound: What a device adds at most; with `quantile`, at the largest.
         total_weight: W, the sum of all devices' weights: a public constant; None for `devices`.

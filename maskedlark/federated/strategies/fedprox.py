@@ -1,7 +1,8 @@
 """FedProx with user-level privacy: devices are held near the round's model by a proximal term.
 
-None of the seed papers has it. It shows what a further strategy takes: this module, and a line in the
-registry. Clipping, noise, accounting and the server's step are those of every strategy.
+None of the seed papers has it. It shows what a further strategy takes: this module, and its name in the
+registry and in `maskedlark.federated.kinds`. Clipping, noise, accounting and the server's step are those of
+every strategy.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", 2020,
 algorithm 2.
@@ -24,7 +25,7 @@ class FedProx(Strategy):
     """Federated averaging whose devices minimise loss + mu/2 |theta - start|^2.
 
     Attributes:
-        proximal: mu.
+        proximal: mu; with 0 devices run plain SGD.
     """
 
     kind: Literal["fedprox"] = "fedprox"

@@ -49,7 +49,7 @@ class Line(Strategy):
     Attributes:
         epsilon: Of one event, against all parties.
         delta: Of one event.
-        sampler: How the noise is drawn.
+        sampler: How the noise is drawn: `exact` or, as in the paper, `six-draws`.
     """
 
     kind: Literal["line"] = "line"
