@@ -70,10 +70,16 @@ class Witness:
         """Return the ledger's position, for the caller to show next time.
 
         Called after a commit and before its answer leaves, so that the witness is never behind an answer.
+
+        Raises:
+            JobRefused(LEDGER_ROLLED_BACK): the ledger was rolled back since `check`: a database can fail over
+                while an answer is computed. The answer must not leave, and what is seen stays.
         """
         position = self._ledger.position()
         encoded = encode_receipt(self._receipt(position))
         with self._lock:
+            if self._seen is not None and not self._ledger.holds(self._seen):
+                raise _refuse_rolled_back(self._seen)
             if self._seen is None or position.sequence > self._seen.sequence:
                 self._write(encoded)
                 self._seen = position

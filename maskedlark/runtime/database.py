@@ -84,13 +84,15 @@ def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
             loses nothing, and a machine that loses power may lose its last commits, each whole.
 
     Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's
-        operator set `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a
-        transaction that reads and then writes never fails half-way because another process wrote in between.
-        Wrap what only reads in `reading`, which takes no lock. A SQLite file is created readable by this user
-        only; the files that SQLite adds have the same rights. A connection that the server has ended
-        meanwhile is replaced, not used. A machine of PostgreSQL that is gone without a word is noticed within
-        half a minute, unless the URL says otherwise, and PostgreSQL notices as soon that this one is, unless
-        its operator or the URL says otherwise. No error shows a stored value.
+        operator set `synchronous_commit` off. One that has waited for a lock reads what is there by then,
+        also where the operator chose another isolation than READ COMMITTED. On SQLite, `engine.begin()` takes
+        the write lock at once, so a transaction that reads and then writes never fails half-way because
+        another process wrote in between. Wrap what only reads in `reading`, which takes no lock. A SQLite
+        file is created readable by this user only; the files that SQLite adds have the same rights. A
+        connection that the server has ended meanwhile is replaced, not used. A machine of PostgreSQL that is
+        gone without a word is noticed within half a minute, unless the URL says otherwise, and PostgreSQL
+        notices as soon that this one is, unless its operator or the URL says otherwise. No error shows a
+        stored value.
 
     Raises:
         InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had, or others may
@@ -336,6 +338,10 @@ def _configure_postgresql(connection: Any, _record: object) -> None:
     """Make commits durable: an operator's default may acknowledge some that a crash then loses.
 
     One that waits for standbys too stays. And the server ends the transaction of a machine that is gone.
+
+    What a transaction reads after it has waited for a lock must be what is there by then, and not what was
+    there when it began: whoever had the lock may have changed it. So the isolation is READ COMMITTED, also
+    where an operator's default is another one.
     """
     with connection.cursor() as cursor:
         cursor.execute("SHOW synchronous_commit")
@@ -345,5 +351,6 @@ def _configure_postgresql(connection: Any, _record: object) -> None:
             "SELECT set_config('synchronous_commit', %s, false)",
             (found if found in _DURABLE_COMMITS else "on",),
         )
+        cursor.execute("SELECT set_config('default_transaction_isolation', 'read committed', false)")
         cursor.execute(_SERVER_NOTICES_SILENCE)
     connection.commit()  # what is set in a transaction that is rolled back is not set

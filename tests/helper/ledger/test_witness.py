@@ -2,9 +2,11 @@
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -118,6 +120,48 @@ def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt
     with pytest.raises(JobRefused):
         core.check_well()  # so that /healthz says so
     assert refused(scene.parties[0].open())  # and after a restart
+
+
+def test_a_ledger_that_is_rolled_back_during_calls_answers_none_of_them_and_is_noticed_from_then_on(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its database fails over to a copy that lagged.
+
+    Two calls at once would bring the older copy past the position at which the ledger was seen.
+    """
+    core, data, dataset = scene.cores[0], scene.parties[0].data, scene.seal()
+    asked = [scene.job(dataset, job_id=bytes([number]) * 16) for number in range(2)]
+    for spec in asked:
+        scene.start(spec)
+    yesterday = saved(scene, tmp_path / "yesterday", "ledger*")
+
+    def roll_back() -> None:
+        core.ledger.close()
+        for path in data.glob("ledger*"):
+            path.unlink()
+        for path in yesterday.iterdir():
+            shutil.copy2(path, data)
+
+    check, all_checked = core.witness.check, Barrier(len(asked), action=roll_back)
+
+    def check_and_wait(shown: bytes | None) -> None:
+        check(shown)
+        all_checked.wait(HANGS_S)
+
+    def reason_of_refusal(spec: JobSpec) -> JobReason:
+        with pytest.raises(JobRefused) as refusal:
+            client.run_round(spec, 0, OTHER_WEIGHTS, NUM_VALUES)
+        return refusal.value.reason
+
+    with serving(core) as client:
+        client.run_round(asked[0], 0, WEIGHTS, NUM_VALUES)
+        seen = (data / FILE_NAME).read_bytes()
+        with monkeypatch.context() as patched, ThreadPoolExecutor(len(asked)) as pool:
+            patched.setattr(core.witness, "check", check_and_wait)
+            assert set(pool.map(reason_of_refusal, asked)) == {JobReason.LEDGER_ROLLED_BACK}
+        assert (data / FILE_NAME).read_bytes() == seen
+        assert reason_of_refusal(asked[1]) is JobReason.LEDGER_ROLLED_BACK
+    assert refused(scene.parties[0].open())
 
 
 def test_a_new_ledger_under_old_keys_is_noticed(scene: Scene) -> None:

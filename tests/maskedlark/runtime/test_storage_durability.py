@@ -11,21 +11,19 @@ from tests.patience import HANGS_S
 from tests.postgres import Postgres
 
 
-def with_default(postgres: Postgres, value: str) -> str:
-    """The URL of a database whose operator chose how commits are acknowledged."""
+def with_default(postgres: Postgres, value: str, name: str = "synchronous_commit") -> str:
+    """The URL of a database whose operator chose a setting: how commits are acknowledged, or another one."""
     url = postgres.new_database()
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.exec_driver_sql(
-            f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = '{value}'"
-        )
+        connection.exec_driver_sql(f"ALTER DATABASE {make_url(url).database} SET {name} = '{value}'")
     engine.dispose()
     return url
 
 
-def in_force(engine: Engine) -> str:
+def in_force(engine: Engine, name: str = "synchronous_commit") -> str:
     with engine.begin() as connection:
-        return str(connection.exec_driver_sql("SHOW synchronous_commit").scalar_one())
+        return str(connection.exec_driver_sql(f"SHOW {name}").scalar_one())
 
 
 @pytest.mark.parametrize(
@@ -47,6 +45,23 @@ def test_on_postgresql_a_commit_is_on_disk_before_it_is_acknowledged(
         connection.rollback()  # as after a refused request
     engine.pool.dispose()
     assert in_force(engine) == wanted  # of each new connection
+    engine.dispose()
+
+
+@pytest.mark.parametrize("default", ["read committed", "repeatable read", "serializable"])
+def test_on_postgresql_a_transaction_that_waited_for_a_lock_reads_what_is_there_by_then(
+    postgres: Postgres, default: str
+) -> None:
+    """So that of two jobs opened at once the second finds the first one's reservation."""
+    engine = open_database(with_default(postgres, default, "default_transaction_isolation"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE noted (number integer)")
+    with engine.begin() as first:
+        assert first.exec_driver_sql("SELECT count(*) FROM noted").scalar_one() == 0
+        with engine.begin() as second:
+            second.exec_driver_sql("INSERT INTO noted VALUES (1)")
+        assert first.exec_driver_sql("SELECT count(*) FROM noted").scalar_one() == 1
+    assert in_force(engine, "transaction_isolation") == "read committed"
     engine.dispose()
 
 
