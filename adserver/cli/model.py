@@ -1,4 +1,4 @@
-"""`adserver model`: create, show, evaluate, export."""
+"""`adserver model`: create, show, evaluate, predict, export, calibrate."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +11,7 @@ from adserver.cli.target import server_of
 from adserver.records.exported_model import InputForm, ModelWeights
 from adserver.views.plan import describe_path
 from adserver.views.printing import print_json, print_table
+from maskedlark.escape import escape
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option, takes
@@ -118,8 +119,15 @@ def _widths(name: str, given: str) -> list[int]:
 
 def show_command(
     file: ModelArgument,
-    num_features: Annotated[int, option("Width of the model's input: the task's number of features.", min=1)],
     *,
+    num_features: Annotated[
+        int | None,
+        option(
+            "Width of the model's input: the task's number of features.",
+            min=1,
+            show_default="as the file says",
+        ),
+    ] = None,
     loss: Annotated[
         Loss | None, option("The loss that a job would train, which may decide what helpers compute.")
     ] = None,
@@ -132,13 +140,16 @@ def show_command(
     A model on the general path takes a hundred times as long and needs more noise; each reason is shown.
     """
     from adserver.training.merged_parameters import separate_parameters
-    from adserver.training.model_file import parse_chosen, read_model
+    from adserver.training.model_file import declared_width, parse_chosen, read_model
     from maskedlark.model.exactness import why_general
     from maskedlark.model.onnx_file import parse
     from maskedlark.model.weights import length_in_bytes
     from maskedlark.numbers.field import ELEMENT_BYTES
 
     encoded = separate_parameters(read_model(file))
+    num_features = num_features or declared_width(encoded)
+    if num_features is None:
+        raise typer.BadParameter(f"{file} does not say how wide its input is: give --num-features")
     whole = parse(encoded, num_features=num_features)
     model = parse_chosen(encoded, num_features=num_features, train=train or (), freeze=freeze or ())
     reasons = why_general(model, loss)
@@ -240,6 +251,55 @@ def _figures(found: "Evaluation") -> str:
     }
     shown = "".join(f", {name} {value:.4f}" for name, value in figures.items() if value is not None)
     return f"loss {found.loss:.4f}{shown}"
+
+
+def predict_command(
+    file: ModelArgument,
+    *,
+    encoder: Annotated[
+        Path, option("The encoder that the model was trained with.", exists=True, dir_okay=False)
+    ],
+    csv: Annotated[
+        Path, option("The table to score, with the encoder's columns.", exists=True, dir_okay=False)
+    ],
+    out: Annotated[Path, option("Write the table with its predictions to this .csv file.", dir_okay=False)],
+    loss: Annotated[
+        Loss | None, option("What the model was trained with.", show_default="as the file says")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a table of your own with an exported model: its rows, with the chance that the model gives.
+
+    A row that cannot be read has the reason in place of a prediction, in the column `not scored because`.
+    """
+    from adserver.collecting.task_settings import encoder_from
+    from adserver.training.model_file import read_model
+    from adserver.training.scoring import NOT_SCORED, score_table
+    from adserver.views.printing import as_csv
+    from maskedlark.encoding.table import parse_table
+    from maskedlark.runtime.durable_file import write_durably
+
+    table, read = parse_table(csv.read_bytes(), csv.name), encoder_from(encoder)
+    if read is None:
+        raise AssertionError("--encoder names a file")
+    scored = score_table(read_model(file), read, table, loss)
+    added = (*scored.columns, NOT_SCORED)
+    if taken := [name for name in added if name in table.columns]:
+        raise typer.BadParameter(f"{csv.name} has a column {taken[0]!r} already: rename it")
+    nothing = ("",) * len(scored.columns)
+    lines = [
+        [*("" if cell is None else cell for cell in cells), *(found or nothing), why]
+        for *cells, found, why in zip(*table.columns.values(), scored.rows, scored.why, strict=True)
+    ]
+    write_durably(out, as_csv((*table.columns, *added), lines))
+    left_out = scored.count_left_out()
+    count = len(table) - sum(left_out.values())
+    if as_json:
+        print_json({"read": len(table), "scored": count, "left_out": left_out, "columns": scored.columns})
+        return
+    typer.echo(f"{count} of {len(table)} rows are scored, in {out}: {', '.join(scored.columns)}")
+    for reason, rows_left_out in left_out.items():
+        typer.echo(escape(f"{rows_left_out} rows are not scored: {reason}"))
 
 
 @takes(server=server_of)

@@ -1,5 +1,6 @@
 """`adserver quickstart`: sample, new, check, run, up, down, status, logs."""
 
+import shlex
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def new_command(
 
     A table is read and described: what each column holds and becomes, and what is left out and why.
     """
-    from adserver.quickstart.check import read_table
+    from adserver.quickstart.check import check, read_table
     from adserver.quickstart.defaults import CLIP_ON_DEVICES, ROUNDS_ON_DEVICES
     from adserver.quickstart.measurement import plan_measurement, suggest_value
     from adserver.quickstart.ports import free_ports
@@ -145,6 +146,8 @@ def new_command(
         ),
         notes,
     )
+    for problem in check(project).problems if model is not None else ():
+        typer.secho(f"to correct before it runs: {escape(problem)}", fg="yellow", err=True)
     typer.echo(f"check {folder / 'lark.toml'}, then run: adserver quickstart run {folder}")
     typer.echo(f"to use other commands with these servers, first run: . {project.environment_file}", err=True)
 
@@ -215,6 +218,9 @@ def run_command(
     )
     if measured:
         _show_measured(Path(measured["json"]))
+    if result.encoder:
+        files = shlex.join([result.model, "--encoder", result.encoder])
+        _tell(f"to score another table: adserver model predict {files} --csv NEW.csv --out scored.csv")
 
 
 @quickstart_app.command("up")

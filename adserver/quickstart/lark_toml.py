@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from adserver.quickstart.settings import Measured, Settings
+from adserver.quickstart.settings import Measured, MeasureSettings, Settings, TrainingSettings
 from maskedlark.escape import DELETE, escape
 
 
@@ -46,19 +46,8 @@ seed = {model.seed}
 
 [training]
 rounds = {training.rounds}
-optimizer = {_text(training.optimizer)}
-schedule = {_text(training.schedule)}
-{_rate(training.learning_rate)}
 epsilon = {training.epsilon:g}            # what this job may cost
-# batch_size = 256     # expected reports in a round; without it, all of them
-# loss = "cross_entropy"  # without it: by the labels
-
-[measure]              # sums, counts and means by groups; nothing without values
-# values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
-values = {_format_measured(measure.values, notes)}
-keys = {_list(measure.keys, notes)}              # columns to group by, the coarsest first
-epsilon = {measure.epsilon:g}          # what this may cost
-
+{"" if federated.person else _of_reports(training, measure, notes)}
 [federated]            # people's devices train on their own rows, and send no report; nothing without person
 # Of [training], devices take rounds and epsilon only.
 person = {_text(federated.person)}            # the column that names the person: one device each
@@ -73,6 +62,23 @@ helper_1 = {_text(servers.helper_1)}
 adserver_grpc = {_text(servers.adserver_grpc)}
 adserver_http = {_text(servers.adserver_http)}
 dashboard = {_text(servers.dashboard)}  # `adserver quickstart up --dashboard` shows it; "" for none
+"""
+
+
+def _of_reports(training: TrainingSettings, measure: MeasureSettings, notes: Mapping[str, str]) -> str:
+    """Write the settings of jobs and queries over reports, which devices do not send."""
+    return f"""\
+optimizer = {_text(training.optimizer)}
+schedule = {_text(training.schedule)}
+{_rate(training.learning_rate)}
+# batch_size = 256     # expected reports in a round; without it, all of them
+# loss = "cross_entropy"  # without it: by the labels
+
+[measure]              # sums, counts and means by groups; nothing without values
+# values = [{{column = "revenue", most = 100}}]  # columns to sum; a row counts as 100 at most
+values = {_format_measured(measure.values, notes)}
+keys = {_list(measure.keys, notes)}              # columns to group by, the coarsest first
+epsilon = {measure.epsilon:g}          # what this may cost
 """
 
 

@@ -146,6 +146,7 @@ class Recipe:
             epsilon=ran.job["epsilon_spent"],
             collusion_epsilon=ran.job["collusion_epsilon_spent"],
             model=str(trained),
+            encoder=str(described.encoder or ""),
             model_of_columns=self._export_of_columns(described, ran.job_id),
             curves=str(curves) if curves else "",
             plain=plain,

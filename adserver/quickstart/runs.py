@@ -60,6 +60,7 @@ class Trained:
         predicts: The name of class 1 of two classes, whose chance the model gives; empty for more.
         mean_over_rate: The mean prediction over the base rate, of two classes.
         model: The trained file, which takes the encoder's features.
+        encoder: The encoder's file; empty for the sample.
         model_of_columns: The same model behind the encoder: it takes raw columns. Empty if there is none.
         warnings: What is wrong with the model, each with what to do about it.
         measured: What `[measure]` asked for: its files and its epsilons; None if nothing.
@@ -88,6 +89,7 @@ class Trained:
     epsilon: float
     collusion_epsilon: float
     model: str
+    encoder: str
     model_of_columns: str
     curves: str
     measured: dict[str, Any] | None = None

@@ -13,11 +13,21 @@ from adserver.store.job_files import JobFiles
 from adserver.training.federated.checkpoint import read_best
 from adserver.training.federated.model import first_parameters, write_trained_file
 from adserver.training.inference import check_loads, predict
-from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, describe, from_bytes, from_columns
+from adserver.training.pipeline import (
+    ENCODER_IS,
+    INPUT_IS,
+    LOSS_IS,
+    SCALED,
+    describe,
+    from_bytes,
+    from_columns,
+)
 from adserver.training.trainer import BestWeights, Checkpoint, Masters
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
+from maskedlark.model.heads import Heads
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
@@ -53,7 +63,8 @@ def export_model(
     masters, rounds_done = _weights(checkpoint, weights)
     encoded = replace_parameters(submitted, model, masters)
     predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
-    return ExportedModel(encoded=describe(encoded, **_notes(plan.task)), rounds_done=rounds_done)
+    loss = {} if isinstance(plan.job.loss, Heads) else {LOSS_IS: plan.job.loss.value}
+    return ExportedModel(encoded=describe(encoded, **_notes(plan.task), **loss), rounds_done=rounds_done)
 
 
 def export_federated(
@@ -72,7 +83,8 @@ def export_federated(
         best = _require_best(None if stored is None else read_best(stored))
         parameters, rounds_done = best.masters[0], best.rounds_done
     trained = write_trained_file(plan, file, parameters)
-    return ExportedModel(encoded=describe(trained, **_notes(plan.task)), rounds_done=rounds_done)
+    notes = {**_notes(plan.task), LOSS_IS: Loss.CROSS_ENTROPY.value}
+    return ExportedModel(encoded=describe(trained, **notes), rounds_done=rounds_done)
 
 
 def with_input(

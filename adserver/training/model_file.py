@@ -59,6 +59,20 @@ def read_model(path: Path, *, limits: Limits | None = None) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
 
 
+def declared_width(encoded: bytes) -> int | None:
+    """Return the number of features that a file's input declares; None if it leaves that open.
+
+    It reads what is no model as one that says nothing: the parser says what is wrong.
+    """
+    try:
+        graph = onnx.ModelProto.FromString(encoded).graph
+    except DecodeError:
+        return None
+    held = {tensor.name for tensor in graph.initializer}
+    dims = [one.type.tensor_type.shape.dim for one in graph.input if one.name not in held]
+    return (dims[0][1].dim_value or None) if len(dims) == 1 and len(dims[0]) == 2 else None
+
+
 class PreparedModel(NamedTuple):
     """A model that a job can train: its file, and what the parser made of it."""
 

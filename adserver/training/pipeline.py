@@ -15,6 +15,7 @@ from typing import Any, Final, assert_never
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -36,6 +37,7 @@ from maskedlark.errors import InvalidTask
 DIVISOR: Final = 256.0
 INPUT_IS: Final = "maskedlark.input"
 ENCODER_IS: Final = "maskedlark.encoder"
+LOSS_IS: Final = "maskedlark.loss"
 SCALED: Final = "float32 (records, features): each feature's byte divided by 256, not by 255"
 BYTES: Final = "uint8 (records, features): each feature's byte"
 COLUMNS: Final = (
@@ -51,8 +53,7 @@ _MODEL: Final = "model/"
 def describe(encoded: bytes, **notes: str) -> bytes:
     """Return the model with notes in its metadata, which describe the input that it takes."""
     proto = onnx.ModelProto.FromString(encoded)
-    kept = {entry.key: entry.value for entry in proto.metadata_props}
-    helper.set_model_props(proto, {**kept, **notes})
+    helper.set_model_props(proto, {**notes_of(encoded), **notes})
     return bytes(proto.SerializeToString(deterministic=True))
 
 
@@ -81,6 +82,15 @@ def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
         )
     whole = build.node("Concat", [_features(build, column) for column in encoder.columns], axis=1)
     return build.join(whole, {INPUT_IS: COLUMNS, ENCODER_IS: encoder.digest.hex()})
+
+
+def notes_of(encoded: bytes) -> dict[str, str]:
+    """Return the notes in a model's metadata; none for what is no model."""
+    try:
+        proto = onnx.ModelProto.FromString(encoded)
+    except DecodeError:
+        return {}
+    return {entry.key: entry.value for entry in proto.metadata_props}
 
 
 class _Build:

@@ -65,6 +65,11 @@ def are_dates(cells: Cells) -> bool:
     return bool(filled) and _moments(filled) is not None
 
 
+def is_date(cell: str) -> bool:
+    """Return True if a cell alone is a date, whichever of day and month stands first."""
+    return bool(_UNIX.fullmatch(cell)) or any(_moment(cell, order) is not None for order in _Order)
+
+
 def parts(columns: Mapping[str, Cells], name: str) -> dict[str, list[str | None]]:
     """Return the columns that a column of dates becomes.
 

@@ -20,7 +20,7 @@ Only comparisons of float64 numbers and integer arithmetic: any language can do 
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self, TypeVar, assert_never
 
@@ -335,6 +335,21 @@ class Encoder:
             [_features(column, _cells(cells, column.name)) for column in self.columns], axis=1
         )
 
+    def wrong_cells(self, cells: Mapping[str, Sequence[str | None]]) -> Iterator[WrongCell]:
+        """Yield each cell that its column does not hold, column by column: `features` takes the other rows.
+
+        Raises:
+            InvalidTask: a column is missing.
+        """
+        for column in self.columns:
+            coded = column.pixels if isinstance(column, ImageColumn) else coder(column)
+            known: dict[str | None, str] = {}
+            for row, cell in enumerate(_cells(cells, column.name)):
+                if cell not in known:
+                    known[cell] = _why_wrong(coded, cell)
+                if known[cell]:
+                    yield WrongCell(column.name, row, known[cell])
+
     def image_features(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Encode images (n, height, width) as `features` would, for an encoder of images alone.
 
@@ -427,6 +442,15 @@ def _features(column: Column, cells: Sequence[str | None]) -> NDArray[np.uint8]:
     codes = np.array(_each(column.name, cells, coder(column)), np.int64)
     places = [(codes >> 8 * place & TOP).astype(np.uint8) for place in range(count_bytes(column))]
     return np.stack(places, axis=1)
+
+
+def _why_wrong(coded: Callable[[str | None], object], cell: str | None) -> str:
+    """Return why a column does not hold a cell, or nothing."""
+    try:
+        coded(cell)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _each(name: str, cells: Sequence[str | None], coded: Callable[[str | None], _T]) -> list[_T]:

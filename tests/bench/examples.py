@@ -19,8 +19,8 @@ COLUMNS: Final = (
     "income",
 )  # fmt: skip
 LABEL: Final = "income"
-_RARE: Final = 100
-"""One positive in so many records."""
+_RARE: Final = 0.01
+"""The share of positives where they are rare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +109,13 @@ def read_libfm(lines: Iterable[str]) -> Table:
     )
 
 
-def rare_rows(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """All rows of label 0, and so many of label 1 that they are one in a hundred."""
+def rare_rows(labels: NDArray[np.int64], seed: int, share: float = _RARE) -> NDArray[np.int64]:
+    """All rows of label 0, and so many of label 1 that they are a share of both."""
     positives = np.random.default_rng(seed).permutation(np.flatnonzero(labels == 1))
     negatives = np.flatnonzero(labels == 0)
-    return np.sort(np.append(negatives, positives[: len(negatives) // (_RARE - 1)]))
+    return np.sort(np.append(negatives, positives[: round(len(negatives) * share / (1 - share))]))
 
 
-def rare(examples: Examples, seed: int) -> Examples:
-    """Examples of which one in a hundred is positive."""
-    return examples.part(rare_rows(examples.labels, seed))
+def rare(examples: Examples, seed: int, share: float = _RARE) -> Examples:
+    """Examples of which a share is positive."""
+    return examples.part(rare_rows(examples.labels, seed, share))

@@ -50,6 +50,8 @@ def train_by_defaults(
     seed: int,
     heads: Sequence[Mapping[str, Any]] = (),
     learning_rate: float | None = None,
+    network: Network | None = None,
+    clip_quantile: float = CLIP_QUANTILE,
 ) -> Trained:
     """Train what quickstart would on the split's reports.
 
@@ -60,11 +62,13 @@ def train_by_defaults(
         seed: Of the initial weights, and names the job.
         heads: As `heads_of` takes them, without their outputs: the network has one for each.
         learning_rate: See `train_as_quickstart`.
+        network: Another network and clip bound than quickstart's.
+        clip_quantile: See `train_as_quickstart`.
     """
     panel, classes = split.panel, int(split.panel.labels.max()) + 1
     is_binary = classes == 2 and not heads
     base_rate = float((panel.labels.sum() + 0.5) / (len(panel.labels) + 1)) if is_binary else 0.5
-    network = choose_network(
+    network = network or choose_network(
         rows=len(split.reported.labels),
         epsilon=epsilon,
         columns=encoder.num_features,
@@ -92,6 +96,7 @@ def train_by_defaults(
         loss=heads_of(listed) if heads else usual_loss(classes),
         classes=classes,
         learning_rate=learning_rate,
+        clip_quantile=clip_quantile,
     )
 
 
@@ -107,6 +112,7 @@ def train_as_quickstart(
     classes: int = 2,
     learning_rate: float | None = None,
     collusion_epsilon: float | None = None,
+    clip_quantile: float = CLIP_QUANTILE,
 ) -> Trained:
     """Train a file on all records in each round.
 
@@ -121,6 +127,7 @@ def train_as_quickstart(
         classes: The task's, or how many label codes there are.
         learning_rate: Of gradients over the clip bound; None: the rule's.
         collusion_epsilon: Against the ad server with one helper; None: quickstart's.
+        clip_quantile: Of the gradients' norms that the clip bound follows, where the network fixes none.
     """
     rows, width = features.shape
     model, settings = parse(onnx, num_features=width), TaskSettings()
@@ -168,7 +175,7 @@ def train_as_quickstart(
         records=rows,
         optimizer=Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=rate / (network.clip_norm or 1.0)),
         schedule=Schedule(kind=ScheduleKind.COSINE),
-        adaptive_clip=AdaptiveClip(quantile=CLIP_QUANTILE) if network.clip_norm is None else None,
+        adaptive_clip=AdaptiveClip(quantile=clip_quantile) if network.clip_norm is None else None,
     )
     values = train_in_process(of, plan, model, features, labels)
     return Trained(

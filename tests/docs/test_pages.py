@@ -43,6 +43,9 @@ def quickstart(reading: Reading) -> None:
     assert 0.9 < summary["plain"]["auc"] <= 1  # the table's label follows its columns
     assert 1 <= summary["chosen_round"] <= summary["rounds"]
     assert "16 hidden" in reading.stdout
+    lines = (reading.clone / "scored.csv").read_text().splitlines()
+    assert lines[0].endswith(",chance of yes,not scored because")
+    assert f"{len(lines) - 1} of {len(lines) - 1} rows are scored" in reading.stdout
     home = reading.clone / "home" / "runs" / "1"
     summary = json.loads((home / "summary.json").read_text())
     rows = summary["rows"]

@@ -116,6 +116,18 @@ def test_a_wrong_setting_is_found_by_name(before: str, after: str, why: str, tmp
     assert not (play / "parties").exists()
 
 
+def test_a_model_of_another_width_is_named_at_once_and_may_be_given_its_columns_later(tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").write_bytes(CASES["semicolons"].content)
+    (tmp_path / "net.onnx").write_bytes(dense_network([2, 1], "relu", seed=1, final="linear"))
+    made = invoke(
+        *("new", tmp_path / "play", "--csv", tmp_path / "visits.csv", "--label", "bought"),
+        *("--model", tmp_path / "net.onnx"),
+    )
+    assert made.exit_code == 0, made.output
+    assert "to correct before it runs: [model] onnx" in made.output
+    assert "3 features wanted, 2 given" in made.output
+
+
 def test_a_column_without_a_name_is_nobodys_person(tmp_path: Path) -> None:
     rows = [(str(row % 7), *cells) for row, cells in enumerate(visits())]
     assert new(tmp_path, Case(content=text(rows, header=("", *HEADER)).encode())).exit_code == 0
@@ -160,14 +172,22 @@ def test_a_project_of_devices_counts_people_and_their_column_is_no_feature(tmp_p
             "min_batch_size = 161",
             "min_batch_size is 161, but 160 people's devices train",
         ),
-        ("values = []", 'values = [{column = "pages"}]', r"\[measure\] values needs people's reports"),
-        ("# learning_rate = 1 ", "learning_rate = 1 ", r"\[training\] learning_rate is of jobs over reports"),
         (
-            "# batch_size = 256",
-            "batch_size = 256",
+            "[federated] ",
+            '[measure]\nvalues = [{column = "pages"}]\n[federated] ',
+            r"\[measure\] values needs people's reports",
+        ),
+        (
+            "rounds = 10",
+            "rounds = 10\nlearning_rate = 1",
+            r"\[training\] learning_rate is of jobs over reports",
+        ),
+        (
+            "rounds = 10",
+            "rounds = 10\nbatch_size = 256",
             r"\[training\] batch_size .* set \[federated\] batch_size",
         ),
-        ('# loss = "cross_entropy"', 'loss = "mse"', r"\[training\] loss: "),
+        ("rounds = 10", 'rounds = 10\nloss = "mse"', r"\[training\] loss: "),
         ("sampling_rate = 1", "sampling_rate = 1.5", "federated.sampling_rate"),
     ],
 )

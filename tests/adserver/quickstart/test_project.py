@@ -35,20 +35,26 @@ def change(folder: Path, before: str, after: str) -> None:
     (folder / CONFIG).write_text(said.replace(before, after))
 
 
-def test_the_file_that_is_written_says_exactly_the_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("person", ["", 'per"son'])
+def test_the_file_that_is_written_says_exactly_the_settings(person: str, tmp_path: Path) -> None:
     csv = tmp_path / 'my "table".csv'
     csv.touch()
     settings = Settings(
         servers=SERVERS,
         data=DataSettings(csv=str(csv), label="bought", ignore=("id", "na\\me")),
         model=ModelSettings(hidden=()),
-        measure=MeasureSettings(
+        measure=MeasureSettings()
+        if person
+        else MeasureSettings(
             values=(Measured(column="bought", word="yes"), Measured(column='pa"id', most=12.5)), keys=("id",)
         ),
-        federated=FederatedSettings(person='per"son', sampling_rate=0.25, epochs=2, learning_rate=0.125),
+        federated=FederatedSettings(person=person, sampling_rate=0.25, epochs=2, learning_rate=0.125),
     )
     new_project(tmp_path / "play", settings)
     assert Project.open(tmp_path / "play").settings == settings
+    text = (tmp_path / "play" / CONFIG).read_text()
+    of_reports = ("optimizer = ", "schedule = ", "batch_size = 256", "loss = ", "[measure]")
+    assert [name in text for name in of_reports] == [not person] * 5
 
 
 def test_every_setting_is_in_the_file_or_named_in_a_comment(tmp_path: Path) -> None:

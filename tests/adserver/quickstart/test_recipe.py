@@ -136,6 +136,7 @@ def test_rows_add_up_and_the_summary_has_what_a_reader_needs(project: Project, c
     names = ("auc", "base_rate", "epsilon", "collusion_epsilon")
     assert [summary[name] for name in names] == [0.7, 0.3, 2.5, 4.0]
     assert summary["predicts"] == "malignant"
+    assert summary["encoder"] == ""
     assert not (project.folder / "runs" / "1" / "progress.json").exists()
 
 
@@ -359,6 +360,7 @@ def test_devices_train_on_their_rows_and_every_row_is_counted(at_home: Project, 
     assert (summary["reports"], summary["dataset_size"]) == (80, 160)
     assert (summary["epsilon"], summary["collusion_epsilon"]) == (2.5, 4.0)
     assert summary["model_of_columns"].endswith("trained-of-columns.onnx")
+    assert summary["encoder"].endswith("encoder.json")
     assert "--ignore who" in " ".join(commands.asked[0])
     assert "--updates 31 --frac-bits 24 --max-dataset-size 80" in asked(commands, "adserver task create")
     assert "--outputs 2 --word-tables-only" in asked(commands, "adserver model create")

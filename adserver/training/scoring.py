@@ -1,0 +1,130 @@
+"""A trained model's predictions for the rows of a table that nobody reports.
+
+    scored = score_table(encoded, encoder, table)
+    scored.columns                     # ("chance of yes",)
+    scored.rows[0], scored.why[1]      # (0.231,), "column 'pages': it holds a word, ..."
+
+Each row has a prediction or the reason why it has none.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.training.inference import predict
+from adserver.training.pipeline import ENCODER_IS, INPUT_IS, LOSS_IS, SCALED, notes_of
+from maskedlark.encoding import dates
+from maskedlark.encoding.encoder import ClassLabel, Encoder
+from maskedlark.encoding.table import Table
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.model.losses import Loss, loss_named
+
+NOT_SCORED: Final = "not scored because"
+_PREDICTION: Final = "prediction"
+
+
+@frozen
+class ScoredTable:
+    """Predictions row by row.
+
+    Attributes:
+        columns: What each number of a row is.
+        rows: For each row of the table its numbers, or None where it has none.
+        why: For each row why it has none, or nothing.
+    """
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[float] | None]
+    why: Sequence[str]
+
+    def count_left_out(self) -> dict[str, int]:
+        """Count the rows without a prediction, by reason."""
+        return dict(Counter(filter(None, self.why)))
+
+
+def score_table(
+    encoded_model: bytes, encoder: Encoder, table: Table, loss: Loss | None = None
+) -> ScoredTable:
+    """Predict each row of a table.
+
+    A model of two classes gives the chance of class 1, one of more the chance of each, one of numbers the
+    number; a model whose loss is not known gives its outputs.
+
+    Args:
+        encoded_model: An exported ONNX file that takes bytes over 256.
+        encoder: The one that it was trained with.
+        table: It needs the encoder's columns only.
+        loss: What the model was trained with; None: what the file says, if it does.
+
+    Raises:
+        InvalidTask: the file takes another input, belongs to another encoder, or the table lacks a column.
+        InvalidModel: the parser refuses the model, or onnxruntime cannot run it.
+    """
+    notes = notes_of(encoded_model)
+    _check_notes(notes, encoder)
+    if loss is None and LOSS_IS in notes:
+        loss = loss_named(notes[LOSS_IS])
+    why = [""] * len(table)
+    wanted = [column.name for column in encoder.columns]
+    for of in dict.fromkeys(map(dates.part_of, wanted)):
+        for row, cell in enumerate(table.columns.get(of or "", ())):
+            if cell is not None and not dates.is_date(cell):
+                why[row] = why[row] or f"column {of!r}: it holds no date"
+    dated = [row for row, reason in enumerate(why) if not reason]
+    kept = table.take(dated)
+    cells = {**kept.columns, **dates.with_parts(kept.columns, wanted)}
+    for wrong in encoder.wrong_cells(cells):
+        why[dated[wrong.row]] = why[dated[wrong.row]] or f"column {wrong.column!r}: {wrong.why}"
+    places = [place for place, row in enumerate(dated) if not why[row]]
+    readable = {name: [cells[name][place] for place in places] for name in wanted if name in cells}
+    outputs = predict(encoded_model, encoder.features(readable)).astype(np.float64)
+    columns, numbers = _predictions(outputs, loss, encoder)
+    rows: list[Sequence[float] | None] = [None] * len(table)
+    for place, found in zip(places, numbers.tolist(), strict=True):
+        rows[dated[place]] = found
+    return ScoredTable(columns=columns, rows=rows, why=why)
+
+
+def _check_notes(notes: dict[str, str], encoder: Encoder) -> None:
+    if notes.get(INPUT_IS, SCALED) != SCALED:
+        raise InvalidTask(
+            f"the model takes {notes[INPUT_IS]}: give the file that `adserver model export` writes without "
+            "--with-encoder and --with-bytes"
+        )
+    if notes.get(ENCODER_IS, encoder.digest.hex()) != encoder.digest.hex():
+        raise InvalidTask(
+            f"the model was trained with encoder {notes[ENCODER_IS][:12]}, but this one is "
+            f"{encoder.digest.hex()[:12]}: give the encoder file of its task"
+        )
+
+
+def _predictions(
+    outputs: NDArray[np.float64], loss: Loss | None, encoder: Encoder
+) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Return what each number is, and the numbers (rows, columns) of outputs (rows, outputs)."""
+    label = encoder.label
+
+    def chance_of(code: int) -> str:
+        name = label.classes[code] if isinstance(label, ClassLabel) and code < len(label.classes) else code
+        return f"chance of {name}"
+
+    match loss:
+        case Loss.BINARY_CROSS_ENTROPY:
+            return (chance_of(1),), outputs
+        case Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            return (chance_of(1),), np.exp(-np.logaddexp(0.0, -outputs))
+        case Loss.CROSS_ENTROPY:
+            shares = np.exp(outputs - outputs.max(1, keepdims=True))
+            return tuple(map(chance_of, range(outputs.shape[1]))), shares / shares.sum(1, keepdims=True)
+        case Loss.MSE:
+            return (_PREDICTION,), outputs
+        case Loss.POISSON:
+            return (_PREDICTION,), np.exp(outputs)
+        case None:
+            return tuple(f"output {place}" for place in range(outputs.shape[1])), outputs
+        case _:
+            assert_never(loss)

@@ -1,0 +1,144 @@
+"""`adserver model predict`: each row of a table has a prediction or a reason; `show` reads a file's width."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from adserver.training.inference import predict
+from adserver.training.pipeline import BYTES, ENCODER_IS, INPUT_IS, LOSS_IS, describe
+from maskedlark.canonical import encode
+from maskedlark.encoding.dates import with_parts
+from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, ImageColumn, NumberColumn
+from maskedlark.encoding.table import parse_table
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+
+ENCODER = Encoder(
+    columns=(
+        NumberColumn(name="pages", first=1, missing=0, edges=(1.0, 2.5)),
+        CategoryColumn(name="device", first=1, categories=("phone", "tablet"), missing=0),
+        CategoryColumn(name="seen@weekday", first=1, categories=("Mon", "Tue"), missing=0),
+    ),
+    label=ClassLabel(name="bought", classes=("no", "yes")),
+)
+TABLE = """who;pages;device;seen
+Zoë;2.5;phone;2026-11-02
+;;;
+x;many;phone;2026-11-03
+y;1;desktop;soon
+z;0;tablet;2026-11-03
+"""
+WHY = {
+    3: "column 'pages': it holds a word, or a number that is not finite, where the encoder has numbers",
+    4: "column 'seen': it holds no date",
+}
+
+
+def model(outputs: int = 1, notes: Mapping[str, str] = {}) -> bytes:
+    return describe(dense_network([3, outputs], "relu", seed=3, final="linear"), **notes)
+
+
+def run(folder: Path, onnx: bytes, *options: str, table: str = TABLE, encoder: Encoder = ENCODER) -> Any:
+    (folder / "model.onnx").write_bytes(onnx)
+    (folder / "encoder.json").write_bytes(encode(encoder) + b"\n")
+    (folder / "new.csv").write_bytes(table.encode("cp1252"))
+    asked = ["model", "predict", "model.onnx", "--encoder", "encoder.json", "--csv", "new.csv"]
+    asked += ["--out", "scored.csv", *options]
+    files = [str(folder / one) if "." in one and not one.startswith("-") else one for one in asked]
+    return CliRunner().invoke(app, files)
+
+
+def scored(folder: Path) -> list[dict[str, str]]:
+    with (folder / "scored.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_row_is_kept_with_its_chance_or_with_the_reason_why_it_has_none(tmp_path: Path) -> None:
+    onnx = model(notes={LOSS_IS: Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, ENCODER_IS: ENCODER.digest.hex()})
+    ended = run(tmp_path, onnx, "--json")
+    assert ended.exit_code == 0, ended.output
+    assert json.loads(ended.stdout) == {
+        "read": 5, "scored": 3, "left_out": dict.fromkeys(WHY.values(), 1), "columns": ["chance of yes"],
+    }  # fmt: skip
+    rows = scored(tmp_path)
+    assert [row["who"] for row in rows] == ["Zoë", "", "x", "y", "z"]
+    assert {
+        place: row["not scored because"] for place, row in enumerate(rows, 1) if not row["chance of yes"]
+    } == WHY
+    table = parse_table(TABLE.encode(), "new.csv").take([0, 1, 4])
+    features = ENCODER.features({**table.columns, **with_parts(table.columns, ["seen@weekday"])})
+    expected = 1 / (1 + np.exp(-predict(onnx, features)[:, 0].astype(np.float64)))
+    np.testing.assert_allclose(
+        [float(rows[place]["chance of yes"]) for place in (0, 1, 4)], expected, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "columns"),
+    [
+        (1, Loss.BINARY_CROSS_ENTROPY, ["chance of yes"]),
+        (2, Loss.CROSS_ENTROPY, ["chance of no", "chance of yes"]),
+        (1, Loss.MSE, ["prediction"]),
+        (1, Loss.POISSON, ["prediction"]),
+        (2, None, ["output 0", "output 1"]),
+    ],
+)
+def test_what_a_number_is_follows_from_the_loss(
+    outputs: int, loss: Loss | None, columns: list[str], tmp_path: Path
+) -> None:
+    ended = run(tmp_path, model(outputs), *(() if loss is None else ("--loss", loss.value)))
+    assert ended.exit_code == 0, ended.output
+    assert "3 of 5 rows are scored" in ended.output
+    assert list(scored(tmp_path)[0])[4:-1] == columns
+    if loss is Loss.CROSS_ENTROPY:
+        assert sum(float(scored(tmp_path)[0][name]) for name in columns) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"onnx": model(notes={INPUT_IS: BYTES})}, "without --with-encoder"),
+        ({"onnx": model(notes={ENCODER_IS: "ab" * 32})}, "was trained with encoder abababababab"),
+        ({"table": "pages;device\n1;phone\n"}, "reads column 'seen@weekday'"),
+        ({"table": "pages,device,seen,prediction,output 0\n1,phone,,2,3\n"}, "'output 0' already"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(changed: dict[str, Any], why: str, tmp_path: Path) -> None:
+    ended = run(tmp_path, **{"onnx": model(), **changed})
+    assert ended.exit_code != 0
+    assert why in " ".join(f"{ended.output} {ended.exception}".split())
+    assert not (tmp_path / "scored.csv").exists()
+
+
+def test_a_row_without_its_image_is_counted(tmp_path: Path) -> None:
+    encoder = Encoder(columns=(ImageColumn(name="photo", height=8, width=8),))
+    onnx = dense_network([encoder.num_features, 1], "relu", seed=1, final="linear")
+    table = f"photo,id\n{'0a' * 64},1\n,2\n{'0a' * 63},3\n"
+    ended = run(tmp_path, onnx, "--json", table=table, encoder=encoder)
+    assert ended.exit_code == 0, ended.output
+    assert sorted(json.loads(ended.stdout)["left_out"].values()) == [1, 1]
+
+
+def test_show_takes_the_width_from_the_file(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(model())
+    shown = CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx"), "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["parameters"] == 4
+
+
+def test_show_asks_for_a_width_that_the_file_leaves_open(tmp_path: Path) -> None:
+    import onnx
+
+    proto = onnx.ModelProto.FromString(model())
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "features"
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    shown = CliRunner().invoke(app, ["model", "show", str(tmp_path / "model.onnx")])
+    assert shown.exit_code == 2
+    assert "give --num-features" in " ".join(shown.output.split())
