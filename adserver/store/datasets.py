@@ -35,7 +35,7 @@ class Dataset:
         handle: 16 random bytes: the name of its preparation.
         task_id: 32 bytes.
         state: How far it is.
-        created_at: Unix seconds.
+        created_at: When its sealing began, in Unix seconds; the audit log says when it was committed.
         received: Reports taken.
         size: Reports admitted by both helpers with equal views; 0 while preparing.
         view_mismatch: Reports that both helpers admit, but read differently; in a task with proofs they are

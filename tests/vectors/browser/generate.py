@@ -59,6 +59,7 @@ _VALUES: dict[str, Any] = {
     "labels": {"kind": "values", "size": 101, "num_buckets": 7, "default_label": 0},
     "num_decoys": 3,
 }
+# New tasks go to the end: a task's suite follows from its place here, and what is there stays as it is.
 TASKS: dict[str, dict[str, Any]] = {
     "two classes": {},
     "ten classes, an image": {"num_features": 784, **_CLASSES},
