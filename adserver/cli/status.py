@@ -24,7 +24,7 @@ def status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
         print_json({"helpers": [asdict(one) for one in helpers], "intake": intake and asdict(intake)})
         return
     print_table(
-        ("helper", "address", "answers", "name", "version", "keys until", "cause"),
+        ("helper", "address", "answers", "name", "version", "numerics", "keys until", "cause"),
         [
             (
                 one.role,
@@ -32,6 +32,7 @@ def status_command(*, server: "AdServer", as_json: JsonOption = False) -> None:
                 {True: "yes", False: "no", None: "not asked yet"}[one.is_well],
                 one.name or "",
                 one.version or "",
+                (one.numerics_digest or "")[:12],
                 moment(one.keys_not_after) if one.keys_not_after else "",
                 one.cause,
             )

@@ -80,6 +80,7 @@ class HelperSummary:
         latency_ms: The duration of that answer.
         name: Its name, as it states it.
         version: Of its software.
+        numerics_digest: Digest (hex) of its arithmetic; jobs need it equal at both helpers.
         tasks: How many it has.
         datasets: How many it has.
         open_jobs: How many it has.
@@ -95,6 +96,7 @@ class HelperSummary:
     latency_ms: float | None = None
     name: str | None = None
     version: str | None = None
+    numerics_digest: str | None = None
     tasks: int | None = None
     datasets: int | None = None
     open_jobs: int | None = None

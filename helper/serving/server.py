@@ -30,7 +30,7 @@ from helper.serving.own_acts import OwnActs
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
 from helper.trust.cluster_secrets import worker_tls
-from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors
+from helper.trust.floors import MOST_HELD_BYTES, PREPARED_BYTES, Floors, fingerprint
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
@@ -152,7 +152,7 @@ def serve(settings: HelperSettings, stop: Event) -> None:
             stack.callback(sweeping.stop)
         stack.callback(watched.drain, DRAIN_S)
         with suppress(_Stopped):
-            _answer_calls(settings, watched, is_ready, stop)
+            _answer_calls(settings, core, watched, is_ready, stop)
         _LOG.info("draining")
 
 
@@ -207,7 +207,9 @@ def _create_server(
     return watched
 
 
-def _answer_calls(settings: HelperSettings, watched: WatchedServer, is_ready: Event, stop: Event) -> None:
+def _answer_calls(
+    settings: HelperSettings, core: HelperCore, watched: WatchedServer, is_ready: Event, stop: Event
+) -> None:
     """Check this machine, then answer calls until `stop` is set.
 
     Raises:
@@ -225,6 +227,13 @@ def _answer_calls(settings: HelperSettings, watched: WatchedServer, is_ready: Ev
     if settings.port_file is not None:
         write_durably(settings.port_file, address.encode())
     _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
+    status = core.status()
+    _LOG.info(
+        "version %s, fingerprint %s, numerics_digest %s",
+        status.version,
+        fingerprint(status.identity),
+        status.numerics.hex(),
+    )
     wait_for(stop)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.observability.metrics_access import MetricsAccess
 from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
@@ -194,6 +194,9 @@ def _handler(registry: CollectorRegistry, check: Callable[[], object]) -> type[B
                 body = make()
             except Starting:
                 self._answer(503, "text/plain", b"starting\n")
+            except MaskedLarkError as error:
+                _LOG.warning("not well: %s", error)
+                self._answer(503, "text/plain", b"not well\n")
             except Exception:  # noqa: BLE001  whatever it is: the service is not well, and the details stay in the log
                 _LOG.exception("not well")
                 self._answer(503, "text/plain", b"not well\n")

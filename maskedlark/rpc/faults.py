@@ -30,9 +30,11 @@ _ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message 
 _NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
 """What gRPC itself says of a connection that never carried a call."""
 _NO_TALK_HINT: Final = (
-    " (check that the server is running, that both sides use TLS or neither, and that each trusts "
-    "the other's certificate)"
+    " (check that the server is running, that both sides use TLS or neither, that neither's certificate "
+    "has expired, and that each trusts the other's)"
 )
+_EXPIRED: Final = re.compile(r"certificate has expired")
+_GRPC_PREFIX: Final = "failed to connect to all addresses; last error: "
 _NOBODY_LISTENS: Final = re.compile(r"Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0
@@ -145,7 +147,9 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _read_exhaustion(peer, details, trailing.get(_RETRY_AFTER))
     hint = _NO_TALK_HINT if _NO_TALK.search(details) else ""
-    what = f"{peer}: {code.name.lower()}: {details}{hint}"
+    what = f"{peer}: {code.name.lower()}: {details.removeprefix(_GRPC_PREFIX)}{hint}"
+    if _EXPIRED.search(details):
+        what = f"{peer}: its certificate has expired: it must renew it, and you must trust the new one"
     if _NOBODY_LISTENS.search(details):
         what = f"{peer}: no server is listening there"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)

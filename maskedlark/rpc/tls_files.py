@@ -9,6 +9,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
 from typing import Final, Generic, Self, TypeAlias, TypeVar
@@ -24,6 +25,8 @@ from maskedlark.runtime.ownership import check_not_writable, check_own, check_se
 _LOG: Final = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 _Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+_SOON: Final = timedelta(days=14)
+"""How long before its end a certificate is warned of; as the alert CertificateEnds has it."""
 
 
 @frozen
@@ -154,6 +157,7 @@ class Reloaded(Generic[_Made]):
         self._lock = Lock()
         contents, self._stamp = files.read(), files.stamp()
         self._made = make(contents)
+        warn_of_end(contents)
 
     def current(self) -> _Made:
         """Return the newest usable value."""
@@ -171,13 +175,34 @@ class Reloaded(Generic[_Made]):
             stamp = self._files.stamp()
             if stamp == self._stamp:
                 return False
-            self._made = self._make(self._files.read())
+            contents = self._files.read()
+            self._made = self._make(contents)
         except (OSError, InvalidTask) as error:
             _LOG.warning("cannot use the new TLS files; the previous ones stay in use: %s", error)
             return False
         self._stamp = stamp
         _LOG.info("reloaded the TLS files")
+        warn_of_end(contents)
         return True
+
+
+def time_left(certificate: x509.Certificate) -> str:
+    """Say how long a certificate is valid from now on: "in 824 days", "in 3 hours", "expired"."""
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    if left <= timedelta(0):
+        return "expired"
+    return f"in {left.days} days" if left.days > 1 else f"in {left // timedelta(hours=1)} hours"
+
+
+def warn_of_end(contents: TlsContents) -> None:
+    """Log a warning if this party's own certificate has expired or will within two weeks."""
+    own = x509.load_pem_x509_certificates(contents.certificate)[0]
+    if own.not_valid_after_utc - datetime.now(UTC) < _SOON:
+        _LOG.warning(
+            "this party's TLS certificate ends %s (%s), then peers refuse it: `certificate renew`",
+            own.not_valid_after_utc.isoformat(sep=" ", timespec="minutes"),
+            time_left(own),
+        )
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:

@@ -18,7 +18,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.rpc.certificate_recheck import StillTrusted
 from maskedlark.rpc.keepalive import Keepalive
-from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
+from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles, warn_of_end
 from maskedlark.rpc.trust import Trust
 from maskedlark.rpc.wire import MAX_REPORT_BYTES
 
@@ -156,7 +156,9 @@ def make_channel(
         InvalidTask: no TLS to an address that is not loopback, or TLS files that cannot be used.
     """
     if isinstance(tls, TlsFiles):
-        return _secure_channel(address, tls.read(), keepalive)
+        contents = tls.read()
+        warn_of_end(contents)
+        return _secure_channel(address, contents, keepalive)
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
             raise InvalidTask(

@@ -179,11 +179,11 @@ def database_at_hand(whose: str) -> Iterator[None]:
         if not is_away(error):
             raise
         if is_full(error):
-            _LOG.warning("the disk is full: %s", error)
+            _LOG.warning("the disk is full: %s", getattr(error, "orig", error))
             raise HelperUnavailable(
                 f"{whose}'s disk is full: its operator must make room; ask again"
             ) from None
-        _LOG.warning("the database does not answer: %s", error)
+        _LOG.warning("the database does not answer: %s", getattr(error, "orig", error))
         raise HelperUnavailable(f"{whose}'s database does not answer; ask again") from None
 
 

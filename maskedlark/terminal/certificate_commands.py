@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cryptography import x509
+
     from maskedlark.rpc.tls_files import TlsFiles
 
 HELP: Final = "Show the TLS certificate that peers pin, or renew it in two steps."
@@ -29,10 +33,12 @@ def certificate_app(envvar: str) -> typer.Typer:
 
     @app.command("show")
     def show_command(data: Path = folder) -> None:
-        """Show the names in this party's certificate, its fingerprint, and its expiry."""
+        """Show the names in this party's certificate, its fingerprint and end, and those that it trusts."""
         from maskedlark.rpc.tls_files import TlsFiles
 
-        _show(TlsFiles.in_folder(data))
+        files = TlsFiles.in_folder(data)
+        _show(files)
+        _show_trusted(files)
 
     @app.command("renew")
     def renew_command(
@@ -73,6 +79,30 @@ def _show(files: "TlsFiles") -> None:
     from maskedlark.rpc.trust import fingerprint, names_in
 
     certificate = certificate_in(Path(files.certificate))
-    typer.echo(f"names        {', '.join(sorted(names_in(certificate)))}")
+    typer.echo(f"names        {_names(names_in(certificate))}")
     typer.echo(f"fingerprint  {fingerprint(certificate)}")
-    typer.echo(f"ends         {certificate.not_valid_after_utc.isoformat(sep=' ', timespec='minutes')}")
+    typer.echo(f"ends         {_end(certificate)}")
+
+
+def _show_trusted(files: "TlsFiles") -> None:
+    """Print a line for each certificate in trusted.crt: names, start of the fingerprint, and end."""
+    from cryptography import x509
+
+    from maskedlark.rpc.trust import fingerprint, names_in
+
+    pem = files.trusted_authorities.read_bytes() if files.trusted_authorities.is_file() else b""
+    for one in x509.load_pem_x509_certificates(pem) if pem.strip() else []:
+        typer.echo(f"trusts       {_names(names_in(one))} ({fingerprint(one)[:12]}), ends {_end(one)}")
+
+
+def _end(certificate: "x509.Certificate") -> str:
+    from maskedlark.rpc.tls_files import time_left
+
+    when = certificate.not_valid_after_utc.isoformat(sep=" ", timespec="minutes")
+    return f"{when}, {time_left(certificate)}"
+
+
+def _names(names: "Iterable[str]") -> str:
+    from maskedlark.escape import escape
+
+    return escape(", ".join(sorted(names)))

@@ -227,6 +227,14 @@ class Stage:
 
         return Tried(target, wait)
 
+    def helper_away(self) -> Tried:
+        site, target = self.site()
+        job_id = site.submit(plan_for(site.of))
+        leases = JobLeases(site.engine, site.clock, owner="one", lease_s=10.0)
+        assert leases.claim() is not None
+        stop = Stop(reason="helper_unavailable", cause="no server is listening there")
+        return Tried(target, lambda: leases.wait(job_id, stop))
+
     def store(self) -> tuple[Engine, Any]:
         """An ad server's store of reports, with a task."""
         engine = open_database(default_url(self.folder))
@@ -287,6 +295,7 @@ CAUSES: dict[str, Callable[[Stage], Tried]] = {
     "ReportsDropped": Stage.reports_dropped,
     "IntakeUnavailable": Stage.intake_unavailable,
     "JobsWait": Stage.jobs_wait,
+    "HelperAway": Stage.helper_away,
     "ReportsExpire": Stage.reports_expire,
     "PreparingMemory": Stage.preparing_memory,
 }

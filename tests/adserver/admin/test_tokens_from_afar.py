@@ -68,7 +68,10 @@ def test_no_other_scope_manages_tokens(behind: Any, scope: Scope) -> None:
 
 def test_the_state_of_a_server_is_read_from_afar(behind: Any, manager: RemoteAdServer) -> None:
     assert manager.intake().accepted == behind.of.counts.accepted
-    assert [one.name for one in manager.helpers()] == ["north", "south"]
+    assert [(one.name, one.numerics_digest) for one in manager.helpers()] == [
+        ("north", bytes(32).hex()),
+        ("south", bytes(32).hex()),
+    ]
     assert manager.queries() == behind.of.client.server.queries()
 
 

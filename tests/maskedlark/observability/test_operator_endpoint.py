@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
 from maskedlark.observability.metrics_access import MetricsAccess
 from maskedlark.rpc.tls_files import TlsFiles
@@ -39,13 +39,19 @@ def test_metrics_and_health_are_served() -> None:
         assert fetch(endpoint.address, "/elsewhere")[0] == 404
 
 
-def test_a_service_that_is_not_well_says_so_and_not_why(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("error", "traced"), [(RuntimeError("a detail"), True), (HelperUnavailable("a detail"), False)]
+)
+def test_a_service_that_is_not_well_says_so_and_logs_why_with_the_trace_of_a_bug(
+    caplog: pytest.LogCaptureFixture, error: Exception, traced: bool
+) -> None:
     def check() -> None:
-        raise RuntimeError("a detail")
+        raise error
 
     with OperatorEndpoint("127.0.0.1:0", CollectorRegistry(), check) as endpoint:
         assert fetch(endpoint.address, "/healthz") == (503, "not well\n")
     assert "a detail" in caplog.text
+    assert ("Traceback" in caplog.text) is traced
 
 
 def test_a_service_that_is_starting_says_so_and_logs_no_failure(caplog: pytest.LogCaptureFixture) -> None:

@@ -87,6 +87,12 @@ def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -
         return result.output
 
     assert ORIGIN in run("show")
+    files.trusted_authorities.write_bytes(holder("north", days=90.5).pem + holder("gone", days=-1).pem)
+    _, _, end, trusted, gone = run("show").splitlines()
+    assert end.startswith("ends         2026-12-22 00:00+00:00, ")
+    assert trusted.startswith("trusts       north (")
+    assert trusted.endswith(", in 90 days")
+    assert gone.endswith(", expired")
     assert "give" in run("renew", "--days", "100")
     new = certificate_in(tmp_path / RENEWAL_FOLDER / "tls.crt")
     assert str(new.not_valid_after_utc.date()) in run("activate")

@@ -328,21 +328,28 @@ def test_mutual_tls_lets_in_who_is_trusted_and_tells_its_origin(tmp_path: Path) 
         server.stop(0).wait()
 
 
-def test_an_expired_certificate_is_not_let_in(tmp_path: Path) -> None:
-    helper, _, _ = parties(tmp_path)
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [("client", "certificate has expired, and that each trusts"), ("server", "must renew it")],
+)
+def test_an_expired_certificate_is_not_let_in_and_its_owner_is_warned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, who: str, said: str
+) -> None:
+    helper, adserver, _ = parties(tmp_path)
     folder = tmp_path / "old"
     folder.mkdir()
-    old = write_certificate(
-        folder, name="https://ads.example", now=datetime.now(UTC) - timedelta(days=10), days=5
-    )
-    trust(helper, old)
-    trust(old, helper)
-    server, secure = serve(helper)
+    then = datetime.now(UTC) - timedelta(days=10)
+    old = write_certificate(folder, name="https://ads.example", hosts=("127.0.0.1",), now=then, days=5)
+    caller, answerer = (old, helper) if who == "client" else (adserver, old)
+    trust(answerer, caller)
+    trust(caller, answerer)
+    server, secure = serve(answerer)
     try:
-        with pytest.raises(HelperUnavailable):
-            secure.call(old)
+        with pytest.raises(HelperUnavailable, match=said):
+            secure.call(caller)
     finally:
         server.stop(0).wait()
+    assert "(expired), then peers refuse it: `certificate renew`" in caplog.text
 
 
 def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:

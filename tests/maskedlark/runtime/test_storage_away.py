@@ -42,7 +42,9 @@ def test_a_locked_database_is_worth_waiting_for(tmp_path: Path) -> None:
     assert is_away(raised.value)
 
 
-def test_a_full_or_missing_disk_is_worth_waiting_for(tmp_path: Path) -> None:
+def test_a_full_or_missing_disk_is_worth_waiting_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     url = f"sqlite:///{tmp_path / 'store.sqlite3'}"
     assert is_away(
         error_of(
@@ -59,6 +61,7 @@ def test_a_full_or_missing_disk_is_worth_waiting_for(tmp_path: Path) -> None:
             "PRAGMA max_page_count=2",
             "INSERT INTO t VALUES (zeroblob(1000000))",
         )
+    assert caplog.messages == ["the disk is full: database or disk is full"]
     gone = create_engine(f"sqlite:///{tmp_path / 'no' / 'such' / 'folder'}")
     with pytest.raises(SQLAlchemyError) as raised:
         gone.connect()
